@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sublet.domain.actions import Action, PrepareJob, ResizeJob, StartJob, StopJob
 from sublet.domain.events import Event, JobChanged, JobSubmitted
 from sublet.domain.plan import JobState, Phase
-from sublet.domain.shape import Placement, Shape, first_gpus
+from sublet.domain.shape import Placement, Shape
 from sublet.kernel.changing import with_gpus
 from sublet.kernel.departures import Departures
 from sublet.kernel.placements import Placements
@@ -38,11 +38,6 @@ class Ordering:
     def next_move_s(self) -> float | None:
         """When a job has to move although nothing happens, to be woken then."""
         return self.departures.wake(self.jobs, self.placement, self.now_s)
-
-    def seats(self, job_id: str) -> Placement:
-        """Where it has workers: spares are held, and have none until they step in."""
-        held, runs_in = self.placement.get(job_id, ()), self.jobs[job_id].runs_in
-        return held if runs_in is None or runs_in.grid is None else first_gpus(held, runs_in.used)
 
     def _stays(self, state: JobState, held: Placement, line: Collection[str], finds: Placement | None) -> bool:
         """It trains on where it is, on nodes that will be taken, though others stand in its line."""

@@ -67,7 +67,7 @@ def overlaps(params: Sequence[int], old: int, new: int) -> Matrix:
     bounds = [np.concatenate(([0], up_to[list(even_ends(len(sizes), deep))])) for deep in (old, new)]
     starts = np.maximum.outer(bounds[0][:-1], bounds[1][:-1])
     ends = np.minimum.outer(bounds[0][1:], bounds[1][1:])
-    return np.maximum(ends - starts, 0)
+    return np.asarray(np.maximum(ends - starts, 0), dtype=np.int64)
 
 
 def seats(
@@ -149,8 +149,9 @@ class _Table:
                 cost[row, stays] -= 1.0
         if any(self._steady):
             cost[~np.asarray(self._steady), : grid.parts] += 1.0 + cost.max() * grid.gpus
-        for row, place_number in zip(*linear_sum_assignment(cost), strict=True):
-            self.places[row] = int(place_number)
+        rows, numbers = linear_sum_assignment(cost)
+        for seated, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            self.places[seated] = number
 
     def spread(self) -> None:
         """Exchange places as long as fewer copies of a part share a node, and nothing more is moved."""

@@ -25,6 +25,7 @@ from sublet.errors import BadInput, InvalidValue, NoAnswer, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.away import Absence, latest_end_s, old_prices_first
+from sublet.runtime.controller.forms import told
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.lifecycle import Lifecycle
@@ -109,9 +110,10 @@ class Recovery:
                 self.engine.expect(node.id, self.leases.token(node.id))
         for job_id, state in kernel.jobs.items():
             if state.gpus:
-                placement, trains = kernel.tenancy.seats(job_id), state.phase is Phase.RUNNING
-                group = self.table.records[job_id].group
-                group.adopt(state.generation, placement, state.batch, trains=trains, wall_s=self.clock.wall.monotonic())
+                record, trains = self.table.records[job_id], state.phase is Phase.RUNNING
+                placement, form = told(kernel, record, state.runs_in, kernel.tenancy.placement.get(job_id, ()))
+                now_s = self.clock.wall.monotonic()
+                record.group.adopt(state.generation, placement, state.batch, trains=trains, wall_s=now_s, form=form)
         self.orders.holding = True  # orders for workers are given when it is known who is still there
         text = f"the controller is back; {read} of {kernel.seen} events replayed"
         self.pump.note(HistoryRow(kind="Recovered", text=text))

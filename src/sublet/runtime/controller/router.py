@@ -17,7 +17,7 @@ from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
-from sublet.domain.shape import Placement, first_gpus
+from sublet.domain.shape import Placement
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.addresses import Addresses
@@ -27,6 +27,7 @@ from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.blame import Blame
 from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.forms import told
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.controller.hearing import Hearing
 from sublet.runtime.controller.history import HistoryRow
@@ -133,8 +134,8 @@ class Router:
         if isinstance(action, order.ResizeJob):
             record.resizes += 1
             self._gauges.count_resize(why_resize(record, action, self._inbox.kernel.cluster.nodes))
-        seats = first_gpus(action.placement, action.shape.used)  # a group that hears of no other trains on
-        record.group.move(action.generation, seats, action.shape.batch or 0, self._clock.wall.monotonic())
+        seats, form = told(self._inbox.kernel, record, action.shape, action.placement)
+        record.group.move(action.generation, seats, action.shape.batch or 0, self._clock.wall.monotonic(), form)
 
     def _is_void(self, placement: Placement) -> bool:
         """It sends somebody where nobody is any more: the kernel did not know, hears of it next, and orders anew."""
@@ -145,10 +146,11 @@ class Router:
         state, group = self._inbox.kernel.jobs.get(record.id), record.group
         if state is None or not group.idle:
             return
-        placement = self._inbox.kernel.tenancy.seats(record.id)
+        held = self._inbox.kernel.tenancy.placement.get(record.id, ())
+        placement, form = told(self._inbox.kernel, record, state.runs_in, held)
         if state.phase in (Phase.STARTING, Phase.RESIZING, Phase.RUNNING) and not self._is_void(placement):
             batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
-            group.move(state.generation, placement, batch, self._clock.wall.monotonic())
+            group.move(state.generation, placement, batch, self._clock.wall.monotonic(), form)
         elif state.phase is Phase.STOPPING:
             group.stop(state.generation, resumable=True, wall_s=self._clock.wall.monotonic())
 

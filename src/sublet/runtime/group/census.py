@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Census"]
@@ -20,6 +20,7 @@ class Census:
 
     first_after: tuple[int, int] = (0, 0)  # round and number of the next to be started
     staying: frozenset[str] = frozenset()  # those that ran, and that nobody had told to go
+    places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # in a grid: copy, part, and what one kept
 
     def has_counted(self, worker_id: str) -> bool:
         """Its end was dealt with, or it was told to go: that it has ended is no news."""
@@ -28,10 +29,12 @@ class Census:
 
     def facts(self) -> dict[str, Any]:
         """What the next controller must find again."""
-        return {"first_after": list(self.first_after), "staying": sorted(self.staying)}
+        facts = {"first_after": list(self.first_after), "staying": sorted(self.staying)}
+        return facts | ({"places": {name: list(place) for name, place in self.places.items()}} if self.places else {})
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Census:
         """What `facts` gave; without any, every end is news."""
         round_, number = facts.get("first_after", (0, 0))
-        return cls(first_after=(round_, number), staying=frozenset(facts.get("staying", ())))
+        places = {name: tuple(place) for name, place in facts.get("places", {}).items()}
+        return cls(first_after=(round_, number), staying=frozenset(facts.get("staying", ())), places=places)

@@ -12,6 +12,7 @@ from sublet.runtime.group.census import Census
 from sublet.runtime.group.failures import Failure, Fault, Patience, fault_of, how_it_ended
 from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
+from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import GroupNews, Outcome
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import Widths, narrow_placement
@@ -67,6 +68,7 @@ class GroupCore(ABC):
         self._launched = 0  # workers
         self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
         self.widths = Widths()
+        self.places = Places(spec.cut)
         self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None
         self._came_back = False  # of an earlier controller, and nobody was started since
 
@@ -92,7 +94,11 @@ class GroupCore(ABC):
             return self.before  # nothing was dealt with since
         staying = {worker.id for worker in self._roster.staying}
         unjudged = {worker_id for worker_id, round_ in self._went.items() if round_ == self.round}
-        return Census(first_after=(self.round.number, self._launched), staying=frozenset(staying | unjudged))
+        return Census(
+            first_after=(self.round.number, self._launched),
+            staying=frozenset(staying | unjudged),
+            places={worker.id: (*worker.place, *worker.keeps) for worker in self._roster.members if worker.place},
+        )
 
     def end_now(self, wall_s: float) -> None:
         """See the protocol."""
@@ -148,8 +154,12 @@ class GroupCore(ABC):
         self.workers.pop(message.worker_id, None)
         return True
 
-    def _begin_adoption(self, generation: int, placement: Placement, batch: int, *, trains: bool) -> None:
+    def _begin_adoption(
+        self, generation: int, placement: Placement, batch: int, form: Form | None, *, trains: bool
+    ) -> None:
         self.generation, self._placement, self._batch = generation, placement, batch
+        self.places.take(form)
+        self.places.formed = self.places.grid
         self._nodes = {node_id for node_id, _ in placement}
         self._next_round()
         self._ends_before = []
@@ -170,6 +180,10 @@ class GroupCore(ABC):
             if worker_id not in self.workers:
                 worker = Worker(worker_id, node_id, WorkerPhase.MEMBER, wall_s, met=True, adopted=True)
                 self.workers[worker_id] = worker
+                if (known := self.before.places.get(worker_id)) is not None:
+                    worker.place, worker.keeps = (known[0], known[1]), known[2:]
+                elif self.before.places:  # it was spare
+                    worker.phase, worker.adopted = WorkerPhase.READY, False
                 if not wanted or node_id not in self._nodes:
                     self._roster.end(worker, 0.0, wall_s)
         for worker in self._roster.on_node(node_id):
@@ -244,7 +258,8 @@ class GroupCore(ABC):
         `script`: it may be what the script does at this width. `hopeless`: it would fail in the same way again.
         """
         crashed = script and failure.fault is Fault.USER and failure.code != 0
-        if failure.unfit or crashed:
+        cut = self.places.grid is not None  # another width is another grid, and for a plan to choose
+        if (failure.unfit or crashed) and not cut:
             width = self.widths.back_from(self._wanted, self.spec, crashed=crashed)
             if width is not None:
                 self._narrow(width, failure)
@@ -253,7 +268,7 @@ class GroupCore(ABC):
         if (
             spent
             and failure.unfit
-            and not self.spec.per_node
+            and not (self.spec.per_node or cut)
             and (width := self.widths.last_resort(self._wanted, self.spec)) is not None
         ):
             self.patience.forgive(1)  # this one, too: it is the width's

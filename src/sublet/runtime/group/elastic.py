@@ -8,7 +8,6 @@ All states are in `states`; each but Idle and Over has a time after which `tick`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
@@ -23,8 +22,9 @@ from sublet.runtime.group.failures import (
     back_off_s,
     how_it_stopped_short,
 )
+from sublet.runtime.group.in_grid import InGrid
+from sublet.runtime.group.places import Form
 from sublet.runtime.group.protocol import Outcome
-from sublet.runtime.group.regroup import Regrouping
 from sublet.runtime.group.states import (
     Cry,
     Ending,
@@ -46,7 +46,7 @@ from sublet.wire.travel import Preparing
 __all__ = ["ElasticGroup"]
 
 
-class ElasticGroup(Regrouping):
+class ElasticGroup(InGrid):
     """The workers of a job that regroup."""
 
     @property
@@ -61,13 +61,15 @@ class ElasticGroup(Regrouping):
 
     # ------------------------------------------------------------------ orders of the kernel
 
-    def move(self, generation: int, placement: Placement, batch: int, wall_s: float) -> None:
+    def move(self, generation: int, placement: Placement, batch: int, wall_s: float, form: Form | None = None) -> None:
         """See the protocol."""
         if isinstance(self.state, Over):
             return  # the kernel is about to hear why
-        same = self._trains_as(placement) and batch == self._batch
+        same = self._trains_as(placement, form) and batch == self._batch
         self._take_order(generation, placement, batch)
-        if same:  # it has left a node already, say
+        self.places.take(form)
+        if same:  # it has left a node already, say, or has other spares
+            self._launch_missing(wall_s)
             self._answer_move()
             return
         self._next_round()
@@ -96,9 +98,18 @@ class ElasticGroup(Regrouping):
             self._roster.end_all(self.spec.grace_s if resumable else min(self.spec.grace_s, LAST_GRACE_S), wall_s)
         self._stop_if_empty(wall_s)
 
-    def adopt(self, generation: int, placement: Placement, batch: int, *, trains: bool, wall_s: float) -> None:
+    def adopt(
+        self,
+        generation: int,
+        placement: Placement,
+        batch: int,
+        *,
+        trains: bool,
+        wall_s: float,
+        form: Form | None = None,
+    ) -> None:
         """See the protocol."""
-        self._begin_adoption(generation, placement, batch, trains=trains)
+        self._begin_adoption(generation, placement, batch, form, trains=trains)
         if not trains:
             self.state = Idle(wall_s)
         elif self.finished:
@@ -114,7 +125,7 @@ class ElasticGroup(Regrouping):
         if isinstance(self.state, Idle):
             self._keep_old_group(wall_s)
         tail = isinstance(self.state, Ending)
-        if not (tail or isinstance(self.state, Training)) or self.size == self._wanted or (tail and self.size):
+        if not (tail or isinstance(self.state, Training)) or self._is_whole or (tail and self.size):
             return
         if not self.workers and over and 0 in codes:
             self._finish(wall_s)
@@ -151,6 +162,8 @@ class ElasticGroup(Regrouping):
                 self._stop_if_empty(wall_s)
             case Ending() if ours and self.workers:
                 pass  # the others have all that is left to do
+            case Training() if ours and self.places.grid is not None and self._is_whole and not self.broken:
+                pass  # spares were there, and nobody else
             case _ if ours:
                 self._unjudged = Unjudged()
                 self.state = Idle(wall_s)
@@ -165,6 +178,9 @@ class ElasticGroup(Regrouping):
         if self.broken or not any(worker.node_id == node_id for worker in members):
             return
         if not isinstance(self.state, Training | Gathering):
+            return
+        if self.places.grid is not None:
+            self._leave_in_grid(doomed, wall_s)
             return
         self._placement = tuple(part for part in self._placement if part[0] not in doomed)
         self.round = self.round.after()
@@ -191,7 +207,7 @@ class ElasticGroup(Regrouping):
             return  # of a round long past
         match message:
             case wire.Ready():
-                self._hear_ready(worker, wall_s)
+                self._hear_ready(worker, message, wall_s)
             case wire.WorkerUp():
                 pass  # its session will say Ready
             case Preparing():
@@ -209,9 +225,7 @@ class ElasticGroup(Regrouping):
             case wire.Broke():
                 self._hear_broke(worker, message, wall_s)
             case wire.Left():
-                worker.step, worker.left = message.step, True
-                if worker.saves:
-                    self.step, self.done = message.step, message.done
+                self._hear_left(worker, message)
             case wire.Saved() | wire.SaveFailed():
                 self._hear_saved(message, wall_s)
             case wire.Damaged():
@@ -224,35 +238,6 @@ class ElasticGroup(Regrouping):
                 self._lose_worker(worker, message.code, message.error, wall_s)
             case _:
                 assert_never(message)
-
-    def _hear_ready(self, worker: Worker, wall_s: float) -> None:
-        if worker.phase is WorkerPhase.LAUNCHED:
-            self._roster.enter(worker, WorkerPhase.READY, wall_s)
-            self._form_if_ready(wall_s)
-        elif worker.phase is WorkerPhase.MEMBER and worker.adopted:  # it was started, and no more
-            self._roster.enter(worker, WorkerPhase.READY, wall_s)
-            if isinstance(self.state, Training | Ending) and self._ends_before is None:
-                self.broken = True
-                self._gather_anew(wall_s)
-
-    def _hear_leading(self, worker: Worker, message: wire.Leading) -> None:
-        """Where the others meet rank 0."""
-        if message.generation != self.round.number or not isinstance(self.state, Forming):
-            return
-        for other in self._roster.members:
-            if other.id != worker.id:
-                meet = wire.Meet(
-                    worker_id=other.id, generation=message.generation, host=message.host, port=message.port
-                )
-                self._roster.send(other, meet)
-
-    def _hear_joined(self, worker: Worker, message: wire.Joined, wall_s: float) -> None:
-        worker.step, worker.met = message.step, True
-        if message.generation == self.round.number and worker.rank == 0 and isinstance(self.state, Forming):
-            self.joined = message
-            self.step, self.done, self.work = message.step, message.done, message.work
-            self._kept = min(self._kept, message.step)  # what is above has turned out to be of no use
-            self._train(wall_s, interim=self.state.interim)
 
     def _hear_step(self, worker: Worker, message: wire.Stepped, wall_s: float) -> None:
         if message.generation > self.round.number or (self.joined and message.generation < self.joined.generation):
@@ -289,7 +274,9 @@ class ElasticGroup(Regrouping):
 
     def _hear_saved(self, message: wire.Saved | wire.SaveFailed, wall_s: float) -> None:
         failed = isinstance(message, wire.SaveFailed)
-        safe = isinstance(message, wire.Saved) and message.safe  # one on a node's own disk is a sign of life, no more
+        safe = (
+            isinstance(message, wire.Saved) and message.safe and not message.part
+        )  # one on a node's own disk is a sign of life, no more
         if safe:
             self._kept = message.step
             if self._owed is not None and message.step >= self._owed:  # not one that was being written at the ask
@@ -372,7 +359,7 @@ class ElasticGroup(Regrouping):
             wall_s - quitter.at_s > overdue.QUIT_S or overdue.is_old(state.cry, wall_s)
         ):  # no word of a good end came; the others cry because it left
             self._fail(quitter.failure, wall_s)
-        elif self.size != self._wanted and self._unjudged == Unjudged():
+        elif not self._is_whole and self._unjudged == Unjudged():
             self.broken = True
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing", keep=True), wall_s)
         elif state.cry is not None:
@@ -387,11 +374,3 @@ class ElasticGroup(Regrouping):
             )
             if hang is not None:
                 self._fail(hang, wall_s)
-
-    def _trains_as(self, placement: Placement) -> bool:
-        """It makes steps in just this form, and nobody is on the way."""
-        if not isinstance(self.state, Training) or self.broken or self.state.cry is not None:
-            return False
-        if self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY):
-            return False
-        return Counter(worker.node_id for worker in self._roster.members) == Counter(dict(placement))

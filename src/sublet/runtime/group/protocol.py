@@ -16,6 +16,7 @@ from typing import Protocol
 from sublet.domain.shape import Placement
 from sublet.runtime.group.census import Census
 from sublet.runtime.group.failures import Patience
+from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import Widths
 from sublet.runtime.group.workers import Worker
@@ -65,6 +66,7 @@ class Group(Protocol):
     patience: Patience  # with those that are nobody's
     before: Census  # its workers, as the last controller knew them
     widths: Widths  # that it has trained at
+    places: Places  # of its grid
     barred: bool  # nobody of it is started: nobody knows what it is to run
     finished: bool  # its session has said that all is done; a script without one never does
 
@@ -100,8 +102,11 @@ class Group(Protocol):
     def size(self) -> int:
         """Workers in the group."""
 
-    def move(self, generation: int, placement: Placement, batch: int, wall_s: float) -> None:
-        """Start or resize: be `placement`, by whatever way keeps most."""
+    def move(self, generation: int, placement: Placement, batch: int, wall_s: float, form: Form | None = None) -> None:
+        """Start or resize: be `placement`, by whatever way keeps most; if the job is cut, in the grid of this `form`.
+
+        Where the placement has more GPUs than the grid, those are spare: their workers wait.
+        """
 
     def stop(self, generation: int, *, resumable: bool, wall_s: float) -> None:
         """Save and leave; a job that will not be resumed ends without saving."""
@@ -112,7 +117,16 @@ class Group(Protocol):
     def save_now(self) -> None:
         """Write a checkpoint beside the training, where the script can be asked to."""
 
-    def adopt(self, generation: int, placement: Placement, batch: int, *, trains: bool, wall_s: float) -> None:
+    def adopt(
+        self,
+        generation: int,
+        placement: Placement,
+        batch: int,
+        *,
+        trains: bool,
+        wall_s: float,
+        form: Form | None = None,
+    ) -> None:
         """A restarted controller: the job holds these GPUs, told this batch (0 = none); agents will say who lives."""
 
     def all_agents_came(self, wall_s: float) -> None:

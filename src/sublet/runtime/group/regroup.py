@@ -35,7 +35,7 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
 
-__all__ = ["Regrouping"]
+__all__ = ["Regrouping", "failure_of"]
 
 AT_ONCE = 3  # tries in a row of survivors to meet again, before they make a pause between two
 
@@ -72,6 +72,13 @@ class Regrouping(GroupCore):
             case _:
                 return isinstance(self.state, Ending)
 
+    @property
+    def _is_whole(self) -> bool:
+        """As many make steps as the order says; in a grid, as many as it has."""
+        formed = self.places.formed
+        whole = self._wanted if self.places.grid is None or formed is None else formed.gpus * self._each
+        return self.size >= whole if self.places.grid is not None else self.size == whole
+
     def save_now(self) -> None:
         """Rank 0 writes a checkpoint, beside the training; if it goes before that is done, the next rank 0 does."""
         self._owed = self.step
@@ -102,7 +109,7 @@ class Regrouping(GroupCore):
     def _was_formed_before(self, number: int) -> bool:
         """The round of this number is one of an earlier controller, under the order that we follow, and whole."""
         under = Round.from_number(number).generation
-        return self.joined is None and under == self.generation and self.size == self._wanted
+        return self.joined is None and under == self.generation and self._is_whole
 
     # ------------------------------------------------------------------ forming a group
 
@@ -191,7 +198,8 @@ class Regrouping(GroupCore):
         """Somebody died on the way out: unless the one that saves is through, or still at it, another must."""
         waiting = [w for w in self._roster.in_phase(WorkerPhase.LEAVING) if not w.left]
         saver = None if stopping.saver is None else self.workers.get(stopping.saver)
-        if stopping.saver is None or not waiting or (saver is not None and not saver.left):
+        unsaved = {w.part for w in waiting} - {w.part for w in self.workers.values() if w.saves}
+        if stopping.saver is None or not waiting or (saver is not None and not saver.left and not unsaved):
             return
         if any(worker.left for worker in self.workers.values()):
             return
@@ -242,7 +250,7 @@ class Regrouping(GroupCore):
         if worker.short and not isinstance(state, Ending | Resting):
             self._gather_anew(wall_s)  # nobody's failure: the next one takes fewer samples at a time
             return
-        failure = _failure_of(worker, code, error)
+        failure = failure_of(worker, code, error)
         if failure.fault is Fault.INFRA and not isinstance(state, Ending):
             if self._is_counted(worker):
                 if isinstance(state, Gathering):
@@ -308,7 +316,7 @@ class Regrouping(GroupCore):
                 self.broken = True
 
 
-def _failure_of(worker: Worker, code: int, error: str) -> Failure:
+def failure_of(worker: Worker, code: int, error: str) -> Failure:
     """Of a worker that nobody had told to go."""
     if code == 0:
         return Failure(fault=Fault.USER, why=how_it_stopped_short(worker.phase, worker.id), code=code)

@@ -16,6 +16,7 @@ from sublet.domain.shape import Placement
 from sublet.runtime.group import overdue
 from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict, find_crash
 from sublet.runtime.group.failures import Ended, Failure, Fault, back_off_s, fault_of, how_it_ended
+from sublet.runtime.group.places import Form
 from sublet.runtime.group.protocol import GroupNews, Outcome
 from sublet.runtime.group.states import Idle, Over, RestartingState, Resting, Running, Starting, Stopping
 from sublet.runtime.group.workers import Worker, WorkerPhase
@@ -59,8 +60,9 @@ class RestartingGroup(GroupCore):
 
     # ------------------------------------------------------------------ orders of the kernel
 
-    def move(self, generation: int, placement: Placement, batch: int, wall_s: float) -> None:
-        """All end, and the last to go starts the others."""
+    def move(self, generation: int, placement: Placement, batch: int, wall_s: float, form: Form | None = None) -> None:
+        """All end, and the last to go starts the others; nobody can cut what has no session."""
+        del form
         if isinstance(self.state, Over):
             return  # the kernel is about to hear why
         self._take_order(generation, placement, batch)
@@ -83,9 +85,18 @@ class RestartingGroup(GroupCore):
     def save_now(self) -> None:
         """Nobody can ask it to."""
 
-    def adopt(self, generation: int, placement: Placement, batch: int, *, trains: bool, wall_s: float) -> None:
+    def adopt(
+        self,
+        generation: int,
+        placement: Placement,
+        batch: int,
+        *,
+        trains: bool,
+        wall_s: float,
+        form: Form | None = None,
+    ) -> None:
         """See the protocol."""
-        self._begin_adoption(generation, placement, batch, trains=trains)
+        self._begin_adoption(generation, placement, batch, form, trains=trains)
         self.state = Running(wall_s) if trains else Idle(wall_s)
 
     def all_agents_came(self, wall_s: float) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sublet.domain.seats import Place
 from sublet.domain.shape import Placement
 from sublet.runtime.group.rounds import Round
 from sublet.wire import messages as wire
@@ -44,6 +45,14 @@ class Worker:
     quiet_s: float = 0.0  # wall: how long it neither printed nor used a processor, when its agent last looked
     seen_s: float | None = None  # wall, when that was
     busy_s: float = float("-inf")  # wall, when it last said that it is in its script's own code
+    place: Place | None = None  # in the grid that it was last told of
+    keeps: tuple[int, ...] = ()  # parts of it that it holds besides its own
+    gives: bool = False  # it has none in the new grid, and takes part in handing over
+
+    @property
+    def part(self) -> int:
+        """Of the model, that it trains: the only one where it is not cut."""
+        return 0 if self.place is None else self.place[1]
 
     def note_preparing(self, wall_s: float) -> None:
         """Its node is busy with what it needs: the time that it has to start, or to meet the others, begins anew.
@@ -101,11 +110,13 @@ class Roster:
     def tell_to_leave(self, members: Iterable[Worker], generation: int, wall_s: float, *, broken: bool) -> str:
         """They end by themselves at the next step, and rank 0 saves; in a broken group nobody knows who that is.
 
-        There the one with the most steps does: the answer is its id, "" for rank 0.
+        There the one with the most steps does, of each part: the answer is the id of the first, "" for rank 0.
         """
         members = sorted(members, key=lambda w: (-w.step, w.rank))
-        for at, worker in enumerate(members):
-            worker.saves = not broken or at == 0
+        saved = set[int]()
+        for worker in members:
+            worker.saves = not broken or worker.part not in saved
+            saved.add(worker.part)
             leave = wire.Leave(worker_id=worker.id, generation=generation, save=worker.saves, broken=broken)
             self.send(worker, leave)
             self.enter(worker, WorkerPhase.LEAVING, wall_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.bounds import MarketChoice, OnNodeLoss
+from sublet.wire.grids import STAGES
 
 __all__ = ["JobSpec", "Retries"]
 
@@ -60,7 +61,13 @@ class JobSpec:
     deadline_s: float | None = None  # cloud time from submission
     weight: float = 1.0
     hurry: bool = False  # the quickest within the limits, where no budget weighs time against money
+    stages: int = 1  # parts of its model, a pipeline; 0 = as many as the plan finds best
     code: str = ""  # what names its files at submit, for nodes that do not see them; the controller sets it
+
+    @property
+    def cut(self) -> str:
+        """How its model is cut into parts, as the wire has it; "" = every worker has all of it."""
+        return "" if self.stages == 1 else STAGES
 
     def __post_init__(self) -> None:
         bounds.job_name(self.name)
@@ -86,4 +93,5 @@ class JobSpec:
         bounds.market(self.market)
         bounds.core(self.min_on_demand, min(self.sizes, default=self.min_workers), self.market)
         bounds.node_loss(self.on_node_loss)
+        bounds.stages(self.stages, self.max_workers, sdk=self.sdk)
         bounds.digest("code", self.code)

@@ -1,0 +1,35 @@
+"""What the workers of a job are told of its shape: where they are, and, if its model is cut, in which grid they sit."""
+
+from __future__ import annotations
+
+from sublet.domain.job import Job
+from sublet.domain.offer import Market
+from sublet.domain.shape import Grid, Placement, Shape, first_gpus
+from sublet.kernel.kernel import Kernel
+from sublet.perf.gridded import Gridded
+from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.group.places import Form
+
+__all__ = ["own_grid", "told"]
+
+
+def told(kernel: Kernel, record: JobRecord, shape: Shape | None, placement: Placement) -> tuple[Placement, Form | None]:
+    """Where workers are, and their form. Spares of a job that is cut have workers, too: they wait to step in.
+
+    A policy that knows no grids leaves the grid to the job: then it is the fastest of those that it knows.
+    """
+    if shape is None:
+        return placement, None
+    if not record.spec.cut:
+        return first_gpus(placement, shape.used), None  # a group that hears of no other trains on
+    here = tuple(share for share in placement if share[0] in kernel.cluster.nodes)
+    on_demand = frozenset(node_id for node_id, _ in kernel.cluster.on_market(Market.ON_DEMAND, here))
+    grid = shape.grid or own_grid(kernel.jobs[record.id].job, sum(gpus for _, gpus in placement))
+    return placement, Form(grid, on_demand)
+
+
+def own_grid(job: Job, gpus: int) -> Grid:
+    """The fastest that it knows on so many."""
+    speed = job.speed
+    grid = speed.grid(speed.profile.fastest(gpus)) if isinstance(speed, Gridded) else None
+    return Grid(gpus) if grid is None else grid

@@ -1,0 +1,195 @@
+"""A group whose job is cut: it forms as a grid, from old and new members together, and lets nobody go before.
+
+    gather    those who hold state train on until the places of the new grid can be filled
+    form      all of the old and the new grid meet; who has no place any more gives, says Left, and waits or goes
+    train     when all who stay have joined
+
+A broken grid does not wait for newcomers: spares take the places that are empty, or it goes on with fewer copies.
+Another depth is for a plan to order. Without a grid everything is as in `regroup`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from sublet.domain.shape import Grid, Placement
+from sublet.runtime.group.core import Verdict
+from sublet.runtime.group.failures import Failure, Fault, Unjudged
+from sublet.runtime.group.places import Form
+from sublet.runtime.group.protocol import Outcome
+from sublet.runtime.group.regroup import Regrouping, failure_of
+from sublet.runtime.group.states import Ending, Forming, Gathering, Idle, Over, Stopping, Training
+from sublet.runtime.group.workers import Worker, WorkerPhase, split_by_room
+from sublet.wire import messages as wire
+from sublet.wire.grids import GRIDS_SINCE, STAGES
+
+__all__ = ["InGrid"]
+
+
+class InGrid(Regrouping):
+    """What is different where a job is cut."""
+
+    def _trains_as(self, placement: Placement, form: Form | None) -> bool:
+        """It makes steps in just this form, and nobody is on the way; a grid may have spares on the way."""
+        if not isinstance(self.state, Training) or self.broken or self.state.cry is not None:
+            return False
+        here, room = Counter(worker.node_id for worker in self._roster.members), Counter(dict(placement))
+        if self.places.grid is not None:
+            return form == self.places.form and self.places.formed == self.places.grid and here <= room
+        if self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY):
+            return False
+        return here == room
+
+    def _form_if_ready(self, wall_s: float) -> None:
+        """The places of the grid can be filled, or those of a smaller one if nobody trains meanwhile."""
+        if self.places.grid is None:
+            super()._form_if_ready(wall_s)
+            return
+        if not isinstance(self.state, Gathering):
+            return
+        here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
+        staying, leaving = split_by_room(here, self._placement)
+        holds = any(worker.phase is WorkerPhase.MEMBER for worker in here)
+        grid = self.places.possible(len(staying), broken=self.broken and holds)
+        if grid is None:
+            return
+        self._unjudged = Unjudged()
+        self._form_grid(staying, leaving, grid, wall_s)
+
+    def _form_grid(self, staying: Sequence[Worker], leaving: Sequence[Worker], grid: Grid, wall_s: float) -> None:
+        self._limit_told = limit = self.widths.micro_batch
+        given = [worker for worker in self._roster.in_phase(WorkerPhase.LEAVING) if worker.gives]
+        found = self.places.seat(staying, [*leaving, *given], grid)
+        for order in self.places.orders(
+            found,
+            self.workers.values(),
+            self.round.number,
+            batch=self._batch,
+            broken=self.broken,
+            micro_batch=limit,
+        ):
+            worker = self.workers[order.worker_id]
+            worker.adopted = worker.left = False
+            self._roster.send(worker, order)
+        for worker in staying:
+            phase = WorkerPhase.MEMBER if worker.rank >= 0 else WorkerPhase.READY
+            self._roster.enter(worker, phase, wall_s)
+        for worker in leaving:
+            self._roster.enter(worker, WorkerPhase.LEAVING, wall_s)
+            if not worker.gives:
+                self._send_away(worker)
+        self.state = Forming(
+            wall_s, interim=bool(self._roster.in_phase(WorkerPhase.LAUNCHED)) and grid != self.places.grid
+        )
+
+    def _send_away(self, worker: Worker) -> None:
+        leave = wire.Leave(worker_id=worker.id, generation=self.round.number, broken=self.broken)
+        self._roster.send(worker, leave)
+
+    def _savers(self) -> list[Worker]:
+        """In a grid each part of the first copy has one."""
+        members = self._roster.members if self.training else []
+        seated = [worker for worker in members if worker.place is not None and worker.place[0] == 0]
+        return super()._savers() if self.places.grid is None or not seated else seated
+
+    def _leave_in_grid(self, doomed: Collection[str], wall_s: float) -> None:
+        """Some nodes will be gone in a moment: those on them give what they have, if the others can be a grid."""
+        members = self._roster.members
+        here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
+        staying = [worker for worker in here if worker.node_id not in doomed]
+        self._placement = tuple(part for part in self._placement if part[0] not in doomed)
+        self.round = self.round.after()
+        grid = self.places.possible(len(staying), broken=True)
+        if grid is None:  # too few are left: whoever comes takes the state over from the checkpoint
+            self._tell_to_leave(members, wall_s)
+            self.state = Idle(wall_s)
+            return
+        self._gather(wall_s, safe=True)
+        if isinstance(self.state, Gathering):
+            self._form_grid(staying, [worker for worker in members if worker.node_id in doomed], grid, wall_s)
+
+    def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
+        """One who only gives is gone before all had what it has: they meet again. Of a spare nobody misses anything."""
+        waits = worker.phase in (WorkerPhase.LAUNCHED, WorkerPhase.READY)
+        if worker.gives and isinstance(self.state, Forming):
+            self._see_off(worker)
+            self.broken = True
+            self._gather_anew(wall_s)
+        elif self.places.grid is not None and waits and isinstance(self.state, Training) and not self.broken:
+            self._see_off(worker)
+            failure = failure_of(worker, code, error)
+            if self._judge(failure, wall_s, script=False, hopeless=False) is Verdict.GIVE_UP:
+                self._give_up(failure, wall_s)
+            else:
+                self._launch_missing(wall_s)
+        else:
+            super()._lose_worker(worker, code, error, wall_s)
+
+    def _give_up(self, failure: Failure, wall_s: float) -> None:
+        self.state = Over(wall_s)
+        self._roster.end_all(0.0, wall_s)
+        self._tell(Outcome.FAILED, failure)
+
+    def _hear_left(self, worker: Worker, message: wire.Left) -> None:
+        """As told; or it has given what it had, and goes, or waits as one that has just come."""
+        worker.step, worker.left = message.step, True
+        if worker.gives:
+            worker.gives = False
+            worker.left = worker.phase is WorkerPhase.LEAVING
+            if worker.left:
+                self._send_away(worker)
+        elif worker.saves:
+            self.step, self.done = message.step, message.done
+
+    def _refuses(self, worker: Worker, message: wire.Ready, wall_s: float) -> bool:
+        """Its session cannot be a member of a grid: the job is given up, in words."""
+        self.places.blocks = message.blocks or self.places.blocks
+        if not self.places.cut or isinstance(self.state, Over | Stopping):
+            return False
+        why = ""
+        if message.version < GRIDS_SINCE:
+            why = f"its session speaks version {message.version} of the wire, and grids came with {GRIDS_SINCE}; next: "
+            why += "install this sublet where the script runs"
+        elif self.places.cut == STAGES and len(message.blocks) < (self.places.grid or Grid(1)).parts:
+            blocks, parts = len(message.blocks), (self.places.grid or Grid(1)).parts
+            why = f"it has {blocks} blocks to be cut into {parts} stages; next: name them, "
+            why += 'train.session(..., parts=train.Blocks("transformer.h")), or ask for fewer (parallel.stages)'
+        if why:
+            self._give_up(Failure(fault=Fault.USER, why=f"{worker.id}: {why}"), wall_s)
+        return bool(why)
+
+    # ------------------------------------------------------------------ news of those who meet
+
+    def _hear_ready(self, worker: Worker, message: wire.Ready, wall_s: float) -> None:
+        if self._refuses(worker, message, wall_s):
+            return
+        if worker.phase is WorkerPhase.LAUNCHED:
+            self._roster.enter(worker, WorkerPhase.READY, wall_s)
+            self._form_if_ready(wall_s)
+        elif worker.phase is WorkerPhase.MEMBER and worker.adopted:  # it was started, and no more
+            self._roster.enter(worker, WorkerPhase.READY, wall_s)
+            if isinstance(self.state, Training | Ending) and self._ends_before is None:
+                self.broken = True
+                self._gather_anew(wall_s)
+
+    def _hear_leading(self, worker: Worker, message: wire.Leading) -> None:
+        """Where the others meet rank 0."""
+        if message.generation != self.round.number or not isinstance(self.state, Forming):
+            return
+        for other in self.workers.values():
+            if other.id != worker.id and (other.phase is WorkerPhase.MEMBER or other.gives):
+                meet = wire.Meet(
+                    worker_id=other.id, generation=message.generation, host=message.host, port=message.port
+                )
+                self._roster.send(other, meet)
+
+    def _hear_joined(self, worker: Worker, message: wire.Joined, wall_s: float) -> None:
+        worker.step, worker.met = message.step, True
+        if message.generation != self.round.number or not isinstance(self.state, Forming):
+            return
+        if worker.rank == 0 if self.places.grid is None else self.places.has_joined(message):
+            self.joined = message
+            self.step, self.done, self.work = message.step, message.done, message.work
+            self._kept = min(self._kept, message.step)  # what is above has turned out to be of no use
+            self._train(wall_s, interim=self.state.interim)

@@ -1,0 +1,263 @@
+"""A group whose job is cut: who is told which place, who gives, who waits, and when it trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.domain.shape import Grid
+from sublet.runtime.group.build import build_group
+from sublet.runtime.group.census import Census
+from sublet.runtime.group.places import Form
+from sublet.runtime.group.protocol import Outcome
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire import messages as wire
+from tests.rigs.groups import sent
+
+
+def a_group(**facts):
+    spec = JobSpec(name="job", argv=("x",), cwd="/", max_workers=8, stages=0, **facts)
+    return build_group("job-1", spec, log_of=str, env=dict)
+
+
+def on(*nodes):
+    return tuple((node, 1) for node in nodes)
+
+
+def ready(group, at_s):
+    for _, start in sent(group, wire.StartWorker):
+        group.hear(wire.Ready(worker_id=start.worker_id, version=2, blocks=(1,) * 12), at_s)
+
+
+def told(group):
+    """Places by node, of the last orders; None = it only gives."""
+    orders = sent(group, wire.Regroup)
+    assert sorted(order.meeting for _, order in orders) == list(range(len(orders)))
+    assert all(order.meets == len(orders) for _, order in orders)
+    return {node: (order.copy, order.part) if order.stays else None for node, order in orders}
+
+
+def all_join(group, at_s, step=10):
+    awaited = [worker for worker in group.workers.values() if worker.phase == "member"]
+    for worker in awaited:
+        assert Outcome.MOVED not in {news.outcome for news in group.news}
+        facts = {"generation": group.round.number, "step": step, "done": float(step), "work": 100.0}
+        group.hear(wire.Joined(worker_id=worker.id, **facts), at_s)
+
+
+def training(grid, *nodes, spares=()):
+    group = a_group()
+    group.move(1, on(*nodes, *spares), 0, 0.0, Form(grid))
+    ready(group, 1.0)
+    places = told(group)
+    all_join(group, 2.0)
+    assert [news.outcome for news in group.news] == [Outcome.MOVED]
+    group.news.clear()
+    assert group.training
+    return group, places
+
+
+def on_node(group, node):
+    return next(worker for worker in group.workers.values() if worker.node_id == node)
+
+
+def kill(group, node, at_s):
+    group.hear(wire.WorkerDown(worker_id=on_node(group, node).id, code=-9), at_s)
+
+
+def test_a_grid_trains_when_all_of_it_have_joined_and_its_spare_is_told_nothing():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
+    assert sorted(places.values()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert group.size == 4
+    (spare,) = {"a", "b", "c", "d", "e"} - places.keys()
+    assert on_node(group, spare).phase == "ready"
+
+
+def test_ranks_follow_from_places_and_everybody_knows_the_grid():
+    group = a_group()
+    group.move(1, on("a", "b", "c", "d", "e", "f"), 0, 0.0, Form(Grid(2, 3)))
+    ready(group, 1.0)
+    for _, order in sent(group, wire.Regroup):
+        assert order.rank == order.meeting == order.copy * 3 + order.part
+        assert (order.copies, order.parts, order.cut, order.world) == (2, 3, "stages", 6)
+
+
+def test_a_spare_takes_the_place_of_one_that_died_at_once_and_the_others_stay():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
+    (spare,) = {"a", "b", "c", "d", "e"} - places.keys()
+    lost = next(iter(places))
+    kill(group, lost, 3.0)
+    orders = {node: order for node, order in group.outbox if isinstance(order, wire.Regroup)}
+    assert all(order.broken for order in orders.values())
+    assert told(group) == {node: place for node, place in places.items() if node != lost} | {spare: places[lost]}
+    all_join(group, 4.0)
+    assert group.training
+    assert [node for node, _ in sent(group, wire.StartWorker)] == [lost], "who comes there is the next spare"
+
+
+def test_without_a_spare_it_goes_on_with_fewer_copies_until_the_next_one_comes():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d")
+    lost = next(node for node, place in places.items() if place == (1, 0))
+    kill(group, lost, 3.0)
+    seated = told(group)
+    assert {place for place in seated.values() if place[0] >= 0} == {(0, 0), (0, 1)}
+    assert len(seated) == 3, "the third keeps what it has"
+    all_join(group, 4.0)
+    assert group.training
+    ready(group, 5.0)
+    again = told(group)
+    assert sorted(again.values()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert {node: again[node] for node, place in seated.items() if place[0] >= 0} == {
+        node: place for node, place in seated.items() if place[0] >= 0
+    }, "who trains stays; the third has both parts, and takes either"
+
+
+def test_who_leaves_gives_first_and_is_told_to_go_when_it_has():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d")
+    leaving = next(node for node, place in places.items() if place == (0, 1))
+    staying = [node for node in places if node != leaving]
+    group.move(2, on(*staying, "e"), 0, 3.0, Form(Grid(2, 2)))
+    assert sent(group, wire.Regroup) == [], "the old one trains on"
+    ready(group, 4.0)
+    assert told(group) == {node: places[node] for node in staying} | {"e": (0, 1), leaving: None}
+    assert sent(group, wire.Leave) == []
+    giver = on_node(group, leaving)
+    first = next(worker for worker in group.workers.values() if worker.rank == 0)
+    group.hear(wire.Leading(worker_id=first.id, generation=group.round.number, host="h", port=1), 4.0)
+    assert {node for node, _ in sent(group, wire.Meet)} == {*staying, "e", leaving} - {first.node_id}
+    group.hear(wire.Left(worker_id=giver.id, generation=group.round.number, step=10, done=10.0, gave_bytes=5), 5.0)
+    assert [node for node, _ in sent(group, wire.Leave)] == [leaving]
+    all_join(group, 5.0)
+    assert group.training
+
+
+def test_another_depth_is_ordered_and_all_who_were_there_meet():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d")
+    group.move(2, on(*places), 0, 3.0, Form(Grid(1, 4)))
+    seated = told(group)
+    assert sorted(seated.values()) == [(0, part) for part in range(4)]
+    assert all(place[1] // 2 == places[node][1] for node, place in seated.items()), "each keeps half of what it had"
+
+
+def test_a_giver_that_stays_waits_as_one_that_has_just_come():
+    group = a_group()
+    group.move(1, (("a", 2),), 0, 0.0, Form(Grid(2, 1)))
+    ready(group, 1.0)
+    sent(group, wire.Regroup)
+    all_join(group, 2.0)
+    group.move(2, (("a", 2),), 0, 3.0, Form(Grid(1, 1)))
+    orders = [order for _, order in sent(group, wire.Regroup)]
+    assert [(order.stays, order.rank, order.meets) for order in orders] == [(True, 0, 2), (False, -1, 2)]
+    giver = group.workers[orders[1].worker_id]
+    group.hear(wire.Left(worker_id=giver.id, generation=group.round.number, step=10, done=10.0), 4.0)
+    assert (giver.phase, giver.place, giver.left) == ("ready", None, False)
+    assert sent(group, wire.Leave) == [], "its GPU is a spare"
+
+
+def test_if_a_giver_dies_while_all_meet_they_meet_again_without_it():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d")
+    leaving, *staying = places
+    group.move(2, on(*staying, "e"), 0, 3.0, Form(Grid(2, 2)))
+    ready(group, 4.0)
+    told(group)
+    before = group.round
+    kill(group, leaving, 5.0)
+    assert group.round != before
+    assert told(group).keys() == {*staying, "e"}
+
+
+@pytest.mark.parametrize("with_node", [True, False])
+def test_the_loss_of_a_spare_changes_nothing(with_node):
+    group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
+    (spare,) = {"a", "b", "c", "d", "e"} - places.keys()
+    if with_node:
+        group.node_lost(spare, 3.0)
+    else:
+        kill(group, spare, 3.0)
+    assert sent(group, wire.Regroup) == []
+    assert group.training
+    assert [node for node, _ in sent(group, wire.StartWorker)] == ([] if with_node else [spare])
+
+
+def test_an_order_for_other_spares_alone_is_no_reason_to_meet():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
+    group.move(2, on(*places, "f", "g"), 0, 3.0, Form(Grid(2, 2)))
+    assert [(news.outcome, news.generation) for news in group.news] == [(Outcome.MOVED, 2)]
+    assert sent(group, wire.Regroup) == []
+    assert [node for node, _ in sent(group, wire.StartWorker)] == ["f", "g"]
+    assert {node for node, _ in sent(group, wire.EndWorker)} == {"a", "b", "c", "d", "e"} - places.keys()
+
+
+def test_a_noticed_node_hands_over_to_the_spare_before_it_goes():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
+    (spare,) = {"a", "b", "c", "d", "e"} - places.keys()
+    noticed = next(iter(places))
+    group.evacuate(noticed, 3.0)
+    orders = [order for _, order in group.outbox if isinstance(order, wire.Regroup)]
+    assert not any(order.broken for order in orders)
+    assert told(group) == places | {noticed: None, spare: places[noticed]}
+    all_join(group, 4.0)
+    group.node_lost(noticed, 5.0)
+    assert group.training
+
+
+def test_a_noticed_node_without_which_no_copy_is_left_has_all_save_and_leave():
+    group, places = training(Grid(1, 2), "a", "b")
+    group.evacuate("a", 3.0)
+    assert {(node, leave.save) for node, leave in sent(group, wire.Leave)} == {("a", True), ("b", True)}
+    assert places.keys() == {"a", "b"}
+
+
+def test_every_part_of_the_first_copy_saves_and_part_0_says_that_it_is_committed():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d")
+    group.save_now()
+    assert {places[node] for node, _ in sent(group, wire.SaveNow)} == {(0, 0), (0, 1)}
+    facts = {"step": 10, "done": 10.0, "seconds": 0.1, "blocked_s": 0.0, "size_bytes": 1}
+    saved = {place[1]: on_node(group, node).id for node, place in places.items() if place[0] == 0}
+    group.hear(wire.Saved(worker_id=saved[1], part=1, **facts), 3.0)
+    assert group._owed == 10
+    group.hear(wire.Saved(worker_id=saved[0], part=0, **facts), 3.0)
+    assert group._owed is None
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({}, "speaks version 1 of the wire, and grids came with 2; next: install this sublet"),
+        ({"version": 2}, "it has 0 blocks to be cut into 2 stages; next: name them"),
+        ({"version": 2, "blocks": (7,)}, "it has 1 blocks to be cut into 2 stages"),
+    ],
+)
+def test_a_session_that_cannot_be_cut_is_told_so(said, why):
+    group = a_group()
+    group.move(1, on("a", "b"), 0, 0.0, Form(Grid(1, 2)))
+    ((_, start), _) = sent(group, wire.StartWorker)
+    group.hear(wire.Ready(worker_id=start.worker_id, **said), 1.0)
+    (news,) = group.news
+    assert news.outcome is Outcome.FAILED
+    assert why in news.why
+
+
+def test_the_next_controller_knows_who_sat_where():
+    group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
+    (spare,) = {"a", "b", "c", "d", "e"} - places.keys()
+    census = Census.from_facts(group.census.facts())
+    assert census == group.census
+    after = a_group()
+    after.before = census
+    after.adopt(1, on("a", "b", "c", "d", "e"), 0, trains=True, wall_s=9.0, form=Form(Grid(2, 2)))
+    for node in ("a", "b", "c", "d", "e"):
+        after.agent_came(node, [on_node(group, node).id], 9.0)
+    after.all_agents_came(9.0)
+    assert after.outbox == []
+    assert after.training
+    lost = next(iter(places))
+    kill(after, lost, 10.0)
+    assert told(after) == {node: place for node, place in places.items() if node != lost} | {spare: places[lost]}
+
+
+def test_workers_on_demand_are_one_whole_copy():
+    group = a_group()
+    group.move(1, on("a", "b", "c", "d"), 0, 0.0, Form(Grid(2, 2), frozenset({"c", "d"})))
+    ready(group, 1.0)
+    seated = told(group)
+    assert {seated["c"], seated["d"]} == {(0, 0), (0, 1)}
