@@ -32,6 +32,7 @@ def raise_anchor(
     if anchored(state.path) is None:
         controller_process.refuse_second(state)
         state.write(state.settings, _as_text(settings))
+    _choose_where_nothing_is_said(state.path, send_credentials=send_credentials, quiet=quiet)
     anchor = _anchor(state.path, quiet=quiet, credentials=_own_credentials() if send_credentials else {})
     record = asyncio.run(anchor.up(settings, kind))
     connect(state.path).get("/v1/health")  # by the way that all other commands will take
@@ -52,6 +53,28 @@ def _anchor(state_dir: Path, *, quiet: bool, credentials: Mapping[str, str] | No
     import_asyncssh()
     tell = partial(typer.echo, err=quiet)
     return Anchor(state_dir=state_dir, tell=tell, credentials=credentials or {})
+
+
+def _choose_where_nothing_is_said(state_dir: Path, *, send_credentials: bool, quiet: bool) -> None:
+    """An account is enough: what is missing is asked for, told, and written to aws.toml."""
+    from sublet.runtime.anchor.first import choose, region_from, write_choices
+    from sublet.runtime.anchor.life import server_of
+    from sublet.runtime.providers.aws.calls import client_maker
+    from sublet.runtime.providers.aws.config import config_path
+
+    path = config_path(state_dir)
+    if path.exists() or path != state_dir / "aws.toml":  # somebody named another place: it should be there
+        return
+    make = client_maker()  # that the extra is missing is said as such
+    import boto3
+
+    region = region_from(boto3.session.Session().region_name)
+    typer.echo(f"there is no {path}: asking AWS what there is in {region}", err=quiet)
+    chosen = choose(make, region, server_of(state_dir), credentials_sent=send_credentials)
+    write_choices(path, chosen)
+    for each in chosen:
+        typer.echo(f"  {each}", err=quiet)
+    typer.echo(f"written to {path}; what you change there counts from the next start on", err=quiet)
 
 
 def _ask_to_stop(state_dir: Path, *, end_jobs: bool) -> None:

@@ -23,6 +23,6 @@ chmod 700 "$home/.ssh"
 chmod 600 "$home/.ssh/authorized_keys"
 chown -R @USER@: "$home/.ssh"
 if [ -n @INSTALL@ ]; then
-  @PYTHON@ -m pip install --quiet --disable-pip-version-check @INSTALL@ > install.log 2>&1
+  @PYTHON@ -m pip install --quiet --disable-pip-version-check @PACKAGES@ > install.log 2>&1
 fi
 printf '%s' @NONCE@ | @PYTHON@ -c @PROVE@ > proof.new && mv proof.new proof

@@ -34,7 +34,7 @@ setsid bash watch.sh < /dev/null > watch.log 2>&1 &
 
 over() { printf '%s' "$1" > over.new; mv over.new over; }
 if [ -n @INSTALL@ ]; then
-  timeout @BOOT_S@ @PYTHON@ -m pip install --quiet --disable-pip-version-check @INSTALL@ > install.log 2>&1 \
+  timeout @BOOT_S@ @PYTHON@ -m pip install --quiet --disable-pip-version-check @PACKAGES@ > install.log 2>&1 \
     || { over "what the node needs could not be installed"; exit 1; }
 fi
 code=@CODE@

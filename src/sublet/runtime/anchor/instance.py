@@ -12,16 +12,17 @@ from sublet import data
 from sublet.errors import NoAnswer, Refused
 from sublet.machine.wall import WALL
 from sublet.runtime.anchor.record import AnchorRecord
-from sublet.runtime.providers.aws.calls import Calls
+from sublet.runtime.providers.aws.calls import Calls, Refusal
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import EXPIRES_TAG, NODE_TAG, SERVER_TAG, expiry_tag
 from sublet.runtime.providers.aws.records import client_token
-from sublet.runtime.providers.aws.userdata import BLANK
+from sublet.runtime.providers.aws.userdata import BLANK, packages
 
 __all__ = ["anchor_server", "end", "find", "has_ended", "launch", "launch_request", "stay_when_off", "wait_until_on"]
 
 BOOT_S = 1800  # for the laptop to come, before the machine ends by itself
 ON_S, LOOK_S, LOOKS = 300.0, 1.0, 3
+NEW_ROLE_S = 30.0
 ALIVE = ("pending", "running", "stopping", "stopped")
 # Waits for the host keys that a first boot makes, and proves each of them with the nonce on standard input.
 PROVE = """
@@ -74,7 +75,9 @@ def launch_request(record: AnchorRecord, config: AwsConfig, *, server: str, home
 def _user_data(record: AnchorRecord, config: AwsConfig, key: str) -> str:
     values = {"USER": record.user, "PYTHON": record.python, "NONCE": record.nonce, "KEY": key, "PROVE": PROVE}
     values |= {"INSTALL": config.anchor_install, "BOOT_S": str(BOOT_S)}
-    return BLANK.sub(lambda blank: shlex.quote(values[blank[1]]), _template())
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
+    quoted["PACKAGES"] = packages(config.anchor_install)
+    return BLANK.sub(lambda blank: quoted[blank[1]], _template())
 
 
 @cache
@@ -104,7 +107,15 @@ async def has_ended(calls: Calls, record: AnchorRecord, server: str) -> bool:
 
 async def launch(calls: Calls, record: AnchorRecord, request: dict[str, Any]) -> AnchorRecord:
     """Asked for; the same one where it was asked for before."""
-    answer = await calls.call(record.region, "run_instances", **request)
+    until_s = WALL.monotonic() + NEW_ROLE_S
+    while True:
+        try:
+            answer = await calls.call(record.region, "run_instances", **request)
+            break
+        except Refusal as error:  # a role that was made a moment ago is not known everywhere yet
+            if "iam instance profile" not in error.why.lower() or WALL.monotonic() > until_s:
+                raise
+            await asyncio.sleep(LOOK_S)
     return replace(record, instance=answer["Instances"][0]["InstanceId"])
 
 

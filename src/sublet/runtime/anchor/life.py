@@ -28,7 +28,7 @@ from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 from sublet.runtime.travel.own_code import whole_code
 
-__all__ = ["Anchor"]
+__all__ = ["Anchor", "server_of"]
 
 DESK = "sublet.runtime.anchor.desk"
 MEET_S, LOOK_S = 600.0, 1.0  # an image boots, and may install something
@@ -52,7 +52,7 @@ class Anchor:
     def __post_init__(self) -> None:
         self.config: AwsConfig = read_config(config_path(self.state_dir))
         self._calls = Calls(client_maker(self.config.endpoint_url))
-        self._server = _server_of(self.state_dir)
+        self._server = server_of(self.state_dir)
 
     # ------------------------------------------------------------------ up
 
@@ -287,7 +287,8 @@ def _situation(
     )
 
 
-def _server_of(state_dir: Path) -> str:
+def server_of(state_dir: Path) -> str:
+    """Whose instances those of this directory are."""
     store = Store(state_dir / "log.sqlite")
     try:
         return server_id_from(store)

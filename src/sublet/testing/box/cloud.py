@@ -70,12 +70,37 @@ def serve(address: str) -> None:
     """Until the input ends."""
     from moto.server import ThreadedMotoServer
 
+    _publish_images()
     server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
     print(port, flush=True)  # noqa: T201 - what the one who started us waits for
     sys.stdin.read()
     os._exit(0)  # whoever has a line open still is not waited for
+
+
+def _publish_images() -> None:
+    """Public parameters that AWS has and moto has not: the newest images for deep learning."""
+    from datetime import UTC, datetime
+
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ssm.models import Parameter, ssm_backends
+
+    name = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"
+    made = Parameter(
+        account_id=DEFAULT_ACCOUNT_ID,
+        name=name,
+        value="ami-03cf127a",
+        parameter_type="String",
+        description=None,
+        allowed_pattern=None,
+        keyid=None,
+        last_modified_date=datetime.now(UTC),
+        version=1,
+        data_type="aws:ec2:image",
+    )
+    known = ssm_backends[DEFAULT_ACCOUNT_ID][REGION]._parameters  # noqa: SLF001 - names below /aws cannot be put from outside
+    known[name].append(made)
 
 
 if __name__ == "__main__":

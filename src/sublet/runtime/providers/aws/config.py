@@ -91,7 +91,7 @@ def read_config(path: Path) -> AwsConfig:
     try:
         facts: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        hint = "write it (docs/guides/rent-on-aws.md has one to copy), or set SUBLET_AWS to where it is"
+        hint = "write it (docs/guides/rent-on-aws.md has one), set SUBLET_AWS, or let 'sublet up --on aws' choose"
         raise MissingData(path, hint=hint) from None
     except (OSError, ValueError) as error:
         raise BadInput(path, f"cannot be read ({error})", hint="see docs/guides/rent-on-aws.md") from error

@@ -13,7 +13,7 @@ from sublet.runtime.identity.names import CONTROLLER
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.travel.own_code import FETCH, own_code
 
-__all__ = ["user_data"]
+__all__ = ["packages", "user_data"]
 
 MOST_BYTES = 16_384  # what EC2 takes
 SLACK_S = 60.0  # beyond the lease, for an agent that is saving its workers' state
@@ -44,6 +44,7 @@ def user_data(node_id: str, token: str, config: AwsConfig, *, authority: str = "
         "FETCH": FETCH,
     }
     quoted = {name: shlex.quote(value) for name, value in values.items()}
+    quoted["PACKAGES"] = packages(config.install)
     more = ["--authority authority"] if authority else []
     quoted["FROM"] = shlex.join([host, str(port), CONTROLLER])
     more += ["--own-users"] if config.own_users else []
@@ -52,6 +53,14 @@ def user_data(node_id: str, token: str, config: AwsConfig, *, authority: str = "
     if len(text.encode()) > MOST_BYTES:
         raise InvalidValue("user data", f"{len(text.encode())} bytes", f"at most {MOST_BYTES}")
     return text
+
+
+def packages(text: str) -> str:
+    """Words for pip, as a shell would split them, each quoted."""
+    try:
+        return shlex.join(shlex.split(text))
+    except ValueError as error:
+        raise InvalidValue("install", text, f"words for pip ({error})") from None
 
 
 @cache
