@@ -12,7 +12,9 @@ import mmap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["SecretFiles", "what_to_hide"]
+from sublet.runtime.jobs.serialize import HIDDEN
+
+__all__ = ["SecretFiles", "hidden", "what_to_hide"]
 
 LEAST_LINE = 8  # letters; a shorter line of a secret says nothing, and would hide half of the log
 
@@ -53,11 +55,23 @@ class SecretFiles:
         return self._state_dir / "secrets" / f"{job_id}.json"
 
 
+def hidden(text: str, secrets: Sequence[str]) -> str:
+    """Without them, and without any line of them."""
+    for each in _texts(secrets):
+        text = text.replace(each, HIDDEN)
+    return text
+
+
 def what_to_hide(secrets: Sequence[str]) -> list[bytes]:
-    """What of them may stand in a text, the longest first: whole, and line by line, as keys of many lines do."""
+    """What of them may stand in a log, the longest first."""
+    return [text.encode(errors="surrogatepass") for text in _texts(secrets)]
+
+
+def _texts(secrets: Sequence[str]) -> list[str]:
+    """Whole, and line by line, as keys of many lines are printed; the longest first."""
     lines = [line.strip() for text in secrets for line in text.splitlines()]
     whole = [text for text in (*secrets, *(line for line in lines if len(line) >= LEAST_LINE)) if text]
-    return sorted({text.encode() for text in whole}, key=len, reverse=True)
+    return sorted(set(whole), key=lambda text: (-len(text), text))
 
 
 def _star_out(log: Path, secrets: Sequence[str]) -> None:

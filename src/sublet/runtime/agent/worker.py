@@ -65,7 +65,9 @@ class Worker:
         if not self._log:
             return ""
         try:
-            text = disk.tail(self._log, since_bytes=self._log_from, most_bytes=LAST_BYTES).decode(errors="replace")
+            data = disk.tail(self._log, since_bytes=self._log_from, most_bytes=LAST_BYTES)
         except OSError as error:
             return f"its log cannot be read: {error}"
-        return "\n".join(text.splitlines()[-LAST_LINES:])
+        lines = data.decode(errors="replace").splitlines()
+        cut = len(data) == LAST_BYTES and len(lines) > 1  # in its first line: half a secret is one that nobody hides
+        return "\n".join(lines[cut:][-LAST_LINES:])

@@ -24,6 +24,7 @@ from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import widest_below
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.secret_files import hidden
 from sublet.wire.messages import Stepped
 
 __all__ = ["ASKS", "TOO_WIDE", "Awaited", "JobRecord", "kernel_job", "pools_for"]
@@ -188,11 +189,8 @@ class JobRecord:
         return min(self.group.done / work, 1.0 - 1e-9) if work else 0.0
 
     def hide(self, text: str) -> str:
-        """Without the values of its secrets."""
-        for value in self.spec.secrets.values():
-            if value:
-                text = text.replace(value, "***")
-        return text
+        """Without the values of its secrets, nor any line of them."""
+        return hidden(text, list(self.spec.secrets.values()))
 
     def facts(self) -> dict[str, Any]:
         """What a restart must find again."""
