@@ -18,6 +18,7 @@ from sublet.errors import SubletError
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable
+from sublet.runtime.travel.access import CLOUDS, access_elsewhere, access_of
 from sublet.wire.saves import ANCHOR, BUCKET, Saved
 
 __all__ = ["CARRIED", "BucketCopies", "Copied", "CopyFailed", "Copying", "copy_in_process"]
@@ -26,7 +27,10 @@ CARRIED = "carried:"  # before the path of what agents carried here, which is no
 AGAIN_S = 30.0  # wall, after one that failed; doubled each time up to
 LONGEST_AGAIN_S = 1800.0
 LIMIT_S = 6 * 3600.0  # a copy that takes longer is dead
-ACCESS = ("AWS_", "GOOGLE_", "AZURE_")  # how variables begin that a job may give for its bucket
+NO_KEYS = (
+    "it is at an address of the job's own, where no keys of the controller's are sent: give AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY as secrets of the job"
+)
 
 
 class CopyFailed(SubletError):
@@ -46,13 +50,15 @@ class Copying(Protocol):
     """From a path or URI to another, waiting until it is done. CopyFailed if it is not."""
 
     def __call__(self, source: str, target: str, *, keep: int, access: Mapping[str, str]) -> Copied:
-        """`access` are variables for the bucket."""
+        """`access` are variables of the job, of which some may be for its bucket."""
 
 
 def copy_in_process(source: str, target: str, *, keep: int, access: Mapping[str, str]) -> Copied:
-    """In a process of its own; `access` are variables for the bucket."""
-    command = [sys.executable, "-m", "sublet.cli.work.copying", source, target, str(keep)]
-    environment = {**os.environ, **access}
+    """In a process of its own, which has no variables of the job but its keys."""
+    command = [sys.executable, "-P", "-m", "sublet.cli.work.copying", source, target, str(keep)]
+    environment = access_of(os.environ, access)
+    if environment is None and (environment := access_elsewhere(os.environ, access)) is None:
+        raise CopyFailed(NO_KEYS)
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)  # noqa: S603 - our own module
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -116,7 +122,7 @@ class BucketCopies:
         source, target = (bucket, here) if copy.brings else (here, bucket)
         keep = record.spec.checkpoint_keep
         given = {**record.spec.env, **record.spec.secrets}
-        access = {name: text for name, text in given.items() if name.startswith(ACCESS)}
+        access = {name: text for name, text in given.items() if name.startswith(CLOUDS)}
 
         def work() -> None:
             try:

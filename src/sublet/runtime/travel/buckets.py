@@ -3,9 +3,8 @@
     python -m sublet.runtime.travel.buckets --make URI URI ...   one line of JSON for each
 
 The controller runs it in a process of its own, so that a store that does not answer holds nobody up. Where a job brings
-keys of its own, they are used, and none of the controller's; nothing else of the job's variables comes here: they could
-make another program of ours, or send what is signed with the controller's keys elsewhere. A bucket after `--make` is
-made where there is none.
+keys of its own, they are used, and none of the controller's (`access`). A bucket after `--make` is made where there is
+none.
 """
 
 from __future__ import annotations
@@ -22,23 +21,14 @@ from sublet.errors import InvalidValue, MissingExtra, SubletError
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import is_missing, is_remote, open_uri
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.travel.access import access_of
 
-__all__ = ["MOST_BYTES", "access_of", "check_buckets", "judge", "measure"]
+__all__ = ["MOST_BYTES", "check_buckets", "judge", "measure"]
 
 MOST_BYTES: Final = 256 << 30  # of one bucket, or what a URI names of it: it has to lie on the disk of a node
 MOST_OBJECTS: Final = 1_000_000
 ANSWER_S: Final = 120.0  # for all of a job: a page of a list is a thousand objects
 MAKE: Final = "--make"
-CLOUDS: Final = ("AWS_", "AZURE_", "GOOGLE_")
-# By the variable without which there is no access: those that go with it.
-KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "AWS_ACCESS_KEY_ID": (
-        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
-    ),
-    "AZURE_STORAGE_ACCOUNT_NAME": (
-        *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
-    ),
-}
 
 
 async def check_buckets(spec: JobSpec, *, make: bool) -> list[str]:
@@ -60,21 +50,6 @@ async def check_buckets(spec: JobSpec, *, make: bool) -> list[str]:
             for uri, answer in zip(asked.values(), answers, strict=True)
         ]
     return judge(asked, spec.kept_mounts, answers)
-
-
-def access_of(ours: Mapping[str, str], jobs: Mapping[str, str]) -> dict[str, str] | None:
-    """Our variables, with the job's keys in place of ours where it has some; None where it has another address."""
-    if any(ours.get(name) != value for name, value in jobs.items() if name.startswith(CLOUDS) and "ENDPOINT" in name):
-        return None
-    env = dict(ours)
-    for key, names in KEYS.items():
-        if key in jobs:
-            cloud = key.partition("_")[0]
-            mine = [name for name in env if name.startswith(f"{cloud}_") and "ENDPOINT" not in name]
-            for name in mine:
-                del env[name]
-            env |= {name: jobs[name] for name in names if name in jobs}
-    return env
 
 
 def judge(asked: Mapping[str, str], kept: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -205,20 +205,6 @@ def test_a_bucket_is_measured_and_made_where_the_job_names_a_new_one(monkeypatch
     assert buckets.measure("s3://new-one", make=False) == (0, 0)
 
 
-def test_of_a_jobs_variables_its_keys_alone_come_to_the_controller():
-    ours = {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "ours", "AWS_SESSION_TOKEN": "ours", "AWS_ENDPOINT_URL": "http://s3"}
-    assert buckets.access_of(ours, {"PYTHONPATH": "/evil", "LD_PRELOAD": "x", "AWS_CONFIG_FILE": "/x"}) == ours
-    keys = {"AWS_ACCESS_KEY_ID": "theirs", "AWS_SECRET_ACCESS_KEY": "s", "AWS_CONFIG_FILE": "/x"}
-    assert buckets.access_of(ours, keys) == {
-        "PATH": "/bin",
-        "AWS_ENDPOINT_URL": "http://s3",
-        "AWS_ACCESS_KEY_ID": "theirs",
-        "AWS_SECRET_ACCESS_KEY": "s",
-    }
-    assert buckets.access_of(ours, {"AWS_ENDPOINT_URL": "http://s3"}) == ours
-    assert buckets.access_of(ours, {**keys, "AWS_ENDPOINT_URL_S3": "http://elsewhere"}) is None
-
-
 def test_a_store_at_an_address_of_the_jobs_own_is_not_asked_and_that_is_noted(tmp_path):
     env = {"AWS_ENDPOINT_URL": "http://169.254.169.254"}
     spec = JobSpec(name="job", argv=("x",), cwd=str(tmp_path), env=env, mounts={"/o": "s3://b"}, kept_mounts=("/o",))
