@@ -1,7 +1,7 @@
 """What is left of an anchor that was ended: its log, and what nodes and jobs are known by, in a bucket.
 
 Two objects: `state.tar.gz` when the log has grown, and `content.tar.gz`, the parts of jobs' files, when there are
-others. Checkpoints are not among them: they have places of their own (`checkpoint.uri`).
+others. Checkpoints that are on the anchor's disk alone have objects of their own (kept_checkpoints.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sublet.errors import MissingData
+from sublet.errors import BadInput, MissingData
+from sublet.machine.objects import FileObjects
 from sublet.machine.remote import open_uri
-from sublet.runtime.anchor.parcel import unpack_state
+from sublet.runtime.anchor.kept_checkpoints import bring_checkpoints
+from sublet.runtime.anchor.parcel import take_place
 
-__all__ = ["Backup", "restore_backup"]
+__all__ = ["Backup", "restore_backup", "restore_from"]
 
 STATE, CONTENT = "state.tar.gz", "content.tar.gz"
 KEPT = ("settings.json", "aws.toml", "identity", "profiles", "aws")  # beside the log
@@ -67,12 +69,32 @@ def _packed(state_dir: Path, names: Sequence[str], *more: Path) -> bytes:
     return packed.getvalue()
 
 
-def restore_backup(uri: str, state_dir: Path, spare: Sequence[str]) -> None:
-    """What was last written there takes the place of what is here."""
-    objects = open_uri(uri)
+def restore_backup(uri: str, state_dir: Path, spare: Sequence[str]) -> list[str]:
+    """What was last written there takes the place of what is here; what is to be said of each checkpoint."""
+    return restore_from(open_uri(uri), state_dir, spare)
+
+
+def restore_from(objects: FileObjects, state_dir: Path, spare: Sequence[str]) -> list[str]:
+    """The same, from these objects."""
     found = {each.key for each in objects.list()}
     if STATE not in found:
-        raise MissingData(f"{uri}/{STATE}", hint="nothing was ever written there: begin anew with 'sublet down'")
+        raise MissingData(
+            f"{objects.uri}/{STATE}", hint="nothing was ever written there: begin anew with 'sublet down'"
+        )
+    said = bring_checkpoints(objects, state_dir)  # before the log that names their jobs
     for key in (CONTENT, STATE):
         if key in found:
-            unpack_state(objects.get(key).data, state_dir, spare)
+            _put(objects.get(key).data, state_dir, spare)
+    return said
+
+
+def _put(data: bytes, state_dir: Path, spare: Sequence[str]) -> None:
+    fresh = state_dir / ".backup"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True, mode=0o700)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            archive.extractall(fresh, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise BadInput("the backup", f"did not arrive whole ({error})", hint="try again") from None
+    take_place(fresh, state_dir, spare)

@@ -15,13 +15,14 @@ import hmac
 import json
 import shlex
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sublet.errors import NoController, Refused
+from sublet.runtime.anchor.parcel import PIECE_BYTES
 from sublet.runtime.anchor.record import AnchorRecord, folder_of
 from sublet.runtime.providers.ssh.hostline import import_asyncssh
 from sublet.runtime.travel.own_code import LOOK, UNPACK, Parcel
@@ -104,16 +105,43 @@ class Remote:
 
     async def module(self, name: str, *words: str, data: bytes = b"") -> bytes:
         """Of our own code over there."""
-        command = shlex.join([self._record.python, "-m", name, *words])
-        return await self.shell(f"PYTHONPATH={shlex.quote(self._record.code)} {command}", data=data)
+        return await self.shell(self._command(name, *words), data=data)
 
     async def shell(self, text: str, *, data: bytes = b"", timeout_s: float = SHIP_S) -> bytes:
         """A line for its shell."""
         done = await asyncio.wait_for(self._connection.run(text, input=data, encoding=None), timeout_s)
-        if done.returncode:
-            said = (done.stderr or b"").decode(errors="replace").strip()[-LAST_BYTES:]
-            raise Refused(f"on the anchor {self._record.instance}: {said or f'exit code {done.returncode}'}")
+        self._check(done)
         return bytes(done.stdout or b"")
+
+    async def send(self, pieces: Iterator[bytes], name: str, *words: str) -> None:
+        """What a module of ours over there reads, piece by piece: the next is made when the one before has gone."""
+        async with self._process(name, *words) as process:
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and will say why
+                while piece := await asyncio.to_thread(next, pieces, b""):
+                    process.stdin.write(piece)
+                    await asyncio.wait_for(process.stdin.drain(), SHIP_S)
+                process.stdin.write_eof()
+            self._check(await asyncio.wait_for(process.wait(), SHIP_S))
+
+    async def fetch(self, file: IO[bytes], name: str, *words: str, data: bytes = b"") -> None:
+        """What a module of ours over there writes, piece by piece, into a file."""
+        async with self._process(name, *words) as process:
+            process.stdin.write(data)
+            process.stdin.write_eof()
+            while piece := await asyncio.wait_for(process.stdout.read(PIECE_BYTES), SHIP_S):
+                await asyncio.to_thread(file.write, piece)
+            self._check(await asyncio.wait_for(process.wait(), SHIP_S))
+
+    def _process(self, name: str, *words: str) -> Any:
+        return self._connection.create_process(self._command(name, *words), encoding=None)
+
+    def _command(self, name: str, *words: str) -> str:
+        return f"PYTHONPATH={shlex.quote(self._record.code)} {shlex.join([self._record.python, '-m', name, *words])}"
+
+    def _check(self, done: Any) -> None:
+        if done.returncode:
+            said = bytes(done.stderr or b"").decode(errors="replace").strip()[-LAST_BYTES:]
+            raise Refused(f"on the anchor {self._record.instance}: {said or f'exit code {done.returncode}'}")
 
 
 async def ship(remote: Remote, python: str, home: str, parcel: Parcel) -> str:

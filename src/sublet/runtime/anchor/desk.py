@@ -1,8 +1,9 @@
 """What a laptop asks of its anchor by ssh: `python -m sublet.runtime.anchor.desk VERB STATE_DIR ...`, one at a time.
 
 look     what is there: JSON {"home", "lacks", "held", "running", "failure"}
+staged   large files that came with a `put` that broke: JSON {path: SHA-256}
 put      a state directory comes on standard input; its controller may not run yet
-get      it goes on standard output; its controller may not run any more
+get      it goes on standard output, but for what is said on standard input to be staged; its controller may not run
 fence    from now on no controller may run here
 free     ... it may again
 start    keep a controller running: see keeper.py
@@ -22,7 +23,7 @@ from pathlib import Path
 from sublet.errors import SubletError
 from sublet.machine.files import FILES
 from sublet.runtime import last_run
-from sublet.runtime.anchor.parcel import pack_state, unpack_state
+from sublet.runtime.anchor.parcel import pack_state, staged, unpack_state
 from sublet.runtime.anchor.record import FENCED
 
 __all__ = ["NEEDED", "main"]
@@ -40,17 +41,21 @@ def main(words: list[str]) -> None:
     match verb:
         case "look":
             print(json.dumps(_look(folder)))  # noqa: T201 - what the laptop waits for
+        case "staged":
+            print(json.dumps(staged(folder)))  # noqa: T201 - as above
         case "put":
             _refuse_running(folder)
             FILES.write(folder / FENCED, b"it has just come\n")
-            unpack_state(sys.stdin.buffer.read(), folder)
+            unpack_state(sys.stdin.buffer, folder)
             if (folder / "log.sqlite").is_file():
                 last_run.mark_moved(folder)
         case "get":
             _refuse_running(folder)
             if not (folder / FENCED).exists():
                 sys.exit("its controller may run: fence it first")
-            sys.stdout.buffer.write(pack_state(folder))
+            for piece in pack_state(folder, have=json.loads(sys.stdin.buffer.read() or b"{}")):
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
         case "fence":
             FILES.write(folder / FENCED, b"it was handed over\n")
         case "free":

@@ -20,8 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sublet.machine.remote import open_uri
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.anchor.backup import Backup
+from sublet.runtime.anchor.kept_checkpoints import CheckpointCopies
 from sublet.runtime.anchor.record import FENCED
 from sublet.runtime.anchor.spent import is_spent
 from sublet.runtime.home import home_of
@@ -66,6 +68,7 @@ def main(words: list[str], wall: Wall = WALL) -> None:
     spent = Chore(SPENT_S, partial(is_spent, folder), due_s=wall.monotonic() + SPENT_S)
     if config.anchor_backup:
         chores.append(Chore(BACKUP_S, Backup(folder, config.anchor_backup).write))
+        threading.Thread(target=_copy_checkpoints, args=(folder, config.anchor_backup), daemon=True).start()
     again, short = not (folder / FENCED).exists(), 0
     while again:
         began_s = wall.monotonic()
@@ -111,6 +114,18 @@ def _watch(child: subprocess.Popen[bytes], chores: Sequence[Chore], wall: Wall) 
             return child.wait(LOOK_S)
         except subprocess.TimeoutExpired:
             continue
+
+
+def _copy_checkpoints(folder: Path, uri: str) -> None:
+    """Beside the chores, which must not wait for gigabytes."""
+    copies, pause = None, threading.Event()
+    while not pause.wait(BACKUP_S):
+        try:
+            copies = copies or CheckpointCopies(folder, open_uri(uri))
+            while copies.write_some():
+                pass
+        except Exception as error:  # noqa: BLE001 - as above
+            print(f"checkpoints were not copied: {error}", flush=True)  # noqa: T201 - its log
 
 
 def _turn_off() -> None:

@@ -17,7 +17,7 @@ from sublet.runtime.anchor import instance
 from sublet.runtime.anchor.backup import restore_backup
 from sublet.runtime.anchor.channel import Remote, connected, meet, new_key, ship
 from sublet.runtime.anchor.handover import Situation, Step, next_step
-from sublet.runtime.anchor.parcel import pack_state, unpack_state
+from sublet.runtime.anchor.parcel import ARRIVING, pack_state, staged, unpack_state
 from sublet.runtime.anchor.record import AnchorRecord, Home, forget, keep, read_record
 from sublet.runtime.home import home_of
 from sublet.runtime.providers.aws.build import server_id_from
@@ -82,10 +82,14 @@ class Anchor:
             why = f"the anchor {record.instance} was ended, and its disk with it: what it knew since it began is lost"
             hint = "'sublet down' goes back to what is here, from before; anchor_backup = \"s3://...\" prevents it"
             raise BadInput(self.state_dir, why, hint=hint)
-        await asyncio.to_thread(restore_backup, self.config.anchor_backup, self.state_dir, OURS)
+        await self._restore()
         forget(self.state_dir)
         self.tell(f"the anchor {record.instance} was ended: its last backup is here, and goes to another")
         return None
+
+    async def _restore(self) -> None:
+        for said in await asyncio.to_thread(restore_backup, self.config.anchor_backup, self.state_dir, OURS):
+            self.tell(said)
 
     async def _rented(self, record: AnchorRecord | None, kind: str) -> AnchorRecord:
         region = self.config.regions[0] if record is None else record.region
@@ -147,8 +151,7 @@ class Anchor:
             copied = False
             while step := next_step(_situation(record, facts, fresh_there=copied), Home.ANCHOR):
                 if step is Step.COPY_THERE:
-                    state = await asyncio.to_thread(pack_state, self.state_dir, self._as_there(record, settings))
-                    await remote.module(DESK, "put", record.state_dir, data=state)
+                    await self._copy_there(remote, record, settings)
                     copied = True
                 elif step is Step.TURN_TO_ANCHOR:
                     record = keep(self.state_dir, replace(record, home=Home.ANCHOR))
@@ -161,6 +164,26 @@ class Anchor:
             await self._wait_for_controller(remote, record)
         await instance.stay_when_off(self._calls, record)
         return record
+
+    async def _copy_there(self, remote: Remote, record: AnchorRecord, settings: Settings) -> None:
+        """But for what came before, when the way broke."""
+        have = json.loads(await remote.module(DESK, "staged", record.state_dir))
+        pieces = pack_state(self.state_dir, self._as_there(record, settings), have)
+        await remote.send(pieces, DESK, "put", record.state_dir)
+
+    async def _copy_here(self, remote: Remote, record: AnchorRecord) -> None:
+        """Over a file: what has come counts, also if the way breaks."""
+        path = self.state_dir / ARRIVING
+        have = await asyncio.to_thread(staged, self.state_dir)
+        try:
+            with path.open("w+b") as file:
+                try:
+                    await remote.fetch(file, DESK, "get", record.state_dir, data=json.dumps(have).encode())
+                finally:
+                    file.seek(0)
+                    await asyncio.to_thread(unpack_state, file, self.state_dir, OURS)
+        finally:
+            path.unlink()
 
     async def _start(self, remote: Remote, record: AnchorRecord) -> None:
         words = (record.state_dir, record.instance, record.region)
@@ -187,7 +210,7 @@ class Anchor:
             return
         if record.home is Home.ANCHOR and await instance.has_ended(self._calls, record, self._server):
             if self.config.anchor_backup:
-                await asyncio.to_thread(restore_backup, self.config.anchor_backup, self.state_dir, OURS)
+                await self._restore()
             what = "its last backup" if self.config.anchor_backup else "what is"
             self.tell(f"the anchor {record.instance} was ended by somebody else: {what} here counts")
             forget(self.state_dir)
@@ -213,8 +236,7 @@ class Anchor:
                 elif step is Step.STOP_THERE:
                     await self._wait_for_end(remote, record)
                 elif step is Step.COPY_HERE:
-                    state = await remote.module(DESK, "get", record.state_dir)
-                    await asyncio.to_thread(unpack_state, state, self.state_dir, OURS)
+                    await self._copy_here(remote, record)
                     copied = True
                 else:
                     record = keep(self.state_dir, replace(record, home=Home.HERE))

@@ -84,6 +84,12 @@ class Anchor:
         self._write(replace(head, commits=tuple(commits[-keep:])))
         self._sweep()
 
+    def adopt(self, head: Head) -> None:
+        """A copy of the register has come back, and all its parts before it."""
+        self.content.settle()
+        self._write(head)
+        self._sweep()
+
     def drop(self, steps: Collection[int]) -> None:
         """They are of no use: who loaded them says so."""
         if any(commit.step in steps for commit in self.head.commits):
@@ -99,6 +105,10 @@ class Anchor:
     def entries(self, commit: Commit) -> list[Entry]:
         """Its files; BadInput if some of what names them is gone."""
         return entries_from(b"".join(self._manifest(commit)[1]))
+
+    def names(self, commit: Commit) -> list[str]:
+        """The parts that name its files; BadInput as above."""
+        return [commit.root, *self._manifest(commit)[0]]
 
     def read(self, entry: Entry) -> Iterator[bytes]:
         """A file, part by part; BadInput where one is gone."""

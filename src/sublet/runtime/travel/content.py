@@ -54,6 +54,7 @@ class Content:
         self.folder, self._files, self._keep = folder, files, keep
         self._names: set[str] | None = None  # None = nobody has looked yet
         self._drafts: dict[str, int] = {}  # those that are not for good yet, with their lengths
+        self._left: list[str] = []  # by a process that is gone, or by one that writes while we only read
 
     def lacks(self, digests: Iterable[str]) -> list[str]:
         """Those that are not here, each once, in order."""
@@ -99,10 +100,7 @@ class Content:
         if self._names is None:
             found = self._files.names(self.folder)
             self._names = set(filter(is_digest, found)) if self._keep is not Keep.PASSING else set()
-            for name in found:  # of a process that is gone: nobody knows how much of it reached the disk
-                if name.endswith(DRAFT) or self._keep is Keep.PASSING:
-                    with contextlib.suppress(OSError):
-                        self._files.remove(self.folder / name)
+            self._left = [name for name in found if name.endswith(DRAFT) or self._keep is Keep.PASSING]
         return self._names
 
     def _read(self, digest: str) -> bytes | None:
@@ -126,11 +124,19 @@ class Content:
         if self._keep is Keep.PACKED:
             self._files.write(self.folder / digest, packed)  # a job is written down for good, and so is what it needs
         else:
+            self._tidy()
             self._drafts[digest] = len(packed)
             self._files.write(self._path(digest), packed, durable=False)
         known.add(digest)
         if self._keep is Keep.RAW and sum(self._drafts.values()) >= MOST_DRAFTS:
             self.settle()
+
+    def _tidy(self) -> None:
+        """Whoever writes is the only one who does: what others left is of no use, and nobody knows if it is whole."""
+        left, self._left = self._left, []
+        for name in left:
+            with contextlib.suppress(OSError):
+                self._files.remove(self.folder / name)
 
     def _remove(self, digest: str) -> None:
         self._known().discard(digest)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import os
 import shutil
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +17,7 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install '
 
 from sublet.api.client import connect
 from sublet.errors import NoController, Refused
-from sublet.runtime.anchor import channel
+from sublet.runtime.anchor import channel, parcel
 from sublet.runtime.anchor.record import AnchorRecord, Home, folder_of, keep
 from tests.rigs.in_memory_api import served
 from tests.rigs.ssh_hosts import SshServer
@@ -79,6 +82,31 @@ def test_a_client_reaches_the_controller_through_ssh_and_nobody_who_shows_anothe
         keep(laptop, replace(pinned, state_dir=str(tmp_path / "nobody")))
         with pytest.raises(NoController, match="no controller answers"):
             connect(laptop)
+
+
+def test_a_state_goes_over_the_way_in_pieces_and_comes_back(server, record, tmp_path):
+    source, there = tmp_path / "laptop", tmp_path / "there"
+    (source / "checkpoints").mkdir(parents=True)
+    (source / "log.sqlite").write_bytes(b"")
+    (source / "checkpoints" / "x").write_bytes(os.urandom(3 * parcel.PIECE_BYTES))
+    code = str(Path(parcel.__file__).parents[3])
+    pinned = replace(record, host_key=server.host_key, python=sys.executable, code=code)
+    desk = "sublet.runtime.anchor.desk"
+
+    async def scene():
+        async with channel.connected(pinned, source) as connection:
+            remote = channel.Remote(connection, pinned)
+            await remote.send(parcel.pack_state(source), desk, "put", str(there))
+            with (tmp_path / "back").open("w+b") as file:
+                await remote.fetch(file, desk, "get", str(there), data=b"{}")
+                file.seek(0)
+                parcel.unpack_state(file, tmp_path / "again")
+            with pytest.raises(Refused, match="whole"):
+                await remote.send(iter([b"no state"]), desk, "put", str(there))
+
+    asyncio.run(scene())
+    for place in (there, tmp_path / "again"):
+        assert (place / "checkpoints" / "x").read_bytes() == (source / "checkpoints" / "x").read_bytes()
 
 
 def test_the_key_of_an_anchor_is_its_owners_alone_and_made_once(tmp_path):

@@ -1,0 +1,140 @@
+"""Checkpoints of an anchor in a bucket: the newest whole one is there, once, and a new anchor goes on from it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install '.[store]'")
+
+from obstore.store import MemoryStore
+
+from sublet.errors import BadInput, MissingData
+from sublet.machine.files import FILES
+from sublet.machine.remote import RemoteObjects
+from sublet.runtime.anchor import kept_checkpoints
+from sublet.runtime.anchor.backup import restore_from
+from sublet.runtime.anchor.kept_checkpoints import CheckpointCopies, bring_checkpoints
+from sublet.runtime.controller.anchor import Anchor, Commit
+from sublet.runtime.travel.manifest import Entry, write_manifest
+
+JOB = "job-1"
+
+
+@pytest.fixture
+def bucket():
+    return RemoteObjects("memory", MemoryStore())
+
+
+def anchor_of(state):
+    return Anchor(state / "checkpoints" / JOB, FILES)
+
+
+def commit(state, step, parts, *, generation=1, keep=2):
+    """As carried there."""
+    anchor = anchor_of(state)
+    anchor.announce(generation)
+    digests = tuple(anchor.content.add(part) for part in parts)
+    root = write_manifest(anchor.content, [Entry(path="w.bin", parts=digests, size_bytes=sum(map(len, parts)))])
+    anchor.commit(Commit(step=step, generation=generation, root=root, size_bytes=1), keep=keep)
+    return root
+
+
+def copy_all(copies):
+    turns = 0
+    while copies.write_some():
+        turns += 1
+    return turns
+
+
+def bytes_in(bucket):
+    return sum(each.size for each in bucket.list() if "pack-" in each.key)
+
+
+def weights(*marks):
+    return [bytes([mark]) * 100_000 for mark in marks]
+
+
+def test_a_new_anchor_goes_on_from_the_newest_in_the_bucket(bucket, tmp_path):
+    commit(tmp_path / "a", 10, weights(1, 2))
+    root = commit(tmp_path / "a", 20, weights(1, 3), generation=4)
+    copy_all(CheckpointCopies(tmp_path / "a", bucket))
+    commit(tmp_path / "b", 5, weights(9))  # what the laptop had before it all
+    assert bring_checkpoints(bucket, tmp_path / "b") == [f"{JOB}: goes on from step 20"]
+    head = anchor_of(tmp_path / "b").head
+    assert (head.generation, [each.root for each in head.commits]) == (4, [root])
+    (entry,) = anchor_of(tmp_path / "b").entries(head.newest)
+    assert b"".join(anchor_of(tmp_path / "b").read(entry)) == b"".join(weights(1, 3))
+
+
+def test_a_part_is_sent_once_and_what_no_checkpoint_needs_goes(bucket, tmp_path):
+    commit(tmp_path, 10, weights(1, 2))
+    copies = CheckpointCopies(tmp_path, bucket)
+    copy_all(copies)
+    before = bytes_in(bucket)
+    assert 200_000 < before < 202_000
+    commit(tmp_path, 20, weights(1, 2, 3))
+    copy_all(CheckpointCopies(tmp_path, bucket))  # of a keeper that was started again
+    assert 100_000 < bytes_in(bucket) - before < 102_000
+    commit(tmp_path, 30, weights(7))
+    copy_all(copies := CheckpointCopies(tmp_path, bucket))
+    assert bytes_in(bucket) < 102_000
+    assert copy_all(copies) == 0
+
+
+def test_a_copy_that_was_cut_short_leaves_the_one_before_it_and_goes_on(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_checkpoints, "PACK_BYTES", 150_000)
+    commit(tmp_path / "a", 10, weights(1))
+    copies = CheckpointCopies(tmp_path / "a", bucket)
+    copy_all(copies)
+    commit(tmp_path / "a", 20, weights(2, 3, 4, 5, 6))
+    assert copies.write_some()  # a part of it, and the anchor is ended
+    assert bring_checkpoints(bucket, tmp_path / "b") == [f"{JOB}: goes on from step 10"]
+    sent = bytes_in(bucket)
+    assert copy_all(CheckpointCopies(tmp_path / "a", bucket)) >= 2
+    assert bytes_in(bucket) < 100_000 * 6 + 10_000
+    assert sent > 200_000
+    assert bring_checkpoints(bucket, tmp_path / "b") == [f"{JOB}: goes on from step 20"]
+
+
+def test_newer_checkpoints_do_not_keep_one_from_being_copied_to_its_end(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_checkpoints, "PACK_BYTES", 1)
+    commit(tmp_path / "a", 10, weights(1, 2, 3), keep=50)
+    copies, found = CheckpointCopies(tmp_path / "a", bucket), []
+    for step in range(20, 50):
+        copies.write_some()
+        commit(tmp_path / "a", step, weights(step, step + 50, step + 100), keep=50)
+        found += bring_checkpoints(bucket, tmp_path / "b")
+    assert any("goes on from step" in said for said in found)
+
+
+def test_one_of_which_no_copy_is_whole_is_said_to_begin_anew_and_a_damaged_one_is_no_checkpoint(bucket, tmp_path):
+    commit(tmp_path / "a", 10, weights(1))
+    copies = CheckpointCopies(tmp_path / "a", bucket)
+    copies.write_some()
+    (said,) = bring_checkpoints(bucket, tmp_path / "b")
+    assert "no checkpoint was copied whole" in said
+    copy_all(copies)
+    (pack,) = [each.key for each in bucket.list() if "pack-" in each.key]
+    data = bytearray(bucket.get(pack).data)
+    data[-1] ^= 1
+    bucket.put(pack, bytes(data))
+    with pytest.raises(BadInput, match="damaged"):
+        bring_checkpoints(bucket, tmp_path / "c")
+
+
+def test_checkpoints_of_jobs_that_are_no_more_leave_the_bucket(bucket, tmp_path):
+    commit(tmp_path / "a", 10, weights(1))
+    copy_all(CheckpointCopies(tmp_path / "a", bucket))
+    copy_all(CheckpointCopies(tmp_path / "b", bucket))
+    assert bucket.list() == []
+
+
+def test_without_a_log_there_is_no_backup_whatever_checkpoints_there_are(bucket, tmp_path):
+    commit(tmp_path / "a", 10, weights(1))
+    copy_all(CheckpointCopies(tmp_path / "a", bucket))
+    with pytest.raises(MissingData):
+        restore_from(bucket, tmp_path / "b", ())
+    assert not (tmp_path / "b").exists()
+    assert json.loads(bucket.get(f"checkpoints/{JOB}/HEAD").data)["head"]["commits"][0]["step"] == 10
