@@ -24,13 +24,13 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
-from sublet.train.checkpoint.store import place_from
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
 from sublet.train.link import ControllerLink
 from sublet.train.membership import Membership
 from sublet.train.options import Options
 from sublet.train.peers import talking
+from sublet.train.place import checkpoint_place
 from sublet.train.rehearsal import ENDLESS, is_rehearsal, nothing_to_save
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
@@ -60,8 +60,8 @@ class Session:
         self._link = ControllerLink(self._worker_id)
         self._report = Report(self._worker_id, self._link.say)
         self._rehearses = is_rehearsal()
-        where = None if self._rehearses else options.checkpoint_dir or os.environ.get("SUBLET_CHECKPOINT_DIR")
-        self._saver = Saver(place_from(where) if where else None, self._worker_id or "alone", self._link.say)
+        where = None if self._rehearses else checkpoint_place(options.checkpoint_dir, os.environ)
+        self._saver = Saver(where, self._worker_id or "alone", self._link.say)
         self._members = Membership(None, self._state, self._progress, self._saver, self._steps.device)
         self._open = self._entered = self._over = False
         self._epochs = 0  # of the whole training

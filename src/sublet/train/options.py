@@ -37,7 +37,7 @@ class Options:
     collate: Callable[[list[Any]], Any] | None = None  # None = torch's default_collate
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
     device: torch.device | str | None = None  # where batches go; None = they stay where they are
-    checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it
+    checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it; see `train.place`
 
     def __post_init__(self) -> None:
         whole("global_batch", self.global_batch, 1)
