@@ -18,8 +18,9 @@ def runs(tmp_path_factory):
     return world("together", tmp_path_factory.mktemp("runs"), env=env)
 
 
-def test_a_schedule_by_epoch_ends_with_the_same_bits_however_often_the_width_changes(tmp_path):
-    runs = world("one_two_one", tmp_path, env=SMALL | {"LOOP": "lambda"})
+@pytest.mark.parametrize("loaders", ["0", "1"])
+def test_a_schedule_by_epoch_ends_with_the_same_bits_however_often_the_width_changes(tmp_path, loaders):
+    runs = world("one_two_one", tmp_path, env=SMALL | {"LOOP": "lambda", "LOADERS": loaders})
     (expected,), (ended,) = (runs[name]["ends"] for name in ("alone", "resized"))  # the other has left before the end
     assert ended["steps"] == expected["steps"] == EPOCHS * STEPS
     assert ended["rate"] == expected["rate"]

@@ -129,7 +129,9 @@ def by_epoch(directory: Path) -> None:
             optimizer.param_groups[0]["lr"] *= 0.5
 
     known = {"epochs": epochs} if loop in ("step", "lambda") else {}
-    with train.session(model, optimizer, dataset, global_batch=BATCH, micro_batch=BATCH // 2, **known) as s:
+    loads = int(os.environ.get("LOADERS", "0"))
+    data = torch.utils.data.DataLoader(dataset, BATCH, shuffle=True, num_workers=loads) if loads else dataset
+    with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH // 2, **known) as s:
         if loop == "old":  # what the guide once said
             for epoch in range(epochs):
                 for x, y in s.batches(epochs=epoch + 1):

@@ -23,17 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_LEFT", "EXIT_LOST", "session"]
 
 
-def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int, **more: Any) -> Session:
+def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, **more: Any) -> Session:
     """A training run that may change its width at any step; use it in a `with` statement.
 
     Args:
         model: the bare module; it is called by your code, not by the session.
         optimizer: of the parameters of `model`; the session calls its `step`, you do not.
-        dataset: map-style (`__len__` and `__getitem__`); every sample is seen once per epoch at any width.
-        global_batch: samples per optimizer step, over all workers.
+        dataset: map-style (`__len__` and `__getitem__`), or a DataLoader of one, whose workers then load the batches;
+            every sample is seen once per epoch at any width.
+        global_batch: samples per optimizer step, over all workers; a DataLoader's `batch_size` if it is not given.
         **more: see `sublet.train.options.Options`: epochs, scheduler, seed, micro_batch, batch_range, lr_rule,
             clip_norm, collate, extra_state, device, checkpoint_dir.
     """
+    from sublet.train.loading import batch_of
     from sublet.train.loop import Options, Session
 
-    return Session(model, optimizer, dataset, Options(global_batch=global_batch, **more))
+    batch = batch_of(dataset) if global_batch is None else global_batch
+    if batch is None:
+        raise TypeError("session() needs global_batch, the samples per optimizer step over all workers")
+    return Session(model, optimizer, dataset, Options(global_batch=batch, **more))

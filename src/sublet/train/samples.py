@@ -1,8 +1,8 @@
 """Which samples a step takes, and which of them are this worker's.
 
-The order of an epoch is a permutation that follows from (seed, epoch) alone. A step takes the next samples of it, and
-rank r of W takes its contiguous share. So the only state is how far into the epoch we are, and after any change of
-width every sample is still seen exactly once.
+The order of an epoch is a permutation that follows from (seed, epoch) alone, or that of the dataset where a loader says
+so (`loading`). A step takes the next samples of it, and rank r of W takes its contiguous share. So the only state is
+how far into the epoch we are, and after any change of width every sample is still seen exactly once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Piece", "Samples", "mixed"]
+__all__ = ["Piece", "Samples", "mixed", "moved"]
 
 Collate = Callable[[list[Any]], Any]
 CPU = torch.device("cpu")
@@ -35,7 +35,9 @@ class Piece:
 class Samples:
     """A map-style dataset in the order of each epoch."""
 
-    def __init__(self, dataset: Any, seed: int, collate: Collate | None, device: torch.device | None) -> None:
+    def __init__(
+        self, dataset: Any, seed: int, collate: Collate | None, device: torch.device | None, *, shuffled: bool = True
+    ) -> None:
         for method in ("__len__", "__getitem__"):
             if not hasattr(dataset, method):
                 raise InvalidValue("dataset", type(dataset).__name__, f"a map-style dataset, with {method}")
@@ -44,7 +46,7 @@ class Samples:
         self.count = len(dataset)
         self._dataset, self._seed, self._collate, self._device = dataset, seed, collate or default_collate, device
         self._whole = collate is None and type(dataset) is TensorDataset  # rows of tensors need no collating
-        self._epoch = -1
+        self._shuffled, self._epoch = shuffled, -1
         self._orders: dict[torch.device, torch.Tensor] = {}  # of this epoch, where it is needed
 
     def order(self, epoch: int, device: torch.device = CPU) -> torch.Tensor:
@@ -53,11 +55,15 @@ class Samples:
         Data that lies on a GPU is indexed there: to send indices at every step would wait for the steps before.
         """
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(mixed(self._seed, epoch))
-            self._epoch, self._orders = epoch, {CPU: torch.randperm(self.count, generator=generator)}
+            self._epoch, self._orders = epoch, {CPU: self._order(epoch)}
         if device not in self._orders:
             self._orders[device] = self._orders[CPU].to(device)
         return self._orders[device]
+
+    def _order(self, epoch: int) -> torch.Tensor:
+        if not self._shuffled:
+            return torch.arange(self.count)
+        return torch.randperm(self.count, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
 
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
         """The micro-batches of one rank for a step of `size` samples from `offset`; none if its share is empty."""
@@ -75,13 +81,13 @@ class Samples:
         chosen = slice(piece.start, piece.start + piece.count)
         if self._whole:
             batch: Any = [tensor[self.order(epoch, tensor.device)[chosen]] for tensor in self._dataset.tensors]
-            return batch if self._device is None else _move_batch(batch, self._device)
+            return batch if self._device is None else moved(batch, self._device)
         indices = self.order(epoch)[chosen]
         if hasattr(self._dataset, "__getitems__"):
             batch = self._collate(self._dataset.__getitems__(indices.tolist()))
         else:
             batch = self._collate([self._dataset[index] for index in indices.tolist()])
-        return batch if self._device is None else _move_batch(batch, self._device)
+        return batch if self._device is None else moved(batch, self._device)
 
 
 def mixed(*numbers: int) -> int:
@@ -95,16 +101,17 @@ def mixed(*numbers: int) -> int:
     return seed >> 1  # torch takes 63 bits everywhere
 
 
-def _move_batch(batch: Any, device: torch.device) -> Any:
+def moved(batch: Any, device: torch.device) -> Any:
+    """The batch with all its tensors on the device, in whatever they lie."""
     if isinstance(batch, torch.Tensor):
         if device.type == "cuda" and batch.device.type == "cpu":
             batch = batch.pin_memory()  # a copy from other memory would wait for the steps before
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return {key: _move_batch(value, device) for key, value in batch.items()}
+        return {key: moved(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple):
-        parts = [_move_batch(value, device) for value in batch]
+        parts = [moved(value, device) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)  # a named one keeps its names
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        return [_move_batch(value, device) for value in batch]
+        return [moved(value, device) for value in batch]
     return batch

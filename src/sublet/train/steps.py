@@ -17,13 +17,14 @@ from sublet.train.drift import Drift
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.footprint import gauge_of
 from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
+from sublet.train.loading import samples_of
 from sublet.train.memory import SLIMMER, Cut, Memory, samples_that_fit
 from sublet.train.noise import BatchRange, halves_due
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.rates import rate_rule
 from sublet.train.rehearsal import is_rehearsal
-from sublet.train.samples import Piece, Samples
+from sublet.train.samples import Piece
 from sublet.train.schedules import Schedules
 from sublet.train.state import Progress
 from sublet.train.stopwatch import Stopwatch
@@ -47,7 +48,7 @@ class Steps:
         self.device = self.gradients.parameters[0].device
         self._optimizer, self._options, self.adaptive = optimizer, options, options.adaptive
         batch_device = None if options.device is None else torch.device(options.device)
-        self._samples = Samples(dataset, options.seed, options.collate, batch_device)
+        self._samples = samples_of(dataset, options.seed, options.collate, batch_device, options.global_batch)
         self._rule = rate_rule(options.lr_rule)
         self.schedules = Schedules(options.schedulers, optimizer)
         self.drift = Drift(model.parameters(), optimizer)

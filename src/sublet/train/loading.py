@@ -1,0 +1,191 @@
+"""A DataLoader in place of a dataset: its workers load what the session will give next.
+
+The session decides which samples a step takes (`samples`), so the loader's own sampler is not used: what it says is
+taken over (in order or shuffled, `drop_last`), and everything else that it has: dataset, collate, workers, prefetching,
+pinned memory, `worker_init_fn`. The loader is fed with a plan: the micro-batches that this worker will have if nothing
+changes. Where something does (another width, another batch, a step that is taken again) what was loaded ahead is thrown
+away and a new plan is made, so that what the script gets is what it would have got from the dataset itself.
+
+Random numbers that a dataset draws in a loader's worker (crops, flips) follow from (seed, epoch, index of the sample):
+any width, and any number of loader workers, trains on the same pictures.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from sublet.errors import InvalidValue
+from sublet.train.samples import Piece, Samples, mixed, moved
+
+__all__ = ["Loaded", "batch_of", "samples_of"]
+
+Index = tuple[int, int]  # epoch, sample
+WORDS_OF_NUMPY = 2**32  # its seeds have 32 bits
+
+
+def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, batch: int) -> Samples:
+    """The samples of a dataset, or of a loader; `batch`: of one step, for loaders that drop what does not fill one."""
+    if not isinstance(data, DataLoader):
+        return Samples(data, seed, collate, device)
+    dataset: Any = data.dataset
+    shuffled, kept = _shuffles(data), len(dataset)
+    if data.drop_last or getattr(data.batch_sampler, "drop_last", False):
+        kept -= kept % batch
+    if not kept:
+        raise InvalidValue("loader", f"{len(dataset)} samples, drop_last", f"at least one batch of {batch} long")
+    if collate is None and data.collate_fn is not default_collate:
+        collate = data.collate_fn
+    return Loaded(data, seed, collate, device, shuffled=shuffled, kept=kept)
+
+
+def batch_of(data: Any) -> int | None:
+    """Samples per step, if the loader says it."""
+    return data.batch_size if isinstance(data, DataLoader) else None
+
+
+class Loaded(Samples):
+    """The samples of a loader, by its own workers."""
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        seed: int,
+        collate: Any,
+        device: torch.device | None,
+        *,
+        shuffled: bool,
+        kept: int,
+    ) -> None:
+        super().__init__(loader.dataset, seed, collate, device, shuffled=shuffled)
+        self.count, self._all = kept, self.count
+        self._next: Iterator[Any] = iter(())
+        self._ahead: Iterator[tuple[int, Piece]] = iter(())
+        self._step: tuple[int, int, int, int, int | None] = (
+            0,
+            0,
+            0,
+            1,
+            None,
+        )  # offset, size, rank, world and micro-batch of the present one
+        self._planned: Iterator[tuple[int, Piece]] = iter(())
+        self._loader = self._fed(loader) if loader.num_workers else None
+
+    def _order(self, epoch: int) -> torch.Tensor:
+        if not self._shuffled:
+            return torch.arange(self.count)
+        order = torch.randperm(self._all, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
+        return order[: self.count]  # drop_last: others in every epoch
+
+    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+        """As of any samples; remembered, for what comes after it."""
+        self._step = (offset, size, rank, world, micro_batch)
+        return super().pieces(offset, size, rank, world, micro_batch)
+
+    def load(self, epoch: int, piece: Piece) -> Any:
+        """By the workers of the loader, which are ahead of us as long as nothing changes."""
+        if self._loader is None:
+            return super().load(epoch, piece)
+        if next(self._planned, None) != (epoch, piece):
+            self._ahead, self._planned = self._plan(epoch, piece), self._plan(epoch, piece)
+            next(self._planned)
+            self._next = iter(self._loader)
+        batch = next(self._next)
+        return batch if self._device is None else moved(batch, self._device)
+
+    def __iter__(self) -> Iterator[list[Index]]:
+        """What the loader is to load: it takes us for its batch sampler, and asks as far ahead as it prefetches."""
+        order, of = torch.empty(0), -1
+        for epoch, piece in self._ahead:
+            if epoch != of:
+                order, of = self._order(epoch), epoch  # not `order`, which keeps that of the epoch under way
+            yield [(epoch, index) for index in order[piece.start : piece.start + piece.count].tolist()]
+
+    def _plan(self, epoch: int, first: Piece) -> Iterator[tuple[int, Piece]]:
+        """Our micro-batches from this one on, for ever, if width and batch stay."""
+        offset, size, rank, world, micro_batch = self._step
+        while True:
+            while offset < self.count:
+                taken = min(size, self.count - offset)
+                for piece in super().pieces(offset, taken, rank, world, micro_batch):
+                    if piece.start >= first.start:
+                        yield epoch, piece
+                offset += taken
+            epoch, offset, first = epoch + 1, 0, Piece(start=0, count=0, first=True, last=True)
+
+    def _fed(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """The same loader with our plan; it draws from no random numbers of this process."""
+        return DataLoader(
+            Seeded(loader.dataset, self._seed),  # type: ignore[arg-type]  # the methods of a dataset are all it takes
+            batch_sampler=self,  # which is asked for lists of indices alone
+            num_workers=loader.num_workers,
+            collate_fn=self._collate,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=torch.Generator().manual_seed(self._seed),
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=True,
+        )
+
+
+class Seeded:
+    """A dataset in a loader's worker, whose random numbers follow from the sample alone."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+
+    def __getitems__(self, indices: list[Index]) -> Any:
+        if hasattr(self._dataset, "__getitems__"):  # it draws for all of them at once
+            self._draw_for(indices[0])
+            return self._dataset.__getitems__([index for _, index in indices])
+        return [self[index] for index in indices]
+
+    def __getitem__(self, index: Index) -> Any:
+        self._draw_for(index)
+        return self._dataset[index[1]]
+
+    def _draw_for(self, index: Index) -> None:
+        seed = mixed(self._seed, *index)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % WORDS_OF_NUMPY)  # noqa: NPY002 - what datasets draw from
+
+
+def _shuffles(loader: DataLoader[Any]) -> bool:
+    """Whether it shuffles; refuses what only its own sampler knows."""
+    if isinstance(loader.dataset, IterableDataset):
+        raise InvalidValue("loader", "of an IterableDataset", "of a map-style dataset, with __len__ and __getitem__")
+    sampler = loader.batch_sampler
+    if type(sampler) is not BatchSampler:
+        raise InvalidValue(
+            "loader",
+            f"with batch_sampler={type(sampler).__name__}",
+            "one with batch_size: the session makes the batches",
+        )
+    order: Any = sampler.sampler
+    if type(order) is DistributedSampler:
+        return bool(order.shuffle)  # its division among ranks is the session's business
+    if type(order) is RandomSampler and not order.replacement and order.num_samples == len(loader.dataset):  # type: ignore[arg-type]  # map-style: it has a length
+        return True
+    if type(order) is SequentialSampler:
+        return False
+    raise InvalidValue(
+        "loader",
+        f"with sampler={type(order).__name__}",
+        "one with shuffle=True or False: every sample is seen once per epoch, at any width",
+    )
