@@ -175,6 +175,7 @@ def _check_ssh(*, insist: bool) -> Iterator[Finding]:
             yield Finding(name=f"ssh {name}", ok=False, text=facts)
             continue
         what = ", ".join(facts["gpus"]) or f"no GPU, {facts['cpus']} CPUs"
+        what += f"; containers: {facts.get('containers') or facts.get('no_containers') or 'not known'}"
         lacks = ", ".join(facts["lacks"])
         hint = f"install it there for {config.python}: {lacks}" if lacks else ""
         yield Finding(name=f"ssh {name}", ok=not lacks, text=f"{what}; without {lacks}" if lacks else what, hint=hint)

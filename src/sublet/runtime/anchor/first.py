@@ -20,7 +20,7 @@ from sublet.market.catalogue import Catalogue, load_catalogue
 from sublet.runtime.anchor.ground import own_group, own_role, place_for_it
 from sublet.runtime.providers.aws.asked_prices import price_of
 from sublet.runtime.providers.aws.calls import meaning
-from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.runtime.providers.aws.config import ANCHOR_USD_PER_H, AwsConfig
 
 __all__ = ["IMAGES", "Choice", "choose", "region_from", "write_choices"]
 
@@ -75,6 +75,7 @@ def choose(
         Choice(name="instance_types", value=kinds, why="one GPU each; add others that jobs may want"),
         Choice(name="image", value=image, why=f"{named}, as it is today"),
         Choice(name="python", value=PYTHON, why="where that image has PyTorch"),
+        Choice(name="containers", value="docker", why="which that image has"),
         Choice(name="anchor_type", value=ANCHOR, why="carries the controller"),
         Choice(name="anchor_usd_per_h", value=usd_per_h, why=of_price),
         Choice(name="anchor_user", value=LOGIN, why="who logs in on that image"),
@@ -119,8 +120,7 @@ def _anchor_price(make: Make, region: str) -> tuple[float, str]:
     try:
         return float(price_of(make, region, ANCHOR)), "asked for today"
     except SubletError:
-        default: float = AwsConfig.__dataclass_fields__["anchor_usd_per_h"].default
-        return default, "the list price in us-east-1: AWS does not say what it is here (pricing:GetProducts)"
+        return ANCHOR_USD_PER_H, "the list price in us-east-1: AWS does not say what it is here (pricing:GetProducts)"
 
 
 def _as_field(value: Any) -> Any:

@@ -111,12 +111,11 @@ async def launch(calls: Calls, record: AnchorRecord, request: dict[str, Any]) ->
     while True:
         try:
             answer = await calls.call(record.region, "run_instances", **request)
-            break
+            return replace(record, instance=answer["Instances"][0]["InstanceId"])
         except Refusal as error:  # a role that was made a moment ago is not known everywhere yet
             if "iam instance profile" not in error.why.lower() or WALL.monotonic() > until_s:
                 raise
             await asyncio.sleep(LOOK_S)
-    return replace(record, instance=answer["Instances"][0]["InstanceId"])
 
 
 async def wait_until_on(calls: Calls, record: AnchorRecord) -> AnchorRecord:

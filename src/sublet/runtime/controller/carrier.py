@@ -52,6 +52,7 @@ class Carrier:
         self.packer = pack
         self.pulling: Pulling | None = None  # None = no checkpoints are carried here
         self.buckets = check_buckets
+        self.no_containers: Callable[[], str] = str  # why no node can run one, as far as the provider knows
 
     async def pack(self, spec: JobSpec) -> JobSpec:
         """The job with the name of its files as they are now; refused where they cannot travel.
@@ -78,6 +79,8 @@ class Carrier:
             for there, source in spec.mounts.items():
                 if is_remote(source):
                     check_uri(f"file_mounts.{there}", source)
+            if spec.image and (why := self.no_containers()):
+                raise InvalidValue("resources.image_id", spec.image, f"left out: {why}")
             return await self.buckets(spec, make=make)
         for there, source in spec.mounts.items():
             if not _is_there(there, source, spec.cwd):

@@ -21,6 +21,7 @@ from sublet.runtime.engines.protocol import Engine, MakeEngine
 from sublet.runtime.engines.sockets import refuse_taken
 from sublet.runtime.engines.tls import TlsEngine
 from sublet.runtime.private import private_folder
+from sublet.runtime.providers.protocol import Contains
 from sublet.runtime.providers.setup import BuildProvider, ProviderSetup
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
@@ -55,6 +56,8 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
         elsewhere=setup.elsewhere,
         paces=replace(PACES, silence_s=settings.silence_s),
     )
+    if isinstance(setup.provider, Contains):
+        controller.carrier.no_containers = setup.provider.no_containers
     return ControllerApi(controller, settings, warm=setup.warm)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged, PriceDoubted
 from sublet.domain.offer import Offer
 
-__all__ = ["Billed", "Expires", "MarketNews", "Provider", "RentedNode", "TellMarket"]
+__all__ = ["Billed", "Contains", "Expires", "MarketNews", "Provider", "RentedNode", "TellMarket"]
 
 MarketNews = NodeNoticed | NodeLost | PriceChanged | PriceDoubted | AvailabilityChanged
 TellMarket = Callable[[MarketNews], None]
@@ -86,4 +86,13 @@ class Expires(Protocol):
 
     def access_left_s(self) -> float | None:
         """Seconds on the wall until then; None = it does not end, renews itself, or is not known."""
+        ...
+
+
+@runtime_checkable
+class Contains(Protocol):
+    """What a provider may have besides: it knows whether jobs can run in containers on its nodes, before it rents."""
+
+    def no_containers(self) -> str:
+        """Why none can; empty where one can, or where nobody knows."""
         ...

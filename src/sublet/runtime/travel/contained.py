@@ -31,7 +31,7 @@ from sublet.runtime.agent.devices import VISIBLE
 from sublet.runtime.agent.processes import alive, die_with_parent
 from sublet.runtime.travel.records import FOLDER, Record, folder, records
 
-__all__ = ["ENGINES", "Facts", "main", "run_words"]
+__all__ = ["ENGINES", "Engine", "Facts", "main", "run_words"]
 
 ENGINES: Final = ("docker", "podman")
 ANSWER_S: Final = 30.0

@@ -17,6 +17,7 @@ __all__ = ["ACCOUNT", "REGION", "Cloud"]
 
 REGION = "us-east-1"
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
+OWNER = "123456789012"  # whom moto takes everybody for
 END_S = 10.0
 
 
@@ -81,25 +82,15 @@ def serve(address: str) -> None:
 
 def _publish_images() -> None:
     """Public parameters that AWS has and moto has not: the newest images for deep learning."""
-    from datetime import UTC, datetime
+    from types import SimpleNamespace
 
-    from moto.core import DEFAULT_ACCOUNT_ID
-    from moto.ssm.models import Parameter, ssm_backends
+    from moto.ssm.models import ssm_backends
 
     name = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"
-    made = Parameter(
-        account_id=DEFAULT_ACCOUNT_ID,
-        name=name,
-        value="ami-03cf127a",
-        parameter_type="String",
-        description=None,
-        allowed_pattern=None,
-        keyid=None,
-        last_modified_date=datetime.now(UTC),
-        version=1,
-        data_type="aws:ec2:image",
-    )
-    known = ssm_backends[DEFAULT_ACCOUNT_ID][REGION]._parameters  # noqa: SLF001 - names below /aws cannot be put from outside
+    value = "ami-03cf127a"
+    facts = {"Name": name, "Type": "String", "Value": value, "Version": 1, "DataType": "aws:ec2:image"}
+    made: Any = SimpleNamespace(name=name, value=value, version=1, labels=[], response_object=lambda *_: facts)
+    known = ssm_backends[OWNER][REGION]._parameters  # noqa: SLF001 - names below /aws cannot be put from outside
     known[name].append(made)
 
 

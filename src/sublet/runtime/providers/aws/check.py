@@ -51,6 +51,7 @@ def aws_findings(
     for region in config.regions:
         yield _region(make, region)
     yield _asked_price(make, offers)
+    yield _containers(config)
     for offer in {(offer.region, offer.market): offer for offer in offers}.values():
         yield _may_launch(make, config, offer, server)
         yield _quota(make, offer)
@@ -105,6 +106,16 @@ def _asked_price(make: Callable[[str, str], Any], offers: tuple[Offer, ...]) -> 
         return Finding(name=name, ok=None, text=text, hint="allow pricing:GetProducts; else those of the list count")
     text = f"{offer.instance_type} in {offer.region} costs USD {usd_per_h}/h today"
     return Finding(name=name, ok=True, text=f"{text}; {listed}" if offer.market is Market.ON_DEMAND else text)
+
+
+def _containers(config: AwsConfig) -> Finding:
+    """By what is known of the image; nothing is started for it."""
+    if why := config.no_containers():
+        return Finding(name="containers", ok=None, text=f"jobs with an image_id are refused: {why}")
+    if config.containers:
+        return Finding(name="containers", ok=True, text=f"the image has {config.containers}, as aws.toml says")
+    hint = '\'sublet check --for-real\' tries; then write containers = "docker", "podman" or "none" into aws.toml'
+    return Finding(name="containers", ok=None, text="whether the image has docker or podman is not known", hint=hint)
 
 
 def _day_of(offer: Offer) -> str:

@@ -13,10 +13,12 @@ from sublet.domain.offer import Market
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, MissingData
 from sublet.runtime.agent.dialing import address_from
+from sublet.runtime.travel.contained import ENGINES
 
-__all__ = ["AwsConfig", "config_path", "read_config"]
+__all__ = ["ANCHOR_USD_PER_H", "AwsConfig", "config_path", "read_config"]
 
 METADATA_URL = "http://169.254.169.254"  # where every EC2 instance finds its own facts
+ANCHOR_USD_PER_H = 0.0208  # the list price of a t3.small in us-east-1
 LISTS = ("regions", "instance_types", "markets", "security_groups")
 
 
@@ -41,10 +43,11 @@ class AwsConfig:
     hazard_per_h: float = 0.0  # spot nodes taken per node-hour, where the user knows; AWS states no such figure
     boot_s: float = 180.0  # from RunInstances to Hello: a guess until measured
     own_users: bool = False  # each job runs as a user of its own, which reads neither the node's key nor other jobs
+    containers: str = ""  # what the image has to run them: docker or podman, or none; "" = not known
     lease_s: float = 900.0  # a node that hears nothing for so long ends itself
     preload: tuple[str, ...] = ("torch",)
     anchor_type: str = "t3.small"  # of the machine that the controller lives on, where it does (`sublet up --on aws`)
-    anchor_usd_per_h: float = 0.0208  # what it costs: the list price of a t3.small in us-east-1
+    anchor_usd_per_h: float = ANCHOR_USD_PER_H  # what it costs
     anchor_image: str = ""  # "" = that of the nodes
     anchor_python: str = ""  # with what a controller needs; "" = as on the nodes
     anchor_install: str = ""  # what pip installs there; "" = the image has it
@@ -66,6 +69,8 @@ class AwsConfig:
         missing = [] if isinstance(self.image, str) else [r for r in self.regions if r not in self.image]
         if missing or not self.image:
             raise InvalidValue("image", self.image, "an AMI id or resolve:ssm:NAME, for " + ", ".join(self.regions))
+        if self.containers not in ("", "none", *ENGINES):
+            raise InvalidValue("containers", self.containers, f"{', '.join(ENGINES)}, none, or left out")
         if self.controller:
             address_from(self.controller)
         at_least("anchor_usd_per_h", self.anchor_usd_per_h, 0.0)
@@ -75,6 +80,16 @@ class AwsConfig:
         at_least("hazard_per_h", self.hazard_per_h, 0.0)
         at_least("boot_s", self.boot_s, 0.0)
         positive("lease_s", self.lease_s)
+
+    def no_containers(self) -> str:
+        """Why a job cannot run in one on nodes of this image; empty where it can, or where that is not known."""
+        if self.own_users:
+            return "own_users = true in aws.toml, and containers need root on their node"
+        return (
+            "containers = none in aws.toml: the image has neither docker nor podman"
+            if self.containers == "none"
+            else ""
+        )
 
     def image_in(self, region: str) -> str:
         """What nodes of this region start from."""

@@ -97,6 +97,10 @@ class AwsProvider:
         """Since spot prices were last confirmed; without any, since the day that prices are from."""
         return self._prices.age_s() if self._spot else max(0.0, self._unix_s() - self._listed_unix)
 
+    def no_containers(self) -> str:
+        """By what is known of the image."""
+        return self._config.no_containers()
+
     def access_left_s(self) -> float | None:
         """Until the credentials end, by AWS's own clock; None of those that are renewed."""
         ends = self._calls.access_ends()

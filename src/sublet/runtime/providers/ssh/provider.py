@@ -74,6 +74,13 @@ class SshProvider:
         """Prices are those of our own list of machines: they hold as long as it does."""
         return 0.0
 
+    def no_containers(self) -> str:
+        """Where every machine has said that it has nothing to run them."""
+        found = {name: line.found for name, line in self._lines.items()}
+        said = {name: facts.get("no_containers", "") for name, facts in found.items() if facts is not None}
+        whys = [f"{name}: {why}" for name, why in said.items() if why]
+        return f"no machine can run containers ({'; '.join(whys)})" if len(whys) == len(self._lines) else ""
+
     async def open(self, tell: TellMarket) -> None:
         """Find what runs already, tell what there is, and watch from now on."""
         self._tell, self._open = tell, True

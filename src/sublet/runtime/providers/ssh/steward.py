@@ -18,6 +18,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,13 +34,14 @@ from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.local.template import Template
+from sublet.runtime.travel.contained import Engine
 
 __all__ = ["Steward", "look_at_machine", "main"]
 
 LONGEST = 1 << 20  # of one question
 SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 SMI_S = 10.0
-NEEDED = ("cryptography", "numpy", "torch")  # by agents, and by scripts with the SDK
+NEEDED = ("numpy", "torch")  # by scripts with the SDK
 
 
 class Steward:
@@ -113,14 +115,18 @@ class Steward:
 
 
 def look_at_machine() -> dict[str, Any]:
-    """Its GPUs by name, its CPUs, and the packages that agents or the SDK need and that are not there."""
+    """Its GPUs by name, its CPUs, what agents or the SDK need and is not there, and what runs containers, if any."""
     names: list[str] = []
     if found_devices(os.environ):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             told = subprocess.run(SMI, capture_output=True, text=True, timeout=SMI_S, check=True)  # noqa: S603 - our own words
             names = [line.strip() for line in told.stdout.splitlines() if line.strip()]
     lacks = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    return {"gpus": names, "cpus": os.cpu_count() or 1, "lacks": lacks}
+    if importlib.util.find_spec("cryptography") is None and shutil.which("openssl") is None:
+        lacks.append("cryptography or openssl")  # an agent makes its key by either
+    engine, why = Engine.found()
+    contains = {"containers": "" if engine is None else engine.name, "no_containers": why}
+    return {"gpus": names, "cpus": os.cpu_count() or 1, "lacks": lacks, **contains}
 
 
 def take_over(folder: Path) -> int:
