@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,57 +26,12 @@ from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
+from sublet.testing.pretended import Node, Training, Worker, gain, meet, saved
 from sublet.wire import messages as wire
-from sublet.wire.profile import Profile
 
-__all__ = ["MemoryCloud", "Training", "api_over", "one_gpu_offer"]
+__all__ = ["MemoryCloud", "Node", "Training", "Worker", "api_over", "one_gpu_offer"]
 
 MOST_A_SECOND = 5.0  # reports of a job
-
-
-@dataclass
-class Worker:
-    """A process that is none."""
-
-    id: str
-    job_id: str
-    node_id: str
-    order: wire.Regroup | None = None
-    step: int = -1  # -1 = it has no state
-
-
-@dataclass
-class Node:
-    """A rented one."""
-
-    id: str
-    offer_id: str
-    token: str
-    workers: dict[str, Worker] = field(default_factory=dict)
-
-
-@dataclass
-class Training:
-    """What a job is."""
-
-    steps: int = 10_000
-    step_s: float = 0.05  # wall, of one worker
-    saved: int = 0  # the step of its last checkpoint
-    ends_with: int | None = None  # exit code instead of a session
-    lost: int = 0  # steps made twice
-    batches: tuple[int, int, int] | None = None  # initial, least and most: it measures itself, and a `step` is a sample
-    noise: float = 1000.0  # of its gradient, in samples
-    batch: int = 0  # that it trains with
-    profiled_s: float = -1.0  # when it last told
-
-    def profiled(self, order: wire.Regroup | None, workers: int) -> tuple[int, Profile]:
-        """Its batch as ordered, and a step of 20 ms and 1 ms a sample, 10 ms to exchange gradients, 5 ms to update."""
-        initial, least, most = self.batches or (1, 1, 1)
-        self.batch = min(max((order.batch if order is not None else 0) or initial, least), most)
-        samples, wait_s = max(1, self.batch // workers), 0.01 if workers > 1 else 0.0
-        compute_s = 0.02 + 0.001 * samples
-        profile = Profile(samples=samples, compute_s=compute_s, wait_s=wait_s, step_s=compute_s + wait_s + 0.005)
-        return self.batch, replace(profile, batch_initial=initial, batch_low=least, batch_high=most)
 
 
 class MemoryCloud:
@@ -222,7 +177,7 @@ class MemoryCloud:
                 training = self.jobs[worker.job_id]
                 if message.save and worker.step >= 0:
                     training.saved = max(training.saved, worker.step)
-                    self._word(node_id, _saved(worker))
+                    self._word(node_id, saved(worker))
                 step = max(worker.step, 0)
                 left = wire.Left(worker_id=worker.id, generation=message.generation, step=step, done=float(step))
                 self._word(node_id, left)
@@ -230,7 +185,7 @@ class MemoryCloud:
             case wire.SaveNow() if worker is not None and worker.step >= 0:
                 training = self.jobs[worker.job_id]
                 training.saved = max(training.saved, worker.step)
-                self._word(node_id, _saved(worker))
+                self._word(node_id, saved(worker))
             case wire.Regroup() if worker is not None:
                 self._regroup(worker, message)
             case _:
@@ -246,7 +201,7 @@ class MemoryCloud:
         if training.ends_with is not None:
             self._end(node, worker, training.ends_with, "boom")
         else:
-            self._word(node.id, wire.Ready(worker_id=worker.id))
+            self._word(node.id, wire.Ready(worker_id=worker.id, version=wire.WIRE_VERSION, blocks=training.blocks))
 
     def _end(self, node: Node, worker: Worker, code: int, error: str = "") -> None:
         node.workers.pop(worker.id, None)
@@ -273,23 +228,9 @@ class MemoryCloud:
         worker.order = order
         members = self.groups.setdefault((worker.job_id, order.generation), {})
         members[worker.id] = worker
-        if len(members) < order.world:
-            return
-        training = self.jobs[worker.job_id]
-        top = max(member.step for member in members.values())
-        if top < 0:
-            top = training.saved
-        for member in members.values():
-            member.step = top
-            joined = wire.Joined(
-                worker_id=member.id,
-                generation=order.generation,
-                step=top,
-                done=float(top),
-                work=float(training.steps),
-                global_batch=1,
-            )
-            self._word(member.node_id, joined)
+        if len(members) == (order.meets or order.world):
+            for member, message in meet(members, self.jobs[worker.job_id]):
+                self._word(member.node_id, message)
 
     # ------------------------------------------------------------------ time
 
@@ -317,7 +258,7 @@ class MemoryCloud:
 
     def _advance(self, training: Training, generation: int, members: dict[str, Worker], passed_s: float) -> None:
         leader = next(m for m in members.values() if m.order is not None and m.order.rank == 0)
-        step_s, batch, profile = training.step_s / len(members) + 0.001, 1, None
+        step_s, batch, profile = training.step_s / gain(members) + 0.001, 1, None
         if training.batches is not None:
             batch, profile = training.profiled(leader.order, len(members))
             step_s = profile.step_s
@@ -343,12 +284,6 @@ class MemoryCloud:
             for member in list(members.values()):
                 if (node := self.nodes.get(member.node_id)) is not None:
                     self._end(node, member, 0)
-
-
-def _saved(worker: Worker) -> wire.Saved:
-    return wire.Saved(
-        worker_id=worker.id, step=worker.step, done=float(worker.step), seconds=0.0, blocked_s=0.0, size_bytes=1
-    )
 
 
 class _Side:

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sublet.domain.job import Job
+from sublet.domain.job import Job, Speed
 from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.perf.sizes import UNKNOWN_H
+from sublet.runtime.controller.grid_learning import GridLearning
 from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.replacements import Replacements
 from sublet.runtime.controller.states import Ending, Hold
@@ -108,6 +109,7 @@ class JobRecord:
     pauses_s: list[float] = field(default_factory=list)  # wall, of the last moves
     lost_wall_s: float | None = None  # when it lost a node or began to restart, until it trains again
     profile: Profiling = field(default_factory=Profiling)  # what it measures of itself
+    grids: GridLearning = field(default_factory=GridLearning)  # ... if it is cut
     size_group: str = ""  # of jobs that are as large as this one may be; "" = it says how large it is
     size_h: float = UNKNOWN_H  # what it is thought to need in all, where it does not say: hours of one worker
     had_h: float = 0.0  # what it has had of that, when that was looked at last
@@ -125,6 +127,8 @@ class JobRecord:
         key, rate = (gpu, workers), report.global_batch / report.step_s
         if not SLOWEST_PER_S <= rate <= FASTEST_PER_S:
             return False  # a worker may say anything; what nobody can be is not learned from
+        if self.spec.cut:
+            return self.grids.hear(report, gpu, self.group.places.formed, rate)
         self.profile.hear(report, gpu, workers, nodes)
         self.reports[key] += 1
         old = self.rates.get(key, rate)
@@ -241,6 +245,7 @@ class JobRecord:
             "step": self.group.step,
             "done": self.group.done,
             "profile": self.profile.facts(),
+            "grids": self.grids.facts(),
             "size_group": self.size_group,
             "size_h": self.size_h,
             "rates": [[gpu, workers, rate] for (gpu, workers), rate in self.rates.items()],
@@ -269,6 +274,8 @@ class JobRecord:
         self.grains = plain.pop("grains", before)
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
         self.profile = Profiling.from_facts(plain.pop("profile", {}))
+        self.grids = GridLearning.from_facts(plain.pop("grids", {}))
+        self.group.places.blocks = self.grids.blocks
         self.reports = Counter(dict.fromkeys(self.rates, WARM_REPORTS))
         self.outcome, self.paused = Ending(plain.pop("outcome", "")), Hold(plain.pop("paused", ""))
         for name, value in plain.items():
@@ -329,7 +336,7 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
     live = record.profile.speed(work * speedup, work, record.group.done) if work else None
     pause_s = min(max(record.pauses_s[-3:], default=spec.restart_s), LONGEST_PAUSE_S)
     high, pools = widest_below(spec, record.too_wide, record.back_to), record.pools
-    low, sizes = min(spec.min_workers, high), spec.sizes
+    low, sizes = min(max(spec.min_workers, spec.stages), high), spec.sizes
     if sizes and high not in sizes:
         sizes = (high, *sizes)
     if record.pinned is not None and low <= record.pinned[1] <= high:
@@ -337,11 +344,19 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         high = low
     if record.awaited is not None and low <= record.awaited.workers <= high:
         low = high = record.awaited.workers
+    cut = None
+    if spec.cut:
+        unit = 1.0 / work / speedup if work else 0.0
+        cut = record.grids.speed(
+            stages=spec.stages, most_gpus=high, sizes=sizes, guess=guess, unit=unit, speedup=speedup
+        )
+    speed: Speed = Learned(measured=measured, guess=guess, sizes=sizes) if live is None else replace(live, sizes=sizes)
     return Job(
         id=record.id,
         submit_s=record.submitted_s,
         work=1.0,
-        speed=Learned(measured=measured, guess=guess, sizes=sizes) if live is None else replace(live, sizes=sizes),
+        speed=speed if cut is None else cut[0],
+        pauses=None if cut is None else cut[1],
         gpus=high,
         min_gpus=low,
         max_gpus=high,

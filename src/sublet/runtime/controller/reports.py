@@ -83,6 +83,8 @@ class Reports:
             record.pauses_s.append(wall_s - at)
         elif message.formed_s or message.state_s:
             record.pauses_s.append(message.formed_s + message.state_s)
+        if record.spec.cut:
+            self._moved(record)
         if message.source == "fresh" and not message.step and record.checkpoint_step and not record.start_over:
             text = (
                 f"began at step 0 though a checkpoint of step {record.checkpoint_step} was saved: its workers do not "
@@ -94,6 +96,17 @@ class Reports:
         if record.started_s is None:
             record.started_s = self._inbox.now_s()
             self._jobs.relearn(record)  # how much work it is, is known now
+
+    def _moved(self, record: JobRecord) -> None:
+        """All are in the places of a grid: what that cost is learned, and told."""
+        places = record.group.places
+        record.grids.blocks = places.blocks
+        pause = record.grids.hear_joined(places.joined.values(), places.formed)
+        if pause is not None and places.formed is not None:
+            kinds = ", ".join(sorted({joined.kind for joined in places.joined.values() if joined.kind}))
+            most = max(joined.moved_bytes for joined in places.joined.values()) / 1e6
+            text = f"is {places.formed} ({kinds}): {most:.1f} MB at most to one, {pause.seconds:.2f} s"
+            self._inbox.note(HistoryRow(kind="Moved", job_id=record.id, text=text))
 
     def _stepped(self, record: JobRecord, message: wire.Stepped, wall_s: float) -> None:
         state = self._inbox.kernel.jobs.get(record.id)

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 MOST_WORKERS: Final = 4096  # of one job: a group meets at one rank and re-forms at every loss, which no wider one does
-MOST_STAGES = 8
+MOST_STAGES: Final = 8
 MOST_USD: Final = 1e9  # a purse beyond this is a slip of the keyboard
 LEAST_KEPT, MOST_KEPT = 2, 1000  # checkpoints: the newest may be damaged
 MOST_NODES: Final = 10_000  # that a file may ask for; how many workers they make is bounded beside it
@@ -152,7 +152,7 @@ def core(on_demand: int, low: int, choice: str) -> None:
         raise InvalidValue("resources.min_on_demand", on_demand, "left out of a job that is on spot only")
 
 
-def stages(count: int, high: int, *, sdk: bool) -> None:
+def stages(count: int, high: int, *, sdk: bool = True) -> None:
     """Parts of a pipeline, of a job of at most `high` workers; 0 = the plan's choice."""
     if type(count) is not int or not 0 <= count <= MOST_STAGES:
         raise InvalidValue("parallel.stages", count, f"auto, or a whole number from 1 to {MOST_STAGES}")

@@ -22,6 +22,7 @@ from sublet.runtime.jobs.bounds import (
     LEAST_KEPT,
     MOST_KEPT,
     MOST_NODES,
+    MOST_STAGES,
     MOST_STEPS,
     MOST_WORKERS,
     NAME_PATTERN,
@@ -163,6 +164,25 @@ class Elastic(_Group):
         return seconds
 
 
+class Parallel(_Group):
+    """How the model of a job is cut into parts; without it every worker has all of it."""
+
+    stages: Annotated[int, Field(ge=1, le=MOST_STAGES)] | Literal["auto"] = Field(
+        default=1, description="Parts of a pipeline, 1 to 8; auto = as many as the plan finds best."
+    )
+    shards: Literal["auto", "on", "off"] | bool = Field(
+        default="auto", description="Optimizer state in ranges, one for each worker; not beside stages."
+    )
+
+    @model_validator(mode="after")
+    def _one_cut(self) -> Parallel:
+        if self.shards in ("on", True) and self.stages != 1:
+            raise ValueError("with stages or with shards: on, not both")
+        if self.shards in ("on", True):
+            raise ValueError("with shards: auto or off; no live job has its state in ranges yet")
+        return self
+
+
 class Target(_Group):
     """When the job is done; say one."""
 
@@ -277,6 +297,7 @@ class JobFile(_Group):
         default={}, description="As envs, but never shown, logged or stored plainly."
     )
     elastic: Elastic | None = None
+    parallel: Parallel = Parallel()
     training: Training = Training()
     budget: JobBudget | None = None
     deadline: Moment | None = Field(default=None, description="2026-12-01T08:00Z, or from submission: 4h30m.")
@@ -319,6 +340,7 @@ _INSIDE: dict[str, type[BaseModel]] = {
     "resources": Resources,
     "any_of": Choice,
     "elastic": Elastic,
+    "parallel": Parallel,
     "training": Training,
     "target": Target,
     "budget": JobBudget,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -359,3 +360,30 @@ def test_a_key_that_is_wrong_is_not_missing_as_well(folder):
     error = complaint("run: python plain.py\nelastic: {workers: few}", folder)
     assert "elastic.workers = 'few' is not allowed" in str(error)
     assert "missing" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "stages"),
+    [("{}", 1), ("{stages: 1}", 1), ("{stages: 4}", 4), ("{stages: auto}", 0), ("{stages: auto, shards: off}", 0)],
+)
+def test_a_job_says_into_how_many_stages_its_model_is_cut(tmp_path, parallel, stages):
+    text = f"name: a\nrun: 'true'\ntraining: {{sdk: true}}\nelastic: {{workers: 1..8}}\nparallel: {parallel}\n"
+    job = job_from_text(text, source="job", base=tmp_path)
+    assert (job.stages, job.cut) == (stages, "" if stages == 1 else "stages")
+
+
+@pytest.mark.parametrize(
+    ("parallel", "sdk", "told"),
+    [
+        ("{stages: 2, shards: on}", "true", "with stages or with shards: on, not both"),
+        ("{shards: on}", "true", "no live job has its state in ranges yet"),
+        ("{stages: 9}", "true", "parallel.stages"),
+        ("{stages: 0}", "true", "parallel.stages"),
+        ("{stages: 6}", "true", "at most 4, a worker for each"),
+        ("{stages: auto}", "false", "left out where the script opens no session"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_refused_in_words(tmp_path, parallel, sdk, told):
+    text = f"name: a\nrun: 'true'\ntraining: {{sdk: {sdk}}}\nelastic: {{workers: 1..4}}\nparallel: {parallel}\n"
+    with pytest.raises(BadInput, match=re.escape(told)):
+        job_from_text(text, source="job", base=tmp_path)

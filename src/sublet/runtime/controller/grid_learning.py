@@ -1,0 +1,123 @@
+"""What a job that is cut learns of itself while it runs: how fast each grid was, and how long each change took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sublet.domain.shape import Grid
+from sublet.perf.gridded import Gridded, LivePauses
+from sublet.perf.live_grids import GUESSED_ATOMS, LiveGrids, depths_of
+from sublet.perf.migration import BYTES_PER_PARAM, Pause
+from sublet.runtime.jobs.bounds import MOST_STAGES
+from sublet.wire.grids import Joined, Stepped
+
+__all__ = ["GridLearning"]
+
+MOST_PAUSES = 50
+FORGETS = 0.3  # weight of the newest measurement of a grid
+WARM_REPORTS = 5  # of a grid, before what it does counts as measured
+WORTH_TELLING = 0.25  # relative change of a rate
+LONGEST_S = 86_400.0  # of a change: what a worker says beyond it is not learned from
+WITHIN = "within"
+
+
+@dataclass(slots=True)
+class GridLearning:
+    """Of one job. Rates are samples a second on the wall, by kind of GPU and grid."""
+
+    rates: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    pauses: list[Pause] = field(default_factory=list)
+    blocks: tuple[int, ...] = ()
+    atoms: float = GUESSED_ATOMS
+    kinds: Counter[str] = field(default_factory=Counter)  # changes, by kind
+    _reports: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    _told: dict[tuple[str, int, int], float] = field(default_factory=dict)
+
+    def hear(self, report: Stepped, gpu: str, grid: Grid | None, rate: float) -> bool:
+        """Learn from a report; True if the plan should hear of it."""
+        if grid is None:
+            return False
+        key = (gpu, grid.copies, grid.parts)
+        if report.profile is not None and report.profile.samples > 0:
+            self.atoms = max(1.0, report.global_batch / report.profile.samples)
+        self._reports[key] += 1
+        old = self.rates.get(key, rate)
+        self.rates[key] = old + max(FORGETS, 1.0 / self._reports[key]) * (rate - old)
+        if self._reports[key] < WARM_REPORTS:
+            return False
+        told = self._told.get(key)
+        if told is not None and abs(self.rates[key] / told - 1.0) <= WORTH_TELLING:
+            return False
+        self._told[key] = self.rates[key]
+        return True
+
+    def hear_joined(self, joined: Collection[Joined], grid: Grid | None) -> Pause | None:
+        """All are in a new grid: what that took, if it was a change of an old one."""
+        kinds = Counter(message.kind for message in joined if message.kind)
+        if grid is None or not kinds:
+            return None
+        kind = kinds.most_common(1)[0][0]
+        self.kinds[kind] += 1
+        pause = Pause(
+            wide=grid.copies,
+            deep=grid.parts,
+            grow=any(message.source == "peer" and message.moved_bytes > 0 for message in joined) and kind != WITHIN,
+            params=max(message.moved_bytes for message in joined) / BYTES_PER_PARAM,
+            seconds=min(max(message.met_s + message.state_s + message.formed_s for message in joined), LONGEST_S),
+            regrouped=kind == WITHIN,
+        )
+        if kind != "restored":
+            self.pauses = [*self.pauses, pause][-MOST_PAUSES:]
+        return pause
+
+    def speed(
+        self, *, stages: int, most_gpus: int, sizes: tuple[int, ...], guess: float, unit: float, speedup: float
+    ) -> tuple[Gridded, LivePauses] | None:
+        """For the plan: its speed in units of `unit` samples a second, and its pauses; None where no grid can be.
+
+        Kinds of GPU are not told apart: of a grid that ran on several, the mean counts.
+        """
+        by_grid: dict[tuple[int, int], list[float]] = {}
+        for (gpu, copies, parts), rate in sorted(self.rates.items()):
+            if self._reports[gpu, copies, parts] >= WARM_REPORTS:
+                by_grid.setdefault((copies, parts), []).append(rate * unit)
+        known = LiveGrids(
+            most_gpus=most_gpus,
+            depths=depths_of(stages, most_gpus, self.blocks, MOST_STAGES),
+            guess=guess,
+            measured=tuple((grid, sum(rates) / len(rates)) for grid, rates in by_grid.items()),
+            atoms=self.atoms,
+            blocks=self.blocks,
+            pauses=tuple(self.pauses),
+            speedup=speedup,
+            sizes=sizes,
+        )
+        profile = known.profile()
+        return None if profile is None else (Gridded(profile), LivePauses(profile))
+
+    def facts(self) -> dict[str, Any]:
+        """What a restart must find again."""
+        return {
+            "rates": [[*key, rate] for key, rate in self.rates.items() if self._reports[key] >= WARM_REPORTS],
+            "pauses": [asdict(pause) for pause in self.pauses],
+            "blocks": list(self.blocks),
+            "atoms": self.atoms,
+            "kinds": dict(self.kinds),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> GridLearning:
+        """What `facts` gave; nothing of a job of before."""
+        rates = {(gpu, copies, parts): rate for gpu, copies, parts, rate in facts.get("rates", ())}
+        return cls(
+            rates=rates,
+            pauses=[Pause(**pause) for pause in facts.get("pauses", ())],
+            blocks=tuple(facts.get("blocks", ())),
+            atoms=facts.get("atoms", GUESSED_ATOMS),
+            kinds=Counter(facts.get("kinds", {})),
+            _reports=Counter(dict.fromkeys(rates, WARM_REPORTS)),
+            _told=dict(rates),
+        )

@@ -1,0 +1,69 @@
+"""How fast a live job that is cut is in every grid, and what changes cost it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sublet.perf.live_grids import FIRST_COSTS, LiveGrids, depths_of, pipeline_gain
+from sublet.perf.migration import Layers, LinearCosts, Pause
+from sublet.train.grid.schedule import pipeline_s
+
+KNOWN = LiveGrids(most_gpus=8, depths=(1, 2, 4), guess=2.0)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6))
+def test_the_gain_is_that_of_the_schedule_itself(copies, parts, each):
+    atoms = copies * each
+    alone_s = pipeline_s([1.0], [2.0], atoms)
+    taken_s = pipeline_s([1.0 / parts] * parts, [2.0 / parts] * parts, each)
+    assert pipeline_gain(copies, parts, atoms) == pytest.approx(alone_s / taken_s)
+
+
+def test_before_anything_is_measured_all_lies_on_the_curve_from_the_guess():
+    rates = KNOWN.rates()
+    assert rates[1, 1] == 2.0
+    assert rates[4, 1] == 8.0
+    assert rates[1, 4] == pytest.approx(2.0 * 4 * 32 / 35)
+
+
+def test_what_was_measured_stands_and_moves_the_rest():
+    rates = replace(KNOWN, measured=(((2, 2), 5.0),)).rates()
+    assert rates[2, 2] == 5.0
+    assert rates[4, 2] == pytest.approx(5.0 * pipeline_gain(4, 2, 32) / pipeline_gain(2, 2, 32))
+
+
+def test_only_grids_that_may_be_are_there():
+    assert set(replace(KNOWN, most_gpus=4, sizes=(2, 4)).rates()) == {(2, 1), (4, 1), (1, 2), (2, 2), (1, 4)}
+    assert replace(KNOWN, depths=()).profile() is None
+
+
+def test_depths_are_the_one_that_was_asked_for_or_all_with_a_block_and_a_worker_for_each_part():
+    assert depths_of(3, 8, (), 8) == (3,)
+    assert depths_of(9, 8, (), 8) == ()
+    assert depths_of(0, 3, (), 8) == (1, 2, 3)
+    assert depths_of(0, 8, (5, 5), 8) == (1, 2)
+
+
+def test_equal_knowledge_is_the_same_profile():
+    assert replace(KNOWN).profile() is KNOWN.profile()
+
+
+def test_five_pauses_of_several_kinds_take_the_place_of_the_first_constants():
+    blocks = (1200,) * 8
+    true = LinearCosts(
+        layers=Layers((100.0,) * 8), join_s=2.0, process_s=0.5, member_s=0.1, layer_s=0.0, bytes_per_s=1e4
+    )
+    pauses = tuple(
+        Pause(wide=w, deep=d, grow=g, params=p, seconds=true.restart_s(w, d, grow=g) + true.transfer_s(p))
+        for w, d, g, p in [(1, 2, True, 100.0), (2, 2, False, 200.0), (1, 4, True, 50.0), (2, 4, False, 400.0)]
+    )
+    regrouped = Pause(wide=2, deep=4, grow=False, params=0.0, seconds=true.regroup_s(2, 4), regrouped=True)
+    few = replace(KNOWN, blocks=blocks, pauses=pauses, speedup=60.0)
+    assert few.costs().process_s == FIRST_COSTS["process_s"] * 60.0
+    enough = replace(few, pauses=(*pauses, regrouped)).costs()
+    assert enough.regroup_s(2, 4) == pytest.approx(60.0 * true.regroup_s(2, 4), rel=1e-6)
+    assert enough.transfer_s(100.0) == pytest.approx(60.0 * true.transfer_s(100.0), rel=1e-6)
