@@ -125,7 +125,9 @@ def _aws(folder: Path, *, live: bool) -> list[Left]:
     found = asyncio.run(_instances(config.endpoint_url, records.regions(config.regions)))
     server, held = _server_id(folder), records.read()
     return [
-        _judge(each, _reason_not_ours(each, held.get(each.node_id), folder), ours=each.server == server, live=live)
+        _left(each, wanted, orphan=False)
+        if (wanted := _why_an_anchor_stays(each, server, folder))
+        else _judge(each, _reason_not_ours(each, held.get(each.node_id), folder), ours=each.server == server, live=live)
         for each in found
     ]
 
@@ -148,8 +150,6 @@ def _judge(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
     """Ours are orphans when our controller does not run and nobody else has renewed them since; any when nobody has."""
     import time
 
-    from sublet.runtime.providers.aws.instances import stamp_from
-
     expired = instance.expires_unix is not None and instance.expires_unix < time.time()
     if ours and live:
         orphan, why = False, "our controller runs, and sweeps by itself"
@@ -158,11 +158,37 @@ def _judge(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
     else:
         whose = why_not if ours else f"of controller {instance.server}"  # an anchor's begins with anchor-
         orphan, why = expired, f"{whose}, not renewed in time" if expired else f"{whose}, which renewed it"
+    return _left(instance, why, orphan=orphan)
+
+
+def _left(instance: Instance, why: str, *, orphan: bool) -> Left:
+    from sublet.runtime.providers.aws.instances import stamp_from
+
     since = stamp_from(instance.launched_unix)
     where = f"{instance.region} {instance.kind}"
     return Left(
         what=instance.id, where=where, node_id=instance.node_id, since=since, why=why, orphan=orphan, thing=instance
     )
+
+
+def _why_an_anchor_stays(instance: Instance, server: str | None, folder: Path) -> str:
+    """Empty where it does not, or is none: its disk has the only copy of a state, and one that is off cannot renew."""
+    from sublet.errors import BadInput
+    from sublet.runtime.anchor.instance import anchor_server, is_anchor
+    from sublet.runtime.anchor.record import read_record
+
+    if not is_anchor(instance.server):
+        return ""
+    if server is not None and instance.server == anchor_server(server):
+        try:
+            record = read_record(folder)
+        except BadInput:
+            return "an anchor of this directory, whose record cannot be read"
+        if record is not None and record.instance in ("", instance.id):
+            return "the anchor of this directory: 'sublet down' ends it"
+    if instance.state in ("stopping", "stopped"):
+        return "an anchor that is off, and costs its disk: who wants it gone ends it in the EC2 console"
+    return ""
 
 
 def _reason_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -> str:

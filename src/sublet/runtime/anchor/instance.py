@@ -18,8 +18,19 @@ from sublet.runtime.providers.aws.instances import EXPIRES_TAG, NODE_TAG, SERVER
 from sublet.runtime.providers.aws.records import client_token
 from sublet.runtime.providers.aws.userdata import BLANK, packages
 
-__all__ = ["anchor_server", "end", "find", "has_ended", "launch", "launch_request", "stay_when_off", "wait_until_on"]
+__all__ = [
+    "anchor_server",
+    "end",
+    "find",
+    "has_ended",
+    "is_anchor",
+    "launch",
+    "launch_request",
+    "stay_when_off",
+    "wait_until_on",
+]
 
+PREFIX = "anchor-"
 BOOT_S = 1800  # for the laptop to come, before the machine ends by itself
 ON_S, LOOK_S, LOOKS = 300.0, 1.0, 3
 NEW_ROLE_S = 30.0
@@ -40,7 +51,12 @@ for path in found:
 
 def anchor_server(server: str) -> str:
     """Whose instance it says it is: not the controller's own nodes', which it ends when it does not know them."""
-    return f"anchor-{server}"
+    return f"{PREFIX}{server}"
+
+
+def is_anchor(server: str) -> bool:
+    """Whether this is what an anchor says."""
+    return server.startswith(PREFIX)
 
 
 def launch_request(record: AnchorRecord, config: AwsConfig, *, server: str, home: str, key: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Anchor:
         if record is None:
             if found:
                 why = f"{', '.join(sorted(found))} is an anchor of this controller, and was made from another place"
-                hint = "use it from there; or end it by 'sublet gc' once nobody renews it"
+                hint = "use it from there; or end it in the EC2 console if nobody wants it any more"
                 raise BadInput(self.state_dir, why, hint=hint)
             record = AnchorRecord(
                 region=region,
