@@ -22,9 +22,9 @@ from dataclasses import replace
 
 from sublet.domain import events as news
 from sublet.domain.events import Event
-from sublet.domain.plan import Plan
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.besides import nothing_wanted
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.pump import Pump
@@ -62,8 +62,8 @@ class Absence:
         """Something was rented, and cannot have lived until now."""
         return bool(self._pump.kernel.cluster.nodes) and self._clock.now_s() > self._latest_s
 
-    async def settle(self, first: list[Event]) -> None:
-        """Find out what is left; the kernel, which hears nothing till then, hears of every end, then of `first`."""
+    async def settle(self, before: list[Event], first: list[Event]) -> None:
+        """Find out what is left; the kernel hears nothing till then: then `before`, of every end, and `first`."""
         await self.wait_for_agents()
         kernel = self._pump.kernel
         nodes = kernel.cluster.nodes
@@ -81,9 +81,10 @@ class Absence:
             self._set_back(ahead_s, "nodes that end with their lease ended later, on record")
         now_s = self._pump.now_s()
         jobs = {job_id for node_id in gone for job_id in nodes[node_id].jobs}
-        nothing = [] if survivors else [self._nothing_wanted()]
+        # Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say.
+        before = [*([] if survivors else [nothing_wanted(kernel, kernel.now_s)]), *before]
         offers = kernel.supply.offers
-        self._pump.hear_first(lambda told: [*nothing, *_ends_first(told, first, now_s, self._latest_s, offers)])
+        self._pump.hear_first(lambda told: [*before, *_ends_first(told, first, now_s, self._latest_s, offers)])
         for job_id in jobs & kernel.jobs.keys():  # nobody is left who trains it
             state, placement = kernel.jobs[job_id], kernel.tenancy.placement.get(job_id, ())
             if not any(node_id in self._agents for node_id, _ in placement):
@@ -121,11 +122,6 @@ class Absence:
         """Nodes that are in use as far as the kernel knows, and whose agents have not come."""
         nodes = self._pump.kernel.cluster.nodes
         return [node.id for node in nodes.values() if node.phase in LEASED and node.id not in self._agents]
-
-    def _nothing_wanted(self) -> Event:
-        """Nobody was there to want another node in place of one that ended; what is wanted today, a plan will say."""
-        plan = Plan(hold=dict.fromkeys(self._pump.kernel.supply.offers, 0))
-        return news.PlanMade(self._pump.kernel.now_s, plan, seen=0)  # before all that happened since
 
 
 def latest_end_s(last_sign_s: float, lease_s: float, speedup: float) -> float:

@@ -29,6 +29,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.addresses import Addresses
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.away import latest_end_s
+from sublet.runtime.controller.besides import said_at_the_end
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.bucket_copies import BucketCopies, Copying, copy_in_process
 from sublet.runtime.controller.carrier import Carrier
@@ -294,6 +295,8 @@ class Controller:
             if record.paused is Hold.CANCEL:
                 self.jobs.cancel(record, now=True)  # it has left, or has had its time
         await self.leases.release_all()
+        for event in said_at_the_end(self.kernel, self.now_s()):
+            self.tell(event)
         await self.inbox.end_tasks()
         await self.jobs.forget_all_secrets(failed_too=end_jobs)
         await self.engine.close()

@@ -25,6 +25,7 @@ from sublet.errors import BadInput, InvalidValue, NoAnswer, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.away import Absence, latest_end_s, old_prices_first
+from sublet.runtime.controller.besides import left_behind
 from sublet.runtime.controller.forms import told
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.leases import Leases
@@ -131,11 +132,12 @@ class Recovery:
         await self.engine.open(self.router.hear_agent)
         await self._open_provider()
         first = [*first, *await self._strangers()]
+        before = left_behind(self.pump.kernel, self.clock, self.last_s)
         if absence.was_too_long:
-            await absence.settle(first)
+            await absence.settle(before, first)
         else:
             supply = self.pump.kernel.supply
-            self.pump.hear_first(lambda told: old_prices_first(told, first, supply.offers))
+            self.pump.hear_first(lambda told: [*before, *old_prices_first(told, first, supply.offers)])
 
     async def _open_provider(self) -> None:
         """One that does not answer now may in a moment, and what is rented there must not be left alone for that."""

@@ -30,6 +30,7 @@ from sublet.kernel.replayer import Hear, relive, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
 from sublet.kernel.values_json import Unrecorded, to_plain
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.besides import is_paid
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.compaction import Compaction
 from sublet.runtime.controller.history import HistoryRow
@@ -125,7 +126,8 @@ class Memory:
     def mark(self) -> None:
         """A sign of life, while it matters for somebody's bill when this controller was last seen."""
         wall_s = self._clock.wall.monotonic()
-        if wall_s - self._marked >= MARK_EVERY_S and self._inbox.kernel.cluster.nodes:
+        kernel = self._inbox.kernel
+        if wall_s - self._marked >= MARK_EVERY_S and (kernel.cluster.nodes or is_paid(kernel)):
             self._marked = wall_s
             mark(self._store, self._clock)
 
