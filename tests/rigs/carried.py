@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from sublet.machine.files import FILES
+from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.controller.pulling import Pulling
@@ -39,7 +40,9 @@ class Host:
     def begin(self):
         """An agent begins here, with what is on the disk."""
         wall = SimpleNamespace(monotonic=lambda: self.scene.now_s, unix=lambda: self.scene.now_s)
-        machine = SimpleNamespace(files=FILES, disk=DISK, wall=wall, log=self.logged.append, give=lambda *_: None)
+        machine = SimpleNamespace(
+            files=FILES, disk=DISK, wall=wall, log=self.logged.append, give=lambda *_: None, acting=as_we_are
+        )
         self.out.clear()
         self.keeping = Keeping(
             self.folder, machine, self.out.append, answer=self.answers.append, tell_end=self.ends.append

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 __all__ = ["DISK", "Disk", "FileFacts"]
 
@@ -32,7 +32,7 @@ class Disk(Protocol):
         """Of a file; `follow`: of what a symbolic link leads to."""
 
     def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
-        """The end of a file, without its first `since_bytes`."""
+        """The end of a file, without its first `since_bytes`; OSError where it is no plain file, as of `piece`."""
 
     def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
         """What comes after the first `since_bytes` of a file."""
@@ -68,13 +68,13 @@ class _MachineDisk:
         return _facts(os.stat(path, follow_symlinks=follow))  # noqa: PTH116 - as above
 
     def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
-        with Path(path).open("rb") as file:
+        with _opened(path) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(since_bytes, end - most_bytes))
             return file.read(most_bytes)
 
     def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
-        with Path(path).open("rb") as file:
+        with _opened(path) as file:
             file.seek(since_bytes)
             return file.read(most_bytes)
 
@@ -93,11 +93,20 @@ class _MachineDisk:
         return _facts(os.fstat(number))
 
     def peek(self, number: int) -> None:
-        with open(_path_of(number), "rb", buffering=0) as file:  # noqa: PTH123 - not a path, a descriptor
+        with os.fdopen(os.open(_path_of(number), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as file:
             file.read(1)
 
     def let_go(self, number: int) -> None:
         os.close(number)
+
+
+def _opened(path: str) -> BinaryIO:
+    """To read. A job may put a link or a pipe where its file was: that leads nowhere, and holds nobody up."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file", path)
+    return os.fdopen(descriptor, "rb")
 
 
 def _facts(seen: os.stat_result) -> FileFacts:

@@ -12,6 +12,7 @@ from typing import Protocol
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
 from sublet.machine.wall import WALL, Wall
+from sublet.runtime.agent.acting import Acting, as_we_are
 from sublet.runtime.agent.dialing import Dialer, Secure, dial, in_the_clear
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.forking import Forked
@@ -53,6 +54,7 @@ class Machine:
     processes: Processes = field(default_factory=Forked)
     home: Callable[[str], Path] = lambda _: Path.home()  # of a job: where ~ is for its files
     give: Callable[[str, str], None] = lambda *_: None  # a folder of ours to a job: it is to read and write there
+    acting: Acting = as_we_are  # within it, as the job whose folder it is: no link there leads further than it may go
     place: Place = PLACE
     disk: Disk = DISK
     files: Files = FILES

@@ -5,7 +5,7 @@ Workers that wait here count as the node's own: a controller that comes back hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sublet.runtime.agent.trees import Lost, Tree
 from sublet.runtime.agent.worker import why_not_started
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.fetching import Fetching
+from sublet.runtime.travel.manifest import Entry
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
@@ -178,8 +179,7 @@ class Preparations:
             return False
         if key not in self._trees:
             place = self._folder / "work" / f"{order.job_id}-{travel.code[:16]}"
-            home = self._machine.home(order.job_id)
-            self._trees[key] = Tree(place, fetch.entries, self._content, self._machine.files, home)
+            self._trees[key] = self._tree(order.job_id, place, fetch.entries)
         tree = self._trees[key]
         try:
             if not tree.whole:
@@ -196,6 +196,18 @@ class Preparations:
             raise
         self._put_in(waiting, str(tree.place))
         return True
+
+    def _tree(self, job_id: str, place: Path, entries: Sequence[Entry]) -> Tree:
+        machine = self._machine
+        return Tree(
+            place,
+            entries,
+            self._content,
+            machine.files,
+            machine.home(job_id),
+            give=lambda folder: machine.give(job_id, str(folder)),
+            acting=machine.acting,
+        )
 
     def _put_in(self, waiting: _Waiting, place: str) -> None:
         """It works there, and its output has to be sent."""

@@ -244,7 +244,8 @@ class Restoring:
         if bringing.own is not None:
             for path, _, _ in files_in(str(folder), machine.disk):
                 if path not in brought:
-                    machine.files.remove(folder / path)
+                    with machine.acting(str(folder)):
+                        machine.files.remove(folder / path)
             return
         for step in steps_in(str(folder), machine.disk, above=newest.step):
             if step.generation < newest.fence:

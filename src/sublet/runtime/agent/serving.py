@@ -13,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.runtime.agent import processes
+from sublet.runtime.agent.acting import ActingDisk
 from sublet.runtime.agent.agent import Agent, AgentFacts, folder_of
 from sublet.runtime.agent.devices import found_devices
 from sublet.runtime.agent.dialing import Secure, in_the_clear
+from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.forking import Forked
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.nursery import Nursery
@@ -83,7 +85,15 @@ def _machine(facts: AgentFacts, nursery: Nursery | None) -> Machine:
     if nursery is None:
         return Machine(selector=selector, secure=secure)
     users = Users(folder_of(facts))
-    return Machine(selector=selector, secure=secure, processes=Forked(users, nursery), home=users.home, give=users.give)
+    return Machine(
+        selector=selector,
+        secure=secure,
+        processes=Forked(users, nursery),
+        home=users.home,
+        give=users.give,
+        acting=users.acting,
+        disk=ActingDisk(DISK, users.acting),
+    )
 
 
 def _secure(facts: AgentFacts) -> Secure:

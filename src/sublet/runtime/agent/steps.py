@@ -77,10 +77,18 @@ def steps_in(folder: str, disk: Disk, *, above: int = -1) -> list[Step]:
     found: dict[int, list[str]] = defaultdict(list)
     for path in disk.below(folder):
         name = path[len(folder) + 1 :]
-        if (match := IN_STEP.fullmatch(name)) and int(match[1]) > above:
+        if (match := IN_STEP.fullmatch(name)) and int(match[1]) > above and _is_plain(path, disk):
             found[int(match[1])].append(name)
     steps = [_step(folder, number, sorted(found[number]), disk) for number in sorted(found, reverse=True)]
     return [step for step in steps if step is not None]
+
+
+def _is_plain(path: str, disk: Disk) -> bool:
+    """The SDK writes nothing else."""
+    try:
+        return disk.facts(path, follow=False).is_regular
+    except OSError:
+        return False
 
 
 def _step(folder: str, number: int, paths: list[str], disk: Disk) -> Step | None:

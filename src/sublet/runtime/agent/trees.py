@@ -6,16 +6,18 @@ there what the one before it has left, as on a disk that all share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sublet.machine.files import Files
+from sublet.runtime.agent.acting import Acting, as_we_are
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.manifest import Entry
 
 __all__ = ["Lost", "Tree"]
 
 AT_ONCE = 4 << 20  # bytes of files, before the agent looks at its lines again
+NOT_THERE = "the user that the job is here cannot write there; below its working directory and ~ it can"
 
 
 class Lost(Exception):
@@ -23,10 +25,24 @@ class Lost(Exception):
 
 
 class Tree:
-    """The files of one manifest below `place`; those of paths with / or ~/ where they say."""
+    """The files of one manifest below `place`; those of paths with / or ~/ where they say.
 
-    def __init__(self, place: Path, entries: Sequence[Entry], content: Content, files: Files, home: Path) -> None:
+    `give` makes the place the job's own; all below it, and elsewhere, is written `acting` as whoever owns the place.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        entries: Sequence[Entry],
+        content: Content,
+        files: Files,
+        home: Path,
+        *,
+        give: Callable[[Path], None] = lambda _: None,
+        acting: Acting = as_we_are,
+    ) -> None:
         self.place, self._content, self._files, self._home = place, content, files, home
+        self._give, self._acting = give, acting
         self._mark = place.with_name(place.name + ".whole")  # written last
         self._work: Iterator[int] = self._built(entries)
         self.whole = False
@@ -45,14 +61,18 @@ class Tree:
         if self._is_marked():
             return
         self._files.make_folder(self.place)
+        self._give(self.place)
         folders: set[Path] = set()
         for entry in entries:
-            path = self.place / self._at_home(entry.path)
-            if path.parent not in folders:
-                self._files.make_folder(path.parent)
-                folders.add(path.parent)
-            mode = 0o755 if entry.executable else 0o644
-            self._files.write(path, b"".join(map(self._part, entry.parts)), mode=mode, durable=False)
+            path, data = self.place / self._at_home(entry.path), b"".join(map(self._part, entry.parts))
+            try:
+                with self._acting(str(self.place)):
+                    if path.parent not in folders:
+                        self._files.make_folder(path.parent)
+                        folders.add(path.parent)
+                    self._files.write(path, data, mode=0o755 if entry.executable else 0o644, durable=False)
+            except PermissionError as error:
+                raise PermissionError(error.errno, NOT_THERE, str(path)) from None
             yield entry.size_bytes
         self._files.write(self._mark, b"", durable=False)
 

@@ -2,7 +2,8 @@
 
 A user is a number that nobody on the machine has, with a home of its own; there is no account. All that root alone may
 read stays root's: key, token, the content that files are made of. A job owns its home, its working directory, its
-checkpoints on this disk, and what it prints. Devices and shared memory are reached as before, by the groups of root.
+checkpoints on this disk, and what it prints, and nothing that was there before. Where a job can have put links, root
+acts as the job. Devices and shared memory are reached as before, by the groups of root.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import pwd
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from sublet.runtime.agent.acting import acting_as
 from sublet.runtime.agent.processes import die_with_parent
 from sublet.wire.messages import StartWorker
 
@@ -24,6 +27,7 @@ __all__ = ["User", "Users"]
 FIRST, MOST = 60_200, 800  # Debian leaves 60000 to 64999 to whoever needs some; systemd takes them from 61184 on
 DEVICES = ("video", "render")  # groups that GPUs may belong to
 NEED_ROOT = ("sublet.runtime.travel.mounted", "sublet.runtime.travel.contained")
+WITHOUT = "own_users = false in aws.toml"
 THROUGH = 0o711  # a folder that one may go through and not look into
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 
@@ -53,7 +57,8 @@ class Users:
     def __init__(self, folder: Path) -> None:
         self._folder, self._users = folder, dict[str, User]()
         self._given: set[tuple[str, str]] = set()  # (job, folder)
-        for place in (folder.parent, folder, folder / "work", folder / "home"):
+        self._owners: dict[str, User] = {}  # of folders in which jobs put what they like
+        for place in (folder.parent, folder, *(folder / name for name in ("work", "home", "checkpoints"))):
             place.mkdir(exist_ok=True)
             place.chmod(THROUGH)
         for found in (sys.executable, sys.base_prefix, sys.prefix, *sys.path):  # a Python in root's home, say
@@ -79,34 +84,71 @@ class Users:
     def prepare(self, order: StartWorker, env: Mapping[str, str], log: int) -> User:
         """Everything that a worker of this order writes to is its user's; OSError where that cannot be."""
         user = self.of(order.job_id)
-        if order.argv[1:2] == ("-m",) and order.argv[2].startswith(NEED_ROOT):
-            raise OSError("buckets that are mounted, and containers, need root: own_users = false in aws.toml")
+        if any(word.startswith(NEED_ROOT) for word in order.argv[1:4]):
+            raise OSError(f"buckets that are mounted, and containers, need root: {WITHOUT}")
         if order.log:
             os.fchown(log, user.number, user.number)  # for whoever opens /dev/stdout again
-        if Path(order.cwd).is_relative_to(self._folder):
+        if self._is_ours_to_give(order.job_id, order.cwd):
             self._give(order.job_id, user, order.cwd)
         if (saved := env.get("SUBLET_CHECKPOINT_DIR", "")).startswith("/"):
-            Path(saved).parent.mkdir(parents=True, exist_ok=True)
-            _open_the_way(Path(saved).parent)
-            Path(saved).mkdir(mode=0o700, exist_ok=True)
-            self._give(order.job_id, user, saved)
+            if self._is_ours_to_give(order.job_id, saved):
+                Path(saved).mkdir(mode=0o700, exist_ok=True)
+                self._give(order.job_id, user, saved)
+            else:
+                _try(Path(saved), user)
+                if not self._folder.is_relative_to(saved):
+                    self._owners[str(Path(saved))] = user
         return user
 
     def give(self, job_id: str, folder: str) -> None:
         """What came for it there is its own."""
         self._given.discard((job_id, folder))
-        if Path(folder).exists():
+        if self._is_ours_to_give(job_id, folder) and Path(folder).exists():
             self._give(job_id, self.of(job_id), folder)
 
+    def acting(self, path: str) -> AbstractContextManager[None]:
+        """As the job, in a folder that it was given, or below it."""
+        for place in (path, *map(str, Path(path).parents)):
+            if (user := self._owners.get(place)) is not None:
+                return acting_as(user.number)
+        return nullcontext()
+
+    def _is_ours_to_give(self, job_id: str, folder: str) -> bool:
+        """This agent made it for the job: no folder of another's, wherever a job says that it works or saves."""
+        place = Path(folder)
+        return place == self._folder / "checkpoints" / job_id or (
+            place.parent == self._folder / "work" and place.name.rpartition("-")[0] == job_id
+        )
+
     def _give(self, job_id: str, user: User, folder: str) -> None:
-        """Once: what is there, and what it finds there when it comes again, is its own."""
+        """Once: what is there, and what it finds there when it comes again, is its own.
+
+        It may run meanwhile: no link is followed, and what has several names may be somebody else's.
+        """
         if (job_id, folder) in self._given:
             return
-        for place, folders, files in os.walk(folder):
+        for _, folders, files, place in os.fwalk(folder):
             for name in (*folders, *files):
-                os.lchown(os.path.join(place, name), user.number, user.number)  # noqa: PTH118 - by the thousand
+                with suppress(FileNotFoundError):
+                    seen = os.stat(name, dir_fd=place, follow_symlinks=False)
+                    if seen.st_uid != user.number and (stat.S_ISDIR(seen.st_mode) or seen.st_nlink == 1):
+                        os.chown(name, user.number, user.number, dir_fd=place, follow_symlinks=False)
         os.chown(folder, user.number, user.number)
         self._given.add((job_id, folder))
+        self._owners[str(Path(folder))] = user
+
+
+def _try(saved: Path, user: User) -> None:
+    """Whether it can save there, which is not ours: as itself, or a job could have root make folders anywhere."""
+    probe = saved / f".sublet-{user.number}"
+    try:
+        with acting_as(user.number):
+            saved.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
+            probe.unlink()
+    except OSError as error:
+        text = f"its user cannot write to its checkpoint directory; let it (chmod 1777), or {WITHOUT}"
+        raise OSError(error.errno, text, str(saved)) from None
 
 
 def _open_the_way(folder: Path) -> None:

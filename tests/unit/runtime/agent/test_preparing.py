@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.preparing import TELL_S, Preparations
 from sublet.runtime.agent.trees import AT_ONCE
@@ -39,6 +40,7 @@ class Scene:
             processes=None,
             home=lambda _: Path("/home/job"),
             give=lambda *_: None,
+            acting=as_we_are,
         )
         crew = SimpleNamespace(
             knows=lambda worker_id: False,

@@ -33,9 +33,11 @@ root = pathlib.Path(sys.argv[1])
 (root / "token").write_text(secret)
 (root / "token").chmod(0o600)
 forked = Forked(Users(root / "files"), nursery)
+(root / "elsewhere").mkdir()
+(root / "elsewhere").chmod(0o1777)  # as a disk that all share has to be
 seen = {}
 for job in ("a", "b"):
-    work = root / "files" / "work" / job
+    work = root / "files" / "work" / f"{job}-0123"
     work.mkdir(mode=0o700)
     (work / "given").write_text("code")
     (work / "look.py").write_text(pathlib.Path(sys.argv[2]).read_text())
@@ -62,7 +64,7 @@ def refused(what):
         return True
     return False
 
-other = "b" if pathlib.Path.cwd().name == "a" else "a"
+other = "b" if pathlib.Path.cwd().name == "a-0123" else "a"
 pathlib.Path("written").write_text("mine")
 pathlib.Path(os.environ["SUBLET_CHECKPOINT_DIR"], "last.pt").write_text("mine")
 pathlib.Path(os.environ["HOME"], "cache").write_text("mine")
@@ -74,7 +76,7 @@ print(json.dumps({
     "environ": refused(lambda: pathlib.Path(f"/proc/{agent}/environ").read_bytes()),
     "memory": refused(lambda: open(f"/proc/{agent}/mem", "rb")),
     "listing": refused(lambda: list(root.iterdir())),
-    "other": other == "b" or refused(lambda: (root / "files" / "work" / "a" / "given").read_text()),
+    "other": other == "b" or refused(lambda: (root / "files" / "work" / "a-0123" / "given").read_text()),
     "root again": refused(lambda: os.setuid(0)),
     "knows": any(isinstance(each, dict) and "the-key-of-the-node" in list(map(str, each.values()))
                  for each in gc.get_objects()),
