@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is n
 CONNECT = timedelta(seconds=60)  # once it answers: torch looks up names on the way, which takes seconds without a DNS
 LOOK_S = 0.5  # for the store to answer; then look whether it is still wanted, and try again
 DESCRIPTORS = Path("/proc/self/fd")
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: closed without a good-bye
 
 
 class Connections:
@@ -97,11 +99,16 @@ def _sockets() -> dict[int, str]:
 
 
 def _shut(fd: int, name: str) -> None:
-    """Shut the socket if it is connected to a peer over the network; one that listens must live, or gloo ends us."""
+    """Shut the socket if it is connected to a peer over the network; one that listens must live, or gloo ends us.
+
+    What it has not delivered is dropped when it is closed. The kernel would go on trying for minutes, and a peer that
+    was cut off would end, with what comes so late, a sum of a group that is no more.
+    """
     copy = os.dup(fd)
     with socket.socket(fileno=copy) as connection:
         if str((DESCRIPTORS / str(copy)).readlink()) != name:
             return  # closed and used again since it was listed
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.getpeername()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
             connection.shutdown(socket.SHUT_RDWR)
