@@ -16,7 +16,7 @@ AT_S, FOR_S, LEASE_S = 60.0, 100.0, 300.0
 SOON_S = 40.0  # the silence itself, the pings before it and a tick
 
 
-def led(*, cut=None, strike=None, for_s=FOR_S, lease_s=LEASE_S, job=JOB, cloud="plain", **facts):
+def led(*, cut=None, strike=None, for_s=FOR_S, lease_s=LEASE_S, job=JOB, cloud="plain", span_s=600.0, **facts):
     """The life of a job; `cut` says between whom nothing passes for a while, or `strike` does something else."""
     found = []
 
@@ -31,7 +31,7 @@ def led(*, cut=None, strike=None, for_s=FOR_S, lease_s=LEASE_S, job=JOB, cloud="
 
         life.stage.world.after(AT_S, part if strike is None else lambda: strike(life.stage))
 
-    story = Story(seed=1, jobs=(job,), faults=(), most_nodes=3, lease_s=lease_s, span_s=600.0, cloud=cloud, **facts)
+    story = Story(seed=1, jobs=(job,), faults=(), most_nodes=3, lease_s=lease_s, span_s=span_s, cloud=cloud, **facts)
     life = Life(story, watch, keep_history=True)
     outcome = life.live()
     assert outcome.broken is None, outcome.broken
@@ -66,6 +66,19 @@ def test_the_others_go_on_from_memory_and_take_it_in_again(cloud):
     assert truth.redone == 0
     rented = [what for _, what, _ in life.history if what.startswith("RentNode")]
     assert len(rented) == len(hosts) == 3  # none in its place, and it was not given back
+
+
+def test_five_minutes_are_a_third_of_the_lease_on_aws_and_cost_no_step():
+    job = replace(JOB, steps=700)
+    outcome, life, hosts = led(cut=last_from_all, for_s=300.0, lease_s=900.0, span_s=1200.0, job=job, cloud="aws")
+    (silent_s,) = times(life, "NodeSilent")
+    narrower_s, wider_s = times(life, "JobResized")
+    assert AT_S < silent_s < narrower_s < AT_S + SOON_S
+    assert AT_S + 300.0 < wider_s < AT_S + 300.0 + SOON_S  # taken in again as soon as it is heard
+    assert outcome.ends == {"finished": 1}
+    assert life.stage.truth.jobs["job0-1"].redone == 0
+    rented = [what for _, what, _ in life.history if what.startswith("RentNode")]
+    assert len(rented) == len(hosts) == 3
 
 
 def test_a_script_without_the_sdk_begins_again_without_it():

@@ -9,6 +9,7 @@ import time
 from sublet.errors import SubletError
 from sublet.testing.box.claim import NoBox
 from sublet.testing.hosts.blows import BLOWS
+from sublet.testing.hosts.first_step import run_first_step
 from sublet.testing.hosts.seeds import run_seeds
 from sublet.testing.hosts.study import SCRIPTS, run_rows
 
@@ -22,6 +23,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="blows with this in their name, as 'unplugged'")
     parser.add_argument("--nodes", type=int, default=4, metavar="N", help="hosts [default: %(default)s]")
     parser.add_argument("--steps", type=int, default=240, metavar="N", help="of a job [default: %(default)s]")
+    parser.add_argument("--first-step", action="store_true", help="how long until it is made, and what is sent")
     asked = parser.parse_args(words)
     began_s = time.monotonic()
 
@@ -38,12 +40,18 @@ def main(words: list[str] | None = None) -> int:
             print(f"{asked.seeds} seeds in {time.monotonic() - began_s:.0f} s: {broken} broken")  # noqa: T201 - to people
             return broken
         blows = [blow for blow in BLOWS if asked.only in blow.name]
-        found = run_rows(asked.scripts.split(","), blows, nodes=asked.nodes, steps=asked.steps, tell=tell)
+        found = (
+            run_first_step(tell)
+            if asked.first_step
+            else run_rows(asked.scripts.split(","), blows, nodes=asked.nodes, steps=asked.steps, tell=tell)
+        )
     except (NoBox, SubletError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - to people
         return 2
     for row in found.tables[0].rows:
         print(", ".join(row))  # noqa: T201 - to people
+    for check in found.checks if asked.first_step else ():
+        print(f"{check.name}: {check.ours:.4g} {check.unit} ({check.goal})")  # noqa: T201 - to people
     missed = [check.name for check in found.checks if not check.ok]
     print(f"{len(found.checks) - len(missed)} of {len(found.checks)} checks held", *missed, sep="\n  ")  # noqa: T201 - to people
     return len(missed)

@@ -31,6 +31,7 @@ class AnchoredServer(Server):
 
     def __init__(self, folder: Path, box: Box, *, nodes: int, lease_s: float) -> None:
         super().__init__(folder, box, nodes=nodes, lease_s=lease_s)
+        self.sent_bytes = 0  # for the files of the last job
         iam = box.cloud.client("iam")
         if ROLE not in [each["InstanceProfileName"] for each in iam.list_instance_profiles()["InstanceProfiles"]]:
             iam.create_instance_profile(InstanceProfileName=ROLE)
@@ -67,7 +68,7 @@ class AnchoredServer(Server):
     def submit(self, spec: JobSpec) -> str:
         """Its files first."""
         client = self._client()
-        sent, _ = send_files(client, spec, self.state.path)
+        sent, self.sent_bytes = send_files(client, spec, self.state.path)
         return str(client.post("/v1/jobs", {"job": spec_to_json(sent, secrets=True)})["job_id"])
 
     def printed(self, job_id: str) -> dict[str, list[str]]:

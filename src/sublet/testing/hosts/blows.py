@@ -9,9 +9,24 @@ from dataclasses import dataclass
 from sublet.testing.box.hypervisor import Box
 from sublet.testing.hosts.server import Server
 
-__all__ = ["BLOWS", "CALM", "LEASE_S", "LONG_S", "NOTICE_S", "SHORT_S", "Blow", "Scene"]
+__all__ = [
+    "AWS_LEASE_S",
+    "BLOWS",
+    "CALM",
+    "FIVE_MINUTES_S",
+    "LEASE_S",
+    "LONG_S",
+    "NOTICE_S",
+    "PACE_S",
+    "SHORT_S",
+    "Blow",
+    "Scene",
+]
 
-LEASE_S = 60.0  # of the box's nodes; AWS's default in Sublet is 900
+LEASE_S = 60.0  # of the box's nodes, but in one row
+AWS_LEASE_S, FIVE_MINUTES_S = 900.0, 300.0  # Sublet's default on AWS, and a third of it
+PACE_S = 0.1  # of a step
+SLOW_S = 1.8  # ... so that a job is not over before five minutes are
 NOTICE_S = 10.0  # for EC2's 120; jobs go on for longer than that
 SHORT_S, LONG_S = 30.0, 90.0  # of a partition: half a lease, and a lease and a half
 AWAY_S = 5.0  # that the controller is
@@ -35,7 +50,8 @@ class Blow:
     """`takes_all`: nobody is left who holds the state. `counted`: what the controller must have counted of it.
 
     `takes_rank_0`: the host on which one saves for all is gone. It comes after this share of the steps (`at`), once the
-    job is as wide as it may be. `anchored`: the controller is on an anchor.
+    job is as wide as it may be. `anchored`: the controller is on an anchor. `sdk_only`: other scripts are not tried.
+    `comes_back`: the job is as wide again before it ends.
     """
 
     name: str
@@ -45,6 +61,10 @@ class Blow:
     counted: str = ""
     at: float = STRIKE_AT
     anchored: bool = False
+    sdk_only: bool = False
+    comes_back: bool = False
+    lease_s: float = LEASE_S
+    pace_s: float = PACE_S
 
 
 def _notice(scene: Scene) -> None:
@@ -77,5 +97,15 @@ BLOWS = (
     Blow(f"the controller killed, back after {AWAY_S:g} s", _controller),
     Blow(f"a node unplugged for {SHORT_S:g} s", _partition(SHORT_S)),
     Blow(f"a node unplugged for {LONG_S:g} s", _partition(LONG_S)),
-    Blow("the anchor killed, another rented", _controller, takes_all=True, anchored=True),
+    Blow(
+        f"a node unplugged for {FIVE_MINUTES_S:g} s, a lease of {AWS_LEASE_S:g} s",
+        _partition(FIVE_MINUTES_S),
+        at=0.1,
+        sdk_only=True,
+        comes_back=True,
+        lease_s=AWS_LEASE_S,
+        pace_s=SLOW_S,
+    ),
+    # Steps of other scripts are counted by what they printed, and that is not in an anchor's backup.
+    Blow("the anchor killed, another rented", _controller, takes_all=True, anchored=True, sdk_only=True),
 )

@@ -16,12 +16,23 @@ from pathlib import Path
 
 from sublet.errors import Infeasible
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_most, equals
 from sublet.testing.box.claim import NoBox
 from sublet.testing.box.hypervisor import Box
 from sublet.testing.box.image import Image
 from sublet.testing.box.sshd import service
-from sublet.testing.hosts.blows import BLOWS, CALM, LEASE_S, LONG_S, NOTICE_S, SHORT_S, Blow
+from sublet.testing.hosts.blows import (
+    AWS_LEASE_S,
+    BLOWS,
+    CALM,
+    FIVE_MINUTES_S,
+    LEASE_S,
+    LONG_S,
+    NOTICE_S,
+    PACE_S,
+    SHORT_S,
+    Blow,
+)
 from sublet.testing.hosts.trial import Outcome, Trial
 
 __all__ = ["DISK", "SCRIPTS", "STUDY", "TOLERANCE", "most_lost", "run_rows", "spec_of", "verdict"]
@@ -29,7 +40,6 @@ __all__ = ["DISK", "SCRIPTS", "STUDY", "TOLERANCE", "most_lost", "run_rows", "sp
 SCRIPTS = ("sdk", "ddp", "trainer")
 SCRIPT = Path(__file__).with_name("script.py")
 TOLERANCE = 1e-4  # of the loss: sums over other numbers of workers round otherwise
-PACE_S = 0.1
 CHECKPOINT_S = 4.0  # between two of the SDK's
 CARRY_S = 3.0  # from a save on a host's disk until the controller has it: two looks, and the way
 EVERY = 20  # steps between two saves of scripts without the SDK, as script.py has it
@@ -69,13 +79,13 @@ def _all(
     for name in names:
         calm: Outcome | None = None
         felt = [blow for blow in blows if name != DISK or blow.takes_rank_0]  # what else may happen, sdk shows
-        # Steps of others are counted by what they printed, and that is not in an anchor's backup.
-        felt = [blow for blow in felt if not blow.anchored or name == "sdk"]
+        felt = [blow for blow in felt if not blow.sdk_only or name == "sdk"]
         for number, blow in enumerate((CALM, *felt)):
             tell(f"{name}: {blow.name}")
             (home := folder / f"{name}-{number}").mkdir()
-            spec = spec_of(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes)
-            trial = Trial(spec=spec, steps=steps, nodes=nodes, patience_s=PATIENCE_S)
+            spec = spec_of(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes, blow.pace_s)
+            patience_s = PATIENCE_S + steps * (blow.pace_s - PACE_S)
+            trial = Trial(spec=spec, steps=steps, nodes=nodes, patience_s=patience_s)
             outcome = trial.run(box, home, [blow], tell)
             kept |= name == "sdk" and box.holds(f"{bucket}/{name}-{number}")  # by what is there, not by what was asked
             calm = calm or outcome
@@ -84,6 +94,8 @@ def _all(
             tell(", ".join(rows[-1]))
             ours = float(right)
             checks.append(Check(name=f"{name}, {blow.name}: right", ours=ours, goal="== 1", ok=right))
+            if blow.comes_back:
+                checks.append(equals(f"{name}, {blow.name}: taken in again", float(outcome.whole_again), 1.0))
             if (most := most_lost(name, blow)) is not None:
                 checks.append(at_most(f"{name}, {blow.name}: steps lost", outcome.steps_lost, most, unit="steps"))
     return rows, checks, _notes(kept=kept)
@@ -109,17 +121,18 @@ def _row(name: str, blow: Blow, outcome: Outcome, calm: Outcome, *, right: bool)
     apart = "" if outcome.loss is None or calm.loss is None else f"{abs(outcome.loss / calm.loss - 1.0):.1e}"
     ended = outcome.phase if outcome.phase == "finished" else f"{outcome.phase}: {outcome.why}"[:60]
     loss = "" if outcome.loss is None else f"{outcome.loss:.6f}"
+    ended += ", as wide again" if outcome.whole_again else ""
     figures = [f"{outcome.steps_lost}", f"{outcome.seconds:.0f}", f"{outcome.usd:.4f}", loss, apart]
     return [name, blow.name, ended if outcome.struck else f"{ended}, not struck", *figures, "yes" if right else "NO"]
 
 
-def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobSpec:
+def spec_of(name: str, work: Path, address: str, steps: int, nodes: int, pace_s: float = PACE_S) -> JobSpec:
     """Its folder travels; the trainer's bucket is its own business, that of the SDK is ours."""
     work.mkdir()
     shutil.copy(SCRIPT, work)
     return JobSpec(
         name=name,
-        argv=("python", SCRIPT.name, "sdk" if name == DISK else name, str(steps), str(PACE_S)),
+        argv=("python", SCRIPT.name, "sdk" if name == DISK else name, str(steps), str(pace_s)),
         cwd=str(work),
         env={"OUTPUT": address},
         sdk=name in ("sdk", DISK),
@@ -138,9 +151,9 @@ def _notes(*, kept: bool) -> list[str]:
         "controller from there; those of trainer are in a bucket of the user's, by the script"
     )
     times = (
-        f"notices come {NOTICE_S:g} s ahead for EC2's 120; a lease is {LEASE_S:g} s for the default of 900. "
-        f"{SHORT_S:g} s without a network are real time; {LONG_S:g} s, a lease and a half, stand for 5 minutes and are "
-        "harder: those are a third of a lease of 900 s"
+        f"notices come {NOTICE_S:g} s ahead for EC2's 120; a lease is {LEASE_S:g} s for the default of "
+        f"{AWS_LEASE_S:g}, but where {FIVE_MINUTES_S:g} s without a network are tried as they are; {SHORT_S:g} and "
+        f"{LONG_S:g} s are half a lease and a lease and a half"
     )
     money = "hosts are on demand, on one kernel; dollars are what a g4dn.xlarge costs by the second"
     anchor = (

@@ -34,6 +34,7 @@ class Outcome:
     usd: float
     loss: float | None
     why: str = ""
+    whole_again: bool = False  # it was narrower after the last blow, and then as wide as it may be
     left: int = 0  # hosts that were on, or instances that were rented, after the controller had given all back
 
 
@@ -50,7 +51,9 @@ class Trial:
     def run(self, box: Box, folder: Path, blows: Sequence[Blow], tell: Tell) -> Outcome:
         """Everything is over when it returns: the controller is down, and no host is on."""
         make = AnchoredServer if any(blow.anchored for blow in blows) else Server
-        server = make(folder / "state", box, nodes=self.nodes, lease_s=LEASE_S)
+        server = make(
+            folder / "state", box, nodes=self.nodes, lease_s=max((blow.lease_s for blow in blows), default=LEASE_S)
+        )
         try:
             server.start()
             outcome = self._live(box, server, blows, tell)
@@ -68,6 +71,7 @@ class Trial:
     def _live(self, box: Box, server: Server, blows: Sequence[Blow], tell: Tell) -> Outcome:
         job_id, began_s = server.submit(self.spec), time.monotonic()
         to_come, view, told_s = [blow for blow in blows if blow.strike], dict[str, Any](), began_s
+        narrower = whole_again = False
         name = f"{self.spec.name}, {blows[0].name}" if len(blows) == 1 else self.spec.name
         while time.monotonic() - began_s < self.patience_s:
             time.sleep(LOOK_S)
@@ -77,6 +81,8 @@ class Trial:
             at = at_of(server.printed(job_id))
             nodes: list[str] = view.get("node_ids") or []
             whole = view.get("workers") == len(nodes) == self.nodes
+            narrower |= not to_come and not whole
+            whole_again |= narrower and whole
             if to_come and whole and at >= to_come[0].at * self.steps:
                 blow = to_come.pop(0)
                 tell(f"{self.spec.name}: {blow.name}, at step {at}")
@@ -98,6 +104,7 @@ class Trial:
             usd=_number(view, "usd_total"),
             loss=result_of(printed),
             why=str(view.get("error") or view.get("reason") or ""),
+            whole_again=whole_again,
         )
 
 

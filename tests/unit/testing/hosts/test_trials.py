@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from sublet import plugins
-from sublet.testing.hosts.blows import BLOWS, LEASE_S, LONG_S, SHORT_S
+from sublet.runtime.providers.aws.config import AwsConfig
+from sublet.testing.hosts.blows import BLOWS, FIVE_MINUTES_S, LEASE_S, LONG_S, SHORT_S
 from sublet.testing.hosts.draws import draw
+from sublet.testing.hosts.first_step import first_of_all
 from sublet.testing.hosts.seeds import made_twice, went_back
 from sublet.testing.hosts.study import TOLERANCE, most_lost, verdict
 from sublet.testing.hosts.trial import Outcome, at_of, executed, result_of
@@ -57,10 +59,25 @@ def test_what_may_be_lost_of_a_script_is_less_than_all_that_it_did():
 
 def test_the_study_is_found_by_name_and_strikes_in_every_way():
     assert plugins.load("sublet.studies", "hosts").name == "hosts"
-    assert len({blow.name for blow in BLOWS}) == len(BLOWS) == 7
-    assert [blow.takes_all for blow in BLOWS] == [False, False, True, False, False, False, True]
-    assert [blow.anchored for blow in BLOWS] == [False] * 6 + [True]
+    assert len({blow.name for blow in BLOWS}) == len(BLOWS) == 8
+    assert [blow.name for blow in BLOWS if blow.takes_all] == [
+        "all nodes at once",
+        "the anchor killed, another rented",
+    ]
+    assert [blow.anchored for blow in BLOWS] == [False] * 7 + [True]
     assert SHORT_S < LEASE_S < LONG_S
+
+
+def test_a_job_outlasts_the_five_minutes_for_which_a_node_is_cut_off():
+    (blow,) = [blow for blow in BLOWS if blow.comes_back]
+    assert (1.0 - blow.at) * 240 * blow.pace_s > FIVE_MINUTES_S
+    assert 3 * FIVE_MINUTES_S == blow.lease_s == AwsConfig.__dataclass_fields__["lease_s"].default
+
+
+def test_the_first_step_of_all_is_that_of_the_last_worker_to_make_one():
+    printed = {"j.1.0": ["noise", "AT 1 1 10.5", "AT 2 1 11.0"], "j.1.1": ["AT 1 1 10.7"]}
+    assert first_of_all(printed, 2) == 10.7
+    assert first_of_all({**printed, "j.1.1": ["noise"]}, 2) is None
 
 
 def test_a_seed_draws_the_same_again_and_all_kinds_come():
