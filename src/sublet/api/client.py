@@ -19,7 +19,7 @@ from sublet.machine.dice import DICE
 from sublet.runtime.anchor.record import AnchorRecord, anchored
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
-__all__ = ["Client", "connect", "segment"]
+__all__ = ["Client", "Meter", "connect", "segment"]
 
 FAR_S = 30.0  # through ssh, from anywhere
 TIMEOUT_S = 10.0  # a controller answers in milliseconds, on a busy machine in a second or two
@@ -34,6 +34,23 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
+@dataclass(slots=True)
+class Meter:
+    """Bytes that were sent to a controller, with their headers; what ssh or TLS adds is not in them."""
+
+    sent: int = 0
+
+
+class _Metered(http.client.HTTPConnection):
+    def __init__(self, host: str, port: int, timeout: float, meter: Meter) -> None:
+        super().__init__(host, port, timeout=timeout)
+        self._meter = meter
+
+    def send(self, data: Any) -> None:
+        self._meter.sent += len(data)
+        super().send(data)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """Asks one controller."""
@@ -45,6 +62,7 @@ class Client:
     pid: int = 0  # its process; 0 = not known
     named: str = ""  # host:port that it knows itself by, where that is not what we dial
     remote: bool = False  # it does not see our files
+    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
 
     @property
     def address(self) -> str:
@@ -63,7 +81,7 @@ class Client:
 
     def stream(self, path: str, **query: Any) -> Iterator[bytes]:
         """Bytes as they come, until the controller has no more; whoever follows waits for them without an end."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        connection = _Metered(self.host, self.port, self.timeout_s, self.meter)
         try:
             response = self._response(connection, "GET", path + _query(query), None, {})
             if query.get("follow") and connection.sock is not None:
@@ -80,7 +98,7 @@ class Client:
             connection.close()
 
     def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        connection = _Metered(self.host, self.port, self.timeout_s, self.meter)
         try:
             response = self._response(connection, method, path, body, headers)
             text = response.read()

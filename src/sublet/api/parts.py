@@ -29,6 +29,12 @@ class AskedBody(_Body):
     digests: list[Digest] = Field(max_length=MOST_ASKED)
 
 
+class WholeBody(_Body):
+    """The name of all files of a job."""
+
+    digest: Digest
+
+
 class PartsBody(_Body):
     """Parts by name, packed and in base64."""
 
@@ -37,6 +43,10 @@ class PartsBody(_Body):
 
 def add_parts(app: FastAPI, api: Api) -> None:
     """Which of them are not here, and here they come."""
+
+    @app.post("/v1/parts/whole")
+    async def whole(body: WholeBody) -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "whole": await api.parts.whole(body.digest)}
 
     @app.post("/v1/parts/lacking")
     async def lacking(body: AskedBody) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Files of a job that the controller does not see: packed here, and those parts sent that it lacks."""
+"""Files of a job that the controller does not see: packed here, and those parts sent that it lacks.
+
+It is asked for all of them by one name first: a job whose files have not changed costs one short question.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,16 @@ __all__ = ["send_files"]
 
 
 def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec, int]:
-    """The job with the name of its files, which are there when it returns; bytes that were sent of them."""
+    """The job with the name of its files, which are there when it returns; bytes sent for them, questions too."""
+    before = client.meter.sent
     content = Content(folder_of(state_dir) / "content")
     mounts = {there: Path(source) for there, source in spec.mounts.items() if not is_remote(source)}
     code = pack(content, Path(spec.cwd), mounts, besides=[state_dir])
-    sent = 0
-    if code:
+    if code and not client.post("/v1/parts/whole", {"digest": code})["whole"]:
         for batch in _batches(client, content, _names(content, code)):
             texts = {digest: base64.b64encode(packed).decode() for digest, packed in batch.items()}
             client.post("/v1/parts", {"parts": texts})
-            sent += sum(map(len, batch.values()))
-    return replace(spec, code=code), sent
+    return replace(spec, code=code), client.meter.sent - before
 
 
 def _names(content: Content, root: str) -> list[str]:

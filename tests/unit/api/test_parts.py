@@ -40,11 +40,30 @@ def test_a_folder_is_sent_once_and_then_only_what_has_changed(there, tmp_path):
     assert here.here
     assert sorted(entry.path for entry in here.entries) == [".gitignore", "lib/a.py", "train.py"]
     assert bytes_sent > 0
-    assert sending.send_files(there.client, spec, tmp_path / "laptop") == (sent, 0)
+    assert sending.send_files(there.client, spec, tmp_path / "laptop")[0] == sent
     (tmp_path / "work" / "train.py").write_text("print(2)", encoding="utf-8")
     changed, few = sending.send_files(there.client, spec, tmp_path / "laptop")
     assert changed.code != sent.code
-    assert 0 < few < 1000  # one file, and the manifest
+    assert 0 < few < bytes_sent  # one file, and the manifest
+
+
+def test_files_that_have_not_changed_cost_less_than_a_kilobyte_however_many_they_are(there, tmp_path):
+    spec = a_job(tmp_path / "work", {f"{n}.txt": f"{n} of many" for n in range(60)})
+    _, first = sending.send_files(there.client, spec, tmp_path / "laptop")
+    before = there.client.meter.sent
+    _, again = sending.send_files(there.client, spec, tmp_path / "laptop")
+    assert again == there.client.meter.sent - before
+    assert 0 < again < 1000 < first
+
+
+def test_a_part_that_was_lost_there_is_sent_again_though_the_rest_is_there(there, tmp_path):
+    spec = a_job(tmp_path / "work", {"train.py": "print(1)", "a.txt": "a"})
+    sent, _ = sending.send_files(there.client, spec, tmp_path / "laptop")
+    content = there.api.parts._content
+    (content.folder / digest_of(b"print(1)")).unlink()
+    assert content.data(digest_of(b"print(1)")) is None
+    sending.send_files(there.client, spec, tmp_path / "laptop")
+    assert Fetch(content, sent.code).here
 
 
 def test_more_than_one_request_holds_travels_in_several(there, tmp_path, monkeypatch):

@@ -22,6 +22,8 @@ def print_submitted(found: dict[str, Any], spec: JobSpec) -> None:
     job_id = found["job_id"]
     how = "resized without a restart" if spec.sdk else "an unmodified script, restarted to resize"
     typer.echo(f"job {job_id} ({found['name']}) is submitted: {_width(spec)}, {how}")
+    if (sent := found.get("files_sent_bytes")) is not None:
+        typer.echo(f"sent for its files: {sent:,} bytes")
     if line := expected_line(found.get("expected")):
         typer.echo(line)
     print_notes(spec.notes)

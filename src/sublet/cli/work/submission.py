@@ -41,10 +41,11 @@ def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) ->
         if not found["feasible"]:
             raise typer.Exit(INFEASIBLE)
         return
+    sent = {}
     if client.remote:
-        spec, _ = send_files(client, spec, default_state_dir())
+        spec, sent["files_sent_bytes"] = send_files(client, spec, default_state_dir())
         body = {"job": spec_to_json(spec, secrets=True)}
-    found = replace(client, timeout_s=PACK_S).post("/v1/jobs", body)
+    found = replace(client, timeout_s=PACK_S).post("/v1/jobs", body) | sent
     job_id = found["job_id"]
     if as_json:
         (print_line if follow else print_document)(found)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sublet.errors import BadInput
 from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.fetching import Fetch
 
 __all__ = ["Parts"]
 
@@ -20,6 +21,10 @@ class Parts:
     async def lacking(self, digests: Sequence[str]) -> list[str]:
         """Those that are not here."""
         return await asyncio.to_thread(self._content.lacks, digests)
+
+    async def whole(self, root: str) -> bool:
+        """Whether all that a job is made of is here: its manifest, and every part that is named there."""
+        return await asyncio.to_thread(lambda: Fetch(self._content, root).here)
 
     async def take(self, parts: Mapping[str, bytes]) -> None:
         """Kept when it returns; BadInput for one that is not what its name says."""

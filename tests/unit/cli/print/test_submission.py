@@ -13,3 +13,11 @@ def test_what_the_file_asks_for_and_the_job_need_not_have_is_said(capsys, monkey
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("job x-1 (x) is submitted")
     assert told[1] == "- resources.cpus = 8: it has what the node has"
+
+
+def test_what_was_sent_for_its_files_is_said_where_the_controller_is_elsewhere(capsys):
+    spec = JobSpec(name="x", argv=("true",), cwd="/")
+    print_submitted({"job_id": "x-1", "name": "x", "files_sent_bytes": 12345}, spec)
+    assert "sent for its files: 12,345 bytes" in capsys.readouterr().out.splitlines()
+    print_submitted({"job_id": "x-1", "name": "x"}, spec)
+    assert "sent" not in capsys.readouterr().out
