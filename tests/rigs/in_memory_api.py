@@ -314,6 +314,7 @@ def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
         "resizes": 0,
         "steps_lost": 0,
         "checkpoint_step": None,
+        "checkpoint_newest": None,
         "checkpoint_tier": "",
         "failures_infra": 0,
         "failures_user": 0,

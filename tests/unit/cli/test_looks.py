@@ -14,6 +14,7 @@ from sublet.cli.main import run
 from sublet.cli.print import report as live_report
 from sublet.cli.print.bill import bill_rows, bill_sentence, print_bill
 from sublet.cli.print.figures import fine, money
+from sublet.cli.print.jobs import print_jobs, saved_of
 from sublet.cli.print.screen import frame, plain_lines
 from sublet.cli.status import ControllerStatus
 from sublet.cli.work import controller_process
@@ -55,10 +56,10 @@ def drawn(seen):
 
 def test_the_bill_says_what_each_tier_of_checkpoints_cost_and_saved(capsys):
     tier = {"commits": 3, "size_bytes": 1.5e9, "blocked_s": 0.25, "usd_blocked": 0.5}
-    tier |= {"resumes": 1, "steps_kept": 40, "usd_kept": 2.0}
+    tier |= {"resumes": 1, "steps_kept": 40, "usd_kept": 2.0, "newest": 2}
     print_bill(bill([job("mlp-1")], tiers=[{"tier": "anchor", **tier}]))
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("anchor")]
-    assert row == ["anchor", "3", "1.5", "0.25", fine(0.5), "1", "40", fine(2.0)]
+    assert row == ["anchor", "3", "1.5", "0.25", fine(0.5), "1", "40", fine(2.0), "2", "jobs"]
     print_bill(bill([job("mlp-1")]))
     assert "checkpoints" not in capsys.readouterr().out  # none was made
 
@@ -127,6 +128,22 @@ def test_how_a_process_ended_is_told_in_ps_and_at_the_end_of_its_log(tmp_path, m
         assert "failed (exit code 0)" not in listed  # it ended too early, as the reason says
         assert run(["logs", "a-1", "-f"]) == 100
         assert capsys.readouterr().err == "job a-1 (a-1) is failed (exit code 3): boom\n"
+
+
+@pytest.mark.parametrize(
+    ("facts", "cell"),
+    [
+        ({}, "-"),
+        ({"checkpoint_newest": 200, "checkpoint_step": 100, "checkpoint_tier": "disk"}, "200 disk"),
+        ({"checkpoint_tier": "anchor"}, "anchor"),
+    ],
+)
+def test_ps_says_in_which_tier_the_newest_checkpoint_lies(facts, cell, capsys):
+    assert saved_of(job("a-1", "a", **facts)) == cell
+    print_jobs([job("a-1", "a", **facts), job("b-1", "b")], last_ended=None)
+    told = capsys.readouterr().out
+    assert ("saved" in told) == (cell != "-")
+    assert cell in told or cell == "-"
 
 
 # ---------------------------------------------------------------------- what is on the screen

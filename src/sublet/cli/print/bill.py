@@ -44,7 +44,7 @@ def bill_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def tier_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """What each tier of checkpoints cost and saved."""
-    titles = ["checkpoints", "commits", "GB", "blocked, s", "USD", "resumes", "steps kept", "USD kept"]
+    titles = ["checkpoints", "commits", "GB", "blocked, s", "USD", "resumes", "steps kept", "USD kept", "newest of"]
     rows = [
         [
             tier["tier"],
@@ -55,6 +55,7 @@ def tier_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             f"{tier['resumes']}",
             f"{tier['steps_kept']}",
             fine(tier["usd_kept"]),
+            "" if not tier["newest"] else "1 job" if tier["newest"] == 1 else f"{tier['newest']} jobs",
         ]
         for tier in found["tiers"]
     ]

@@ -27,6 +27,12 @@ def progress_of(job: dict[str, Any]) -> str:
     return f"{job['had_h']:.2g} of ~{job['size_h']:.2g} h"
 
 
+def saved_of(job: dict[str, Any]) -> str:
+    """The step of its newest checkpoint, and the tier that it lies in: `disk` goes with the node."""
+    step = job["checkpoint_newest"]
+    return " ".join(["" if step is None else f"{step}", job["checkpoint_tier"]]).strip() or "-"
+
+
 def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: int = 0) -> None:
     """A table; of those that have ended, the last so many. `shelved` ended before all of them, and are not listed."""
     from sublet.runtime.controller_api.views import ENDED
@@ -37,7 +43,8 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: i
     if not shown:
         typer.echo("no jobs\nnext: sublet submit FILE")
         return
-    titles = ["job", "name", "phase", "workers", "progress", "loss", "USD", "USD/h", "left"]
+    saves = any(saved_of(job) != "-" for job in shown)  # else the column is room for nothing
+    titles = ["job", "name", "phase", "workers", "progress", "loss", *["saved"] * saves, "USD", "USD/h", "left"]
     rows = [
         [
             job["id"],
@@ -46,6 +53,7 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: i
             f"{job['workers']} of {job['min_workers']}..{job['max_workers']}",
             progress_of(job),
             loss(job["loss"]),
+            *[saved_of(job)] * saves,
             f"{job['usd_total']:.2f}",
             f"{job['usd_per_h']:.2f}",
             span(job["eta_s"]["p50"] if job["eta_s"] else None),

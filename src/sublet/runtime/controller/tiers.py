@@ -13,6 +13,11 @@ from sublet.wire.saves import ANCHOR, BUCKET, DISK
 __all__ = ["OUTWARD", "Tally", "Tiers"]
 
 OUTWARD = ("peers", DISK, ANCHOR, BUCKET)  # each outlives more than the one before it
+LIES = {
+    DISK: "lies on its node's own disk (disk), and is lost with it",
+    ANCHOR: "lies where the controller is, or where all nodes see it (anchor), and outlives the nodes",
+    BUCKET: "lies in a bucket (bucket), and outlives the controller's machine",
+}
 
 
 @dataclass(slots=True)
@@ -43,9 +48,23 @@ class Tiers:
 
     @property
     def newest(self) -> str:
-        """The farthest tier that has the highest step; "" before there is any."""
+        """The farthest tier that has the highest step (of a script without any, the last); "" before there is any."""
         step = max((tally.step for tally in self.tallies.values()), default=-1)
-        return next((tier for tier in reversed(OUTWARD) if step >= 0 and self.of(tier).step == step), "")
+        has = (tier for tier in reversed(OUTWARD[1:]) if self.of(tier).step == step)
+        return next((tier for tier in has if step >= 0 or self.of(tier).commits), "")
+
+    @property
+    def newest_step(self) -> int | None:
+        """Of that; None of a script without any."""
+        step = self.of(self.newest).step
+        return step if step >= 0 else None
+
+    def describe(self) -> str:
+        """Where the newest is, in a sentence; "" before there is any."""
+        if not (tier := self.newest):
+            return ""
+        of_step = "" if (step := self.newest_step) is None else f", of step {step},"
+        return f"its newest checkpoint{of_step} {LIES[tier]}"
 
     def saved(self, job_id: str, message: wire.Saved, bill: Bill, speedup: float) -> None:
         """A checkpoint is committed there."""
@@ -64,8 +83,13 @@ class Tiers:
     def resumed(self, job_id: str, step: int, source: str, bill: Bill, steps_made: int) -> None:
         """It has lost workers, and goes on at this step: without the tier that had it, it would from the next."""
         had = "peers" if source == "peer" else self._of_step(step)
-        if had is None:
-            return
+        if had is not None:
+            self._keep(had, job_id, step, bill, steps_made)
+        for tally in self.tallies.values():
+            if tally.step > step:  # it went with its nodes, or is of no use
+                tally.step = -1
+
+    def _keep(self, had: str, job_id: str, step: int, bill: Bill, steps_made: int) -> None:
         beyond = max((self.of(tier).step for tier in OUTWARD[OUTWARD.index(had) + 1 :]), default=0)
         kept = max(0, step - max(0, beyond))
         tally = self.tallies.setdefault(had, Tally())

@@ -52,6 +52,8 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
         notes.append(f"the policy {policy} weighed no shapes against each other for it")
     if state is not None and (why_batch := _why_batch(state, shape)):
         notes.append(why_batch)
+    if saved := record.tiers.describe():
+        notes.append(saved)
     if state is not None and record.awaited is not None:
         notes.append(f"it lost a node (elastic.on_node_loss: replace): {record.awaited.describe(controller.now_s())}")
     if state is not None and controller.decisions.refused:

@@ -102,6 +102,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "resizes": record.resizes,
         "steps_lost": record.steps_lost,
         "checkpoint_step": record.checkpoint_step,
+        "checkpoint_newest": record.tiers.newest_step,
         "checkpoint_tier": record.tiers.newest,
         "failures_infra": group.failures["infra"],
         "failures_user": group.failures["user"],

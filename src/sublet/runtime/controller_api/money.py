@@ -80,10 +80,11 @@ def tier_views(tiers: Iterable[Tiers]) -> list[TierView]:
     """Of one job, or of several together: the tiers that were used, nearest first."""
     tiers = list(tiers)
     found = [(tier, [each.tallies[tier] for each in tiers if tier in each.tallies]) for tier in OUTWARD]
-    return [_tier_view(tier, tallies) for tier, tallies in found if tallies]
+    newest = [each.newest for each in tiers]
+    return [_tier_view(tier, tallies, newest.count(tier)) for tier, tallies in found if tallies]
 
 
-def _tier_view(tier: str, tallies: Sequence[Tally]) -> TierView:
+def _tier_view(tier: str, tallies: Sequence[Tally], newest: int) -> TierView:
     return {
         "tier": tier,
         "commits": sum(tally.commits for tally in tallies),
@@ -93,6 +94,7 @@ def _tier_view(tier: str, tallies: Sequence[Tally]) -> TierView:
         "resumes": sum(tally.resumes for tally in tallies),
         "steps_kept": sum(tally.kept_steps for tally in tallies),
         "usd_kept": Money(sum(tally.kept_grains for tally in tallies)).usd,
+        "newest": newest,
     }
 
 

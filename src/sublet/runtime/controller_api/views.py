@@ -128,7 +128,8 @@ class JobView(BillView):
     preemptions_unnoticed: int
     resizes: int
     steps_lost: int  # steps that were done twice
-    checkpoint_step: int | None  # last one committed
+    checkpoint_step: int | None  # last one committed that outlives the nodes
+    checkpoint_newest: int | None  # step of the newest, wherever it is; None of a script, which has no steps
     checkpoint_tier: str  # the farthest that has the newest: disk, anchor or bucket; "" before there is any
     failures_infra: int
     failures_user: int
@@ -180,6 +181,7 @@ class TierView(TypedDict):
     resumes: int  # after a loss, from there
     steps_kept: int  # that would have been made again without this tier
     usd_kept: float  # what they had cost
+    newest: int  # jobs whose newest checkpoint is here, and in no tier that outlives more
 
 
 class CostView(BillView):

@@ -117,6 +117,32 @@ def test_a_tier_is_told_by_what_it_cost_and_by_the_steps_that_only_it_had():
     assert tiers.of("anchor").kept_grains == 10_000 * 100 // 1000
 
 
+def test_where_the_newest_checkpoint_lies_is_said_and_one_that_was_lost_is_not_it():
+    tiers, bill = Tiers(), Books()
+    assert (tiers.describe(), tiers.newest_step) == ("", None)
+    saved(tiers, bill, "anchor", 100)
+    saved(tiers, bill, "disk", 200)
+    assert (
+        tiers.describe()
+        == "its newest checkpoint, of step 200, lies on its node's own disk (disk), and is lost with it"
+    )
+    assert [view["newest"] for view in tier_views([tiers])] == [1, 0]
+    tiers.resumed("job", 100, "checkpoint", bill, steps_made=1000)  # all nodes were gone, and their disks
+    assert (tiers.newest, tiers.newest_step) == ("anchor", 100)
+    assert "of step 100, lies where the controller is" in tiers.describe()
+    saved(tiers, bill, "bucket", 100)
+    assert "in a bucket" in tiers.describe()
+    tiers.resumed("job", 0, "fresh", bill, steps_made=1000)
+    assert tiers.newest_step is None
+
+
+def test_what_a_script_saved_has_a_tier_and_no_step():
+    tiers, bill = Tiers(), Books()
+    saved(tiers, bill, "anchor", -1)
+    assert (tiers.newest, tiers.newest_step) == ("anchor", None)
+    assert tiers.describe().startswith("its newest checkpoint lies where the controller is")
+
+
 def test_a_job_that_begins_at_step_0_was_kept_by_no_tier():
     tiers, bill = Tiers(), Books()
     saved(tiers, bill, "anchor", 100)
