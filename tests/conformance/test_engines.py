@@ -9,7 +9,8 @@ import pytest
 from sublet import plugins
 from sublet.runtime.agent import line_reader
 from sublet.testing.conformance.engines import EngineSuite, opened
-from sublet.wire.messages import WorkerUp
+from sublet.wire.lines import to_line
+from sublet.wire.messages import Hello, WorkerUp
 from tests.rigs.clouds import RIGS
 
 NAMES = plugins.names("sublet.engines")
@@ -51,6 +52,19 @@ def test_of_a_stranger_that_is_hung_up_on_no_further_line_is_read(rig, monkeypat
             assert read == [b"{"]
 
     asyncio.run(scene())
+
+
+def test_a_token_that_no_text_can_be_is_refused_as_any_other(rig, caplog):
+    async def scene():
+        async with opened(rig) as (engine, _):
+            engine.expect("n", "token")
+            no_text = "\ud800"
+            assert not engine._knows("n", no_text)
+            hello = to_line(Hello(node_id="n", token=no_text, pid=1))
+            await asyncio.to_thread(rig.stranger, hello)
+
+    asyncio.run(scene())
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_of_strangers_few_are_kept_in_mind(rig):

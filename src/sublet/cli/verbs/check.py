@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sublet.cli.options import Json, Output, OutputOption, wants_document
 from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from sublet.runtime.providers.aws.check import Finding
@@ -26,6 +28,10 @@ def check(
     provider: Annotated[
         str | None, typer.Option(metavar="NAME", help="Insist on this one, aws or ssh; else what is set up.")
     ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Your own machines, as `sublet up --hosts`. Means --provider ssh."),
+    ] = None,
     iam: Annotated[
         bool, typer.Option("--iam", help="Print the narrowest IAM policy for aws.toml and this state directory.")
     ] = False,
@@ -38,17 +44,20 @@ def check(
     json: Json = False,
 ) -> None:
     """Look at credentials, rights, quotas, the age of prices and what is installed; exit code 1 if something fails."""
+    if hosts is not None and provider not in (None, "ssh"):
+        raise InvalidValue("--hosts", str(hosts), f"left out beside --provider {provider}")
+    provider = "ssh" if hosts is not None else provider
     if iam:
         _print_iam()
         return
     if for_real:
-        _try_a_node(context, provider, purse, document=wants_document(output, json))
+        _try_a_node(context, provider, hosts, purse, document=wants_document(output, json))
         return
     findings = [
         *_check_prices(),
         *_check_packages(),
         *_check_aws(insist=provider == "aws"),
-        *_check_ssh(insist=provider == "ssh"),
+        *_check_ssh(insist=provider == "ssh", hosts=hosts),
     ]
     ok = all(finding.ok is not False for finding in findings)
     if wants_document(output, json):
@@ -61,7 +70,9 @@ def check(
         raise typer.Exit(1)
 
 
-def _try_a_node(context: typer.Context, provider: str | None, purse: str, *, document: bool) -> None:
+def _try_a_node(
+    context: typer.Context, provider: str | None, hosts: Path | None, purse: str, *, document: bool
+) -> None:
     """As `sublet up` would begin, with a purse and a folder of its own."""
     import asyncio
     from dataclasses import asdict, replace
@@ -81,6 +92,8 @@ def _try_a_node(context: typer.Context, provider: str | None, purse: str, *, doc
     if provider is not None:
         engine = provider if provider in plugins.names("sublet.engines") else "local"
         settings = replace(settings, provider=provider, engine=engine)
+    if hosts is not None:
+        settings = replace(settings, hosts=str(hosts.absolute()))
     steps: list[Step] = []
 
     async def tried() -> None:
@@ -150,7 +163,7 @@ def _check_aws(*, insist: bool) -> Iterator[Finding]:
     yield from aws_findings(make, config, offers, _now(), server=_server_id() or "check")
 
 
-def _check_ssh(*, insist: bool) -> Iterator[Finding]:
+def _check_ssh(*, insist: bool, hosts: Path | None) -> Iterator[Finding]:
     """Every machine is tried, from the way there to the packages that an agent needs."""
     from sublet.errors import SubletError
     from sublet.runtime.providers.aws.check import Finding
@@ -159,7 +172,7 @@ def _check_ssh(*, insist: bool) -> Iterator[Finding]:
     from sublet.runtime.providers.ssh.hostline import Way, import_asyncssh
     from sublet.runtime.settings import default_state_dir
 
-    path = config_path(default_state_dir(), _named_hosts())
+    path = hosts or config_path(default_state_dir(), _named_hosts())
     if not insist and not path.exists():
         return
     try:

@@ -172,7 +172,7 @@ class AgentServer:
 
     def _knows(self, node_id: str, token: str) -> bool:
         known = self._tokens.get(node_id)
-        return known is not None and hmac.compare_digest(known.encode(), token.encode())
+        return known is not None and hmac.compare_digest(known.encode(), token.encode(errors="surrogatepass"))
 
     def _pass_up(self, node_id: str, message: ToController) -> None:
         if self._hear is None:

@@ -44,7 +44,9 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     client_maker()  # that the extra is missing is said before that the file is
     config = read_config(config_path(state_dir))
     if not config.controller:
-        raise InvalidValue("controller", "", "tls:host:port that nodes reach this machine at; or 'sublet up --on aws'")
+        raise InvalidValue(
+            "aws.toml: controller", "", "tls:host:port that nodes reach this machine at; or 'sublet up --on aws'"
+        )
     authority = Authority(state_dir / "identity", wall=clock.wall) if is_secure(config.controller) else None
     make = client_maker(config.endpoint_url)
     catalogue, today = load_catalogue(), datetime.fromtimestamp(clock.wall.unix(), UTC).date().isoformat()

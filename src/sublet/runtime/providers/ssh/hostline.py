@@ -206,6 +206,8 @@ def _reason(error: Exception, host: Host) -> str:
     said: str | bytes | None = getattr(error, "stderr", None)  # of a command that failed over there
     text = said.decode(errors="replace") if isinstance(said, bytes) else said
     text = (text or str(error) or type(error).__name__).strip()
+    if isinstance(error, FileNotFoundError) and host.key:
+        return f"hosts.key = {host.key!r}: there is no such file; name that of its private key, or leave it out"
     if type(error).__name__ == "HostKeyNotVerifiable":
         return f"its host key is not known: say 'ssh {host.host or host.name}' once, or write host_key in hosts.toml"
     if type(error).__name__ == "PermissionDenied":
