@@ -22,7 +22,7 @@ from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import Regroup
 from sublet.wire.saves import DISK
 
-__all__ = ["Membership"]
+__all__ = ["ORDER_S", "Membership", "lost"]
 
 ORDER_S = 300.0  # without a word from the controller for so long after a break, we give up
 BRING_S = 86_400.0  # for a checkpoint that its agent brings, however large: the agent says if it cannot
@@ -84,9 +84,8 @@ class Membership:
         return self._until(self._following.recover(why))
 
     def lost(self, why: str) -> NoReturn:
-        """End this process: nobody tells it what to do."""
-        print(f"sublet: this worker ends: {why}", file=sys.stderr)  # noqa: T201 - its log is all that is left
-        raise SystemExit(EXIT_LOST)
+        """As the function of this name."""
+        lost(why)
 
     def _until(self, entered: Coroutine[Any, Any, Entry]) -> Entry:
         try:
@@ -96,6 +95,12 @@ class Membership:
 
     def _new_group(self, order: Regroup) -> PeerGroup:
         return PeerGroup(rank=order.rank, world=order.world, generation=order.generation, device=self._device)
+
+
+def lost(why: str) -> NoReturn:
+    """End this process: nobody tells it what to do."""
+    print(f"sublet: this worker ends: {why}", file=sys.stderr)  # noqa: T201 - its log is all that is left
+    raise SystemExit(EXIT_LOST)
 
 
 class Holding:

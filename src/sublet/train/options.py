@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sublet.domain.quantity import positive, whole
+from sublet.train.blocks import Blocks
 from sublet.train.fitness import check_methods
 from sublet.train.noise import BatchRange
 from sublet.train.rates import RateRule, rate_rule
@@ -37,6 +38,7 @@ class Options:
     collate: Callable[[list[Any]], Any] | None = None  # None = torch's default_collate
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
     device: torch.device | str | None = None  # where batches go; None = they stay where they are
+    parts: Blocks | None = None  # where the model may be cut; None = every worker has all of it
     checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it; see `train.place`
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a process that has used autograd for GPUs cannot be forked
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, which is what is tried here
 
-from sublet.testing.grid.rows import Row, changes, grids, kill_points, random_kills, run
+from sublet.testing.grid.rows import Row, changes, grids, kill_points, random_kills, run, scripts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rows", action="store_true", help="every grid, a sequence of them, and every kill point")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows with this in their name")
     asked = parser.parse_args(words)
-    rows: list[Row] = [*grids(), *changes(), *kill_points()] if asked.rows or not asked.kills else []
+    rows: list[Row] = [*grids(), *changes(), *scripts(), *kill_points()] if asked.rows or not asked.kills else []
     rows += random_kills(asked.kills, asked.seed) if asked.kills else []
     return _run([row for row in rows if asked.only in row.name])
 
@@ -43,7 +43,7 @@ def _run(rows: Iterable[Row]) -> int:
         pauses += found.pauses_s
         broken += bool(found.broken)
         waits = " ".join(f"{each:.2f}" for each in found.pauses_s)
-        outcome = "; ".join(found.broken) or "bitwise"
+        outcome = "; ".join(found.broken) or ("within 1e-12" if row.script else "bitwise")
         text = f"{row.name:48} {found.deaths:6} {found.rolled:6} {waits:>24} {found.moved_bytes / 1e3:9.1f}  {outcome}"
         print(text, flush=True)  # noqa: T201 - to people
     took_s = time.monotonic() - began_s

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sublet.domain.shape import Grid
+from sublet.testing.grid.script import run_script
 from sublet.testing.grid.worker import Fault, Worker
 from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Joined, Leading, Leave, Meet, Ready, Regroup, Stepped
@@ -30,7 +31,7 @@ class Stuck(Exception):
 class Process:
     """A worker, as who started it sees it."""
 
-    def __init__(self, name: str, steps: int, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, name: str, steps: int, faults: tuple[Fault, ...], *, script: bool) -> None:
         ours, theirs = socket.socketpair()
         reads, writes = os.pipe()
         self.pid = os.fork()
@@ -39,7 +40,10 @@ class Process:
             os.close(reads)
             code = 1
             try:
-                Worker(name, theirs, writes, steps, faults).live()
+                if script:
+                    run_script(name, theirs, writes)
+                else:
+                    Worker(name, theirs, writes, steps, faults).live()
                 code = 0
             except BaseException:  # noqa: BLE001 - a child must never go on in its parent's code
                 traceback.print_exc()
@@ -62,8 +66,8 @@ class Process:
 class Control:
     """For a `with` statement: no worker outlives it."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.generation = steps, 0
+    def __init__(self, steps: int, *, script: bool = False) -> None:
+        self.steps, self.generation, self._script = steps, 0, script
         self.processes: list[Process] = []
         self.members: list[Process] = []
         self._there: list[Process] = []  # of the present meeting
@@ -89,7 +93,7 @@ class Control:
 
     def start(self, name: str, *faults: Fault) -> Process:
         """A worker that is not in any grid yet."""
-        found = Process(name, self.steps, faults)
+        found = Process(name, self.steps, faults, script=self._script)
         self.processes.append(found)
         return found
 
@@ -135,9 +139,12 @@ class Control:
         return [each for each in self._there if not each.alive]
 
     def until_steps(self, steps: int) -> None:
-        """All members have applied so many, or somebody is gone."""
+        """All members have applied so many (scripts: as the first who says so), or somebody is gone."""
+        enough = any if self._script else all
         self.wait(
-            lambda: any(not each.alive for each in self._there) or all(_steps(each) >= steps for each in self.members)
+            lambda: (
+                any(not each.alive for each in self._there) or enough(_steps(each) >= steps for each in self.members)
+            )
         )
 
     def until_joined(self) -> None:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from sublet.domain.shape import Grid
 from sublet.testing.grid.control import Control, Process, Stuck
 from sublet.testing.grid.model import plainly
+from sublet.testing.grid.script import STEPS as STEPS_OF_SCRIPT
+from sublet.testing.grid.script import trained
 from sublet.testing.grid.worker import Fault
 
-__all__ = ["Result", "Row", "changes", "grids", "kill_points", "random_kills", "run"]
+__all__ = ["Result", "Row", "changes", "grids", "kill_points", "random_kills", "run", "scripts"]
 
 STEPS = 5
 IN_A_STEP = ("forward 1", "backward 0", "before sum", "pending", "agreed", "applied")
@@ -32,6 +34,7 @@ class Row:
     keeps: bool = False  # every part is kept by the member of the next one
     newcomers: tuple[int, ...] = ()  # seats of the last phase whose holders hand over and go
     faults: tuple[tuple[str, Fault], ...] = ()  # by the name of the worker
+    script: bool = False  # over the SDK: a session with schedules and evaluations, until its epochs are over
     kills: tuple[tuple[int, int, float, bool], ...] = ()  # after a step: place, seconds later, the one in its place too
 
 
@@ -51,11 +54,15 @@ def run(row: Row) -> Result:
     """In processes that are gone when it returns."""
     result = Result(name=row.name)
     try:
-        with Control(row.steps) as control:
+        with Control(row.steps, script=row.script) as control:
             members = _Members(control, row, result)
             members.train()
-            control.leave()
-            _judge(control, members.seats, row, result)
+            if row.script:
+                control.wait(lambda: not any(each.alive for each in members.seats))
+                _judge_script(control, members.seats, result)
+            else:
+                control.leave()
+                _judge(control, members.seats, row, result)
     except Stuck as error:
         result.broken.append(f"stuck: {error}")
     return result
@@ -89,12 +96,12 @@ class _Members:
                 self._all[seat] = self.seats[seat] = self._fresh()
             self._givers = [each for each in before if each not in self.seats]
             self._order(broken=False)
-            self._until(end)
+            self._until(end, to_the_end=last and row.script)
 
-    def _until(self, steps: int) -> None:
-        while True:
-            while self._kills and self._kills[0][0] < steps:
-                self._kill(*self._kills.pop(0))
+    def _until(self, steps: int, *, to_the_end: bool) -> None:
+        while self._kills and self._kills[0][0] < steps:
+            self._kill(*self._kills.pop(0))
+        while not to_the_end:  # a script ends by itself
             self._control.until_steps(steps)
             if all(each.alive for each in (*self.seats, *self._givers)):
                 return
@@ -143,6 +150,24 @@ class _Members:
         return self._control.start(name, *self._faults.get(name, ()))
 
 
+def _judge_script(control: Control, seats: Sequence[Process], result: Result) -> None:
+    """Every loss and every evaluation within rounding of a double, and rates to the bit."""
+    truth = trained()
+    for seat, each in enumerate(seats):
+        found = each.facts
+        if found.get("steps") != truth["steps"] or found.get("rates") != truth["rates"]:
+            result.broken.append(f"seat {seat}: {found.get('steps')} steps, rates {found.get('rates')}")
+        for what in ("losses", "judged"):
+            for step, value in found.get(what, {}).items():
+                right = truth[what][int(step)]
+                if abs(value - right) > 1e-12 * abs(right):  # an evaluation that broke is not a number
+                    result.broken.append(f"seat {seat}: {what} of step {step}: {value}, not {right}")
+        if str(truth["steps"]) not in found.get("losses", {}) or not found.get("judged"):
+            result.broken.append(f"seat {seat} did not come to the end")
+    result.rolled = sum(message.rolled for message in control.joined)
+    result.moved_bytes = sum(message.moved_bytes for message in control.joined)
+
+
 def _judge(control: Control, seats: Sequence[Process], row: Row, result: Result) -> None:
     """Losses of every step, and weights, to the bit."""
     began = {message.generation: message.step for message in control.joined}
@@ -185,6 +210,18 @@ def changes() -> Iterator[Row]:
     shapes = (Grid(1, 1), Grid(2, 2), Grid(1, 3), Grid(2, 3), Grid(2, 1), Grid(1, 4))
     phases = tuple((2 * number, grid) for number, grid in enumerate(shapes))
     yield Row(name="1x1 2x2 1x3 2x3 2x1 1x4", phases=phases, steps=2 * len(shapes))
+
+
+def scripts() -> Iterator[Row]:
+    """Sessions of a user's script: undisturbed, resized, killed."""
+    for grid in (Grid(1, 3), Grid(2, 2)):
+        yield Row(name=f"script, {grid}", phases=((0, grid),), steps=STEPS_OF_SCRIPT, script=True)
+    phases = ((0, Grid(1, 2)), (6, Grid(2, 2)), (12, Grid(1, 4)))
+    yield Row(name="script, 1x2 2x2 1x4", phases=phases, steps=STEPS_OF_SCRIPT, script=True)
+    for grid, keeps in ((Grid(2, 2), False), (Grid(1, 3), True)):
+        kills = ((3, 1, 0.003, False), (9, 0, 0.011, True), (15, grid.gpus - 1, 0.007, False))
+        name = f"script, {grid}, killed"
+        yield Row(name=name, phases=((0, grid),), steps=STEPS_OF_SCRIPT, script=True, keeps=keeps, kills=kills)
 
 
 def kill_points() -> Iterator[Row]:

@@ -176,6 +176,10 @@ class Cut:
         for name, module in self._around.items():
             self._put(name, module)
 
+    def hold(self, received: torch.Tensor | None) -> None:
+        """What a part's first block takes, where it runs once more in a backward pass (activation checkpointing)."""
+        self._received = received
+
     def take_received(self) -> torch.Tensor:
         """By the first block of a part."""
         if self._received is None:

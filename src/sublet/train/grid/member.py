@@ -22,6 +22,7 @@ from sublet.machine.wall import WALL
 from sublet.train.following import Broken
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.cutting import Cut, holders
+from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
@@ -30,6 +31,7 @@ from sublet.train.grid.seat import Seat
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
+FACTS = 3  # of a worker at a meeting, before its units: steps applied, step pending, evaluations since
 LOSS, ORDERS, EXTRA = 0, 1, 2  # of what is agreed on, beside the norms
 MOVES, KEPT = 4 << 20, 5 << 20  # tags of messages, far from those of a pipeline
 
@@ -87,17 +89,26 @@ class Member:
         seed: int,
         clip_norm: float | None = None,
         beside: Beside | None = None,
+        guard: Guard | None = None,
         point: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.model, self.cut, self.clip_norm, self._beside, self.point = model, cut, clip_norm, beside, point
+        self._guard = guard or Guard(model, optimizer)
         self.holdings = Holdings(model, optimizer, cut.units)
         self._pipeline = Pipeline(cut, seed, next(model.parameters()).device, point)
         self.applied, self.pending = NOTHING, NOTHING
+        self.judged: list[float] = []  # what evaluations since the last step came to
+        self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
         self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
         self._own: tuple[int, ...] = ()  # units of our place
         self._streams: tuple[tuple[int, int, int], ...] = ()  # unit, who sends its sums, who keeps it
 
     # ------------------------------------------------------------------------------------------ meetings
+
+    @property
+    def loss(self) -> float:
+        """Of the last step that was applied, here or by those whose state we have."""
+        return float(self._agreed[len(self.cut.units) + LOSS])
 
     def meet(self, mesh: Mesh, seat: Seat | None) -> Met:
         """With all of the mesh; the seat is that of the grid to come, None for one who only gives. Lost, or Broken."""
@@ -105,15 +116,17 @@ class Member:
         own = () if seat is None or not seat.trains else self._units_of(seat, (seat.part,))
         kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         self.point("meeting")
-        table = torch.zeros(mesh.world, 2 + 3 * units, dtype=torch.int64)
+        table = torch.zeros(mesh.world, FACTS + 3 * units, dtype=torch.int64)
         row = table[mesh.rank]
-        row[0], row[1] = self.applied, self.pending
+        row[0], row[1], row[2] = self.applied, self.pending, len(self.judged)
         for at, found in enumerate((self.holdings.arenas, own, kept)):
             for unit in found:
-                row[2 + at * units + unit] = 1
+                row[FACTS + at * units + unit] = 1
         mesh.sum(table, range(mesh.world))
         rows = table.tolist()
-        held, owned, keeps = ([frozenset(_ones(each[2 + at * units :][:units])) for each in rows] for at in range(3))
+        held, owned, keeps = (
+            [frozenset(_ones(each[FACTS + at * units :][:units])) for each in rows] for at in range(3)
+        )
         standings = [
             Standing(applied=each[0], pending=each[1], units=has) for each, has in zip(rows, held, strict=True)
         ]
@@ -124,6 +137,8 @@ class Member:
             raise Lost
         self.point("met")
         self._settle(mesh, met, frozenset((*own, *kept)), standings)
+        self._hear_judged(mesh, [each[2] if each[0] == met.applied else 0 for each in rows])
+        self.closed = True
         self._own = own
         self._streams = tuple(
             (unit, next(each for each, has in enumerate(owned) if unit in has), keeper)
@@ -195,6 +210,16 @@ class Member:
         counters = {name: torch.tensor(float(said[count + number])) for number, name in enumerate(names)}
         return said[:count].clone(), counters, tree
 
+    def _hear_judged(self, mesh: Mesh, counts: list[int]) -> None:
+        """What an evaluation came to that some have ended and others have not."""
+        if not any(counts):
+            return
+        said = torch.zeros(max(counts), dtype=torch.float64)
+        if mesh.rank == counts.index(max(counts)):
+            said[:] = torch.tensor(self.judged, dtype=torch.float64)
+        mesh.sum(said, range(mesh.world))
+        self.judged = said.tolist()
+
     def _units_of(self, seat: Seat, parts: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(
             number
@@ -264,13 +289,14 @@ class Member:
     def judge(
         self, mesh: Mesh, seat: Seat, loss_of: Callable[[Atom], torch.Tensor], *, size: int, micro_batch: int
     ) -> float:
-        """The mean loss over `size` samples: forward alone, by all copies. Or Broken."""
+        """The mean loss over `size` samples, which is `judged` then: forward alone, by all copies. Or Broken."""
         loss = torch.zeros(1, dtype=torch.float64)
         if seat.trains:
             work = share(atoms(0, size, micro_batch), seat.copy, seat.copies)
             loss[0] = self._pipeline.judge(mesh, seat, self.applied, work, size, loss_of)
         mesh.sum(loss, seat.everyone())
-        return float(loss)
+        self.judged.append(float(loss))
+        return self.judged[-1]
 
     def _apply(self) -> float:
         norm = math.sqrt(math.fsum(self._agreed[: len(self.cut.units)].tolist()))
@@ -278,7 +304,9 @@ class Member:
             for unit in self.holdings.arenas:
                 for gradient in self.holdings.gradients(unit):
                     gradient.mul_(self.clip_norm / norm)
-        self.holdings.step()
+        with self._guard.updates():
+            self.holdings.step()
+        self.judged, self.closed = [], False
         self.holdings.clear_gradients()
         self.applied, self.pending = self.applied + 1, NOTHING
         if self._beside is not None:

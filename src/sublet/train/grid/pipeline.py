@@ -53,6 +53,8 @@ class Pipeline:
                 continue
             self._point(f"backward {each.atom}")
             came, out = kept.pop(each.atom)
+            self._dice = (step, atom.start)  # where activations are computed again, it is with the same dice
+            self._cut.hold(came)
             if part.last:
                 loss += float(out.detach()) * (atom.count / size)
                 torch.autograd.backward(out, torch.tensor(atom.count / size, dtype=out.dtype, device=out.device))

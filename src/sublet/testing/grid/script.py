@@ -1,0 +1,71 @@
+"""A user's script over the SDK, with parts: as a worker of a grid, or alone, with which the grid is compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from sublet import train
+from sublet.testing.grid.model import a_net
+from sublet.wire.exits import EXIT_LEFT
+
+__all__ = ["EVERY", "STEPS", "run_script", "trained"]
+
+SAMPLES, BATCH, MICRO, EPOCHS, EVERY = 30, 10, 2, 8, 4
+STEPS = SAMPLES // BATCH * EPOCHS
+
+
+def trained(pace_s: float = 0.0) -> dict[str, Any]:
+    """Loss of each step that this process made or took part in, evaluations, rates, and what it knows in the end."""
+    torch.set_num_threads(1)
+    model = a_net().double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+    ids = torch.stack([(torch.arange(5) * (1 + number % 3) + number) % 9 for number in range(SAMPLES)])
+    data = TensorDataset(ids[:, :-1], ids[:, 1:])
+
+    def loss_of(batch: Any) -> torch.Tensor:
+        time.sleep(pace_s)
+        return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    losses, judged = dict[int, float](), dict[int, float]()
+    with train.session(
+        model,
+        optimizer,
+        data,
+        global_batch=BATCH,
+        micro_batch=MICRO,
+        clip_norm=0.5,
+        scheduler=schedule,
+        parts=train.Blocks("blocks"),
+    ) as s:
+        for batch in s.batches(epochs=EPOCHS):
+            s.step(loss_of, batch)
+            losses[s.steps] = s.loss
+            if s.steps % EVERY == 0:
+                judged[s.steps] = s.evaluate(loss_of, data, limit=3)
+        steps, place = s.steps, s.place
+    return {
+        "losses": losses,
+        "judged": judged,
+        "steps": steps,
+        "place": place,
+        "rates": [group["lr"] for group in optimizer.param_groups],
+    }
+
+
+def run_script(name: str, connection: socket.socket, facts: int) -> None:
+    """In a child, under orders; what it came to on a pipe."""
+    os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)
+    try:
+        found = trained(pace_s=0.006)
+    except SystemExit as error:
+        found = {"left": error.code == EXIT_LEFT}
+    os.write(facts, json.dumps(found).encode())

@@ -1,0 +1,334 @@
+"""A training run of a model that may be cut into parts, in the user's own loop.
+
+    batches()              one handle for each step: what is in it is loaded by whoever needs it
+    step(loss_of, batch)   the session calls `loss_of` for each micro-batch, when its schedule wants it
+    evaluate(loss_of, ..)  forward alone, by all copies
+
+`loss_of` gets a collated micro-batch and returns its mean loss. Every part calls it with the same samples, and the
+model is a part of itself meanwhile (`cutting`). A step whose grid breaks is made again, or was made by others: `step`
+returns when it is applied. Newcomers begin with a step, so the grid changes where one begins, and an evaluation during
+which it breaks is not made again: its result is that of one who has it, or not a number.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import torch
+
+from sublet.domain.quantity import whole
+from sublet.errors import InvalidValue
+from sublet.train.agent_line import Lost as LineLost
+from sublet.train.fitness import check_loss, check_optimizer, check_shape
+from sublet.train.following import Broken
+from sublet.train.grid.atoms import Atom
+from sublet.train.grid.course import Course
+from sublet.train.grid.cutting import Cut
+from sublet.train.grid.gathering import Gathered, Gathering
+from sublet.train.grid.gloo import GlooMesh, Lines
+from sublet.train.grid.guard import Guard
+from sublet.train.grid.member import Lost as PartLost
+from sublet.train.grid.member import Member
+from sublet.train.grid.seat import Seat, parts_of
+from sublet.train.grid.telling import Telling
+from sublet.train.link import ControllerLink
+from sublet.train.membership import ORDER_S, lost
+from sublet.train.options import Options
+from sublet.train.samples import Piece, Samples
+from sublet.train.schedules import Schedules
+from sublet.train.state import Progress
+from sublet.wire.messages import Finished
+
+__all__ = ["GridSession", "Step"]
+
+LossOf = Callable[[Any], torch.Tensor]
+
+
+class Step:
+    """What `batches()` gives: a step to be made. Its samples are loaded where they are needed, part by part."""
+
+
+class GridSession:
+    """See `sublet.train.session`, which makes one where `parts` are given."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
+    ) -> None:
+        _check(model, options)
+        check_optimizer(optimizer)
+        self.options, self._model, self._optimizer = options, model, optimizer
+        device = None if options.device is None else torch.device(options.device)
+        if device is not None:
+            model.to(device)
+        assert options.parts is not None  # noqa: S101 - that is why we are here
+        self._cut = Cut(model, options.parts.name)
+        self._device = device
+        self._samples = Samples(dataset, options.seed, options.collate, device)
+        self._schedules = Schedules(options.schedulers, optimizer)
+        self._progress = Progress(samples=self._samples.count, batch=options.global_batch)
+        self._micro_batch: int = options.micro_batch or 0
+        self._link = ControllerLink(os.environ.get("SUBLET_WORKER_ID", ""))
+        self._member: Member | None = None
+        self._gathering: Gathering | None = None
+        self._mesh = GlooMesh(Lines(), "alone", 0, 1)
+        self._seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._cut.blocks), 1))
+        self._generation = self._epochs = 0
+        self._open = self._looked = False
+        self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
+        self._evaluations = 0  # that the script has asked for since the last step
+        self._loss = float("nan")
+        self._telling, self._guard = Telling(self._link), Guard(model, optimizer)
+
+    # ------------------------------------------------------------------------------------------- what one may ask
+
+    @property
+    def rank(self) -> int:
+        """0 for the worker that prints: it has the first part of the first copy."""
+        return self._mesh.rank
+
+    @property
+    def world(self) -> int:
+        """Number of workers now."""
+        return len(self._seat.everyone())
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(copy, part) of this worker."""
+        return self._seat.copy, self._seat.part
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Copies of the model, and parts of each."""
+        return self._seat.copies, len(self._seat.parts)
+
+    @property
+    def generation(self) -> int:
+        """Number of the decision that made the present grid; 0 without a controller."""
+        return self._generation
+
+    @property
+    def steps(self) -> int:
+        """Steps applied in all, those before a resume included."""
+        return self._progress.steps
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._progress.epoch
+
+    @property
+    def samples_done(self) -> int:
+        """Samples behind us, over all epochs."""
+        return self._progress.done
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step."""
+        return self._progress.batch
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the global batch of the last step."""
+        return self._loss
+
+    # ------------------------------------------------------------------------------------------- the loop
+
+    def __enter__(self) -> Self:
+        self._schedules.find()
+        self._link.open()
+        self._guard.begin()
+        self._open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._link.script_waits()
+        try:
+            if kind is None and self._member is not None:
+                self._finish()
+        finally:
+            self._open = False
+            self._guard.end()
+            self._cut.restore()
+            if self._gathering is not None:
+                self._gathering.drop()
+
+    def epochs(self) -> NoReturn:
+        """Not with parts: which epoch it is, a newcomer learns with its first step."""
+        raise InvalidValue("epochs()", "a call", "s.batches(epochs=N) where the model is cut; s.epoch says where it is")
+
+    def batches(self, epochs: int | None = None) -> Iterator[Step]:
+        """One handle for each step that is left; `epochs` counts from the first of the whole training."""
+        total = epochs or self.options.epochs
+        if total is None or (self.options.epochs or total) != total:
+            raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10)")
+        whole("epochs", total, 1)
+        if not self._open or self._epochs:
+            raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
+        self._epochs = total
+        while self._progress.epoch < total:
+            before = self._progress.steps
+            yield Step()
+            if self._progress.steps == before:
+                raise InvalidValue("step", "no call", "called once for every batch of batches()")
+
+    def __iter__(self) -> Iterator[Step]:
+        """As `batches()`."""
+        return self.batches()
+
+    def step(self, loss_of: LossOf | torch.Tensor, batch: Step | None = None) -> None:
+        """Make the step with all others; `loss_of(micro_batch)` is called for each micro-batch that is ours."""
+        if isinstance(loss_of, torch.Tensor) or not isinstance(batch, Step):
+            hint = "s.step(loss_of, batch) where the model is cut: the function itself, and what batches() gave"
+            raise InvalidValue("step", f"{type(loss_of).__name__}, {type(batch).__name__}", hint)
+        self._link.script_waits()
+        member = self._member or self._begin(loss_of)
+        progress = self._progress
+        if self._ordered:
+            self._settle_in(self._following(lambda gathering: gathering.change()))
+        before, self._evaluations = progress.steps, 0
+        while progress.steps == before and progress.epoch < self._epochs:
+            try:
+                found = member.step(
+                    self._mesh,
+                    self._seat,
+                    lambda atom: self._loss_on(loss_of, self._samples, progress.epoch, atom),
+                    offset=progress.offset,
+                    size=progress.size,
+                    micro_batch=self._micro_batch,
+                    orders=self._link.has_order(),
+                )
+            except Broken as error:
+                self._recover(str(error))
+                continue
+            self._telling.stepped(found, self._progress, self._seat)
+            self._ordered = found.orders
+        self._loss = member.loss
+        self._schedules.check()
+        self._link.script_goes_on()
+
+    def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
+        """The mean loss over a dataset, or the first `limit` micro-batches of it, in the model's eval mode.
+
+        Every worker calls it, at the same step: all have their part in it, and all get the result; not a number if the
+        grid broke meanwhile.
+        """
+        member = self._member
+        if member is None:
+            raise InvalidValue("evaluate", "a call before the first step", "called after a step")
+        self._link.script_waits()
+        samples = Samples(dataset, 0, self.options.collate, self._device, shuffled=False)
+        size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
+        number, self._evaluations = self._evaluations, self._evaluations + 1
+        training = self._model.training
+        self._model.train(False)  # noqa: FBT003 - as torch has it
+        try:
+            if len(member.judged) <= number and not member.closed:
+                try:
+                    member.judge(
+                        self._mesh,
+                        self._seat,
+                        lambda atom: self._loss_on(loss_of, samples, 0, atom),
+                        size=size,
+                        micro_batch=self._micro_batch,
+                    )
+                except Broken as error:
+                    self._recover(str(error))
+        finally:
+            self._model.train(training)
+        self._link.script_goes_on()
+        return member.judged[number] if number < len(member.judged) else math.nan
+
+    # ------------------------------------------------------------------------------------------- between steps
+
+    def _begin(self, loss_of: LossOf) -> Member:
+        """With the user's function in hand: what is before the blocks and what after them, and our first grid."""
+        self._schedules.find_late()
+        atom = Atom(0, min(self._micro_batch, self._samples.count))
+        self._cut.learn(lambda: self._loss_on(loss_of, self._samples, 0, atom))
+        self._member = member = Member(
+            self._model,
+            self._cut,
+            self._optimizer,
+            seed=self.options.seed,
+            clip_norm=self.options.clip_norm,
+            beside=Course(self._progress, self._schedules, self._optimizer, self.options.extra_state),
+            guard=self._guard,
+        )
+        if self._link.line is None:
+            member.meet(self._mesh, self._seat)
+            return member
+        wait_s = float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
+        self._gathering = Gathering(self._link.line, member, wait_s=wait_s, done=lambda: float(self._progress.done))
+        self._settle_in(self._following(lambda gathering: gathering.follow()))
+        return member
+
+    def _recover(self, why: str) -> None:
+        self._settle_in(self._following(lambda gathering: gathering.recover(why)))
+
+    def _following(self, into: Callable[[Gathering], Gathered]) -> Gathered:
+        assert self._gathering is not None  # noqa: S101 - alone nothing breaks, and nobody gives orders
+        try:
+            return into(self._gathering)
+        except LineLost as error:
+            lost(str(error))
+        except PartLost:
+            lost("a part of the model is with nobody any more")
+
+    def _settle_in(self, gathered: Gathered) -> None:
+        """In a new grid: say that we are there."""
+        self._ordered = False
+        assert self._gathering is not None  # noqa: S101 - it brought us here
+        assert self._gathering.mesh is not None  # noqa: S101 - it has just been formed
+        self._mesh, self._seat, self._generation = self._gathering.mesh, gathered.seat, gathered.order.generation
+        self._telling.joined(gathered, self._progress, self._epochs)
+
+    def _finish(self) -> None:
+        """All is done, at all alike: the last word, and nobody goes before it is said."""
+        while True:
+            progress = self._progress
+            if progress.epoch < self._epochs:
+                return
+            if self.rank == 0:
+                self._link.say(
+                    Finished(
+                        worker_id=self._link.worker_id, step=progress.steps, done=float(progress.done), loss=self._loss
+                    )
+                )
+            try:
+                self._mesh.sum(torch.zeros(1), self._seat.everyone())
+            except Broken as error:
+                if self.rank == 0:
+                    return
+                self._recover(str(error))
+            else:
+                return
+
+    def _loss_on(self, loss_of: LossOf, samples: Samples, epoch: int, atom: Atom) -> torch.Tensor:
+        """Of one micro-batch."""
+        piece = Piece(start=atom.start, count=atom.count, first=False, last=False)
+        loaded = samples.load(epoch, piece)
+        with self._guard.calls():
+            loss = loss_of(loaded)
+        check_shape(loss)
+        if not self._looked and loss.requires_grad:
+            check_loss(loss, atom.count)
+            self._looked = atom.count > 1
+        return loss
+
+
+def _check(model: torch.nn.Module, options: Options) -> None:
+    if options.micro_batch is None:
+        raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
+    if options.batch_range is not None:
+        raise InvalidValue("batch_range", options.batch_range, "none where the model is cut: the batch is fixed")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InvalidValue("parts", "under torchrun", "under a controller, which seats the workers; or one worker")
+    running = [name for name, each in model.named_modules() if getattr(each, "track_running_stats", False)]
+    if running:
+        raise InvalidValue("model", running[0], "without running statistics where it is cut: they are of one copy")

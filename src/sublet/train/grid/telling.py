@@ -1,0 +1,78 @@
+"""What a member of a grid tells the controller: that it is there, and a few times a second how far it is."""
+
+from __future__ import annotations
+
+from sublet.machine.wall import WALL
+from sublet.train.grid.gathering import Gathered
+from sublet.train.grid.member import Stepped
+from sublet.train.grid.seat import Seat
+from sublet.train.link import ControllerLink
+from sublet.train.report import EVERY_S, printed
+from sublet.train.state import Progress
+from sublet.wire import messages as wire
+
+__all__ = ["Telling"]
+
+
+class Telling:
+    """Times are means since the last word."""
+
+    def __init__(self, link: ControllerLink) -> None:
+        self._link, self._generation = link, 0
+        self._begin()
+
+    def joined(self, gathered: Gathered, progress: Progress, epochs: int) -> None:
+        """In a new grid."""
+        self._generation = gathered.order.generation
+        self._link.say(
+            wire.Joined(
+                worker_id=self._link.worker_id,
+                generation=self._generation,
+                step=progress.steps,
+                done=float(progress.done),
+                work=float(epochs * progress.samples),
+                global_batch=progress.batch,
+                source="fresh" if gathered.met.meeting.anew else "peer",
+                formed_s=gathered.formed_s,
+                state_s=gathered.state_s,
+                printed=printed(),
+                kind=gathered.kind,
+                moved_bytes=gathered.met.moved_bytes,
+                rolled=gathered.met.rolled,
+                met_s=gathered.met_s,
+            )
+        )
+        self._begin()
+
+    def stepped(self, found: Stepped, progress: Progress, seat: Seat) -> None:
+        """Copy 0 of each part says it, if it is time."""
+        if seat.copy != 0:
+            return
+        now_s = WALL.monotonic()
+        self._since.append(found)
+        if now_s - self._since_s < EVERY_S:
+            return
+        count = len(self._since)
+        sum_s, agree_s = (sum(getattr(each, name) for each in self._since) / count for name in ("sum_s", "agree_s"))
+        self._link.say(
+            wire.Stepped(
+                worker_id=self._link.worker_id,
+                generation=self._generation,
+                step=progress.steps,
+                done=float(progress.done),
+                epoch=progress.epoch,
+                loss=found.loss,
+                step_s=(now_s - self._since_s) / count,
+                comm_s=sum_s + agree_s,
+                global_batch=progress.batch,
+                local_batch=-(-progress.batch // seat.copies),
+                agree_s=agree_s,
+                sum_s=sum_s,
+                keep_s=sum(each.keep_s for each in self._since) / count,
+                idle_s=sum(each.idle_s for each in self._since) / count,
+            )
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since_s, self._since = WALL.monotonic(), list[Stepped]()

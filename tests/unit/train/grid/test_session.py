@@ -1,0 +1,224 @@
+"""A session of a model that may be cut, alone: what the plain session makes, to the bit; and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from sublet import train  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
+from tests.rigs.sizes import only_in_full  # noqa: E402
+
+WIDTH, SAMPLES, BATCH, MICRO = 6, 40, 8, 4
+
+
+class Block(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.up, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(dropout)
+
+    def forward(self, x):
+        return x + self.drop(torch.tanh(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1)
+        self.blocks = nn.ModuleList(Block(dropout) for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def a_net(dropout=0.0):
+    torch.manual_seed(3)
+    return Net(dropout)
+
+
+def data(count=SAMPLES):
+    generator = torch.Generator().manual_seed(4)
+    return TensorDataset(torch.randn(count, 3, generator=generator), torch.randn(count, 1, generator=generator))
+
+
+def adam(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def loss_on(model):
+    return lambda batch: nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def in_parts(model, optimizer=None, epochs=2, after=lambda _: None, **more):
+    optimizer = optimizer or adam(model)
+    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks"), **more}
+    with train.session(model, optimizer, data(), **facts) as s:
+        for batch in s.batches(epochs=epochs):
+            s.step(loss_on(model), batch)
+            after(s)
+    return s
+
+
+def plainly(model, optimizer=None, **more):
+    optimizer = optimizer or adam(model)
+    with train.session(model, optimizer, data(), global_batch=BATCH, micro_batch=MICRO, **more) as s:
+        for batch in s.batches(epochs=2):
+            s.step(loss_on(model)(batch))
+    return s
+
+
+def assert_equal(one, other):
+    for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("make", [adam, lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)])
+def test_a_grid_of_one_is_the_plain_session_to_the_bit(make):
+    whole, cut = a_net(), a_net()
+    ours, theirs = make(cut), make(whole)
+    plainly(whole, theirs, scheduler=torch.optim.lr_scheduler.StepLR(theirs, 3, 0.5))
+    s = in_parts(cut, ours, scheduler=torch.optim.lr_scheduler.StepLR(ours, 3, 0.5))
+    assert_equal(whole, cut)
+    assert (s.steps, s.epoch, s.samples_done, s.rank, s.world, s.grid, s.place) == (10, 2, 80, 0, 1, (1, 1), (0, 0))
+    assert [group["lr"] for group in ours.param_groups] == [group["lr"] for group in theirs.param_groups]
+
+
+def test_a_gradient_that_is_too_long_is_clipped_as_the_plain_session_does_within_rounding():
+    whole, cut = a_net(), a_net()
+    plainly(whole, clip_norm=0.1)
+    in_parts(cut, clip_norm=0.1)
+    for a, b in zip(whole.parameters(), cut.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_masks_of_dropout_follow_from_the_seed_and_nothing_else():
+    one, other, third = a_net(0.5), a_net(0.5), a_net(0.5)
+    in_parts(one)
+    torch.rand(5)
+    in_parts(other)
+    in_parts(third, seed=1)
+    assert_equal(one, other)
+    assert not torch.equal(one.last.weight, third.last.weight)
+
+
+def test_an_evaluation_is_the_mean_over_all_samples_in_eval_mode():
+    model, seen = a_net(0.5), []
+    in_parts(model, after=lambda s: seen.append(s.evaluate(loss_on(model), data(10))), epochs=1)
+    again = a_net(0.5)
+    in_parts(again, epochs=1)
+    assert_equal(model, again), "evaluations change nothing"
+    model.eval()
+    with torch.no_grad():
+        whole = loss_on(model)(data(10).tensors)
+    assert seen[-1] == pytest.approx(float(whole), rel=1e-6)
+    assert again.training
+
+
+def test_an_evaluation_may_be_of_a_few_batches():
+    model, seen, calls = a_net(), [], []
+
+    def counted(batch):
+        calls.append(len(batch[0]))
+        return loss_on(model)(batch)
+
+    in_parts(model, after=lambda s: seen.append(s.evaluate(counted, data(), limit=2)) if s.steps == 1 else None)
+    assert calls == [MICRO, MICRO]
+
+
+def test_activations_may_be_computed_again():
+    plain, checked = a_net(0.5), a_net(0.5)
+    in_parts(plain, epochs=1)
+
+    def forward(x):
+        x = checked.first(x)
+        for block in checked.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+        return checked.last(x)
+
+    checked.forward = forward
+    in_parts(checked, epochs=1)
+    assert_equal(plain, checked)
+
+
+@only_in_full
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about its own looks at gradients
+def test_blocks_may_be_compiled():
+    plain, compiled = a_net(0.5), a_net(0.5)
+    in_parts(plain, epochs=1)
+    for block in compiled.blocks:
+        block.compile(backend="aot_eager")
+    in_parts(compiled, epochs=1)
+    assert_equal(plain, compiled)
+
+
+def test_bfloat16_is_the_scripts_own_business():
+    one, other = a_net(), a_net()
+
+    def trained(model):
+        def loss_of(batch):
+            with torch.autocast("cpu", torch.bfloat16):
+                return loss_on(model)(batch)
+
+        optimizer = adam(model)
+        parts = train.Blocks("blocks")
+        with train.session(model, optimizer, data(), global_batch=8, micro_batch=8, parts=parts) as s:
+            for batch in s.batches(epochs=1):
+                s.step(loss_of, batch)
+
+    trained(one)
+    with train.session(other, adam(other), data(), global_batch=8) as s:
+        for batch in s.batches(epochs=1):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_on(other)(batch)
+            s.step(loss)
+    assert_equal(one, other)
+
+
+def test_what_a_model_that_is_cut_cannot_do_is_refused_with_the_way_out():
+    model = a_net()
+    for more, match in (
+        ({"micro_batch": None}, "micro_batch"),
+        ({"batch_range": (4, 16)}, "batch_range"),
+        ({"parts": train.Blocks("layers")}, "blocks"),
+    ):
+        with pytest.raises(InvalidValue, match=match):
+            in_parts(model, **more)
+    with pytest.raises(InvalidValue, match="running statistics"):
+        in_parts(nn.Sequential(nn.BatchNorm1d(3)))
+    with pytest.raises(InvalidValue, match="Blocks"):
+        train.Blocks("")
+
+
+@pytest.mark.parametrize(
+    ("act", "match"),
+    [
+        (lambda s, model, _: model(torch.zeros(1, 3)), "evaluate"),
+        (lambda s, model, optimizer: optimizer.step(), "left to the session"),
+        (lambda s, model, _: s.step(torch.zeros(())), "the function itself"),
+        (lambda s, model, _: s.epochs(), "batches"),
+        (lambda s, model, _: next(s.batches(epochs=1)), "one, in"),
+    ],
+)
+def test_what_is_the_sessions_to_do_is_refused(act, match):
+    model = a_net()
+    optimizer = adam(model)
+    with pytest.raises(InvalidValue, match=match):
+        in_parts(model, optimizer, after=lambda s: act(s, model, optimizer))
+    model(torch.zeros(1, 3))  # and it is whole again
+
+
+def test_a_batch_without_a_step_is_refused():
+    model = a_net()
+    with (
+        pytest.raises(InvalidValue, match="once for every batch"),
+        train.session(model, adam(model), data(), global_batch=8, micro_batch=4, parts=train.Blocks("blocks")) as s,
+    ):
+        for _ in s.batches(epochs=1):
+            pass
