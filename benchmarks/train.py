@@ -1,4 +1,4 @@
-"""What `sublet.train` costs: per step beside bare DDP, at a resize, and after a kill.
+"""What `sublet.train` costs: per step beside bare DDP, with a model that may be cut, at a resize, and after a kill.
 
 Two workers on the CPU, one thread each. The two sides take turns in blocks, in the same processes and over the same
 group, so that a busy machine disturbs both alike; CPU time is shown beside wall time for the same reason.
@@ -38,6 +38,7 @@ def main() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     quick = "quick" in sys.argv[1:]
     overhead(blocks=10 if quick else 60)
+    of_a_grid(blocks=10 if quick else 60)
     for width in (2, 4):
         changes(width, count=5 if quick else 15)
 
@@ -58,6 +59,44 @@ def overhead(blocks: int) -> None:
     print(
         f"  measuring the step: {cost_s * 1e6:.2f} us, {cost_s / step_s:.3%} of a step   at most {MEASURING_GOAL:.1%}"
     )
+    print()
+
+
+def of_a_grid(blocks: int) -> None:
+    """CPU of a step of the session whose model may be cut, in a grid of one, beside the plain session's."""
+    torch.set_num_threads(1)
+    dataset = _dataset(BATCH * BLOCK * (blocks + 1))
+    (plain, plain_optimizer), (cut, cut_optimizer) = _deep_network(), _deep_network()
+    facts = {"global_batch": BATCH, "micro_batch": BATCH // 4}
+    pairs = []
+    with (
+        train.session(plain, plain_optimizer, dataset, **facts) as one,
+        train.session(cut, cut_optimizer, dataset, parts=train.Blocks("1"), **facts) as other,
+    ):
+        micro_batches, steps = one.batches(epochs=1), other.batches(epochs=1)
+        for block in range(blocks + 1):
+            begun = _clocks()
+            for _ in range(BLOCK * 4):
+                x, y = next(micro_batches)
+                one.step(nn.functional.cross_entropy(plain(x), y))
+            ours = _since(begun)
+            begun = _clocks()
+            for _ in range(BLOCK):
+                other.step(lambda batch: nn.functional.cross_entropy(cut(batch[0]), batch[1]), next(steps))
+            if block:  # the first has the making of all things in it
+                pairs.append((ours, _since(begun)))
+        for _ in micro_batches:
+            raise AssertionError("the blocks are all that there is")
+        for _ in steps:
+            raise AssertionError("the blocks are all that there is")
+    same = all(torch.equal(a, b) for a, b in zip(plain.parameters(), cut.parameters(), strict=True))
+    print(
+        f"a grid of one beside the plain session, {blocks} blocks of {BLOCK} steps (median ms), weights equal: {same}"
+    )
+    for at, name in enumerate(("wall", "CPU")):
+        middle = [statistics.median(pair[side][at] for pair in pairs) * 1e3 for side in (0, 1)]
+        ratio = statistics.median(pair[1][at] / pair[0][at] for pair in pairs) - 1.0
+        print(f"  {name:<14} {middle[0]:9.3f}  {middle[1]:9.3f}  {ratio:9.2%}   at most {OVERHEAD_GOAL:.0%}")
     print()
 
 
@@ -199,6 +238,13 @@ def _network() -> tuple[nn.Module, torch.optim.Optimizer]:
         *(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()),
         *(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)),
     )
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def _deep_network() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU()) for _ in range(4)))
+    model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), blocks, nn.Linear(HIDDEN, 10))
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 

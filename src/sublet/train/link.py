@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 
 from sublet.errors import InvalidValue
 from sublet.train.agent_line import AgentLine, listen
@@ -22,15 +23,18 @@ class ControllerLink:
         self.worker_id = worker_id
         self.line: AgentLine | None = None
 
-    def open(self) -> None:
-        """Take the line that the agent left to this process, if it did, and say that we are there."""
+    def open(self, blocks: Callable[[], tuple[int, ...]] = tuple) -> None:
+        """Take the line that the agent left to this process, if it did, and say that we are there.
+
+        `blocks` counts the bytes of each block of a model that may be cut.
+        """
         descriptor = os.environ.get("SUBLET_CONTROL_FD")
         if descriptor is not None:
             _claim_process()
             connection = socket.socket(fileno=os.dup(int(descriptor)))
             self.line = AgentLine(connection, self.worker_id)
             listen(self.line, connection)
-            self.line.say(Ready(worker_id=self.worker_id, version=WIRE_VERSION))
+            self.line.say(Ready(worker_id=self.worker_id, version=WIRE_VERSION, blocks=blocks()))
 
     def say(self, message: Message) -> None:
         """To the controller, if there is one."""

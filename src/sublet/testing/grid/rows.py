@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from sublet.domain.shape import Grid
 from sublet.testing.grid.control import Control, Process, Stuck
-from sublet.testing.grid.model import plainly
+from sublet.testing.grid.model import BLOCKS, plainly
 from sublet.testing.grid.script import STEPS as STEPS_OF_SCRIPT
 from sublet.testing.grid.script import trained
 from sublet.testing.grid.worker import Fault
+from sublet.wire.messages import Ready
 
 __all__ = ["Result", "Row", "changes", "grids", "kill_points", "random_kills", "run", "scripts"]
 
@@ -153,6 +154,10 @@ class _Members:
 def _judge_script(control: Control, seats: Sequence[Process], result: Result) -> None:
     """Every loss and every evaluation within rounding of a double, and rates to the bit."""
     truth = trained()
+    for each in control.processes:
+        sizes = [message.blocks for message in each.said if isinstance(message, Ready)]
+        if [len(found) for found in sizes] != [BLOCKS]:
+            result.broken.append(f"{each.name} says of its blocks {sizes}")
     for seat, each in enumerate(seats):
         found = each.facts
         if found.get("steps") != truth["steps"] or found.get("rates") != truth["rates"]:

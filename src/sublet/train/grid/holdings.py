@@ -14,7 +14,7 @@ from sublet.errors import InvalidValue
 from sublet.train.grid.arena import Arena, Layout, layout_of
 from sublet.train.grid.cutting import Unit
 
-__all__ = ["Holdings"]
+__all__ = ["Holdings", "sizes_of"]
 
 
 class Holdings:
@@ -122,6 +122,26 @@ class Holdings:
             parameters,
             [tuple((name, each.dtype) for name in found) for each, found in zip(parameters, names, strict=True)],
         )
+
+
+def sizes_of(
+    model: torch.nn.Module, blocks: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer
+) -> tuple[int, ...]:
+    """Bytes of the state of each block: weights and moments.
+
+    What the model names before its first block counts to that, and the rest to the last: nothing has run yet that
+    would tell more.
+    """
+    moments, _ = _kept_by(optimizer)
+    kept = {id(each): len(moments[at]) for at, group in enumerate(optimizer.param_groups) for each in group["params"]}
+    where = {id(each): number for number, block in enumerate(blocks) for each in block.parameters()}
+    sizes, last = [0] * len(blocks), len(blocks) - 1
+    begun = False
+    for parameter in model.parameters():
+        begun |= id(parameter) in where
+        number = where.get(id(parameter), last if begun else 0)
+        sizes[number] += parameter.numel() * parameter.element_size() * (1 + kept.get(id(parameter), 0))
+    return tuple(sizes)
 
 
 def _is_counter(value: Any, parameter: torch.Tensor) -> bool:

@@ -31,6 +31,7 @@ from sublet.train.grid.cutting import Cut
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
+from sublet.train.grid.holdings import sizes_of
 from sublet.train.grid.member import Lost as PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.seat import Seat, parts_of
@@ -139,7 +140,7 @@ class GridSession:
 
     def __enter__(self) -> Self:
         self._schedules.find()
-        self._link.open()
+        self._link.open(lambda: sizes_of(self._model, self._cut.blocks, self._optimizer))
         self._guard.begin()
         self._open = True
         return self

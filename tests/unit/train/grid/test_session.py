@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.train.grid.holdings import sizes_of  # noqa: E402
 from tests.rigs.sizes import only_in_full  # noqa: E402
 
 WIDTH, SAMPLES, BATCH, MICRO = 6, 40, 8, 4
@@ -222,3 +223,13 @@ def test_a_batch_without_a_step_is_refused():
     ):
         for _ in s.batches(epochs=1):
             pass
+
+
+def test_a_worker_says_how_large_its_blocks_are():
+    """Weights and two moments of each, in single precision. This model names all else before its blocks."""
+    model = a_net()
+    block, first, last = WIDTH * WIDTH + WIDTH, 3 * WIDTH + WIDTH, WIDTH + 1
+    found = sizes_of(model, list(model.blocks), adam(model))
+    assert found == tuple(12 * count for count in (first + last + block, block, block))
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert sum(sizes_of(model, list(model.blocks), plain)) * 3 == sum(found)
