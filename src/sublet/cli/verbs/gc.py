@@ -38,6 +38,10 @@ def gc(
     context: typer.Context,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be ended.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    region: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Look there on AWS, too, also without aws.toml; may be repeated."),
+    ] = None,
     output: OutputOption = Output.TABLE,
     json: Json = False,
 ) -> None:
@@ -47,7 +51,7 @@ def gc(
 
     folder = default_state_dir()
     live = StateDir(folder).in_use
-    left = [*_local(folder, live=live), *_aws(folder, live=live)]
+    left = [*_local(folder, live=live), *_aws(folder, region or [], live=live)]
     orphans = [each for each in left if each.orphan]
     as_json = wants_document(output, json)
     if not as_json:
@@ -111,25 +115,33 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
 # ---------------------------------------------------------------------- AWS
 
 
-def _aws(folder: Path, *, live: bool) -> list[Left]:
+def _aws(folder: Path, regions: list[str], *, live: bool) -> list[Left]:
+    """Where aws.toml and what was rented before say; and in `regions`, also where the directory was lost."""
     import asyncio
 
     from sublet.runtime.providers.aws.config import config_path, read_config
-    from sublet.runtime.providers.aws.records import Records
+    from sublet.runtime.providers.aws.records import NodeRecord, Records
 
-    path = config_path(folder)
-    if not path.exists():
+    path, held = config_path(folder), dict[str, NodeRecord]()
+    if path.exists():
+        records = Records(folder / "aws")
+        regions, held = [*regions, *records.regions(read_config(path).regions)], records.read()
+    if not regions:
         return []
-    config = read_config(path)
-    records = Records(folder / "aws")
-    found = asyncio.run(_instances(config.endpoint_url, records.regions(config.regions)))
-    server, held = _server_id(folder), records.read()
+    found, server = asyncio.run(_instances(_endpoint(folder), set(regions))), _server_id(folder)
     return [
         _left(each, wanted, orphan=False)
         if (wanted := _why_an_anchor_stays(each, server, folder))
         else _judge(each, _reason_not_ours(each, held.get(each.node_id), folder), ours=each.server == server, live=live)
         for each in found
     ]
+
+
+def _endpoint(folder: Path) -> str:
+    from sublet.runtime.providers.aws.config import config_path, read_config
+
+    path = config_path(folder)
+    return read_config(path).endpoint_url if path.exists() else ""
 
 
 async def _instances(endpoint_url: str, regions: set[str]) -> list[Instance]:
@@ -220,7 +232,6 @@ def _end(left: Left, folder: Path) -> None:
 
     from sublet.errors import NoAnswer
     from sublet.runtime.agent import processes
-    from sublet.runtime.providers.aws.config import config_path, read_config
     from sublet.runtime.providers.local.records import NodeRecord, Records
 
     if isinstance(left.thing, NodeRecord):
@@ -228,8 +239,7 @@ def _end(left: Left, folder: Path) -> None:
             raise NoAnswer(f"the end of {left.what}", "some of its processes do not die")
         Records(folder / "nodes").remove(left.node_id)
         return
-    config = read_config(config_path(folder))
-    asyncio.run(_terminate(config.endpoint_url, left.thing))
+    asyncio.run(_terminate(_endpoint(folder), left.thing))
 
 
 async def _terminate(endpoint_url: str, instance: Instance) -> None:

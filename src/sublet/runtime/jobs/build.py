@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -154,7 +155,7 @@ def _workdir(file: JobFile, places: Places, notes: list[str]) -> Path:
         raise InvalidValue("workdir", file.workdir, "a directory of this machine; clone a repository in setup")
     cwd, near = find_path(file.workdir, places), replace(places, bases=places.bases[:1])
     if cwd is None or cwd.is_file():
-        there = places.bases[0] / file.workdir
+        there = places.bases[0] / os.path.expanduser(file.workdir)  # noqa: PTH111 - of nobody's home it makes no error
         raise InvalidValue("workdir", file.workdir, f"a directory that exists; {there} does not")
     if cwd != find_path(file.workdir, near):
         notes.append(f"workdir = {file.workdir!r}: there is none beside the file, so it is {cwd}")
