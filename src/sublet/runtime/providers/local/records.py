@@ -43,7 +43,7 @@ class Records:
         files.make_folder(folder)
 
     def path(self, node_id: str, kind: str) -> Path:
-        """A file of the node: json, life, log or notice."""
+        """A file of the node: json, life, log, notice; pem where it has a key."""
         return self._folder / f"{node_id}.{kind}"
 
     def write(self, record: NodeRecord) -> None:
@@ -51,9 +51,10 @@ class Records:
         self._files.write(self.path(record.node_id, "json"), json.dumps(asdict(record)).encode(), durable=False)
 
     def remove(self, node_id: str) -> None:
-        """It no longer exists; its log stays."""
+        """It no longer exists; its log stays. What came for jobs goes, and what they printed: secrets among it."""
+        self._files.remove_tree(self.path(node_id, "notice.files"))  # where its agent kept them
         # The record last: as long as it is there, the rest is looked at.
-        for kind in ("notice", "life", "json.new", "json"):
+        for kind in ("pem", "notice", "life", "json.new", "json"):
             self._files.remove(self.path(node_id, kind))
 
     def read(self) -> list[NodeRecord]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sublet.runtime.agent.agent import AgentFacts, folder_of
 from sublet.runtime.providers.local.lives import Life
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
@@ -55,3 +56,18 @@ def test_a_process_that_has_the_number_of_ours_since_the_machine_booted_again_is
         assert records.read() == []
 
     asyncio.run(live())
+
+
+def test_of_a_node_that_is_no_more_neither_its_key_nor_what_jobs_printed_is_left(tmp_path):
+    records = Records(tmp_path, lives=Machine())
+    for node_id in ("n1", "n11"):
+        named = {"node_id": node_id, "token": "t"}
+        records.write(NodeRecord(**named, offer_id="o", began_s=0.0))
+        facts = AgentFacts(**named, address="", notice_file=str(records.path(node_id, "notice")))
+        (folder_of(facts) / "logs").mkdir(parents=True)
+        (folder_of(facts) / "logs" / "j-1.1.0.log").write_text("a secret")
+        (tmp_path / f"{node_id}.pem").write_text("a key")
+        records.path(node_id, "log").touch()
+    of_the_other = [path for path in tmp_path.rglob("*") if "n11." in str(path)]
+    records.remove("n1")
+    assert sorted(tmp_path.rglob("*")) == sorted([*of_the_other, tmp_path / "n1.log"])
