@@ -19,6 +19,7 @@ __all__ = [
     "NOTICE_S",
     "PACE_S",
     "SHORT_S",
+    "SLOW_S",
     "Blow",
     "Scene",
 ]
@@ -26,7 +27,7 @@ __all__ = [
 LEASE_S = 60.0  # of the box's nodes, but in one row
 AWS_LEASE_S, FIVE_MINUTES_S = 900.0, 300.0  # Sublet's default on AWS, and a third of it
 PACE_S = 0.1  # of a step
-SLOW_S = 1.8  # ... so that a job is not over before five minutes are
+SLOW_S = 1.8  # ... where a host is away, so that a job is not over before it is back
 NOTICE_S = 10.0  # for EC2's 120; jobs go on for longer than that
 SHORT_S, LONG_S = 30.0, 90.0  # of a partition: half a lease, and a lease and a half
 AWAY_S = 5.0  # that the controller is
@@ -51,7 +52,7 @@ class Blow:
 
     `takes_rank_0`: the host on which one saves for all is gone. It comes after this share of the steps (`at`), once the
     job is as wide as it may be. `anchored`: the controller is on an anchor. `sdk_only`: other scripts are not tried.
-    `comes_back`: the job is as wide again before it ends.
+    `comes_back`: the job is as wide again before it ends. Then a step is shared, or a policy would not want it back.
     """
 
     name: str
@@ -64,7 +65,6 @@ class Blow:
     sdk_only: bool = False
     comes_back: bool = False
     lease_s: float = LEASE_S
-    pace_s: float = PACE_S
 
 
 def _notice(scene: Scene) -> None:
@@ -104,7 +104,6 @@ BLOWS = (
         sdk_only=True,
         comes_back=True,
         lease_s=AWS_LEASE_S,
-        pace_s=SLOW_S,
     ),
     # Steps of other scripts are counted by what they printed, and that is not in an anchor's backup.
     Blow("the anchor killed, another rented", _controller, takes_all=True, anchored=True, sdk_only=True),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sublet.errors import Infeasible
@@ -31,11 +32,12 @@ from sublet.testing.hosts.blows import (
     NOTICE_S,
     PACE_S,
     SHORT_S,
+    SLOW_S,
     Blow,
 )
 from sublet.testing.hosts.trial import Outcome, Trial
 
-__all__ = ["DISK", "SCRIPTS", "STUDY", "TOLERANCE", "most_lost", "run_rows", "spec_of", "verdict"]
+__all__ = ["DISK", "SCRIPTS", "STUDY", "TOLERANCE", "most_lost", "run_rows", "slowed", "spec_of", "verdict"]
 
 SCRIPTS = ("sdk", "ddp", "trainer")
 SCRIPT = Path(__file__).with_name("script.py")
@@ -83,8 +85,9 @@ def _all(
         for number, blow in enumerate((CALM, *felt)):
             tell(f"{name}: {blow.name}")
             (home := folder / f"{name}-{number}").mkdir()
-            spec = spec_of(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes, blow.pace_s)
-            patience_s = PATIENCE_S + steps * (blow.pace_s - PACE_S)
+            spec = spec_of(name, home / "work", f"{bucket}/{name}-{number}", steps, nodes)
+            spec = replace(spec, argv=slowed(spec.argv, nodes)) if blow.comes_back else spec
+            patience_s = PATIENCE_S + (steps * SLOW_S if blow.comes_back else 0.0)
             trial = Trial(spec=spec, steps=steps, nodes=nodes, patience_s=patience_s)
             outcome = trial.run(box, home, [blow], tell)
             kept |= name == "sdk" and box.holds(f"{bucket}/{name}-{number}")  # by what is there, not by what was asked
@@ -126,13 +129,13 @@ def _row(name: str, blow: Blow, outcome: Outcome, calm: Outcome, *, right: bool)
     return [name, blow.name, ended if outcome.struck else f"{ended}, not struck", *figures, "yes" if right else "NO"]
 
 
-def spec_of(name: str, work: Path, address: str, steps: int, nodes: int, pace_s: float = PACE_S) -> JobSpec:
+def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobSpec:
     """Its folder travels; the trainer's bucket is its own business, that of the SDK is ours."""
     work.mkdir()
     shutil.copy(SCRIPT, work)
     return JobSpec(
         name=name,
-        argv=("python", SCRIPT.name, "sdk" if name == DISK else name, str(steps), str(pace_s)),
+        argv=("python", SCRIPT.name, "sdk" if name == DISK else name, str(steps), str(PACE_S)),
         cwd=str(work),
         env={"OUTPUT": address},
         sdk=name in ("sdk", DISK),
@@ -142,6 +145,11 @@ def spec_of(name: str, work: Path, address: str, steps: int, nodes: int, pace_s:
         checkpoint_dir=address if name == "sdk" else "",
         checkpoint_every_s=CHECKPOINT_S,
     )
+
+
+def slowed(argv: Sequence[str], nodes: int) -> tuple[str, ...]:
+    """Of steps that hosts share: SLOW_S each while one of them is away, and less with it."""
+    return (*argv[:-1], str(SLOW_S * (nodes - 1)), "shared")
 
 
 def _notes(*, kept: bool) -> list[str]:

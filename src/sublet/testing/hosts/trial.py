@@ -71,7 +71,7 @@ class Trial:
     def _live(self, box: Box, server: Server, blows: Sequence[Blow], tell: Tell) -> Outcome:
         job_id, began_s = server.submit(self.spec), time.monotonic()
         to_come, view, told_s = [blow for blow in blows if blow.strike], dict[str, Any](), began_s
-        narrower = whole_again = False
+        struck = narrower = whole_again = False
         name = f"{self.spec.name}, {blows[0].name}" if len(blows) == 1 else self.spec.name
         while time.monotonic() - began_s < self.patience_s:
             time.sleep(LOOK_S)
@@ -81,10 +81,10 @@ class Trial:
             at = at_of(server.printed(job_id))
             nodes: list[str] = view.get("node_ids") or []
             whole = view.get("workers") == len(nodes) == self.nodes
-            narrower |= not to_come and not whole
+            narrower |= struck and not to_come and not whole
             whole_again |= narrower and whole
             if to_come and whole and at >= to_come[0].at * self.steps:
-                blow = to_come.pop(0)
+                blow, struck = to_come.pop(0), True
                 tell(f"{self.spec.name}: {blow.name}, at step {at}")
                 if blow.strike is not None:
                     blow.strike(Scene(box, server, nodes))

@@ -8,11 +8,11 @@ import pytest
 
 from sublet import plugins
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet.testing.hosts.blows import BLOWS, FIVE_MINUTES_S, LEASE_S, LONG_S, SHORT_S
+from sublet.testing.hosts.blows import BLOWS, FIVE_MINUTES_S, LEASE_S, LONG_S, SHORT_S, SLOW_S
 from sublet.testing.hosts.draws import draw
 from sublet.testing.hosts.first_step import first_of_all
 from sublet.testing.hosts.seeds import made_twice, went_back
-from sublet.testing.hosts.study import TOLERANCE, most_lost, verdict
+from sublet.testing.hosts.study import TOLERANCE, most_lost, slowed, verdict
 from sublet.testing.hosts.trial import Outcome, at_of, executed, result_of
 
 FIRST = {"job-1.1.0": ["BEGIN 0", *(f"AT {n}" for n in range(1, 51))], "job-1.1.1": ["BEGIN 0", "AT 1", "AT 52"]}
@@ -70,7 +70,10 @@ def test_the_study_is_found_by_name_and_strikes_in_every_way():
 
 def test_a_job_outlasts_the_five_minutes_for_which_a_node_is_cut_off():
     (blow,) = [blow for blow in BLOWS if blow.comes_back]
-    assert (1.0 - blow.at) * 240 * blow.pace_s > FIVE_MINUTES_S
+    assert (1.0 - blow.at) * 240 * SLOW_S > FIVE_MINUTES_S
+    for nodes in (2, 4):
+        *_, pace_s, shared = slowed(("python", "script.py", "sdk", "240", "0.1"), nodes)
+        assert (float(pace_s) / (nodes - 1), shared) == (pytest.approx(SLOW_S), "shared")
     assert 3 * FIVE_MINUTES_S == blow.lease_s == AwsConfig.__dataclass_fields__["lease_s"].default
 
 

@@ -1,0 +1,23 @@
+"""Providers of machines that are there already, on hosts that share nothing: `make test SIZE=full`, as root."""
+
+from __future__ import annotations
+
+import pytest
+
+from sublet.testing.conformance.providers import ProviderSuite
+from tests.rigs.boxed_lines import why_no_hosts
+from tests.rigs.sizes import only_in_full
+
+
+@only_in_full
+class TestSsh(ProviderSuite):
+    """Each machine with its own address, disk and processes; nothing of ours is installed there."""
+
+    registered_as = "ssh"
+
+    def make_rig(self):
+        if why := why_no_hosts():
+            pytest.skip(why)
+        from tests.rigs.boxed_ssh import BoxedSshRig
+
+        return BoxedSshRig()
