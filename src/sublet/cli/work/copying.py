@@ -24,7 +24,7 @@ from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL
 from sublet.runtime.controller.anchor import Anchor, Commit
 from sublet.runtime.controller.bucket_copies import CARRIED
-from sublet.runtime.travel.content import PART_BYTES
+from sublet.runtime.travel.content import LARGE_PART_BYTES
 from sublet.runtime.travel.manifest import Entry, write_manifest
 from sublet.train.checkpoint.copying import Copied, copy_newest
 from sublet.train.checkpoint.manifest import read_manifest
@@ -85,7 +85,7 @@ def _entry(anchor: Anchor, folder: Path, path: Path) -> Entry:
     """As agents name it: below the folder of all steps."""
     parts = []
     with path.open("rb") as file:
-        while data := file.read(PART_BYTES):
+        while data := file.read(LARGE_PART_BYTES):
             parts.append(anchor.content.add(data))
     return Entry(path=str(path.relative_to(folder)), parts=tuple(parts), size_bytes=path.stat().st_size)
 

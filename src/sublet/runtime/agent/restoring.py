@@ -15,7 +15,7 @@ from sublet.runtime.agent.folders import files_in
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.snapshots import AT_ONCE
 from sublet.runtime.agent.steps import steps_in
-from sublet.runtime.travel.content import PART_BYTES, Content, Keep, digest_of
+from sublet.runtime.travel.content import Content, Keep, digest_of
 from sublet.runtime.travel.fetching import Fetch, Fetching
 from sublet.runtime.travel.manifest import Entry, is_below
 from sublet.wire.saves import Newest, Wants
@@ -27,6 +27,7 @@ AGAIN_S = 10.0  # without an answer: ask again
 UNANSWERED_S = 300.0  # ... and give up
 UNDER_WAY_BYTES = 4 << 20  # asked for and not here yet: orders go before them
 WORKED, WAITS = True, False
+Place = tuple[str, int, int]  # where a part is on this node: in which file, from which byte on, at most so many
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ class Restoring:
         entries = fetch.entries
         if not all(is_below(entry.path) for entry in entries):
             raise BadInput("a checkpoint", "names files outside of its folder")
-        here: dict[str, tuple[str, int]] = {}  # part -> file of this node that has it, and where in it
+        here: dict[str, Place] = {}
         yield from self._find(bringing.folder, entries, here)
         if not self._is_whole(bringing.folder, entries, here):
             fetch.go_on(here)
@@ -182,23 +183,24 @@ class Restoring:
         self._remove_stale(bringing, newest, {entry.path for entry in entries})
         bringing.step = newest.step
 
-    def _find(self, folder: Path, entries: list[Entry], here: dict[str, tuple[str, int]]) -> Iterator[bool]:
+    def _find(self, folder: Path, entries: list[Entry], here: dict[str, Place]) -> Iterator[bool]:
         """Parts that the node has where they belong."""
         done = 0
         for entry in entries:
             path = str(folder / entry.path)
             for index, digest in enumerate(entry.parts):
-                data = self._piece(path, index * PART_BYTES)
+                place = (path, index * entry.part_bytes, entry.part_bytes)
+                data = self._piece(*place)
                 if not data:
                     break
                 if digest_of(data) == digest:
-                    here[digest] = (path, index * PART_BYTES)
+                    here[digest] = place
                 done += len(data)
                 if done >= AT_ONCE:
                     done = 0
                     yield WORKED
 
-    def _is_whole(self, folder: Path, entries: list[Entry], here: dict[str, tuple[str, int]]) -> bool:
+    def _is_whole(self, folder: Path, entries: list[Entry], here: dict[str, Place]) -> bool:
         try:
             sizes = [self._machine.disk.facts(str(folder / entry.path)).size_bytes for entry in entries]
         except OSError:
@@ -207,7 +209,7 @@ class Restoring:
             here.get(digest) is not None for entry in entries for digest in entry.parts
         )
 
-    def _write(self, drafts: Path, entries: list[Entry], here: dict[str, tuple[str, int]]) -> Iterator[bool]:
+    def _write(self, drafts: Path, entries: list[Entry], here: dict[str, Place]) -> Iterator[bool]:
         files, done = self._machine.files, 0
         files.remove_tree(drafts)
         for entry in entries:
@@ -224,7 +226,7 @@ class Restoring:
                     done = 0
                     yield WORKED
 
-    def _part(self, digest: str, here: dict[str, tuple[str, int]]) -> bytes | None:
+    def _part(self, digest: str, here: dict[str, Place]) -> bytes | None:
         """What came was checked as it came; what was on the disk may have changed since we looked."""
         if digest not in here:
             return self._content.packed(digest, sure=False)
@@ -251,9 +253,9 @@ class Restoring:
             if step.generation < newest.fence:
                 machine.files.remove_tree(folder / f"step-{step.number}")
 
-    def _piece(self, path: str, at: int) -> bytes:
+    def _piece(self, path: str, at: int, size: int) -> bytes:
         try:
-            return self._machine.disk.piece(path, since_bytes=at, most_bytes=PART_BYTES)
+            return self._machine.disk.piece(path, since_bytes=at, most_bytes=size)
         except OSError:
             return b""
 

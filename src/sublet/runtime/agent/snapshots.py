@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from sublet.runtime.agent.disk import Disk, FileFacts
-from sublet.runtime.travel.content import PART_BYTES, digest_of
+from sublet.runtime.travel.content import LARGE_PART_BYTES, digest_of
 from sublet.runtime.travel.manifest import Entry, write_manifest
 
 __all__ = ["AT_ONCE", "Finder", "Found", "Snapshot", "Spoiled"]
@@ -92,7 +92,7 @@ class Snapshot:
             return None
         path, at = self._places[digest]
         try:
-            data = self._disk.piece(path, since_bytes=at, most_bytes=PART_BYTES)
+            data = self._disk.piece(path, since_bytes=at, most_bytes=LARGE_PART_BYTES)
             same = self._disk.facts(path, follow=False)[:2] == self._files[path][:2]
         except OSError:
             return None
@@ -109,7 +109,7 @@ class Snapshot:
         for name in self._paths:
             path, parts = f"{self._folder}/{name}", list[str]()
             before = self._facts(path)
-            for at in range(0, before.size_bytes, PART_BYTES):
+            for at in range(0, before.size_bytes, LARGE_PART_BYTES):
                 data = self._piece(path, at)
                 parts.append(digest_of(data))
                 self._places[parts[-1]] = (path, at)
@@ -129,6 +129,6 @@ class Snapshot:
 
     def _piece(self, path: str, at: int) -> bytes:
         try:
-            return self._disk.piece(path, since_bytes=at, most_bytes=PART_BYTES)
+            return self._disk.piece(path, since_bytes=at, most_bytes=LARGE_PART_BYTES)
         except OSError:
             raise Spoiled(path) from None

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from sublet.machine.files import FILES, Files
 
-__all__ = ["PART_BYTES", "Content", "Keep", "digest_of", "is_digest"]
+__all__ = ["LARGE_PART_BYTES", "PART_BYTES", "Content", "Keep", "digest_of", "is_digest"]
 
 PART_BYTES = 128 << 10  # of a part, unpacked: one line of the wire, even if it cannot be packed
+LARGE_PART_BYTES = 512 << 10  # of a checkpoint: fewer files, and still one line where that is all a peer reads
 LEVEL = 1  # code packs well at any, and this is the quickest
 SAMPLE_BYTES = 4096
 WORTH = 0.95  # of the length: more than that is not worth the time
@@ -52,6 +53,7 @@ class Content:
 
     def __init__(self, folder: Path, files: Files = FILES, keep: Keep = Keep.PACKED) -> None:
         self.folder, self._files, self._keep = folder, files, keep
+        self._most_bytes = PART_BYTES if keep is Keep.PACKED else LARGE_PART_BYTES
         self._names: set[str] | None = None  # None = nobody has looked yet
         self._drafts: dict[str, int] = {}  # those that are not for good yet, with their lengths
         self._left: list[str] = []  # by a process that is gone, or by one that writes while we only read
@@ -70,7 +72,7 @@ class Content:
 
     def take(self, digest: str, packed: bytes) -> bool:
         """What came over a line under this name; False if it is something else, and nothing is kept."""
-        if not is_digest(digest) or (data := _unpacked(digest, packed)) is None:
+        if not is_digest(digest) or (data := _unpacked(digest, packed, self._most_bytes)) is None:
             return False
         if self.data(digest) is None:
             self._write(digest, packed if self._keep is Keep.PACKED else data)
@@ -100,7 +102,7 @@ class Content:
         if self._names is None:
             found = self._files.names(self.folder)
             self._names = set(filter(is_digest, found)) if self._keep is not Keep.PASSING else set()
-            self._left = [name for name in found if name.endswith(DRAFT) or self._keep is Keep.PASSING]
+            self._left = [name for name in found if name.endswith(DRAFT)]
         return self._names
 
     def _read(self, digest: str) -> bytes | None:
@@ -113,7 +115,7 @@ class Content:
             return None
 
     def _checked(self, digest: str, packed: bytes) -> bytes | None:
-        data = _unpacked(digest, packed)
+        data = _unpacked(digest, packed, self._most_bytes)
         if data is None:
             self._remove(digest)  # a disk that has lost something
         return data
@@ -154,12 +156,12 @@ def _packed_part(data: bytes) -> bytes:
     return zlib.compress(data, LEVEL if len(zlib.compress(sample, LEVEL)) < WORTH * len(sample) else 0)
 
 
-def _unpacked(digest: str, packed: bytes) -> bytes | None:
+def _unpacked(digest: str, packed: bytes, most_bytes: int) -> bytes | None:
     """What is in a part, if it is the one of this name; nobody can make us unpack more than a part."""
     if packed.startswith(ZLIB):
         unpacker = zlib.decompressobj()
         with contextlib.suppress(zlib.error):
-            data = unpacker.decompress(packed, PART_BYTES + 1)
-            if len(data) <= PART_BYTES and unpacker.eof and digest_of(data) == digest:
+            data = unpacker.decompress(packed, most_bytes + 1)
+            if len(data) <= most_bytes and unpacker.eof and digest_of(data) == digest:
                 return data
-    return packed if len(packed) <= PART_BYTES and digest_of(packed) == digest else None
+    return packed if len(packed) <= most_bytes and digest_of(packed) == digest else None

@@ -70,9 +70,9 @@ class Fetch:
             return {}
         sizes: dict[str, int] = {}
         for entry in self.entries:
-            sizes |= dict.fromkeys(entry.parts, PART_BYTES)
+            sizes |= dict.fromkeys(entry.parts, entry.part_bytes)
             if entry.parts:
-                sizes[entry.parts[-1]] = entry.size_bytes - PART_BYTES * (len(entry.parts) - 1)
+                sizes[entry.parts[-1]] = entry.size_bytes - entry.part_bytes * (len(entry.parts) - 1)
         return {digest: sizes[digest] for digest in content.lacks(sizes)}
 
 

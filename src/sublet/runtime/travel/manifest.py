@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from sublet.errors import BadInput
-from sublet.runtime.travel.content import PART_BYTES, is_digest
+from sublet.runtime.travel.content import LARGE_PART_BYTES, PART_BYTES, is_digest
 
 __all__ = ["Entry", "Parts", "entries_from", "in_parts", "is_below", "names_in", "write_manifest"]
 
@@ -25,6 +25,11 @@ class Entry:
     parts: tuple[str, ...]
     size_bytes: int
     executable: bool = False
+
+    @property
+    def part_bytes(self) -> int:
+        """Of each part but the last: there are two lengths, and their number tells which."""
+        return PART_BYTES if len(self.parts) == -(-self.size_bytes // PART_BYTES) else LARGE_PART_BYTES
 
 
 class Parts(Protocol):
@@ -72,4 +77,6 @@ def entries_from(text: bytes) -> list[Entry]:
     for entry in entries:
         if ".." in PurePosixPath(entry.path).parts or not all(map(is_digest, entry.parts)):
             raise BadInput("a manifest", f"has no file that could be called {entry.path!r}")
+        if len(entry.parts) != -(-entry.size_bytes // entry.part_bytes):
+            raise BadInput("a manifest", f"has {len(entry.parts)} parts of {entry.path!r}, which is not its length")
     return entries

@@ -17,6 +17,7 @@ from sublet.runtime.anchor import kept_checkpoints
 from sublet.runtime.anchor.backup import restore_from
 from sublet.runtime.anchor.kept_checkpoints import CheckpointCopies, bring_checkpoints
 from sublet.runtime.controller.anchor import Anchor, Commit
+from sublet.runtime.travel.content import PART_BYTES
 from sublet.runtime.travel.manifest import Entry, write_manifest
 
 JOB = "job-1"
@@ -53,7 +54,7 @@ def bytes_in(bucket):
 
 
 def weights(*marks):
-    return [bytes([mark]) * 100_000 for mark in marks]
+    return [bytes([mark]) * PART_BYTES for mark in marks]
 
 
 def test_a_new_anchor_goes_on_from_the_newest_in_the_bucket(bucket, tmp_path):
@@ -73,18 +74,18 @@ def test_a_part_is_sent_once_and_what_no_checkpoint_needs_goes(bucket, tmp_path)
     copies = CheckpointCopies(tmp_path, bucket)
     copy_all(copies)
     before = bytes_in(bucket)
-    assert 200_000 < before < 202_000
+    assert 2 * PART_BYTES < before < 2 * PART_BYTES + 2_000
     commit(tmp_path, 20, weights(1, 2, 3))
     copy_all(CheckpointCopies(tmp_path, bucket))  # of a keeper that was started again
-    assert 100_000 < bytes_in(bucket) - before < 102_000
+    assert PART_BYTES < bytes_in(bucket) - before < PART_BYTES + 2_000
     commit(tmp_path, 30, weights(7))
     copy_all(copies := CheckpointCopies(tmp_path, bucket))
-    assert bytes_in(bucket) < 102_000
+    assert bytes_in(bucket) < PART_BYTES + 2_000
     assert copy_all(copies) == 0
 
 
 def test_a_copy_that_was_cut_short_leaves_the_one_before_it_and_goes_on(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_checkpoints, "PACK_BYTES", 150_000)
+    monkeypatch.setattr(kept_checkpoints, "PACK_BYTES", PART_BYTES * 3 // 2)
     commit(tmp_path / "a", 10, weights(1))
     copies = CheckpointCopies(tmp_path / "a", bucket)
     copy_all(copies)
@@ -93,8 +94,8 @@ def test_a_copy_that_was_cut_short_leaves_the_one_before_it_and_goes_on(bucket, 
     assert bring_checkpoints(bucket, tmp_path / "b") == [f"{JOB}: goes on from step 10"]
     sent = bytes_in(bucket)
     assert copy_all(CheckpointCopies(tmp_path / "a", bucket)) >= 2
-    assert bytes_in(bucket) < 100_000 * 6 + 10_000
-    assert sent > 200_000
+    assert bytes_in(bucket) < 6 * PART_BYTES + 10_000
+    assert sent > 2 * PART_BYTES
     assert bring_checkpoints(bucket, tmp_path / "b") == [f"{JOB}: goes on from step 20"]
 
 

@@ -91,7 +91,9 @@ def test_half_a_parcel_changes_nothing(tmp_path):
 
 
 def test_a_parcel_that_was_changed_on_the_way_changes_nothing(tmp_path):
-    data = bytearray(stream(a_state(tmp_path / "a", {"log.sqlite": random_text(500)})).read())
+    source = a_state(tmp_path / "a", {"log.sqlite": ""})
+    (source / "log.sqlite").write_bytes(random.Random(1).randbytes(3 * PIECE_BYTES))  # which does not pack
+    data = bytearray(stream(source).read())
     place = a_state(tmp_path / "b", {"log.sqlite": "before"})
     at = len(data) // 2
     data[at] ^= 1
