@@ -22,22 +22,28 @@ __all__ = ["DRAWN", "FULL", "SIZE", "drawn", "examples", "only_in_full", "sized"
 SIZE = os.environ.get("TEST_SIZE", "every")
 FULL = SIZE == "full"
 DRAWN = {  # of the tests of each file below this, one in so many, or none; the longest path that fits counts
-    "tests/conformance/": 2,
-    "tests/conformance/test_forecasters.py": 3,
+    "tests/conformance/": 3,
+    "tests/conformance/test_forecasters.py": 4,
     "tests/conformance/test_live.py": 0,  # `make policies-live`
     "tests/conformance/test_policies.py": 4,
-    "tests/e2e/": 2,
+    "tests/e2e/": 3,
     "tests/e2e/test_advise.py": 4,
     "tests/e2e/test_anchor.py": 0,  # one test of half a minute
     "tests/e2e/test_average.py": 4,
     "tests/e2e/test_box.py": 3,
     "tests/e2e/test_check_for_real.py": 3,
+    "tests/e2e/test_examples.py": 5,
+    "tests/e2e/test_grid_processes.py": 4,
+    "tests/e2e/test_live_kills.py": 4,
     "tests/e2e/test_spot.py": 4,
     "tests/faults/": 3,
-    "tests/scenarios/": 3,
+    "tests/scenarios/": 4,
     "tests/simulation/": 4,
-    "tests/unit/advise/": 2,
+    "tests/unit/advise/": 3,
     "tests/unit/market/forecast/": 3,
+    "tests/unit/perf/preemption/": 2,
+    "tests/unit/runtime/anchor/": 2,
+    "tests/unit/runtime/providers/": 2,
     "tests/unit/runtime/providers/aws/": 3,
     "tests/unit/sim/test_workload_catalog.py": 4,
     "tests/unit/studies/": 2,

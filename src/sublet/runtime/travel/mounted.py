@@ -45,6 +45,8 @@ class Mounted:
             for uri, place in zip(pairs[::2], pairs[1::2], strict=True)
         ]
         self._process: subprocess.Popen[bytes] | None = None
+        self._starts = False  # it may be there already, and we do not know it yet
+        self._early = 0  # the signal that came then
         self._trouble = ""
         self._told: set[str] = set()
 
@@ -58,11 +60,14 @@ class Mounted:
         """To its end, and what it wrote is in the buckets; its exit code, less than 0 for a signal."""
         line = os.environ.get("SUBLET_CONTROL_FD", "")
         kept = [int(line)] if line.isdigit() else []
+        self._starts = True
         try:
             self._process = subprocess.Popen(argv, pass_fds=kept, preexec_fn=die_with_parent)  # noqa: PLW1509, S603 - it only asks the kernel; the user's command
         except OSError as error:
             _say(f"cannot run {argv[0]}: {error}")
             return CANNOT_START
+        if self._early:
+            self._process.send_signal(self._early)
         for number in kept:
             os.close(number)  # the line ends with the command
         wait_s = LOOK_S
@@ -77,9 +82,12 @@ class Mounted:
 
     def end(self, number: int) -> None:
         """A signal for the command."""
-        if self._process is None:
+        if self._process is not None:
+            self._process.send_signal(number)
+        elif self._starts:
+            self._early = number
+        else:
             raise SystemExit(128 + number)
-        self._process.send_signal(number)
 
     def _finish(self) -> int:
         """0 when everything is there."""

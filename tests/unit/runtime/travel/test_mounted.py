@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -101,6 +102,22 @@ def test_sigterm_is_the_commands_and_what_it_saves_then_is_there(store, tmp_path
     ending.join()
     assert store.get("state").data == b"saved\n"
     assert run(tmp_path, "kill -9 $$") == -signal.SIGKILL
+
+
+def test_a_signal_that_comes_while_the_command_starts_is_its_own_as_well(store, tmp_path, monkeypatch):
+    started = subprocess.Popen
+
+    def slowly(*words, **more):
+        process = started(*words, **more)
+        while not (tmp_path / "data" / "ready").exists():
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)  # the command trains, and nobody has its number yet
+        return process
+
+    monkeypatch.setattr(mounted.subprocess, "Popen", slowly)
+    text = "trap 'echo saved > state; exit 0' TERM; touch ready; while :; do read -t 0.05 < <(:); done"
+    assert run(tmp_path, text) == 0
+    assert store.get("state").data == b"saved\n"
 
 
 @pytest.mark.parametrize(("lasting", "code"), [(True, 1), (False, EXIT_LOST)])
