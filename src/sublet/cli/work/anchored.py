@@ -78,14 +78,16 @@ def _choose_where_nothing_is_said(state_dir: Path, *, send_credentials: bool, qu
 
 
 def _ask_to_stop(state_dir: Path, *, end_jobs: bool) -> None:
-    """One that does not answer is fenced all the same; its nodes end with their leases."""
+    """One that does not answer is fenced all the same, and told by a signal in a while."""
     from sublet.api.client import connect
     from sublet.errors import NoController
 
     try:
         connect(state_dir).post("/v1/shutdown", {"end_jobs": end_jobs})
     except NoController as error:
-        typer.echo(f"its controller does not answer: what it rented ends with its leases ({error})", err=True)
+        typer.echo(
+            f"its controller does not answer: a signal will tell it to save and end ({error})", err=True
+        )
 
 
 def _as_text(settings: Settings) -> str:

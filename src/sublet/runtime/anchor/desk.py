@@ -7,15 +7,18 @@ get      it goes on standard output, but for what is said on standard input to b
 fence    from now on no controller may run here
 free     ... it may again
 start    keep a controller running: see keeper.py
+stop     tell the controller by a signal to save and end; where it is fenced, nobody starts it again
 trust    variables with credentials come on standard input, for the controller here
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +33,7 @@ __all__ = ["NEEDED", "main"]
 
 # What a controller on AWS imports; docs/guides/laptop-to-aws.md has the line that installs them.
 NEEDED = ("boto3", "cryptography", "fastapi", "numpy", "pathspec", "prometheus_client", "pydantic", "scipy")
+CONTROLLER = b"sublet.api.main"  # a word of its command line
 NEEDED_TOO = ("sortedcontainers", "uvicorn", "yaml")
 
 
@@ -64,6 +68,8 @@ def main(words: list[str]) -> None:
             FILES.write(folder / "credentials.env", sys.stdin.buffer.read())
         case "start":
             _start(folder, more)
+        case "stop":
+            _stop(folder)
         case _:
             sys.exit(f"no such verb: {verb}")
 
@@ -104,6 +110,14 @@ def _start(folder: Path, words: list[str]) -> None:
     null = subprocess.DEVNULL
     subprocess.Popen(command, stdin=null, stdout=log, stderr=log, start_new_session=True)  # noqa: S603 - ourselves
     (Path.home() / ".sublet-anchored").touch()  # what the first boot waits for
+
+
+def _stop(folder: Path) -> None:
+    """Nothing is done where none serves, or another process has its number by now."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        pid = int(json.loads((folder / "controller.json").read_text(encoding="utf-8"))["pid"])
+        if CONTROLLER in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            os.kill(pid, signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ __all__ = ["Anchor", "server_of"]
 DESK = "sublet.runtime.anchor.desk"
 MEET_S, LOOK_S = 600.0, 1.0  # an image boots, and may install something
 UP_S, DOWN_S = 300.0, 300.0  # a small machine compiles all of Sublet first
+HEARD_S = 60.0  # for a controller that was asked to stop; then it is told otherwise
 REACH_S = 60.0  # for one that was reached before
 OURS = ("settings.json", "aws.toml", "hosts.toml")  # files that stay as the laptop has them
 PLACE = ".local/state/sublet"  # of its state directory, below the home over there
@@ -225,10 +226,8 @@ class Anchor:
     async def _brought_back(self, record: AnchorRecord) -> AnchorRecord:
         async with self._remote(record, until_s=WALL.monotonic() + MEET_S) as remote:
             facts = await self._look(remote, record)
-            if facts["running"] and not facts["fenced"] and self.stop_there is not None:
-                await asyncio.to_thread(
-                    self.stop_there
-                )  # it saves, and gives back all nodes; then nobody starts it again
+            if facts["running"] and self.stop_there is not None:  # also one that is fenced: it may not have heard
+                await asyncio.to_thread(self.stop_there)  # it saves, and gives back all nodes
             copied = False
             while step := next_step(_situation(record, facts, fresh_here=copied), Home.HERE):
                 if step is Step.FENCE:
@@ -244,11 +243,17 @@ class Anchor:
         return record
 
     async def _wait_for_end(self, remote: Remote, record: AnchorRecord) -> None:
-        until_s = WALL.monotonic() + DOWN_S
+        """One that was not asked, or did not hear it, is told by a signal: it saves all the same."""
+        began_s = WALL.monotonic()
+        signal_s = began_s + (0.0 if self.stop_there is None else HEARD_S)
         while (await self._look(remote, record))["running"]:
-            if WALL.monotonic() > until_s:
+            now_s = WALL.monotonic()
+            if now_s > began_s + DOWN_S:
                 hint = "try again; see controller.log there"
                 raise NoController(f"anchor {record.instance}", f"it did not stop within {DOWN_S:g} s", hint=hint)
+            if now_s >= signal_s:
+                await remote.module(DESK, "stop", record.state_dir)
+                signal_s = now_s + HEARD_S
             await asyncio.sleep(LOOK_S)
 
     async def _give_up(self) -> None:
