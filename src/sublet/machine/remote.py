@@ -39,6 +39,7 @@ MOST_PARTS = 9_000  # a store takes 10,000
 AHEAD = 2  # pieces of one object that are asked for before they are read
 LONGEST_WHY = 300
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+NO_PATH = ("object with invalid path",)  # as `a//b`, `../x`: the library lists nothing that has one
 NO_ACCESS = ("403 Forbidden", "401 Unauthorized", "AccessDenied", "redential", "Account must be")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_STORAGE_BASE_URL", "AZURE_ENDPOINT")
 
@@ -252,6 +253,8 @@ def _failure_from(uri: str, error: Exception) -> StoreFailed:
         hint = f"make the bucket of {uri}, or name another; also see AWS_REGION and AWS_ENDPOINT_URL"
     elif any(word in text for word in NO_ACCESS):
         hint = f"let this account get, put, list and delete under {uri}, and have its keys or the machine's role found"
+    elif any(word in text for word in NO_PATH):
+        hint = f"no folder can have a file of that name: rename the object, or name a prefix below {uri} without it"
     else:
         lasting = False
         hint = f"see that {uri} can be reached from this machine (network, region, AWS_ENDPOINT_URL); it is tried again"

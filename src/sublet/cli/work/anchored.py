@@ -85,9 +85,7 @@ def _ask_to_stop(state_dir: Path, *, end_jobs: bool) -> None:
     try:
         connect(state_dir).post("/v1/shutdown", {"end_jobs": end_jobs})
     except NoController as error:
-        typer.echo(
-            f"its controller does not answer: a signal will tell it to save and end ({error})", err=True
-        )
+        typer.echo(f"its controller does not answer: a signal will tell it to save and end ({error})", err=True)
 
 
 def _as_text(settings: Settings) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from sublet.errors import SubletError
 from sublet.machine.objects import Objects
 from sublet.machine.remote import open_uri
-from sublet.runtime.travel.mirror import fetch
+from sublet.runtime.travel.mirror import fetch, files_among
 
 __all__ = ["bring", "main"]
 
@@ -21,7 +21,8 @@ def bring(uri: str, place: Path) -> int:
     """All objects under a URI, below `place`; or the one that it names, there. How many were fetched."""
     objects = open_uri(uri)
     if found := objects.list():
-        return sum(_fetch(objects, each.key, place / each.key, each.size) for each in found)
+        files = files_among(found, uri).values()
+        return sum(_fetch(objects, each.key, place / each.key, each.size) for each in files)
     above, _, name = uri.rstrip("/").rpartition("/")
     return _fetch(open_uri(above), name, place, None)
 
@@ -29,7 +30,13 @@ def bring(uri: str, place: Path) -> int:
 def _fetch(objects: Objects, key: str, place: Path, size: int | None) -> int:
     if size is not None and place.is_file() and place.stat().st_size == size:
         return 0
-    fetch(objects, key, place)
+    try:
+        fetch(objects, key, place)
+    except FileNotFoundError:
+        if size != 0:
+            raise
+        place.mkdir(parents=True, exist_ok=True)  # an empty folder of S3's console: `key/`, listed as `key`
+        return 0
     return 1
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any, Final, NamedTuple
 from sublet.machine.objects import FileObjects, Found, Objects, StoreFailed
 from sublet.runtime.travel.writers import open_for_writing
 
-__all__ = ["Mirror", "NotOurs", "Pushed", "fetch"]
+__all__ = ["Mirror", "NotOurs", "Pushed", "fetch", "files_among"]
 
 CHUNK_BYTES: Final = 1 << 23
 AT_ONCE: Final = 8  # files, each way
@@ -112,7 +112,7 @@ class Mirror:
         """All that is in the bucket, as it is now; how many files came."""
         with self._alone():
             files = self._begin()
-            listed = _without_folders(self._objects.list())
+            listed = files_among(self._objects.list(), self._objects.uri)
             for found in listed.values():
                 self._adopt(found, files)
             wanted = [found for found in listed.values() if self._is_wanted(found, files.get(found.key))]
@@ -307,7 +307,10 @@ def _identity(path: Path) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
-def _without_folders(listed: Sequence[Found]) -> dict[str, Found]:
-    """Some tools make an empty object for a folder; its name is that of a folder here."""
+def files_among(listed: Sequence[Found], uri: str) -> dict[str, Found]:
+    """Some tools make an empty object for a folder; its name is a folder here. What no disk can have is told."""
     folders = {parent.as_posix() for found in listed for parent in Path(found.key).parents}
-    return {found.key: found for found in listed if found.size or found.key not in folders}
+    if both := next((found.key for found in listed if found.size and found.key in folders), None):
+        hint = f"rename one of them, or name what lies below {uri}/{both}"
+        raise StoreFailed(uri, f"{both!r} is a file and a folder there: no disk can have both", hint=hint, lasting=True)
+    return {found.key: found for found in listed if found.key not in folders}

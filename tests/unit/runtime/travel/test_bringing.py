@@ -26,6 +26,8 @@ BUCKET = {"corpus/a.txt": b"aaa", "corpus/in/b.txt": b"b" * 100, "one.bin": b"on
 class Objects:
     """Those of a bucket under a prefix; it counts what is read, and may end in the middle of it."""
 
+    MARKS = ()  # empty folders, as some tools make them
+
     def __init__(self, uri, opened, cut):
         self.uri, self._opened, self._cut = uri, opened, cut
         prefix = uri.removeprefix("s3://bucket").strip("/")
@@ -33,9 +35,12 @@ class Objects:
         self._found = {k.removeprefix(prefix): data for k, data in BUCKET.items() if k.startswith(prefix)}
 
     def list(self, prefix=""):
-        return [Found(key, len(data), 0.0) for key, data in sorted(self._found.items())]
+        marks = [Found(key, 0, 0.0) for key in self.MARKS]
+        return [*marks, *(Found(key, len(data), 0.0) for key, data in sorted(self._found.items()))]
 
     def open(self, key):
+        if key in self.MARKS:
+            raise FileNotFoundError(key)
         if key not in self._found:
             raise StoreFailed(self.uri, "no such object", hint="name another")
         self._opened.append(key)
@@ -71,6 +76,24 @@ def test_a_folder_of_a_bucket_and_one_object_are_brought_and_not_twice(bucket, t
     assert bringing.main(words[:2]) == 0
     assert bucket.opened == ["a.txt", "in/b.txt", "one.bin"]
     assert "(0 files fetched)" in capsys.readouterr().out
+
+
+def test_folders_that_a_console_made_are_folders(bucket, tmp_path, monkeypatch, capsys):
+    # They are listed without their slash, and there is no object of that name.
+    monkeypatch.setattr(Objects, "MARKS", ("corpus", "corpus/in", "none", "deep/er"))
+    assert bringing.main(["s3://bucket", str(tmp_path)]) == 0, capsys.readouterr().err
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == set(BUCKET)
+    assert (tmp_path / "none").is_dir()
+    assert (tmp_path / "deep" / "er").is_dir()
+
+
+def test_what_is_a_file_and_a_folder_at_once_is_told(bucket, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(BUCKET, "corpus/in", b"a file")
+    assert bringing.main(["s3://bucket/corpus", str(tmp_path / "data")]) == 1
+    told = capsys.readouterr().err
+    assert "'in' is a file and a folder there" in told
+    assert "next: rename one of them" in told
 
 
 def test_what_comes_by_half_is_not_there_and_what_is_nowhere_is_told(bucket, tmp_path, capsys):
