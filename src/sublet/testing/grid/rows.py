@@ -237,6 +237,10 @@ def kill_points() -> Iterator[Row]:
                 fault = Fault(point, 3 if point == "applied" else 2)
                 name = f"{grid}, {place} at {point}"
                 yield Row(name=name, phases=((0, grid),), keeps=keeps, faults=((f"w{place}", fault),))
+        lost = Fault("agreed", 2, misses=True)  # the answer: who misses it, and who dies after it
+        missing, dies = ("w1", "w2") if grid.copies > 1 else ("w2", "w1")
+        faults = (("w0", lost), (missing, lost), (dies, Fault("applied", 3)))
+        yield Row(name=f"{grid}, answer lost", phases=((0, grid),), keeps=keeps, faults=faults)
         fresh = f"w{grid.gpus}"
         for who in (*(f"w{place}" for place in range(grid.gpus)), fresh):
             for point in IN_A_CHANGE:

@@ -109,6 +109,11 @@ class Arena:
     def _see(self) -> None:
         for number, parameter in enumerate(self.parameters):
             parameter.data = self.layout.weights[number].seen_in(self.memory)
+        self.see_gradients()
+
+    def see_gradients(self) -> None:
+        """They lie here."""
+        for number, parameter in enumerate(self.parameters):
             if parameter.requires_grad:
                 parameter.grad = self.layout.gradients[number].seen_in(self.gradients)
 

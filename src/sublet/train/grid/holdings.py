@@ -33,6 +33,12 @@ class Holdings:
                     self._group_of[id(each)] = -1  # no group has it: it is never changed
         self.arenas: dict[int, Arena] = {}
         self.counters: dict[str, torch.Tensor] = {}  # of the optimizer, the same for all parameters
+        self._loose: frozenset[int] = frozenset()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the units are."""
+        return self.parameters[0][0].device
 
     @property
     def counter_names(self) -> tuple[str, ...]:
@@ -66,18 +72,38 @@ class Holdings:
     def gradients(self, unit: int) -> list[torch.Tensor]:
         """In as few tensors as there are types, in the order of the parameters."""
         arena = self.arenas[unit]
+        if unit in self._loose:
+            return [each.grad for each in arena.parameters if each.grad is not None]
         kinds = {each.dtype for each in arena.layout.gradients}
         if len(kinds) == 1:
             return [arena.gradients.view(next(iter(kinds)))]
         return [each.seen_in(arena.gradients) for each in arena.layout.gradients]
 
+    def loosen(self, units: Iterable[int]) -> None:
+        """Gradients that nobody else needs lie outside of the arena: the first backward makes them, and adds nothing.
+
+        Until units are taken or made, or this is said anew.
+        """
+        for arena in self.arenas.values():
+            arena.see_gradients()
+        self._loose = frozenset(units)
+        self.clear_gradients()
+
     def clear_gradients(self) -> None:
         """All zero."""
-        for arena in self.arenas.values():
-            arena.gradients.zero_()
+        for unit, arena in self.arenas.items():
+            if unit in self._loose:
+                for parameter in arena.parameters:
+                    parameter.grad = None
+            else:
+                arena.gradients.zero_()
 
     def step(self) -> None:
-        """The optimizer's, over what we hold."""
+        """The optimizer's, over what we hold; what took no part in the step has a gradient of zero."""
+        for unit in self._loose:
+            for parameter in self.arenas[unit].parameters:
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
         for arena in self.arenas.values():
             arena.adopt(self.optimizer)
@@ -93,6 +119,7 @@ class Holdings:
 
     def _hold(self) -> None:
         """The optimizer has what we hold, and nothing else."""
+        self._loose = frozenset()
         held = {id(parameter) for arena in self.arenas.values() for parameter in arena.parameters}
         state = self.optimizer.state
         for parameter in [each for each in state if id(each) not in held]:

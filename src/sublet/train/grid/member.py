@@ -148,6 +148,7 @@ class Member:
         )
         if seat is not None and seat.trains:
             self.cut.become(seat.parts[seat.part])
+        self.holdings.loosen(self._for_nobody_else(seat) if seat is not None else ())
         self._pipeline.restart()
         came = sum(sizes[move.unit] for move in met.moves if move.taker == mesh.rank)
         gave = sum(sizes[move.unit] for move in met.moves if move.giver == mesh.rank)
@@ -226,6 +227,15 @@ class Member:
             for number, unit in enumerate(self.cut.units)
             if any(part in parts for part in holders(unit, seat.parts))
         )
+
+    def _for_nobody_else(self, seat: Seat) -> list[int]:
+        """Units of which only we need the gradient. On a GPU it would take memory a second time."""
+        if self.clip_norm is not None or seat.copies > 1 or self.holdings.device.type != "cpu":
+            return []
+        streamed = {unit for unit, _, _ in self._streams}
+        return [
+            unit for unit in self._own if unit not in streamed and len(holders(self.cut.units[unit], seat.parts)) == 1
+        ]
 
     def sums_of(self, seat: Seat) -> list[tuple[int, ...]]:
         """Over whom this seat will add, in an order in which nobody waits for ever: for a mesh that forms ahead."""

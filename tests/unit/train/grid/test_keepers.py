@@ -26,16 +26,17 @@ class Died(BaseException):
 
 
 class Worker:
-    def __init__(self, name, dies_at=None):
-        self.name, self._dies_at = name, dies_at
+    def __init__(self, name, dies_at=None, clip=CLIP, fate=Died):
+        self.name, self._dies_at, self._fate = name, dies_at, fate
         self.model = a_net()
         self.cut = Cut(self.model, "blocks")
         self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
-        self.member = Member(self.model, self.cut, adam(self.model), seed=SEED, clip_norm=CLIP, point=self._at)
+        self.member = Member(self.model, self.cut, adam(self.model), seed=SEED, clip_norm=clip, point=self._at)
 
     def _at(self, point):
         if (point, self.member.applied) == self._dies_at:
-            raise Died
+            self._dies_at = None
+            raise self._fate("pretended")
 
     def live(self, mesh, seat):
         try:
@@ -105,6 +106,19 @@ def test_one_that_only_keeps_takes_the_place_of_the_dead_and_nothing_moves():
     assert set(generation(threads, seats, ((), (), ())).values()) == {"done"}
     assert_as_plain(seats)
     assert before == {unit: arena.memory.data_ptr() for unit, arena in hot.member.holdings.arenas.items()}
+
+
+def test_what_was_added_up_in_a_step_that_broke_is_in_no_later_one_where_nothing_is_clipped():
+    """Gradients of one copy are nobody else's, and lie elsewhere."""
+    threads, nothing = Threads(), ((), (), ())
+    workers = [Worker(f"w{at}", ("backward 1", 2) if at == 1 else None, None, Broken) for at in range(3)]
+    assert generation(threads, workers, nothing)["w1"] == "Broken"
+    assert set(generation(threads, workers, nothing).values()) == {"done"}
+    alone = Worker("alone", clip=None)
+    assert generation(threads, [alone], ((),), Grid(1, 1)) == {"alone": "done"}
+    truth = alone.weights()
+    for worker in workers:
+        assert all(torch.equal(found, truth[name]) for name, found in worker.weights().items())
 
 
 def test_a_part_and_its_keeper_that_die_together_are_lost():
