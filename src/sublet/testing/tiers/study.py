@@ -272,6 +272,8 @@ def _notes() -> list[str]:
     return [
         f"load {load:.1f} on {cores} cores: where it is above them, checks may be missed for what others do",
         "node and anchor are folders of one disk, with nothing between them but digests: a network would add its own",
+        "writes and resumes are foretold by a line through two smaller states of this run",
+        "what agents carry to the controller over a network is in no row",
         "the bucket is moto's S3 over HTTP on this machine, in a process that needs a core of its own",
         "losses come every few seconds here, so that some happen within a minute: real ones are rarer",
         "with a single anchor the same happens as with tiering, and only the rent is another: it is one run",
