@@ -8,7 +8,7 @@ so that its node is not given back before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sublet.runtime.agent.folders import MOST_FILES
 from sublet.runtime.agent.machine import Machine
@@ -22,7 +22,7 @@ __all__ = ["Carrying"]
 
 AGAIN_S = 10.0  # without a word about what was offered: offer it again
 TELL_S = 5.0  # that a worker which has ended is held, so that nobody waits for it in vain
-STALLED_S = 60.0  # without a part that was asked for, while a worker is held: it is given up
+STALLED_S = 60.0  # without a part that is asked for and was not sent before, while a worker is held: it is given up
 HURRY_S = 10.0  # for what is left, when a held worker is to be gone at once
 MOST_TRIES = 5  # at one checkpoint that changes while it is read, before that is told
 ORDERLY = frozenset({0, EXIT_LEFT, -15})  # ends of workers that may have saved a last time
@@ -39,7 +39,8 @@ class _Job:
     offered_s: float | None = None  # when it was last; None = it is still being read
     urgent: bool = False  # its last worker here has ended, or its node will be taken
     tries: int = 0  # at what is being carried
-    moved_s: float = 0.0  # when something of it last went
+    moved_s: float = 0.0  # when something of it last went ...
+    sent: set[str] = field(default_factory=set)  # ... on this line: who wants the same again and again keeps nothing
 
 
 @dataclass(slots=True)
@@ -100,6 +101,7 @@ class Carrying:
     def line_is_new(self) -> None:
         """What was said on the old one may not have arrived."""
         for job in self._jobs.values():
+            job.sent.clear()
             if job.offered_s is not None:
                 self._offer(job)
 
@@ -108,7 +110,8 @@ class Carrying:
         for job in self._jobs.values():
             if job.snapshot is not None and job.snapshot.has(digest):
                 if (data := job.snapshot.part(digest, sure=sure)) is not None:
-                    job.moved_s = self._machine.wall.monotonic()
+                    job.moved_s = job.moved_s if digest in job.sent else self._machine.wall.monotonic()
+                    job.sent.add(digest)
                     break
                 self._drop(job)
         self._say(Part(digest=digest, data=data or b""))
@@ -230,4 +233,5 @@ class Carrying:
 
     def _drop(self, job: _Job) -> None:
         job.snapshot, job.offered_s = None, None
+        job.sent.clear()
         job.finder.touch()

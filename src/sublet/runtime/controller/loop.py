@@ -164,7 +164,7 @@ class Controller:
             wall=clock.wall,
             terms=table.checkpoint_terms,
             saved=self.router.note_carried,
-            alarm=lambda job_id, text: self.alarms.sound(AlarmKind.CHECKPOINT, text, job_id=job_id),
+            alarm=lambda job_id, text: self.alarms.sound(AlarmKind.CHECKPOINT, text, job_id=job_id, reason=text),
             insist=store.insist,
         )
         self.leases = Leases(

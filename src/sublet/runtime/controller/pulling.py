@@ -2,7 +2,8 @@
 
 A node offers a checkpoint by the name of its manifest; what is lacking of it is asked for, a little at a time, and when
 all of it is here it is committed (`anchor`): that, and not the word of a worker, makes it saved. The controller keeps
-nothing of a pull but the parts: a node offers again what was not answered.
+nothing of a pull but the parts: a node offers again what was not answered. So nothing is answered while the disk is
+full: there may be room a moment later, and until then the node keeps what nobody else has.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sublet.machine.wall import Wall
 from sublet.runtime.controller.anchor import Anchor, Commit
 from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.travel.fetching import Fetch, Fetching
+from sublet.runtime.travel.fetching import GONE, Fetch, Fetching
 from sublet.runtime.travel.manifest import is_below
 from sublet.wire.saves import ANCHOR, Carried, Newest, Offered, Saved, Uncarried, Wants
 from sublet.wire.travel import Lacks, Part
@@ -98,6 +99,7 @@ class Pulling:
             else:
                 self._consider(node_id, self.anchor(job_id), message)
         except (OSError, BadInput) as error:
+            self._pulls.pop(job_id, None)
             self._alarm(job_id, f"its checkpoints at the controller cannot be read or written: {error}")
 
     def take(self, node_id: str, part: Part) -> None:
@@ -107,8 +109,12 @@ class Pulling:
                 try:
                     pull.fetching.take(part)
                     self._proceed(job_id, pull)
-                except (OSError, BadInput) as error:
-                    self._refuse(job_id, pull, f"it cannot be kept: {error}")
+                except OSError as error:
+                    self._pulls.pop(job_id, None)  # and no answer: it is offered again
+                    why = error.strerror or str(error)
+                    self._alarm(job_id, f"what {pull.offer.worker_id} saved cannot be kept here as yet: {why}")
+                except BadInput as error:
+                    self._refuse(pull, f"it cannot be kept: {error}")
 
     def send_parts(self, node_id: str, digests: Iterable[str], doubted: Collection[str] = ()) -> list[str]:
         """Send what a node lacks and some job's checkpoints have; the others. The node checks what it gets."""
@@ -149,7 +155,7 @@ class Pulling:
             self._answer(node_id, offer)
         elif offer.size_bytes > MOST_BYTES:
             most = f"at most {MOST_BYTES >> 30} GiB are carried"
-            self._answer(node_id, offer, f"it has {offer.size_bytes >> 30} GiB, and {most}")
+            self._turn_down(node_id, offer, f"it has {offer.size_bytes >> 30} GiB, and {most}")
         elif pull is not None and (pull.node_id, pull.offer.root) == (node_id, offer.root):
             pull.fetching.ask_again()
             self._proceed(job_id, pull)
@@ -164,17 +170,17 @@ class Pulling:
     def _proceed(self, job_id: str, pull: _Pull) -> None:
         fetch, offer, anchor = pull.fetch, pull.offer, self.anchor(job_id)
         if fetch.why_not:
-            self._refuse(job_id, pull, fetch.why_not)
+            self._refuse(pull, fetch.why_not)
             return
         if not fetch.here or fetch.entries is None:
             return
         if not all(is_below(entry.path) for entry in fetch.entries):
-            self._refuse(job_id, pull, "it names files outside of its folder")
+            self._refuse(pull, "it names files outside of its folder")
             return
         newest, terms = anchor.head.newest, self._terms(job_id)
         step = offer.step if offer.step >= 0 else 1 if newest is None else newest.step + 1
         if terms is None or offer.generation < anchor.head.generation:
-            self._refuse(job_id, pull, STALE)
+            self._refuse(pull, STALE)
             return
         size_bytes = sum(entry.size_bytes for entry in fetch.entries)
         commit = Commit(step=step, generation=offer.generation, root=offer.root, size_bytes=size_bytes, done=offer.done)
@@ -196,9 +202,16 @@ class Pulling:
     def _ask(self, node_id: str, lacks: Lacks) -> None:
         self._engine.send(node_id, lacks)
 
-    def _refuse(self, job_id: str, pull: _Pull, why: str) -> None:
-        self._pulls.pop(job_id, None)
-        self._answer(pull.node_id, pull.offer, why)
+    def _refuse(self, pull: _Pull, why: str) -> None:
+        self._pulls.pop(job_of(pull.offer.worker_id), None)
+        self._turn_down(pull.node_id, pull.offer, why)
+
+    def _turn_down(self, node_id: str, offer: Offered, why: str) -> None:
+        """It is not offered again. People are told, unless something newer is there or comes."""
+        if why not in (STALE, GONE):
+            text = f"what {offer.worker_id} saved stays on {node_id}, and is lost with it: {why}"
+            self._alarm(job_of(offer.worker_id), text)
+        self._answer(node_id, offer, why)
 
     def _answer(self, node_id: str, offer: Offered, why: str = "") -> None:
         self._engine.send(node_id, Carried(worker_id=offer.worker_id, root=offer.root, why=why))

@@ -91,7 +91,11 @@ class Content:
         """All that is here is here for good."""
         if self._drafts:
             drafts, self._drafts = self._drafts, {}
-            self._files.settle(self.folder, {f"{digest}{DRAFT}": digest for digest in drafts})
+            try:
+                self._files.settle(self.folder, {f"{digest}{DRAFT}": digest for digest in drafts})
+            except OSError:
+                self._disown(drafts)
+                raise
 
     def keep_only(self, digests: Iterable[str]) -> None:
         """Remove all others."""
@@ -128,7 +132,11 @@ class Content:
         else:
             self._tidy()
             self._drafts[digest] = len(packed)
-            self._files.write(self._path(digest), packed, durable=False)
+            try:
+                self._files.write(self._path(digest), packed, durable=False)
+            except OSError:
+                del self._drafts[digest]
+                raise
         known.add(digest)
         if self._keep is Keep.RAW and sum(self._drafts.values()) >= MOST_DRAFTS:
             self.settle()
@@ -139,6 +147,13 @@ class Content:
         for name in left:
             with contextlib.suppress(OSError):
                 self._files.remove(self.folder / name)
+
+    def _disown(self, digests: Iterable[str]) -> None:
+        """A disk would not have them for good, and nobody knows which it has: none of them is here."""
+        for digest in digests:
+            self._remove(digest)
+            with contextlib.suppress(OSError):
+                self._files.remove(self.folder / f"{digest}{DRAFT}")
 
     def _remove(self, digest: str) -> None:
         self._known().discard(digest)

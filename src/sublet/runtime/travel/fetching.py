@@ -10,11 +10,12 @@ from sublet.runtime.travel.content import PART_BYTES, Content
 from sublet.runtime.travel.manifest import Entry, entries_from, names_in
 from sublet.wire.travel import Lacks, Part
 
-__all__ = ["Fetch", "Fetching"]
+__all__ = ["GONE", "Fetch", "Fetching"]
 
 MOST_BYTES = 256 << 10  # asked for and not here yet: by so much, unpacked, an order may be late behind them
 MOST_PARTS = 64  # ... of them, where files are small
 AGAIN_S = 10.0  # without one of them: ask again
+GONE = "its files are no longer there"
 MOST_DAMAGED = 5  # that are not what their names say, before a fetch is given up
 
 
@@ -110,7 +111,7 @@ class Fetching:
             return  # it was asked for twice
         if not part.data:
             for fetch in waiting:
-                fetch.give_up("its files are no longer there")
+                fetch.give_up(GONE)
         elif self._content.take(part.digest, part.data):
             self.came += 1
             self._doubted.discard(part.digest)
