@@ -1,4 +1,7 @@
-"""Which files of a folder travel: all that .gitignore and .subletignore do not leave out, as git reads such files."""
+"""Which files of a folder travel: all that .gitignore and .subletignore do not leave out, as git reads such files.
+
+Keys do not: where one would, all is refused (`keys`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import BadInput, MissingExtra
+from sublet.runtime.travel.keys import refuse_home, refuse_keys
 
 __all__ = ["IGNORE_FILES", "travelling_files"]
 
@@ -23,9 +27,10 @@ def travelling_files(
 
     With `whole`, nothing is left out: somebody has named this very folder.
 
-    BadInput for a link that leads out of the folder, or nowhere, and for what cannot be read.
+    BadInput for a link that leads out of the folder, or nowhere, for what cannot be read, and for keys.
     """
     root = folder.resolve()
+    refuse_home(root, decided=not whole and (root / IGNORE_FILES[-1]).is_file())
     yield from _below(root, root, None if whole else (), (root,), {path.resolve() for path in besides})
 
 
@@ -38,10 +43,10 @@ def _below(
         found = sorted(folder.iterdir())
     except OSError as error:
         raise BadInput(folder, f"cannot be read ({error.strerror}); {OWN_WORDS}") from None
-    for path in found:
-        is_folder = path.is_dir()
-        if path.resolve() in besides or _is_ignored(path, rules, is_folder=is_folder):
-            continue
+    kinds = {path: path.is_dir() for path in found if path.resolve() not in besides}
+    kinds = {path: is_folder for path, is_folder in kinds.items() if not _is_ignored(path, rules, is_folder=is_folder)}
+    refuse_keys(folder, kinds)
+    for path, is_folder in kinds.items():
         target = _inside(root, path) if path.is_symlink() else path
         if is_folder:
             if target.resolve() in above:

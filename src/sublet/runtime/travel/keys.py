@@ -1,0 +1,37 @@
+"""What never travels with a folder, wherever it lies in it: the keys of its owner, and those of a controller.
+
+A job file that lies in somebody's home would send all of that home to every node. Whoever wants one of these on a node
+names it: a file or folder in `file_mounts` is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from sublet.errors import BadInput
+
+__all__ = ["refuse_home", "refuse_keys"]
+
+KEYS = frozenset({".ssh", ".aws", ".gnupg", ".netrc", ".azure", ".kube", ".git-credentials", ".pgpass", ".pypirc"})
+KEYS_IN = frozenset({(".config", "gcloud"), (".config", "gh"), (".config", "rclone"), (".docker", "config.json")})
+STATE = frozenset({"log.sqlite", "identity"})  # what a state directory has: the second is its authority's key
+HINT = "leave it out by .subletignore; a job that needs a key has 'secrets', or 'file_mounts' that name it"
+
+
+def refuse_home(folder: Path, *, decided: bool) -> None:
+    """BadInput for the home of whoever runs this, and for what it is in, unless somebody has `decided` what goes."""
+    if not decided and Path.home().resolve().is_relative_to(folder):
+        hint = (
+            f"put the job's files into a folder of their own and name it in 'workdir', or write {folder}/.subletignore"
+        )
+        raise BadInput(folder, "has your home in it, and all of that would be sent to nodes", hint=hint)
+
+
+def refuse_keys(folder: Path, found: Collection[Path]) -> None:
+    """BadInput if one of those that would travel from this folder has keys."""
+    for path in found:
+        if path.name in KEYS or (folder.name, path.name) in KEYS_IN:
+            raise BadInput(path, "is never sent: it has keys of yours", hint=HINT)
+    if {path.name for path in found} >= STATE:
+        raise BadInput(folder, "is never sent: it is a state directory, with the keys of its controller", hint=HINT)
