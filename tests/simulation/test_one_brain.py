@@ -37,7 +37,7 @@ from sublet.testing.values import a_job, an_offer
 
 LIVE = {
     "width, kind and market of many jobs": "yes",
-    "copies x stages of one job on spot": "no: no trainer of ours is cut into stages",
+    "copies x stages of one job on spot": "yes, as far as the controller: workers are told their places in a grid",
     "machines for one job, some of them on demand": "yes: the kernel places by market in both worlds",
     "batch of many jobs": "yes: the batch of a shape goes to the workers with the order; a live job has no model of it",
     "phases of a job": "no: what a live job has learned of its speed is one phase",

@@ -77,7 +77,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "min_workers": record.spec.min_workers,
         "max_workers": record.spec.max_workers,
         "on_node_loss": str(record.spec.on_node_loss),
-        "shape": "" if state is None or state.shape is None else str(state.shape),
+        "shape": "" if state is None or state.shape is None else _shape_shown(record, state.shape),
         "node_ids": [node_id for node_id, _ in kernel.tenancy.placement.get(record.id, ())],
         "generation": 0 if state is None else state.generation,
         "step": group.step,
@@ -111,6 +111,14 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "warnings": _warnings(record, state),
         "notes": list(record.spec.notes),
     }
+
+
+def _shape_shown(record: JobRecord, shape: Shape) -> str:
+    """With the grid that its workers sit in, where the plan left that to the job, and what is spare."""
+    formed = record.group.places.formed if record.spec.cut else None
+    if shape.grid is None and formed is not None and formed.gpus <= shape.gpus:
+        shape = replace(shape, grid=formed)
+    return f"{shape}, {shape.spares} spare" if shape.spares else str(shape)
 
 
 def _warnings(record: JobRecord, state: JobState | None) -> list[str]:

@@ -104,7 +104,7 @@ class JobView(BillView):
     min_workers: int
     max_workers: int
     on_node_loss: str  # continue, replace, restart or fail
-    shape: str  # "2 x cpu-spot": workers and pool; "" without any
+    shape: str  # "2 x cpu-spot", or "7 x T4x1, 2 x 3, 1 spare": workers, pool, copies and parts; "" without any
     node_ids: list[str]
     generation: int
     step: int

@@ -165,6 +165,16 @@ def test_if_a_giver_dies_while_all_meet_they_meet_again_without_it():
     assert told(group).keys() == {*staying, "e"}
 
 
+def test_who_has_not_given_yet_is_called_again_when_another_dies_while_all_meet():
+    group, places = training(Grid(1, 2), "a", "b")
+    group.move(2, on("b", "e", "f"), 0, 3.0, Form(Grid(1, 2)))
+    ready(group, 4.0)
+    assert told(group)["a"] is None
+    newcomer = next(node for node in ("e", "f") if on_node(group, node).place == places["a"])
+    kill(group, newcomer, 5.0)
+    assert told(group)["a"] is None, "nobody else has what it has"
+
+
 @pytest.mark.parametrize("with_node", [True, False])
 def test_the_loss_of_a_spare_changes_nothing(with_node):
     group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
