@@ -29,6 +29,7 @@ def move(
     from sublet.runtime import last_run
     from sublet.runtime.anchor.record import read_record
     from sublet.runtime.settings import default_state_dir
+    from sublet.runtime.stranded import refuse_to_strand
 
     if to not in ("aws", "local"):
         raise InvalidValue("--to", to, "aws or local")
@@ -43,6 +44,7 @@ def move(
         text = "the controller's state is here, and the anchor has ended; 'sublet up --provider NAME' goes on"
     else:
         if read_record(state.path) is None:
+            refuse_to_strand(state.path, before.provider, "aws")  # before anything is stopped, or paid
             try:
                 state.address()
                 controller_process.stop(state)

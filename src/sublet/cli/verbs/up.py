@@ -186,6 +186,7 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
     from sublet.market.traces import load_trace
     from sublet.runtime import last_run
     from sublet.runtime.settings import PRICED_GPU, PRICED_LIKE, Settings, default_state_dir
+    from sublet.runtime.stranded import refuse_to_strand
 
     state = StateDir(default_state_dir())
     if state.path.is_dir():
@@ -205,6 +206,8 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
         _check_policy(settings.policy, hint=kept)  # nobody has typed this name
     changed = [] if before is None else last_run.list_changes(before, settings)
     last_run.refuse_while_rented(state.path, changed)
+    if before is not None:
+        refuse_to_strand(state.path, before.provider, settings.provider)
     # A file that is refused is refused here; the controller could only write it to its log.
     traces = [load_trace(name, polarity=settings.polarity) for name in settings.market]
     if before is not None and chosen.keys() & set(BUDGET):
@@ -246,6 +249,7 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     from sublet.runtime import last_run
     from sublet.runtime.anchor.record import anchored as is_anchored
     from sublet.runtime.settings import Settings, default_state_dir
+    from sublet.runtime.stranded import refuse_to_strand
 
     state = StateDir(default_state_dir())
     state.prepare()
@@ -258,6 +262,7 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     else:
         settings = _named_by_option(partial(replace, before, **chosen))
         last_run.refuse_while_rented(state.path, last_run.list_changes(before, settings))
+        refuse_to_strand(state.path, before.provider, settings.provider)
         if chosen.keys() & set(BUDGET):
             last_run.reset_budget(state.path)
     there = is_anchored(state.path) is not None
