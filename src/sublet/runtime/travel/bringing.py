@@ -1,7 +1,8 @@
 """`python -m sublet.runtime.travel.bringing URI PLACE ...`: what lies in buckets, brought to where a job wants it.
 
 A node runs it before the job's setup, with the job's variables. A file is written beside and renamed when it is whole;
-one that is there with the same length is not fetched again, so that a second try goes on where the first ended.
+one that is there with the length and the time of its object is not fetched again, so that a second try goes on where
+the first ended.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import sys
 from pathlib import Path
 
 from sublet.errors import SubletError
-from sublet.machine.objects import Objects
+from sublet.machine.objects import Found, Objects
 from sublet.machine.remote import open_uri
-from sublet.runtime.travel.mirror import fetch, files_among
+from sublet.runtime.travel.mirror import fetch, files_among, is_at
 
 __all__ = ["bring", "main"]
 
@@ -22,18 +23,18 @@ def bring(uri: str, place: Path) -> int:
     objects = open_uri(uri)
     if found := objects.list():
         files = files_among(found, uri).values()
-        return sum(_fetch(objects, each.key, place / each.key, each.size) for each in files)
+        return sum(_fetch(objects, each.key, place / each.key, each) for each in files)
     above, _, name = uri.rstrip("/").rpartition("/")
     return _fetch(open_uri(above), name, place, None)
 
 
-def _fetch(objects: Objects, key: str, place: Path, size: int | None) -> int:
-    if size is not None and place.is_file() and place.stat().st_size == size:
+def _fetch(objects: Objects, key: str, place: Path, found: Found | None) -> int:
+    if found is not None and is_at(place, found):
         return 0
     try:
-        fetch(objects, key, place)
+        fetch(objects, key, place, changed_s=None if found is None else found.changed_s)
     except FileNotFoundError:
-        if size != 0:
+        if found is None or found.size:
             raise
         place.mkdir(parents=True, exist_ok=True)  # an empty folder of S3's console: `key/`, listed as `key`
         return 0

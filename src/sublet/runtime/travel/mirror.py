@@ -23,7 +23,7 @@ from typing import IO, Any, Final, NamedTuple
 from sublet.machine.objects import FileObjects, Found, Objects, StoreFailed
 from sublet.runtime.travel.writers import open_for_writing
 
-__all__ = ["Mirror", "NotOurs", "Pushed", "fetch", "files_among"]
+__all__ = ["Mirror", "NotOurs", "Pushed", "fetch", "files_among", "is_at"]
 
 CHUNK_BYTES: Final = 1 << 23
 AT_ONCE: Final = 8  # files, each way
@@ -290,6 +290,14 @@ def fetch(objects: Objects, key: str, place: Path, *, changed_s: float | None = 
     if changed_s is not None:
         os.utime(draft, (changed_s, changed_s))
     draft.replace(place)
+
+
+def is_at(place: Path, found: Found) -> bool:
+    """It was fetched to there, and neither it nor the object has changed since."""
+    if not place.is_file():
+        return False
+    shape = _shape_of(place.stat())
+    return shape.size == found.size and not _differ(found, shape)
 
 
 def _shape_of(facts: os.stat_result) -> Shape:

@@ -27,6 +27,7 @@ class Objects:
     """Those of a bucket under a prefix; it counts what is read, and may end in the middle of it."""
 
     MARKS = ()  # empty folders, as some tools make them
+    WRITTEN_S = 0.0
 
     def __init__(self, uri, opened, cut):
         self.uri, self._opened, self._cut = uri, opened, cut
@@ -36,7 +37,7 @@ class Objects:
 
     def list(self, prefix=""):
         marks = [Found(key, 0, 0.0) for key in self.MARKS]
-        return [*marks, *(Found(key, len(data), 0.0) for key, data in sorted(self._found.items()))]
+        return [*marks, *(Found(key, len(data), self.WRITTEN_S) for key, data in sorted(self._found.items()))]
 
     def open(self, key):
         if key in self.MARKS:
@@ -94,6 +95,18 @@ def test_what_is_a_file_and_a_folder_at_once_is_told(bucket, tmp_path, monkeypat
     told = capsys.readouterr().err
     assert "'in' is a file and a folder there" in told
     assert "next: rename one of them" in told
+
+
+def test_an_object_that_was_replaced_by_one_of_the_same_length_is_fetched_again(bucket, tmp_path, monkeypatch):
+    words = ["s3://bucket/corpus", str(tmp_path / "data")]
+    assert bringing.main(words) == 0
+    monkeypatch.setitem(BUCKET, "corpus/a.txt", b"new")
+    for written_s in (1700000000.25, 1600000000.0):  # also by one that is older
+        bucket.opened.clear()
+        monkeypatch.setattr(Objects, "WRITTEN_S", written_s)
+        assert bringing.main(words) == bringing.main(words) == 0
+        assert bucket.opened == ["a.txt", "in/b.txt"]
+    assert (tmp_path / "data" / "a.txt").read_bytes() == b"new"
 
 
 def test_what_comes_by_half_is_not_there_and_what_is_nowhere_is_told(bucket, tmp_path, capsys):
