@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from obstore.store import MemoryStore
 from sublet.cli.work import copying
 from sublet.machine.files import FILES
 from sublet.machine.remote import RemoteObjects
+from sublet.runtime.agent.disk import DISK
+from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.controller.anchor import Anchor, Commit
-from sublet.runtime.controller.bucket_copies import CARRIED
+from sublet.runtime.controller.bucket_copies import CARRIED, has_checkpoints
 from sublet.runtime.travel.packing import pack
 from sublet.train.checkpoint.bucket import Bucket
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
+from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.store import open_store
 
 URI = "s3://bucket/job"
@@ -96,3 +100,24 @@ def test_what_goes_wrong_is_said_and_ends_with_1(tmp_path, capsys):
     (tmp_path / "HEAD").write_text("not json")
     assert copying.main(f"{CARRIED}{tmp_path}", URI, "3") == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["", CARRIED])
+def test_a_bring_that_was_cut_short_left_nothing_to_go_on_from(tmp_path, capsys, monkeypatch, way):
+    save(tmp_path / "before", 40)
+    told(capsys, str(tmp_path / "before"), URI, "3")
+    place = tmp_path / "here"
+
+    def killed(*_, **__):
+        raise SystemExit(9)
+
+    assert not has_checkpoints(f"{way}{place}", DISK)
+    with monkeypatch.context() as patch:  # after all bytes have come, and before they count
+        patch.setattr(Directory, "commit", killed) if not way else patch.setattr(Anchor, "commit", killed)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(SystemExit):
+            copying.main(URI, f"{way}{place}", "3")
+    assert holds_files(str(place), DISK)
+    assert not has_checkpoints(f"{way}{place}", DISK)
+    assert told(capsys, URI, f"{way}{place}", "3")["step"] == 40
+    assert has_checkpoints(f"{way}{place}", DISK)

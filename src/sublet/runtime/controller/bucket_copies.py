@@ -6,31 +6,47 @@ A job that is new here, and whose bucket has checkpoints, is held until they are
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Protocol
 
 from sublet.errors import SubletError
+from sublet.runtime.agent.disk import Disk
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.travel.access import CLOUDS, access_elsewhere, access_of
 from sublet.wire.saves import ANCHOR, BUCKET, Saved
 
-__all__ = ["CARRIED", "BucketCopies", "Copied", "CopyFailed", "Copying", "copy_in_process"]
+__all__ = ["CARRIED", "BucketCopies", "Copied", "CopyFailed", "Copying", "copy_in_process", "has_checkpoints"]
 
 CARRIED = "carried:"  # before the path of what agents carried here, which is no directory of workers
 AGAIN_S = 30.0  # wall, after one that failed; doubled each time up to
 LONGEST_AGAIN_S = 1800.0
 LIMIT_S = 6 * 3600.0  # a copy that takes longer is dead
+# What is no checkpoint yet, in what agents carried here (without HEAD, parts are none) and in a directory of workers.
+OF_CARRIED, OF_DIRECTORY = ("brought", "parts"), ("LOCK", "fence", "staging")
 NO_KEYS = (
     "it is at an address of the job's own, where no keys of the controller's are sent: give AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY as secrets of the job"
 )
+
+
+def has_checkpoints(place: str, disk: Disk) -> bool:
+    """Whether a job finds something to go on from; what a copy to here that was cut short has left is nothing."""
+    folder = place.removeprefix(CARRIED)
+    left = OF_CARRIED if place.startswith(CARRIED) else OF_DIRECTORY
+    for path in disk.below(folder):
+        with contextlib.suppress(OSError):  # it has gone
+            if PurePath(path).relative_to(folder).parts[0] not in left and disk.facts(path, follow=False).size_bytes:
+                return True
+    return False
 
 
 class CopyFailed(SubletError):

@@ -14,7 +14,7 @@ from sublet.machine.remote import is_remote
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.bucket_copies import CARRIED
+from sublet.runtime.controller.bucket_copies import CARRIED, has_checkpoints
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.intervals import Every, Losses, Pace, intervals, losses_of
 from sublet.runtime.controller.logs import JobLogs
@@ -100,7 +100,7 @@ class RecordFactory:
     def hold_without_checkpoints(self, record: JobRecord) -> None:
         """Of one that has them copied to a bucket: if there are none here, they may be there."""
         may = record.spec.checkpoint_copy and not record.outcome and not record.paused
-        if may and not holds_files(self.place(record).removeprefix(CARRIED), self._disk):
+        if may and not has_checkpoints(self.place(record), self._disk):
             record.paused = Hold.COPY
 
     def bare_record(self, job_id: str, spec: JobSpec) -> JobRecord:
