@@ -6,9 +6,9 @@ import pytest
 
 from sublet.machine.wall import WALL
 from sublet.runtime.anchor.instance import launch_request
-from sublet.runtime.anchor.life import server_of
 from sublet.runtime.anchor.record import AnchorRecord, keep, read_record
 from sublet.runtime.home import home_of
+from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.config import read_config
 from tests.rigs.moto_cloud import ACCOUNT, IMAGE, REGION, account, forget_all, instances, moto
 from tests.rigs.sizes import only_in_full

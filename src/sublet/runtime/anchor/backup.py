@@ -19,10 +19,15 @@ from sublet.machine.remote import open_uri
 from sublet.runtime.anchor.kept_checkpoints import bring_checkpoints
 from sublet.runtime.anchor.parcel import take_place
 
-__all__ = ["Backup", "restore_backup", "restore_from"]
+__all__ = ["Backup", "place_of", "restore_backup", "restore_from"]
 
 STATE, CONTENT = "state.tar.gz", "content.tar.gz"
 KEPT = ("settings.json", "aws.toml", "identity", "profiles", "aws")  # beside the log
+
+
+def place_of(uri: str, server: str) -> str:
+    """Where the backup of one controller lies: several may name the same bucket, and none has another's state."""
+    return f"{uri.rstrip('/')}/{server}"
 
 
 class Backup:

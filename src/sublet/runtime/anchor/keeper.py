@@ -22,11 +22,12 @@ from typing import Any
 
 from sublet.machine.remote import open_uri
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.anchor.backup import Backup
+from sublet.runtime.anchor.backup import Backup, place_of
 from sublet.runtime.anchor.kept_checkpoints import CheckpointCopies
 from sublet.runtime.anchor.record import FENCED
 from sublet.runtime.anchor.spent import is_spent
 from sublet.runtime.home import home_of
+from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.calls import client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
@@ -67,8 +68,9 @@ def main(words: list[str], wall: Wall = WALL) -> None:
     chores = [Chore(RENEW_S, partial(_renew, client, folder, instance, wall))]
     spent = Chore(SPENT_S, partial(is_spent, folder), due_s=wall.monotonic() + SPENT_S)
     if config.anchor_backup:
-        chores.append(Chore(BACKUP_S, Backup(folder, config.anchor_backup).write))
-        threading.Thread(target=_copy_checkpoints, args=(folder, config.anchor_backup), daemon=True).start()
+        place = place_of(config.anchor_backup, server_of(folder))
+        chores.append(Chore(BACKUP_S, Backup(folder, place).write))
+        threading.Thread(target=_copy_checkpoints, args=(folder, place), daemon=True).start()
     again, short = not (folder / FENCED).exists(), 0
     while again:
         began_s = wall.monotonic()

@@ -14,21 +14,20 @@ from sublet.errors import BadInput, NoController, Refused, SubletError
 from sublet.machine.dice import DICE
 from sublet.machine.wall import WALL
 from sublet.runtime.anchor import instance
-from sublet.runtime.anchor.backup import restore_backup
+from sublet.runtime.anchor.backup import place_of, restore_backup
 from sublet.runtime.anchor.channel import Remote, connected, meet, new_key, ship
 from sublet.runtime.anchor.handover import Situation, Step, next_step
 from sublet.runtime.anchor.parcel import ARRIVING, pack_state, staged, unpack_state
 from sublet.runtime.anchor.record import AnchorRecord, Home, forget, keep, read_record
 from sublet.runtime.home import home_of
-from sublet.runtime.providers.aws.build import server_id_from
+from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.calls import Calls, client_maker, while_it_opens
 from sublet.runtime.providers.aws.config import AwsConfig, config_path, read_config
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.settings import Settings, settings_to_json
-from sublet.runtime.store import Store
 from sublet.runtime.travel.own_code import whole_code
 
-__all__ = ["Anchor", "server_of"]
+__all__ = ["Anchor"]
 
 DESK = "sublet.runtime.anchor.desk"
 MEET_S, LOOK_S = 600.0, 1.0  # an image boots, and may install something
@@ -89,7 +88,8 @@ class Anchor:
         return None
 
     async def _restore(self) -> None:
-        for said in await asyncio.to_thread(restore_backup, self.config.anchor_backup, self.state_dir, OURS):
+        place = place_of(self.config.anchor_backup, self._server)
+        for said in await asyncio.to_thread(restore_backup, place, self.state_dir, OURS):
             self.tell(said)
 
     async def _rented(self, record: AnchorRecord | None, kind: str) -> AnchorRecord:
@@ -312,15 +312,6 @@ def _situation(
         fresh_here=fresh_here,
         fresh_there=fresh_there,
     )
-
-
-def server_of(state_dir: Path) -> str:
-    """Whose instances those of this directory are."""
-    store = Store(state_dir / "log.sqlite")
-    try:
-        return server_id_from(store)
-    finally:
-        store.close()
 
 
 def _no_credentials() -> SubletError:

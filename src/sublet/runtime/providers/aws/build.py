@@ -27,7 +27,7 @@ from sublet.runtime.providers.setup import ProviderSetup, require_engine
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["RATES", "build", "server_id_from"]
+__all__ = ["RATES", "build", "server_id_from", "server_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -86,3 +86,12 @@ def server_id_from(store: Store, dice: Dice = DICE) -> str:
         known = dice.token(8)
         store.put(MetaKey.SERVER_ID, known)
     return known
+
+
+def server_of(state_dir: Path) -> str:
+    """Whose instances those of this directory are."""
+    store = Store(state_dir / "log.sqlite")
+    try:
+        return server_id_from(store)
+    finally:
+        store.close()
