@@ -15,6 +15,7 @@ __all__ = [
     "ANCHOR",
     "BUCKET",
     "DISK",
+    "HURRY_S",
     "Brought",
     "Carried",
     "Damaged",
@@ -26,6 +27,7 @@ __all__ = [
     "Wants",
 ]
 
+HURRY_S = 10.0  # wall: so long the end of a worker that is to be gone at once waits for what it saved
 DISK = "disk"  # of the node: goes with it
 ANCHOR = "anchor"  # where the controller is, or a directory that it and the nodes see
 BUCKET = "bucket"

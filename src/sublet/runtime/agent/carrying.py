@@ -15,7 +15,7 @@ from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.snapshots import Finder, Found, Snapshot, Spoiled
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import WorkerDown
-from sublet.wire.saves import Carried, Offered, Uncarried
+from sublet.wire.saves import HURRY_S, Carried, Offered, Uncarried
 from sublet.wire.travel import Lacks, Part, Preparing
 
 __all__ = ["Carrying"]
@@ -23,7 +23,6 @@ __all__ = ["Carrying"]
 AGAIN_S = 10.0  # without a word about what was offered: offer it again
 TELL_S = 5.0  # that a worker which has ended is held, so that nobody waits for it in vain
 STALLED_S = 60.0  # without a part that is asked for and was not sent before, while a worker is held: it is given up
-HURRY_S = 10.0  # for what is left, when a held worker is to be gone at once
 MOST_TRIES = 5  # at one checkpoint that changes while it is read, before that is told
 ORDERLY = frozenset({0, EXIT_LEFT, -15})  # ends of workers that may have saved a last time
 

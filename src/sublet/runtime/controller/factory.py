@@ -97,6 +97,10 @@ class RecordFactory:
             return f"{CARRIED}{self._state_dir / 'checkpoints' / record.id}"
         return record.spec.checkpoint_dir or str(self._state_dir / "jobs" / record.id / "checkpoints")
 
+    def carry_s(self, spec: JobSpec) -> float:
+        """For so long the end of its workers may be held, in a hurry, while what they saved is carried."""
+        return saves.HURRY_S if self._carries(spec) else 0.0
+
     def hold_without_checkpoints(self, record: JobRecord) -> None:
         """Of one that has them copied to a bucket: if there are none here, they may be there."""
         may = record.spec.checkpoint_copy and not record.outcome and not record.paused

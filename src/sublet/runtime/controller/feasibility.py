@@ -103,7 +103,7 @@ class Feasibility:
         """What the cheapest start costs at least: the shortest bill of its nodes, or to boot, save and leave."""
 
         def usd(way: _Way) -> float:
-            offer, stop_s = way.cheapest, STOP_S * self._clock.speedup
+            offer, stop_s = way.cheapest, (STOP_S + self._factory.carry_s(spec)) * self._clock.speedup
             seconds = max(offer.minimum_billing_s, offer.billed_by_s, offer.boot_s + stop_s)
             return way.share * way.price.over(microseconds(seconds)).usd
 

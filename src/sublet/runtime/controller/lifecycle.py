@@ -219,10 +219,11 @@ class Lifecycle:
             self.relearn(record)
         if not (state.gpus or state.shape):
             return False
-        burn, speedup = self._bill.burn_usd_per_h(record.id), self._clock.speedup
+        usd_per_s = self._bill.burn_usd_per_h(record.id) * self._clock.speedup / 3600.0
+        carry_s = self._factory.carry_s(record.spec)
         if record.paused:
-            return spent + burn * LAST_S * speedup / 3600.0 >= purse  # it did not get away in time
-        if spent + burn * (STOP_S + record.write_s) * speedup / 3600.0 >= purse:
+            return spent + usd_per_s * (LAST_S + carry_s) >= purse  # it did not get away in time
+        if spent + usd_per_s * (STOP_S + record.write_s + carry_s) >= purse:
             kept = f"USD {max(0.0, purse - spent):.4f} are kept back for stopping"
             text = f"has spent USD {spent:.4f} of its budget of USD {purse:g}, {kept}; it can be resumed with more"
             self._inbox.note(HistoryRow(kind="Budget", job_id=record.id, text=text))
