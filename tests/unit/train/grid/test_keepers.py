@@ -121,6 +121,19 @@ def test_what_was_added_up_in_a_step_that_broke_is_in_no_later_one_where_nothing
         assert all(torch.equal(found, truth[name]) for name, found in worker.weights().items())
 
 
+def test_gradients_are_where_sums_look_for_them_once_there_is_another_copy():
+    """Nothing is ever so long that it is clipped in the other training."""
+    found = []
+    for limit in (None, 1e9):
+        threads, workers = Threads(), [Worker(f"w{at}", ("before sum", 2), limit, Broken) for at in range(2)]
+        assert generation(threads, workers[:1], ((),), Grid(1, 1)) == {"w0": "Broken"}
+        workers[1] = Worker("w1", clip=limit)
+        assert set(generation(threads, workers, ((), ()), Grid(2, 1)).values()) == {"done"}
+        found += [worker.weights() for worker in workers]
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], weight) for name, weight in other.items())
+
+
 def test_a_part_and_its_keeper_that_die_together_are_lost():
     threads = Threads()
     workers = [Worker("w0"), Worker("w1", ("pending", 2)), Worker("w2", ("pending", 2))]
