@@ -25,8 +25,8 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/conformance/": 3,
     "tests/conformance/test_forecasters.py": 4,
     "tests/conformance/test_live.py": 0,  # `make policies-live`
-    "tests/conformance/test_policies.py": 4,
-    "tests/e2e/": 3,
+    "tests/conformance/test_policies.py": 6,
+    "tests/e2e/": 4,
     "tests/e2e/test_advise.py": 4,
     "tests/e2e/test_anchor.py": 0,  # one test of half a minute
     "tests/e2e/test_average.py": 4,
@@ -36,20 +36,21 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/e2e/test_grid_processes.py": 4,
     "tests/e2e/test_live_kills.py": 4,
     "tests/e2e/test_spot.py": 4,
-    "tests/faults/": 3,
-    "tests/scenarios/": 4,
-    "tests/simulation/": 4,
+    "tests/faults/": 4,
+    "tests/faults/test_seeds.py": 1,  # 150 lives, as the docs say
+    "tests/scenarios/": 6,
+    "tests/simulation/": 6,
     "tests/unit/advise/": 3,
+    "tests/unit/cli/": 2,
     "tests/unit/market/forecast/": 3,
     "tests/unit/perf/preemption/": 2,
-    "tests/unit/runtime/anchor/": 2,
-    "tests/unit/runtime/providers/": 2,
+    "tests/unit/runtime/": 2,
     "tests/unit/runtime/providers/aws/": 3,
+    "tests/unit/sim/": 2,
     "tests/unit/sim/test_workload_catalog.py": 4,
     "tests/unit/studies/": 2,
-    "tests/unit/train/grid/": 2,
+    "tests/unit/train/": 2,
     "tests/unit/train/test_checkpoint_kills.py": 3,
-    "tests/unit/train/test_epochs.py": 2,
 }
 PART = 0.25  # of the examples of a property
 only_in_full = pytest.mark.skipif(not FULL, reason="takes long: `make test SIZE=full`")
