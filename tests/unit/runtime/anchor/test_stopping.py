@@ -108,7 +108,9 @@ def test_a_start_that_failed_and_has_nobody_to_ask_stops_it_at_once(tmp_path, mo
 
 @pytest.mark.parametrize(("word", "ends"), [("sublet.api.main", True), ("another", False)])
 def test_the_signal_goes_to_the_controller_and_to_nobody_who_has_its_number_by_now(tmp_path, word, ends):
-    with subprocess.Popen([sys.executable, "-c", "input()", word], stdin=subprocess.PIPE) as process:
+    argv = [sys.executable, "-c", "print(flush=True); input()", word]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # before it runs, the system may not show its command line
         (tmp_path / "controller.json").write_text(json.dumps({"pid": process.pid}))
         desk.main(["stop", str(tmp_path)])
         process.stdin.close()
