@@ -24,7 +24,7 @@ from sublet.testing.box.hypervisor import Box
 from sublet.testing.box.image import Image
 from sublet.testing.box.renting import IMAGE, KIND, write_config
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("leftovers")]
 
 PATIENCE_S = 120.0
 STEPS = 400

@@ -24,6 +24,7 @@ from tests.rigs.ray_cluster import KIND, NODES, RayRig, add_node
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
+pytestmark = pytest.mark.usefixtures("leftovers")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
