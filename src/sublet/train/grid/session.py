@@ -328,6 +328,9 @@ def _check(model: torch.nn.Module, options: Options) -> None:
         raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
     if options.batch_range is not None:
         raise InvalidValue("batch_range", options.batch_range, "none where the model is cut: the batch is fixed")
+    if options.checkpoint_dir is not None:
+        allowed = "none where the model is cut: parts are not saved yet, only kept by one another"
+        raise InvalidValue("checkpoint_dir", str(options.checkpoint_dir), allowed)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InvalidValue("parts", "under torchrun", "under a controller, which seats the workers; or one worker")
     running = [name for name, each in model.named_modules() if getattr(each, "track_running_stats", False)]

@@ -187,6 +187,7 @@ def test_what_a_model_that_is_cut_cannot_do_is_refused_with_the_way_out():
     for more, match in (
         ({"micro_batch": None}, "micro_batch"),
         ({"batch_range": (4, 16)}, "batch_range"),
+        ({"checkpoint_dir": "kept"}, "checkpoint_dir"),
         ({"parts": train.Blocks("layers")}, "blocks"),
     ):
         with pytest.raises(InvalidValue, match=match):
