@@ -27,12 +27,14 @@ __all__ = [
     "look",
     "met_at",
     "rename",
+    "runs",
     "ticks_by_parent",
 ]
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+PF_EXITING = 0x4  # linux/sched.h; set before a process lets go of its files
 KILL_PATIENCE_S = 10.0  # a killed process that is still there is stuck in the kernel (a dead disk)
 LOOK_AGAIN_S = 0.002
 
@@ -44,6 +46,7 @@ class Process(NamedTuple):
     parent: int
     session: int
     start: int  # clock ticks after boot
+    ending: bool = False  # killed, or left: its files are let go of, and it is not a zombie yet
 
 
 def look(pid: int) -> Process | None:
@@ -56,7 +59,7 @@ def look(pid: int) -> Process | None:
     fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything
     if fields[0] in (b"Z", b"X"):
         return None
-    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]))
+    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), bool(int(fields[6]) & PF_EXITING))
 
 
 def ticks_by_parent() -> dict[int, list[tuple[int, int]]]:
@@ -79,6 +82,12 @@ def alive(pid: int, start: int) -> bool:
     """Whether this very process still runs."""
     seen = look(pid)
     return seen is not None and seen.start == start
+
+
+def runs(pid: int, start: int) -> bool:
+    """Whether this very process is there and not on its way out: it still holds the locks that it took."""
+    seen = look(pid)
+    return seen is not None and seen.start == start and not seen.ending
 
 
 def everybody() -> list[Process]:

@@ -40,6 +40,9 @@ class Lives(Protocol):
     def alive(self, pid: int, start: int) -> bool:
         """Whether this very process still runs."""
 
+    def runs(self, pid: int, start: int) -> bool:
+        """Whether it does, and is not on its way out, with its lock let go of."""
+
     def members(self, pid: int, start: int) -> list[processes.Process]:
         """The processes of the node whose agent this is, that still run; the agent first."""
 
@@ -68,6 +71,9 @@ class _MachineLives:
 
     def alive(self, pid: int, start: int) -> bool:
         return processes.alive(pid, start)
+
+    def runs(self, pid: int, start: int) -> bool:
+        return processes.runs(pid, start)
 
     def members(self, pid: int, start: int) -> list[processes.Process]:
         return processes.instance(pid, start)

@@ -24,6 +24,7 @@ from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
 from sublet.machine.files import FILES, Files
 from sublet.market.replay import Fall, MarketChange, ReplayedMarket
 from sublet.runtime.agent.devices import found_devices, least_used
+from sublet.runtime.agent.preload import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.forker import Forker
 from sublet.runtime.providers.local.forking import TemplateForker
@@ -37,8 +38,6 @@ __all__ = ["LocalProvider"]
 
 NOTICE_S = 120.0  # what AWS documents; best effort
 FIRST_LEASE_S = 60.0  # wall seconds that an agent looks for its controller
-# What is not installed is left out. The first optimizer of a script imports torch._dynamo: seconds, unless it is there.
-PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.loop")
 NODE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")  # the names of files are made of it
 
 _log = logging.getLogger(__name__)

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sublet.machine.files import FILES, Files
+from sublet.runtime.agent.disk import DISK
+from sublet.runtime.agent.outside import sweep
 from sublet.runtime.agent.processes import Process
 from sublet.runtime.providers.local.lives import LIVES, Lives
 from sublet.runtime.providers.written import read_written
@@ -52,7 +54,9 @@ class Records:
 
     def remove(self, node_id: str) -> None:
         """It no longer exists; its log stays. What came for jobs goes, and what they printed: secrets among it."""
-        self._files.remove_tree(self.path(node_id, "notice.files"))  # where its agent kept them
+        kept = self.path(node_id, "notice.files")  # by its agent
+        sweep(kept, self._files, DISK)
+        self._files.remove_tree(kept)
         # The record last: as long as it is there, the rest is looked at.
         for kind in ("pem", "notice", "life", "json.new", "json"):
             self._files.remove(self.path(node_id, kind))
@@ -94,5 +98,7 @@ class Records:
 
     def is_anothers(self, record: NodeRecord) -> bool:
         """Whether its agent lives and was started from another directory, of which this one is a copy."""
-        members = self.members(record)
-        return bool(members) and members[0].pid == record.pid and not self.is_held(record.node_id)
+        if record.boot != self.boot or self.is_held(record.node_id):
+            return False
+        # The lock first: an agent that ends lets go of it while it is still listed.
+        return self._lives.runs(record.pid, record.start)
