@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+CONSTRAINTS ?= constraints.txt # the versions that the tests passed with; empty: the newest
 PIP_ARGS ?= -qq --no-compile # modules are compiled when they are first imported: most of them never are
 WARM := torch._dynamo,torch.distributed,torch.utils.data scipy.optimize,matplotlib.pyplot,fastapi,moto.server ray # by one, not by all at once
 TEST_ARGS ?= -n 4 --dist worksteal # for two cores: a test that waits for a process holds none up
@@ -16,11 +17,11 @@ export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of the hundreds of processes of the tests compiles all that it imports
 test: export TEST_SIZE := $(SIZE)
 test: export TEST_SEED := $(SEED)
-test bench scenarios policies-live soak: export OMP_NUM_THREADS := 1
-test bench scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
+test bench adoption scenarios policies-live soak: export OMP_NUM_THREADS := 1
+test bench adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test pytest check bench figures faults scenarios policies-live soak clean help
+.PHONY: setup demo test pytest check bench figures adoption faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -49,6 +50,10 @@ faults: $(READY) ## live SEEDS=100000 lives of controller and agents with faults
 scenarios: $(READY) ## all forty fault scenarios: a table, and out/scenarios.json (ONLY="9 14" for some)
 	$(BIN)/python -m tests.scenarios $(ONLY)
 
+adoption: $(READY) ## scripts as people write them, before and after, under strikes; loops of the guide, resized: some ten minutes
+	$(BIN)/python -m pip install $(PIP_ARGS) $(addprefix -c ,$(CONSTRAINTS)) -e '.[integrations]'
+	TEST_SIZE=full $(BIN)/python -m pytest tests/adoption tests/unit/integrations
+
 policies-live: $(READY) ## six policies with three real jobs each, whose widths and batches change: some five minutes
 	TEST_SIZE=full $(BIN)/python -m pytest tests/conformance/test_live.py
 
@@ -67,7 +72,7 @@ help: ## show this
 
 # The first Python of at least 3.11 among $(PYTHON) and the versioned names makes the environment. An environment that
 # was left half made is made again; a sound one is kept, so that a change of pyproject.toml costs only what changed.
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(CONSTRAINTS)
 	@set -e; \
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  found=; \
@@ -86,6 +91,6 @@ $(READY): pyproject.toml
 	  $$found -m venv --clear .venv; \
 	fi; \
 	echo "Installing Sublet and its development tools into .venv (PyTorch among them: some minutes the first time)"; \
-	$(BIN)/python -m pip install $(PIP_ARGS) -e '.[dev]'; \
+	$(BIN)/python -m pip install $(PIP_ARGS) $(addprefix -c ,$(CONSTRAINTS)) -e '.[dev]'; \
 	for modules in $(WARM); do $(BIN)/python -c "import $$modules" 2>/dev/null || true; done; \
 	touch $@
