@@ -15,7 +15,18 @@ from typing import Protocol, Self
 
 from sublet.errors import SubletError
 
-__all__ = ["Content", "FileObjects", "Found", "ObjectReading", "Objects", "Overtaken", "StoreFailed", "Version"]
+__all__ = [
+    "Content",
+    "FileObjects",
+    "Found",
+    "ObjectReading",
+    "Objects",
+    "Overtaken",
+    "Replaced",
+    "StoreFailed",
+    "Torn",
+    "Version",
+]
 
 Version = Mapping[str, str]  # which write an object is of, in the store's own words
 
@@ -28,12 +39,31 @@ class StoreFailed(SubletError):
         super().__init__(f"the store {uri} did not do it: {why}\n  next: {hint}")
 
 
+class Torn(StoreFailed):
+    """An object became another one while it was read: what came of both is neither. It can be read again."""
+
+    def __init__(self, uri: str, key: str) -> None:
+        self.key = key
+        super().__init__(uri, f"another has written {key} while it was read", hint="read it again when it is written")
+
+
 class Overtaken(SubletError):
     """The condition of a write does not hold: another was quicker."""
 
     def __init__(self, uri: str, key: str) -> None:
         self.uri, self.key = uri, key
         super().__init__(f"another has written {key} in {uri} meanwhile")
+
+
+class Replaced(SubletError):
+    """An object is not what it was when it was listed."""
+
+    def __init__(self, uri: str, key: str, why: str) -> None:
+        self.uri, self.key, self.why = uri, key, why
+        super().__init__(
+            f"{uri}/{key} was replaced, cut short or taken away while it was in use: {why}\n"
+            "  next: put it back as it was; what is to be trained on may not change before training ends"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +92,7 @@ class ObjectReading(Protocol):
         """In bytes."""
 
     def readinto(self, memory: memoryview, /) -> int | None:
-        """Some of what comes next; how many bytes, 0 at its end."""
+        """Some of what comes next; how many bytes, 0 at its end. Torn where it is no longer what was opened."""
 
     def __enter__(self) -> Self: ...
 

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sublet.errors import InvalidValue, MissingExtra
-from sublet.machine.objects import Content, FileObjects, Found, ObjectReading, Overtaken, StoreFailed, Version
+from sublet.machine.objects import Content, FileObjects, Found, ObjectReading, Overtaken, StoreFailed, Torn, Version
 
 __all__ = ["SCHEMES", "RemoteObjects", "check_uri", "is_missing", "is_remote", "open_uri"]
 
@@ -36,6 +36,7 @@ RETRY_S = 30.0  # from a request to its last repetition
 RETRIES = 4
 PART_BYTES = 1 << 24  # of a large object, in one request
 MOST_PARTS = 9_000  # a store takes 10,000
+WEAK = "W/"  # begins a tag that two contents may have, which no condition can name
 AHEAD = 2  # pieces of one object that are asked for before they are read
 LONGEST_WHY = 300
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
@@ -134,11 +135,21 @@ class RemoteObjects:
             found = self._library.get(self._store, key)
             return Content(bytes(found.bytes()), _version(found.meta))
 
-    def open(self, key: str) -> ObjectReading:
-        """In pieces, the next one on its way: however slow the line, no request is for more than one of them."""
+    def read(self, key: str, start: int, stop: int) -> tuple[memoryview, str]:
+        """A range of it, and the tag of the object that it is of."""
         with self._asking(key):
-            size = int(self._library.head(self._store, key)["size"])
-        return _Pieces(lambda start: self._piece(key, start, size), size)
+            found = self._library.get(self._store, key, options={"range": (start, stop)})
+            return memoryview(found.bytes()).cast("B"), str(found.meta.get("e_tag") or "")
+
+    def open(self, key: str) -> ObjectReading:
+        """In pieces, the next one on its way: however slow the line, no request is for more than one of them.
+
+        All are of the object that was there at the first: the store is asked for no other (If-Match).
+        """
+        with self._asking(key):
+            seen = self._library.head(self._store, key)
+        size, tag = int(seen["size"]), str(seen.get("e_tag") or "")
+        return _Pieces(lambda start: self._piece(key, start, size, tag), size)
 
     def list(self, prefix: str = "") -> list[Found]:
         """However many there are."""
@@ -162,9 +173,15 @@ class RemoteObjects:
                 for name in names if len(names) > 1 else ():  # one that is gone may have stopped it
                     self.delete([name])
 
-    def _piece(self, key: str, start: int, size: int) -> memoryview:
-        with self._asking(key):
-            found = self._library.get_range(self._store, key, start=start, end=min(start + PART_BYTES, size))
+    def _piece(self, key: str, start: int, size: int, tag: str) -> memoryview:
+        options: Any = {"range": (start, min(start + PART_BYTES, size))}
+        if tag and not tag.startswith(WEAK):
+            options["if_match"] = tag
+        try:
+            with self._asking(key):
+                found = self._library.get(self._store, key, options=options).bytes()
+        except Overtaken as error:
+            raise Torn(self._uri, key) from error
         return memoryview(found).cast("B")
 
     @contextmanager

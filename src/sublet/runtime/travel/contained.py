@@ -28,6 +28,7 @@ from threading import Event
 from typing import Any, Final
 
 from sublet.runtime.agent.devices import VISIBLE
+from sublet.runtime.agent.homes import SKY_WORKDIR
 from sublet.runtime.agent.processes import alive, die_with_parent
 from sublet.runtime.travel.records import FOLDER, Record, folder, records
 
@@ -96,8 +97,10 @@ def run_words(facts: Facts, image: str, argv: Sequence[str], *, env_file: Path, 
     for path in (facts.cwd, *facts.seen):
         whole = str(Path(path).expanduser())
         words += ["--volume", f"{whole}:{whole}"]
-        if path.startswith("~/") and not whole.startswith("/root/"):
-            words += ["--volume", f"{whole}:/root/{path[2:]}"]
+        if path.startswith("~/") and whole != (inside := f"/root/{path[2:]}"):
+            words += ["--volume", f"{whole}:{inside}"]
+    if facts.cwd != "/":
+        words += ["--volume", f"{facts.cwd}:/root/{SKY_WORKDIR}"]
     words += ["--volume", f"{env_file}:{ENV}:ro", "--workdir", facts.cwd]
     if visible is not None:
         words += ["--gpus", f'"device={visible}"' if visible else "all"]

@@ -14,7 +14,11 @@ from typing import Protocol
 from sublet.errors import BadInput
 from sublet.runtime.travel.content import LARGE_PART_BYTES, PART_BYTES, is_digest
 
-__all__ = ["Entry", "Parts", "entries_from", "in_parts", "is_below", "names_in", "write_manifest"]
+__all__ = ["PLAIN", "RUNS", "Entry", "Parts", "entries_from", "in_parts", "is_below", "names_in", "write_manifest"]
+
+PLAIN, RUNS = 0o644, 0o755  # most files have one of them: they are 0 and 1 in a manifest, as ever
+SHORT = {PLAIN: 0, RUNS: 1}
+LONG = {short: mode for mode, short in SHORT.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +28,7 @@ class Entry:
     path: str
     parts: tuple[str, ...]
     size_bytes: int
-    executable: bool = False
+    mode: int = PLAIN
 
     @property
     def part_bytes(self) -> int:
@@ -51,7 +55,7 @@ def in_parts(data: bytes) -> Iterator[bytes]:
 
 def write_manifest(content: Parts, entries: Iterable[Entry]) -> str:
     """The name of its root. The same files give the same name, in whatever order they were found."""
-    rows = [[e.path, int(e.executable), e.size_bytes, *e.parts] for e in sorted(entries, key=lambda e: e.path)]
+    rows = [[e.path, SHORT.get(e.mode, e.mode), e.size_bytes, *e.parts] for e in sorted(entries, key=lambda e: e.path)]
     text = json.dumps(rows, separators=(",", ":")).encode()
     return content.add("\n".join(content.add(part) for part in in_parts(text)).encode())
 
@@ -69,7 +73,7 @@ def entries_from(text: bytes) -> list[Entry]:
     try:
         rows = json.loads(text)
         entries = [
-            Entry(path=str(path), executable=bool(mode), size_bytes=int(size), parts=tuple(parts))
+            Entry(path=str(path), mode=LONG.get(mode, int(mode)) & RUNS, size_bytes=int(size), parts=tuple(parts))
             for path, mode, size, *parts in rows
         ]
     except (ValueError, TypeError) as error:

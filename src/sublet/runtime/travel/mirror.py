@@ -20,26 +20,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from sublet.machine.objects import FileObjects, Found, Objects, StoreFailed
+from sublet.machine.objects import FileObjects, Found, StoreFailed
+from sublet.runtime.travel.coming import DRAFT, Came, Shape, fetch, shape_of
 from sublet.runtime.travel.writers import open_for_writing
 
-__all__ = ["Mirror", "NotOurs", "Pushed", "fetch", "files_among", "is_at"]
+__all__ = ["Mirror", "NotOurs", "Pushed", "files_among"]
 
-CHUNK_BYTES: Final = 1 << 23
 AT_ONCE: Final = 8  # files, each way
 SAME_NS: Final = 2_000_000  # two times that differ by less went through a float
-DRAFT: Final = ".sublet-part"  # ends the name of a file that is not whole yet
 
 
 class NotOurs(OSError):
     """The folder has files of somebody else."""
-
-
-class Shape(NamedTuple):
-    """What changes when a file is written."""
-
-    size: int
-    written_ns: int
 
 
 @dataclass(slots=True)
@@ -113,17 +105,20 @@ class Mirror:
         with self._alone():
             files = self._begin()
             listed = files_among(self._objects.list(), self._objects.uri)
-            for found in listed.values():
-                self._adopt(found, files)
+            came = Came(self._index.with_suffix(".came"))
+            for key in listed:
+                self._adopt(key, files, came)
             wanted = [found for found in listed.values() if self._is_wanted(found, files.get(found.key))]
             self._make_room(wanted)
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                for found, shape in zip(wanted, pool.map(self._fetch, wanted), strict=True):
-                    files[found.key] = Entry(*shape, found.tag, ours=False)
+                shapes = pool.map(lambda found: self._fetch(found, came), wanted)
+                brought = {found: shape for found, shape in zip(wanted, shapes, strict=True) if shape is not None}
+                files |= {found.key: Entry(*shape, found.tag, ours=False) for found, shape in brought.items()}
             for key in [key for key in files if key not in listed]:
                 self._forget(key, files)
             self._save(files)
-        return len(wanted)
+            came.clear()
+        return len(brought)
 
     def _begin(self) -> dict[str, Entry]:
         """The index; at the first time the folder must have nothing that we could take for the job's."""
@@ -135,11 +130,11 @@ class Mirror:
         self._save({})
         return {}
 
-    def _adopt(self, found: Found, files: dict[str, Entry]) -> None:
-        """A file that was brought by a pull that was ended before it could note it has the time of its object."""
-        shape = self._shape(found.key)
-        if found.key not in files and shape is not None and shape.size == found.size and not _differ(found, shape):
-            files[found.key] = Entry(*shape, found.tag, ours=False)
+    def _adopt(self, key: str, files: dict[str, Entry], came: Came) -> None:
+        """A file that was brought by a pull that was ended before it could write the index."""
+        tag, shape = came.tag_of(key, self._place / key), self._shape(key)
+        if key not in files and shape is not None and tag is not None:
+            files[key] = Entry(*shape, tag, ours=False)
 
     def _is_wanted(self, found: Found, entry: Entry | None) -> bool:
         """The bucket has it, and the folder has not, or has an older one."""
@@ -156,9 +151,17 @@ class Mirror:
             why = f"{needed} bytes are to come, and the disk has {free}"
             raise OSError(errno.ENOSPC, why, str(self._place))
 
-    def _fetch(self, found: Found) -> Shape:
-        fetch(self._objects, found.key, place := self._place / found.key, changed_s=found.changed_s)
-        return _shape_of(place.stat())
+    def _fetch(self, found: Found, came: Came) -> Shape | None:
+        """None for a folder: of one without files S3's console makes an object `key/`, which is listed as `key`."""
+        place = self._place / found.key
+        try:
+            fetch(self._objects, found.key, place, found=found, came=came)
+        except FileNotFoundError:
+            if found.size:
+                raise
+            place.mkdir(parents=True, exist_ok=True)
+            return None
+        return shape_of(place.stat())
 
     def _forget(self, key: str, files: dict[str, Entry]) -> None:
         """The bucket has it no more; what was written here since is another file."""
@@ -238,13 +241,13 @@ class Mirror:
                 with contextlib.suppress(OSError):  # deleted meanwhile
                     facts, key = path.lstat(), path.relative_to(self._place).as_posix()
                     if stat.S_ISREG(facts.st_mode) and not name.endswith(DRAFT):
-                        yield key, _shape_of(facts)
+                        yield key, shape_of(facts)
                     elif stat.S_ISLNK(facts.st_mode):
                         self.told.add(key)
 
     def _shape(self, key: str) -> Shape | None:
         try:
-            return _shape_of((self._place / key).lstat())
+            return shape_of((self._place / key).lstat())
         except OSError:
             return None
 
@@ -275,33 +278,6 @@ class Mirror:
         draft = self._index.with_suffix(".new")
         draft.write_text(text, encoding="utf-8")
         draft.replace(self._index)
-
-
-def fetch(objects: Objects, key: str, place: Path, *, changed_s: float | None = None) -> None:
-    """One object: written beside, and there when it is whole, with the time of the object where that is given."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft, written, memory = place.with_name(place.name + DRAFT), 0, memoryview(bytearray(CHUNK_BYTES))
-    with objects.open(key) as source, draft.open("wb") as file:
-        while count := source.readinto(memory):
-            written += file.write(memory[:count])
-        whole = source.size
-    if written != whole:
-        raise OSError(f"{objects.uri}/{key}: {written} bytes came of {whole}")
-    if changed_s is not None:
-        os.utime(draft, (changed_s, changed_s))
-    draft.replace(place)
-
-
-def is_at(place: Path, found: Found) -> bool:
-    """It was fetched to there, and neither it nor the object has changed since."""
-    if not place.is_file():
-        return False
-    shape = _shape_of(place.stat())
-    return shape.size == found.size and not _differ(found, shape)
-
-
-def _shape_of(facts: os.stat_result) -> Shape:
-    return Shape(facts.st_size, facts.st_mtime_ns)
 
 
 def _differ(found: Found, shape: Shape) -> int:

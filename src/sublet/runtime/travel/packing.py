@@ -6,17 +6,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from sublet.errors import BadInput
+from sublet.machine.remote import is_remote
 from sublet.runtime.travel.content import PART_BYTES, Content
 from sublet.runtime.travel.ignoring import travelling_files
-from sublet.runtime.travel.manifest import Entry, in_parts, write_manifest
+from sublet.runtime.travel.manifest import RUNS, Entry, in_parts, write_manifest
 
-__all__ = ["LARGEST_FILE", "MOST_BYTES", "MOST_FILES", "pack", "pack_texts"]
+__all__ = ["LARGEST_FILE", "MOST_BYTES", "MOST_FILES", "local_among", "pack", "pack_texts", "travelling"]
 
 MOST_FILES = 20_000
 MOST_BYTES = 1 << 30
 LARGEST_FILE = 256 << 20  # a node puts one together at a time, and hears nothing meanwhile
 NAMED = 3  # of the largest, in a refusal
-EXECUTABLE = 0o100
+OWNERS = 0o600  # scripts write into their directory, so its owner may; others may what they may here, and never write
 HINT = "leave out what no node needs by .subletignore, and let the job load large data itself, from where they lie"
 
 
@@ -28,12 +29,23 @@ def pack(content: Content, folder: Path, mounts: Mapping[str, Path], *, besides:
     """
     if not folder.is_dir() and not mounts:
         return ""
+    found = travelling(folder, mounts, besides=besides)
+    return write_manifest(content, [_entry(content, name, path) for name, path in found.items()])
+
+
+def local_among(mounts: Mapping[str, str]) -> dict[str, Path]:
+    """Those that travel with a job's files; the others are brought from buckets, by nodes."""
+    return {there: Path(source) for there, source in mounts.items() if not is_remote(source)}
+
+
+def travelling(folder: Path, mounts: Mapping[str, Path], *, besides: Collection[Path] = ()) -> dict[str, Path]:
+    """The files that would be packed, by their names over there; BadInput where keys or too much is among them."""
     found = dict(travelling_files(folder, besides=besides)) if folder.is_dir() else {}
     for there, source in mounts.items():
         found |= _mounted(there, source)
     sizes = {name: path.stat().st_size for name, path in found.items()}
     _refuse_too_much(folder, [(size, name) for name, size in sizes.items()])
-    return write_manifest(content, [_entry(content, name, path) for name, path in found.items()])
+    return found
 
 
 def _mounted(there: str, source: Path) -> dict[str, Path]:
@@ -57,13 +69,13 @@ def pack_texts(content: Content, texts: Mapping[str, bytes]) -> str:
 def _entry(content: Content, name: str, path: Path) -> Entry:
     parts, size_bytes = [], 0
     try:
-        executable = bool(path.stat().st_mode & EXECUTABLE)
+        mode = path.stat().st_mode & RUNS | OWNERS
         for data in _parts_of(path):
             parts.append(content.add(data))
             size_bytes += len(data)
     except OSError as error:
         raise BadInput(path, f"cannot be read, or kept for nodes ({error.strerror})") from None
-    return Entry(path=name, parts=tuple(parts), size_bytes=size_bytes, executable=executable)
+    return Entry(path=name, parts=tuple(parts), size_bytes=size_bytes, mode=mode)
 
 
 def _parts_of(path: Path) -> Iterator[bytes]:
