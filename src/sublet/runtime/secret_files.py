@@ -14,8 +14,9 @@ from pathlib import Path
 
 from sublet.runtime.jobs.serialize import HIDDEN
 
-__all__ = ["SecretFiles", "hidden", "what_to_hide"]
+__all__ = ["UNSEEN", "SecretFiles", "hidden", "what_to_hide"]
 
+UNSEEN = b"\0"  # of a log: it stands for a letter that was there
 LEAST_LINE = 8  # letters; a shorter line of a secret says nothing, and would hide half of the log
 
 
@@ -75,7 +76,10 @@ def _texts(secrets: Sequence[str]) -> list[str]:
 
 
 def _star_out(log: Path, secrets: Sequence[str]) -> None:
-    """In place and star for letter: whoever reads or writes the file keeps its place."""
+    """In place, so that whoever reads or writes the file keeps it: stars, and what nobody is shown for the rest of it.
+
+    As many stars as it had letters would tell how long it was.
+    """
     with log.open("r+b") as file:
         if file.seek(0, 2) == 0:
             return  # nothing can be mapped
@@ -83,5 +87,5 @@ def _star_out(log: Path, secrets: Sequence[str]) -> None:
             for secret in what_to_hide(secrets):
                 at = text.find(secret)
                 while at >= 0:
-                    text[at : at + len(secret)] = b"*" * len(secret)
+                    text[at : at + len(secret)] = HIDDEN.encode().ljust(len(secret), UNSEEN)[: len(secret)]
                     at = text.find(secret, at + len(secret))

@@ -67,7 +67,7 @@ class Regroup:
     part: int = NO_PLACE
     copies: int = 0  # 0 = no grid: the script is not asked to cut anything
     parts: int = 1
-    cut: str = ""  # STAGES or SHARDS; "" = none
+    cut: str = ""  # STAGES; SHARDS: `parts` ranges of the optimizer's state, rank r has number r % parts; "" = none
     ends: tuple[int, ...] = ()  # part p has the blocks from ends[p - 1] up to ends[p]; () = as even as there are
     keeps: tuple[int, ...] = ()  # parts whose state it holds besides its own
     meeting: int = NO_PLACE
@@ -96,12 +96,18 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Finish the step you are in, save if `save` (the last of the group does it), say Left, and exit."""
+    """Finish the step you are in, save if `save` (the last of the group does it), say Left, and exit.
+
+    In a grid nobody can save alone: all who leave meet first, each as number `meeting` of `meets`, and number 0 opens
+    the store and says Leading.
+    """
 
     worker_id: str
     generation: int
     save: bool = False
     broken: bool = False  # as in Regroup
+    meeting: int = NO_PLACE
+    meets: int = 0  # 0 = nobody
 
 
 # ---------------------------------------------------------------------------------------- from a worker
@@ -114,6 +120,10 @@ class Ready:
     worker_id: str
     version: int = 1  # of the wire that it speaks
     blocks: tuple[int, ...] = ()  # bytes of the state of each, in order, with what is around them; () = cannot be cut
+    ranges: bool = False  # its optimizer's state can be: it works on each number by itself
+    weight_bytes: int = 0  # weights and gradients
+    moment_bytes: int = 0  # what the optimizer keeps besides, where one worker has all of it
+    device_bytes: int = 0  # memory of what it computes on; 0 = not told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +186,10 @@ class Stepped:
     sum_s: float = 0.0  # over the copies of the part
     keep_s: float = 0.0  # sums to those who keep the part
     idle_s: float = 0.0  # waiting for neighbours in the pipeline
+    atoms: int = 0  # micro-batches of a step, over all copies; 0 = it does not say
+    beside_bytes: int = 0  # most on the device at once beside what stays there between steps; 0 = it cannot be told
+    units: tuple[float, ...] = ()  # s of one: before the blocks, of each block, after them; 0 = others'; () = not timed
+    logs: bool = False  # its script logs to a tracker: it wants to be told what the job costs (`Spent`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,10 @@ MAY_DIVERGE = frozenset({"loss", "noise"})  # training may: these can be any num
 FROM_ZERO = frozenset(
     {"done", "work", "redone_steps", "formed_s", "state_s", "seconds", "blocked_s", "size_bytes", "micro_batch"}
     | {"pieces", "samples", "data_s", "compute_s", "wait_s", "update_s", "memory_bytes", "most_samples"}
-    | {"batch_initial", "batch_low", "batch_high", "offset", "ago_s"}
-    | {"moved_bytes", "gave_bytes", "met_s", "agree_s", "sum_s", "keep_s", "idle_s"}
+    | {"batch_initial", "batch_low", "batch_high", "offset", "ago_s", "read_s"}
+    | {"moved_bytes", "gave_bytes", "weight_bytes", "moment_bytes", "device_bytes", "beside_bytes"}
+    | {"met_s", "agree_s", "sum_s", "keep_s", "idle_s"}
+    | {"usd", "resizes", "preemptions"}
 )
 NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
@@ -160,7 +162,8 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     if typing.get_origin(hint) is types.UnionType:
         return _union_reader(name, typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        return partial(_numbers_from if typing.get_args(hint)[0] is int else _texts_from, name)
+        lists: dict[Any, Callable[[str, Any], Any]] = {int: _numbers_from, float: _seconds_from, str: _texts_from}
+        return partial(lists[typing.get_args(hint)[0]], name)
     if _is_map(hint):
         return partial(_map_from, name)
     if hint is bytes:
@@ -206,6 +209,12 @@ def _numbers_from(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
         raise TypeError(f"{name} = {value!r} is not a list of whole numbers from 0 on")
     return tuple(value)
+
+
+def _seconds_from(name: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list) or not all(type(item) in (int, float) and 0 <= item <= MOST for item in value):
+        raise TypeError(f"{name} = {value!r} is not a list of numbers from 0 on")
+    return tuple(float(item) for item in value)
 
 
 def _map_from(name: str, value: Any) -> dict[str, str]:

@@ -3,7 +3,7 @@
 A *worker* is one training process, a *member* a worker that belongs to the group of a generation. The controller alone
 decides who is a member; `generation` counts its decisions, and what belongs to an older one is late news.
 
-    controller -> agent -> worker    Regroup, Meet, Keep, Leave, SaveNow; of the agent's own: Brought
+    controller -> agent -> worker    Regroup, Meet, Keep, Leave, SaveNow, Spent; of the agent's own: Brought
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Busy, Broke, Left, Saved, SaveFailed, Damaged,
                                      ShortOfMemory, Finished
@@ -51,6 +51,7 @@ __all__ = [
     "SaveNow",
     "Saved",
     "ShortOfMemory",
+    "Spent",
     "StartWorker",
     "Stepped",
     "ToAgent",
@@ -77,7 +78,17 @@ class SaveNow:
     worker_id: str
 
 
-ToWorker = Regroup | Meet | Keep | Leave | SaveNow | Brought
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What the job has come to so far, for the log of a worker whose `Stepped` says that it keeps one."""
+
+    worker_id: str
+    usd: float
+    resizes: int
+    preemptions: int
+
+
+ToWorker = Regroup | Meet | Keep | Leave | SaveNow | Spent | Brought
 
 # ---------------------------------------------------------------------------------------- to an agent
 
@@ -158,7 +169,8 @@ class Busy:
 class ShortOfMemory:
     """`samples` at a time did not fit into its memory: `micro_batch` from now on. All members drop the step.
 
-    If `ends`, that was in the script's own code: the process ends (EXIT_MEMORY) and is to be started again.
+    If `ends`, that was in the script's own code: the process ends (EXIT_MEMORY) and is to be started again. In a grid
+    `micro_batch` is 0: its part does not fit, and is to be smaller.
     """
 
     worker_id: str

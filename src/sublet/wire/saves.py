@@ -88,6 +88,7 @@ class Offered:
     step: int = -1
     done: float = 0.0
     ago_s: float = 0.0  # wall, since the last of it was written, where nobody said Saved
+    read_s: float = 0.0  # wall, that its node took to read and name it: carrying begins with that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ class Travel:
     kept: Mapping[str, str] = field(default_factory=dict)  # folders that the worker has, by the URI they go back to
     image: str = ""  # of the container that it runs in
     inside: str = ""  # ... with what this script, run in it once on the node, has made of it
-    seen: tuple[str, ...] = ()  # paths of the node that are there as well
+    seen: tuple[str, ...] = ()  # paths of the node, outside of the working directory, that are mounted; there as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

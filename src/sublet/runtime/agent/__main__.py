@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import os
 from pathlib import Path
 
@@ -29,10 +27,7 @@ def main() -> None:
     parser.add_argument("--lease-file", default="", help="a file to touch whenever the lease is renewed")
     options = parser.parse_args()
     _lead_a_session()
-    for name in options.preload:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    nursery = Nursery(begin) if options.own_users and not os.geteuid() else None  # before the token is read
+    nursery = Nursery(begin, options.preload)  # before the token is read
     run(
         AgentFacts(
             node_id=options.node,
@@ -46,6 +41,7 @@ def main() -> None:
             lease_file=options.lease_file and str(Path(options.lease_file).resolve()),
         ),
         nursery,
+        own_users=options.own_users and not os.geteuid(),
     )
 
 

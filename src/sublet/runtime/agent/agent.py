@@ -41,6 +41,7 @@ from sublet.wire.messages import (
     Regroup,
     RenewLease,
     SaveNow,
+    Spent,
     StartWorker,
     Stepped,
     Travelling,
@@ -301,7 +302,7 @@ class Agent:
             case Lacks() | Carried() | Newest():
                 self._keeping.hear(message)
                 self._preparations.go_on()
-            case Regroup() | Meet() | Keep() | Leave() | SaveNow():
+            case Regroup() | Meet() | Keep() | Leave() | SaveNow() | Spent():
                 self._crew.pass_on(message)
             case Warn():
                 self._warn(message.in_s)

@@ -35,6 +35,8 @@ class _Job:
     worker_id: str  # the last that is known to have saved here, or to have started
     found: Found | None = None  # what is being carried
     snapshot: Snapshot | None = None
+    began_s: float = 0.0  # when its files were first read ...
+    read_s: float = 0.0  # ... and how long that took
     offered_s: float | None = None  # when it was last; None = it is still being read
     urgent: bool = False  # its last worker here has ended, or its node will be taken
     tries: int = 0  # at what is being carried
@@ -193,6 +195,7 @@ class Carrying:
             self._say(Uncarried(worker_id=job.worker_id, why="it changes whenever it is read"))
             job.tries = 0
         job.snapshot, job.offered_s = Snapshot(self._machine.disk, job.finder.folder, found.paths), None
+        job.began_s = self._machine.wall.monotonic()
 
     def _read(self, job: _Job, snapshot: Snapshot) -> None:
         job.moved_s = self._machine.wall.monotonic()
@@ -202,6 +205,7 @@ class Carrying:
             self._drop(job)
             return
         if whole and job.found is not None and job.finder.is_still(job.found):
+            job.read_s = self._machine.wall.monotonic() - job.began_s
             self._offer(job)
         elif whole:
             self._drop(job)
@@ -220,6 +224,7 @@ class Carrying:
                 step=found.step,
                 done=found.done,
                 ago_s=max(0.0, ago_s),
+                read_s=job.read_s,
             )
         )
 

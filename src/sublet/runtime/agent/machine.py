@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -52,7 +52,9 @@ class Machine:
     dial: Dialer = dial
     secure: Secure = in_the_clear
     processes: Processes = field(default_factory=Forked)
-    home: Callable[[str], Path] = lambda _: Path.home()  # of a job: where ~ is for its files
+    warm: Callable[[], bool] = lambda: True  # `processes` can start workers without anybody's waiting
+    home: Callable[[str, str, Sequence[str]], Path] = lambda *_: Path.home()  # where ~ is for a job that works in a
+    # folder, and nothing of the machine's is at the paths that are mounted
     give: Callable[[str, str], None] = lambda *_: None  # a folder of ours to a job: it is to read and write there
     acting: Acting = as_we_are  # within it, as the job whose folder it is: no link there leads further than it may go
     place: Place = PLACE

@@ -1,5 +1,7 @@
 """A process that was forked before the agent knew any secret: workers begin as copies of it, warm and ignorant.
 
+It imports what they begin with (torch takes seconds) while the agent finds its controller and files travel.
+
 A worker that is a fork of the agent has the agent's memory, and with it the node's key, whatever user it becomes. So
 each is born here, by a process in between that ends at once: an orphan then, it comes to the agent, which adopts them.
 """
@@ -13,11 +15,12 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sublet.machine.wall import WALL
+from sublet.runtime.agent.preload import import_all
 from sublet.runtime.agent.processes import die_with_parent, rename
 from sublet.runtime.agent.users import User
 from sublet.wire.lines import from_line, to_line
@@ -28,6 +31,8 @@ __all__ = ["Begin", "Nursery"]
 NUMBER = struct.Struct("q")  # a length, a pid, or an error less than 0
 ANSWERS_S = 30.0  # far more than two forks take
 ADOPTED_S = 10.0
+IMPORTS_S = 600  # what takes longer hangs: the nursery ends, and workers are told so
+READY = 0  # its first word
 
 Begin = Callable[[StartWorker, Mapping[str, str], int, int, int, User | None], None]
 
@@ -35,20 +40,33 @@ Begin = Callable[[StartWorker, Mapping[str, str], int, int, int, User | None], N
 class Nursery:
     """The agent's end of the line to it."""
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, begin: Begin, preload: Sequence[str] = ()) -> None:
         """Fork it now; a child of it does `begin` (order, variables, log, control line, agent, user), for good."""
+        self.ready = not preload  # it has imported what it can, or has ended
         self._line, theirs = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
         agent = os.getpid()
         if os.fork() == 0:
             self._line.close()
-            _serve(theirs, agent, begin)
+            _serve(theirs, agent, begin, preload)
         theirs.close()
         self._line.settimeout(ANSWERS_S)
 
+    def fileno(self) -> int:
+        """What a loop waits for until it is `ready`."""
+        return self._line.fileno()
+
+    def attend(self, _: int = 0) -> None:
+        """Its first word; where there is none, `start` says why."""
+        with contextlib.suppress(OSError):
+            _exactly(self._line, NUMBER.size)
+        self.ready = True
+
     def start(self, order: StartWorker, own_env: Mapping[str, str], log: int, control: int, user: User | None) -> int:
-        """The pid of a worker that is ours; OSError where there is none."""
+        """The pid of a worker that is ours; OSError where there is none. It waits where it is not `ready`."""
+        if not self.ready:
+            self.attend()
         facts = {
             "order": to_line(order).decode(),
             "env": dict(own_env),
@@ -72,12 +90,17 @@ def _exactly(line: socket.socket, length: int) -> bytes:
     return data
 
 
-def _serve(line: socket.socket, agent: int, begin: Begin) -> None:
+def _serve(line: socket.socket, agent: int, begin: Begin, preload: Sequence[str]) -> None:
     try:
         die_with_parent()
         rename("sublet-nursery")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # it ends with the agent
+        if preload:
+            signal.alarm(IMPORTS_S)
+            import_all(preload)
+            signal.alarm(0)
+            line.sendall(NUMBER.pack(READY))
         while os.getppid() == agent:
             header, descriptors, _, _ = socket.recv_fds(line, NUMBER.size, 2)
             if not header:

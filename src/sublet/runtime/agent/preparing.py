@@ -1,11 +1,13 @@
 """What stands between the order to start a worker and its process: its files are fetched, its setup is run.
 
+The process that workers are copies of may still be importing: nobody begins before it is done.
+
 Workers that wait here count as the node's own: a controller that comes back hears of them, and may end them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from sublet.runtime.agent.dressing import dressed
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.log_streams import LogStreams
 from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.outside import Outside, is_outside
 from sublet.runtime.agent.setups import Setups, key_of
-from sublet.runtime.agent.trees import Lost, Tree
+from sublet.runtime.agent.trees import AT_ONCE, Lost, Tree
 from sublet.runtime.agent.worker import why_not_started
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.fetching import Fetching
@@ -27,6 +30,7 @@ from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 __all__ = ["Preparations"]
 
 TELL_S = 5.0  # that a worker is being prepared, so that nobody waits for it in vain
+HOME = "HOME"
 ENDED = -9  # of one that was ended before it began
 
 Say = Callable[[Lacks | Printed | Preparing], None]
@@ -40,6 +44,7 @@ class _Waiting:
     travel: Travel
     node_env: Mapping[str, str]
     host: str
+    mounting: Iterator[int] | None = None  # what is put outside of its folder
     placed: bool = False  # its paths are those of this node, and its files are there
 
 
@@ -51,6 +56,7 @@ class Preparations:
         self._content = Content(folder / "content", machine.files)
         self._fetching = Fetching(self._content, say, machine.wall)
         self._trees: dict[tuple[str, str], Tree] = {}  # by job and code
+        self._outside = Outside(folder, machine.files, machine.disk, self._runs)
         self._setups = Setups(machine)
         self.logs = LogStreams(machine.disk, machine.wall, say)
         self.waiting: dict[str, _Waiting] = {}
@@ -63,9 +69,10 @@ class Preparations:
         """At once, or when all that it needs is there."""
         if order.worker_id in self.waiting or self._crew.knows(order.worker_id):
             return  # the order was said twice
-        if (travel := order.travel) is None:
+        if order.travel is None and self._machine.warm():
             self._crew.start(order, node_env, host)
             return
+        travel = order.travel or Travel()
         if travel.carries:
             order = self._keeping.adopt(order)
         if not self.waiting:
@@ -74,7 +81,10 @@ class Preparations:
         if self._shares_disk(travel):
             waiting.order, waiting.placed = replace(order, travel=None), True
         elif not travel.code:
-            self._put_in(waiting, order.cwd)
+            try:
+                self._put_in(waiting, order.cwd)
+            except OSError as error:
+                self._fail(order.worker_id, why_not_started(error), f"cannot start: {error}")
         self._proceed()
 
     def drop(self, worker_id: str) -> None:
@@ -124,6 +134,7 @@ class Preparations:
     def due_s(self) -> float:
         """When `keep_time` is to be called next."""
         works = any(not tree.whole for tree in self._trees.values())
+        works = works or any(each.mounting is not None and not each.placed for each in self.waiting.values())
         return min(
             float("-inf") if works else float("inf"),
             self._tell_s if self.waiting else float("inf"),
@@ -160,7 +171,7 @@ class Preparations:
             try:
                 if not waiting.placed:
                     worked = self._place(waiting, may_work=not worked) or worked
-                here = waiting.placed and self._keeping.is_here(waiting.order)
+                here = waiting.placed and self._keeping.is_here(waiting.order) and self._machine.warm()
                 if here and self._setups.is_done(waiting.order, waiting.travel, waiting.node_env):
                     del self.waiting[worker_id]
                     order = dressed(self._keeping.with_resume(waiting.order), waiting.travel)
@@ -179,15 +190,18 @@ class Preparations:
             return False
         if key not in self._trees:
             place = self._folder / "work" / f"{order.job_id}-{travel.code[:16]}"
-            self._trees[key] = self._tree(order.job_id, place, fetch.entries)
+            self._trees[key] = self._tree(order.job_id, place, fetch.entries, travel)
         tree = self._trees[key]
         try:
             if not tree.whole:
                 self._built += may_work
                 if not (may_work and tree.work()):
                     return may_work
+            if not self._mount(waiting, tree, fetch.entries):
+                return True
         except Lost:
             del self._trees[key]
+            waiting.mounting = None
             fetch.look()
             self._fetching.ask_again()
             return True
@@ -197,20 +211,42 @@ class Preparations:
         self._put_in(waiting, str(tree.place))
         return True
 
-    def _tree(self, job_id: str, place: Path, entries: Sequence[Entry]) -> Tree:
+    def _mount(self, waiting: _Waiting, tree: Tree, entries: Sequence[Entry]) -> bool:
+        """Some more of what lies outside of its folder, before each start; whether all of it is there."""
+        if waiting.mounting is None:
+            there = [entry for entry in entries if is_outside(entry)]
+            place = str(tree.place)
+            waiting.mounting = self._outside.put(waiting.order.job_id, there, tree.data_of, self._machine.acting, place)
+        done = 0
+        for size in waiting.mounting:
+            done += size
+            self._built += 1
+            if done >= AT_ONCE:
+                return False
+        return True
+
+    def _runs(self, job_id: str) -> bool:
+        waits = any(each.order.job_id == job_id for each in self.waiting.values())
+        return waits or any(worker.job_id == job_id for worker in self._crew.workers.values())
+
+    def _tree(self, job_id: str, place: Path, entries: Sequence[Entry], travel: Travel) -> Tree:
         machine = self._machine
+        mounted = (*travel.seen, *(entry.path for entry in entries if entry.path.startswith("~")))
         return Tree(
             place,
-            entries,
+            [entry for entry in entries if not is_outside(entry)],
             self._content,
             machine.files,
-            machine.home(job_id),
+            machine.home(job_id, str(place), mounted),
             give=lambda folder: machine.give(job_id, str(folder)),
             acting=machine.acting,
         )
 
     def _put_in(self, waiting: _Waiting, place: str) -> None:
-        """It works there, and its output has to be sent."""
+        """It works there, with a home of its job's, and its output has to be sent."""
+        home = self._machine.home(waiting.order.job_id, place, waiting.travel.seen)
+        if HOME not in waiting.order.env:
+            waiting.node_env = {**waiting.node_env, HOME: str(home)}
         waiting.order, waiting.placed = self._moved(waiting.order, place), True
         self.logs.add(waiting.order.worker_id, waiting.order.log)
 
@@ -231,7 +267,9 @@ class Preparations:
 
     def _doing(self, waiting: _Waiting) -> str:
         if waiting.placed:
-            return "its checkpoint is brought" if self._keeping.brings(waiting.order.worker_id) else "its setup runs"
+            if self._keeping.brings(waiting.order.worker_id):
+                return "its checkpoint is brought"
+            return "its setup runs" if self._machine.warm() else "its libraries are imported"
         missing = sum(self._fetching.of(waiting.travel.code).missing.values())
         return f"{missing / (1 << 20):.1f} MiB of its files are to come" if missing else "its files are put together"
 

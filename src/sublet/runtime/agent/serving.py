@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from sublet.machine.files import FILES
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.acting import ActingDisk
 from sublet.runtime.agent.agent import Agent, AgentFacts, folder_of
@@ -19,8 +20,10 @@ from sublet.runtime.agent.devices import found_devices
 from sublet.runtime.agent.dialing import Secure, in_the_clear
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.forking import Forked
+from sublet.runtime.agent.homes import Homes
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.nursery import Nursery
+from sublet.runtime.agent.outside import sweep
 from sublet.runtime.agent.users import Users
 from sublet.runtime.identity.enrolment import Passport
 from sublet.runtime.travel.records import records
@@ -31,16 +34,18 @@ CHUNK = 1 << 16
 SWEEP_S = 120.0  # for containers that are to be removed
 
 
-def run(facts: AgentFacts, nursery: Nursery | None = None) -> None:
+def run(facts: AgentFacts, nursery: Nursery | None = None, *, own_users: bool = False) -> None:
     """Serve until dismissed, ended or no longer renewed; nothing that was started is left then.
 
-    Where workers come from a `nursery`, each job's run as a user of their own: this process must be root's.
+    Workers come from the `nursery`, where there is one; then each job's may run as a user of their own, if we are root.
     """
     try:
         _sweep_containers()
-        _serve(_as_found(facts), nursery)
+        _serve(_as_found(facts), nursery, own_users=own_users)
     finally:
         _sweep_containers(os.getpid())
+        if not own_users:  # whose machine ends with it
+            sweep(folder_of(facts), FILES, DISK)
         me = processes.look(os.getpid())
         if me is not None and me.session == me.pid:
             processes.kill_instance(me.pid, me.start)
@@ -67,9 +72,11 @@ def _as_found(facts: AgentFacts) -> AgentFacts:
     return replace(facts, gpus=gpus, host=facts.host or os.environ.get("SUBLET_HOST", ""))
 
 
-def _serve(facts: AgentFacts, nursery: Nursery | None) -> None:
-    machine = _machine(facts, nursery)
+def _serve(facts: AgentFacts, nursery: Nursery | None, *, own_users: bool) -> None:
+    machine = _machine(facts, nursery, own_users=own_users)
     agent = Agent(facts, machine)
+    if nursery is not None and not nursery.ready:
+        machine.selector.register(nursery, selectors.EVENT_READ, _Warming(nursery, machine.selector))
     machine.selector.register(wake := _Wake(agent), selectors.EVENT_READ, wake)
     processes.adopt_orphans()
     boot_until_s = machine.wall.monotonic() + facts.boot_s
@@ -80,14 +87,23 @@ def _serve(facts: AgentFacts, nursery: Nursery | None) -> None:
         patience_s = agent.turn(machine.selector.select(patience_s))
 
 
-def _machine(facts: AgentFacts, nursery: Nursery | None) -> Machine:
+def _machine(facts: AgentFacts, nursery: Nursery | None, *, own_users: bool) -> Machine:
     selector, secure = selectors.DefaultSelector(), _secure(facts)
+    homes = Homes(folder_of(facts) / "home", Path.home())
     if nursery is None:
-        return Machine(selector=selector, secure=secure)
+        return Machine(selector=selector, secure=secure, home=homes.home)
+
+    def warm() -> bool:
+        return nursery.ready
+
+    if not own_users:
+        processes = Forked(nursery=nursery)
+        return Machine(selector=selector, secure=secure, processes=processes, warm=warm, home=homes.home)
     users = Users(folder_of(facts))
     return Machine(
         selector=selector,
         secure=secure,
+        warm=warm,
         processes=Forked(users, nursery),
         home=users.home,
         give=users.give,
@@ -101,6 +117,18 @@ def _secure(facts: AgentFacts) -> Secure:
         return in_the_clear
     folder = Path(facts.notice_file).parent
     return Passport(facts.node_id, facts.token, facts.authority, folder).secure
+
+
+class _Warming:
+    """The loop hears once from where workers come."""
+
+    def __init__(self, nursery: Nursery, selector: selectors.BaseSelector) -> None:
+        self._nursery, self._selector = nursery, selector
+
+    def attend(self, events: int) -> None:
+        """They may begin."""
+        self._selector.unregister(self._nursery)
+        self._nursery.attend(events)
 
 
 class _Wake:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gc
-import importlib
 import json
 import os
 import signal
@@ -21,6 +19,7 @@ from typing import Any
 
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.agent import AgentFacts
+from sublet.runtime.agent.preload import import_all
 from sublet.runtime.agent.serving import run
 
 __all__ = ["MOST_REQUEST", "life_of", "main", "serve"]
@@ -31,16 +30,10 @@ MOST_REQUEST = 1 << 16
 def serve(requests: socket.socket, preload: Sequence[str]) -> None:
     """Import, say so, fork on request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in preload:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            print(f"not preloaded: {error}", file=sys.stderr, flush=True)  # noqa: T201 - workers import it themselves
+    import_all(preload)
     processes.adopt_orphans()
     agents: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda *_: _reap(agents))  # not before: an import may start helpers of its own
-    gc.collect()
-    gc.freeze()  # a collection in a child would touch, and so copy, every page
     requests.send(json.dumps({"ready": os.getpid()}).encode())
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, MOST_REQUEST, 1)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from sublet.machine.files import Files
 from sublet.runtime.agent.acting import Acting, as_we_are
+from sublet.runtime.agent.outside import NOT_THERE
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.manifest import Entry
 
 __all__ = ["Lost", "Tree"]
 
 AT_ONCE = 4 << 20  # bytes of files, before the agent looks at its lines again
-NOT_THERE = "the user that the job is here cannot write there; below its working directory and ~ it can"
 
 
 class Lost(Exception):
@@ -25,9 +25,9 @@ class Lost(Exception):
 
 
 class Tree:
-    """The files of one manifest below `place`; those of paths with / or ~/ where they say.
+    """The files of one manifest below `place`; those of paths with ~/ below `home`.
 
-    `give` makes the place the job's own; all below it, and elsewhere, is written `acting` as whoever owns the place.
+    `give` makes the place the job's own; all of it is written `acting` as whoever owns the place.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Tree:
         self._give(self.place)
         folders: set[Path] = set()
         for entry in entries:
-            path, data = self.place / self._at_home(entry.path), b"".join(map(self._part, entry.parts))
+            path, data = self.place / self._at_home(entry.path), self.data_of(entry)
             try:
                 with self._acting(str(self.place)):
                     if path.parent not in folders:
                         self._files.make_folder(path.parent)
                         folders.add(path.parent)
-                    self._files.write(path, data, mode=0o755 if entry.executable else 0o644, durable=False)
+                    self._files.write(path, data, mode=entry.mode, durable=False)
             except PermissionError as error:
                 raise PermissionError(error.errno, NOT_THERE, str(path)) from None
             yield entry.size_bytes
@@ -86,6 +86,10 @@ class Tree:
         except OSError:
             return False
         return True
+
+    def data_of(self, entry: Entry) -> bytes:
+        """What is in it; Lost as above."""
+        return b"".join(map(self._part, entry.parts))
 
     def _part(self, digest: str) -> bytes:
         if (data := self._content.data(digest)) is None:

@@ -13,12 +13,13 @@ import os
 import pwd
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from sublet.runtime.agent.acting import acting_as
+from sublet.runtime.agent.homes import lead_to
 from sublet.runtime.agent.processes import die_with_parent
 from sublet.wire.messages import StartWorker
 
@@ -77,9 +78,13 @@ class Users:
             os.chown(home, number, number)
         return self._users[job_id]
 
-    def home(self, job_id: str) -> Path:
-        """Where ~ is for its files."""
-        return self.of(job_id).home
+    def home(self, job_id: str, place: str, mounted: Sequence[str]) -> Path:
+        """Where ~ is for its files; there is nothing but its own."""
+        del mounted
+        user = self.of(job_id)
+        with acting_as(user.number):
+            lead_to(place, user.home)
+        return user.home
 
     def prepare(self, order: StartWorker, env: Mapping[str, str], log: int) -> User:
         """Everything that a worker of this order writes to is its user's; OSError where that cannot be."""

@@ -29,6 +29,7 @@ __all__ = [
     "VARIABLE_PATTERN",
     "MarketChoice",
     "OnNodeLoss",
+    "Shards",
     "absolute",
     "checkpoint_copies_at",
     "checkpoints_at",
@@ -48,6 +49,7 @@ __all__ = [
     "per_node",
     "retries",
     "script",
+    "shards",
     "variables",
     "workers",
 ]
@@ -103,6 +105,14 @@ class MarketChoice(StrEnum):
     ON_DEMAND = "on-demand"
 
 
+class Shards(StrEnum):
+    """Whether the optimizer's state is in ranges, of which each worker has one."""
+
+    AUTO = "auto"  # where it does not fit otherwise
+    ON = "on"
+    OFF = "off"
+
+
 class OnNodeLoss(StrEnum):
     """What a job does that loses a node."""
 
@@ -152,7 +162,18 @@ def core(on_demand: int, low: int, choice: str) -> None:
         raise InvalidValue("resources.min_on_demand", on_demand, "left out of a job that is on spot only")
 
 
-def stages(count: int, high: int, *, sdk: bool = True) -> None:
+def shards(value: str, *, sdk: bool = True, stages: int = 1) -> Shards:
+    """Whether the optimizer's state is in ranges."""
+    if value not in set(Shards):
+        raise InvalidValue("parallel.shards", value, "auto, on or off")
+    if value == Shards.ON and not sdk:
+        raise InvalidValue("parallel.shards", "on", "left out where the script opens no session of the SDK")
+    if value == Shards.ON and stages != 1:
+        raise InvalidValue("parallel.shards", "on", "left out beside stages")
+    return Shards(value)
+
+
+def stages(count: int, high: int, sizes: Sequence[int] = (), *, sdk: bool = True) -> None:
     """Parts of a pipeline, of a job of at most `high` workers; 0 = the plan's choice."""
     if type(count) is not int or not 0 <= count <= MOST_STAGES:
         raise InvalidValue("parallel.stages", count, f"auto, or a whole number from 1 to {MOST_STAGES}")
@@ -161,6 +182,11 @@ def stages(count: int, high: int, *, sdk: bool = True) -> None:
     if count > high:
         allowed = f"at most {high}, a worker for each; or give it {count} workers: elastic.workers"
         raise InvalidValue("parallel.stages", count, allowed)
+    if count and sizes and not any(size % count == 0 for size in sizes):
+        allowed = (
+            f"whole copies of {count} parts, the first {count}, {2 * count}, {3 * count}; or change parallel.stages"
+        )
+        raise InvalidValue("elastic.sizes", ", ".join(map(str, sizes)), allowed)
 
 
 def retries(field: str, value: int | None) -> None:

@@ -119,6 +119,7 @@ def _build(
             min_workers=width.low,
             max_workers=width.high,
             sizes=tuple(file.elastic.sizes) if file.elastic else (),
+            shards=file.parallel.ranges,
             stages=0 if file.parallel.stages == "auto" else file.parallel.stages,
             on_node_loss=OnNodeLoss(file.elastic.on_node_loss if file.elastic else "continue"),
             accelerators=width.kinds,

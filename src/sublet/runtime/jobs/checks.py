@@ -50,7 +50,9 @@ def out_of_bounds(  # noqa: PLR0913 - what the file says, and what was made of i
         lambda: bounds.variables("secrets", secrets),
         lambda: bounds.kinds(kinds),
         lambda: bounds.workers(*workers, elastic.sizes if elastic else ()),
-        lambda: bounds.stages(0 if file.parallel.stages == "auto" else file.parallel.stages, workers[1]),
+        lambda: bounds.stages(
+            0 if file.parallel.stages == "auto" else file.parallel.stages, workers[1], elastic.sizes if elastic else ()
+        ),
         lambda: bounds.core(
             file.resources.min_on_demand,
             min(elastic.sizes if elastic and elastic.sizes else workers),

@@ -101,21 +101,26 @@ def refuse_missing_script(argv: Sequence[str], cwd: str) -> None:
 
 
 def uses_sdk(argv: Sequence[str], cwd: str) -> bool:
-    """Whether the script, or a module beside it that it imports, imports `sublet`."""
+    """Whether the script, or a module beside it that it imports, trains in a session of `sublet`."""
     if "-c" in argv and PYTHON.search(Path(argv[0]).name):
-        return _says_sublet(_imports(argv[argv.index("-c") + 1] if argv.index("-c") + 1 < len(argv) else ""))
+        return _has_session(argv[argv.index("-c") + 1] if argv.index("-c") + 1 < len(argv) else "")
     script = script_of(argv, cwd)
     if script is None:
         return False
-    names = list(_imports(_source(script)))
-    if _says_sublet(names):
+    source = _source(script)
+    if _has_session(source):
         return True
-    beside = {name.partition(".")[0] for name in names}
-    return any(_says_sublet(_imports(_source(script.parent / f"{name}.py"))) for name in beside)
+    beside = {name.partition(".")[0] for name in _imports(source)}
+    return any(_has_session(_source(script.parent / f"{name}.py")) for name in beside)
 
 
-def _says_sublet(names: Iterator[str] | Sequence[str]) -> bool:
-    return any(name == "sublet" or name.startswith("sublet.") for name in names)
+def _has_session(source: str) -> bool:
+    """It imports `sublet`, and not for checkpoints of a loop of its own alone."""
+    if not any(name == "sublet" or name.startswith("sublet.") for name in _imports(source)):
+        return False
+    names = "|".join(re.findall(r"\btrain as (\w+)", source) or ["train"])
+    words = set(re.findall(rf"\b(?:{names})\.(\w+)", source))
+    return "checkpointed" not in words or "session" in words
 
 
 def _source(path: Path) -> str:

@@ -29,6 +29,7 @@ from sublet.runtime.jobs.bounds import (
     RANGES,
     VARIABLE_PATTERN,
     MarketChoice,
+    Shards,
 )
 from sublet.runtime.jobs.values import (
     DOLLARS_PATTERN,
@@ -171,15 +172,21 @@ class Parallel(_Group):
         default=1, description="Parts of a pipeline, 1 to 8; auto = as many as the plan finds best."
     )
     shards: Literal["auto", "on", "off"] | bool = Field(
-        default="auto", description="Optimizer state in ranges, one for each worker; not beside stages."
+        default="auto",
+        description="Optimizer state in ranges, each on two workers; auto = if it does not fit otherwise.",
     )
+
+    @property
+    def ranges(self) -> Shards:
+        """`on` and `off` are words for true and false in YAML."""
+        if isinstance(self.shards, bool):
+            return Shards.ON if self.shards else Shards.OFF
+        return Shards(self.shards)
 
     @model_validator(mode="after")
     def _one_cut(self) -> Parallel:
         if self.shards in ("on", True) and self.stages != 1:
             raise ValueError("with stages or with shards: on, not both")
-        if self.shards in ("on", True):
-            raise ValueError("with shards: auto or off; no live job has its state in ranges yet")
         return self
 
 

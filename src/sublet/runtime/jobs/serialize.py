@@ -23,7 +23,8 @@ def spec_to_json(spec: JobSpec, *, secrets: bool) -> dict[str, Any]:
     facts = dataclasses.asdict(spec)
     hidden = facts["secrets"] if secrets else dict.fromkeys(spec.secrets, HIDDEN)
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
-    return {**plain, "secrets": hidden, "market": str(spec.market), "on_node_loss": str(spec.on_node_loss)}
+    words = {name: str(facts[name]) for name in ("market", "on_node_loss", "shards")}
+    return {**plain, "secrets": hidden, **words}
 
 
 def spec_from_json(facts: object) -> JobSpec:
@@ -72,6 +73,8 @@ def _restore(kind: Any, name: str, value: Any) -> Any:
         return bounds.market(_restore(str, name, value))
     if kind is bounds.OnNodeLoss:
         return bounds.node_loss(_restore(str, name, value))
+    if kind is bounds.Shards:
+        return bounds.shards(_restore(str, name, value))
     if kind is float and type(value) is int:
         try:
             return float(value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sublet.runtime.jobs import bounds
-from sublet.runtime.jobs.bounds import MarketChoice, OnNodeLoss
+from sublet.runtime.jobs.bounds import MarketChoice, OnNodeLoss, Shards
 from sublet.wire.grids import STAGES
 
 __all__ = ["JobSpec", "Retries"]
@@ -62,12 +62,19 @@ class JobSpec:
     weight: float = 1.0
     hurry: bool = False  # the quickest within the limits, where no budget weighs time against money
     stages: int = 1  # parts of its model, a pipeline; 0 = as many as the plan finds best
+    shards: Shards = Shards.AUTO  # ranges of the optimizer's state
     code: str = ""  # what names its files at submit, for nodes that do not see them; the controller sets it
 
     @property
     def cut(self) -> str:
         """How its model is cut into parts, as the wire has it; "" = every worker has all of it."""
         return "" if self.stages == 1 else STAGES
+
+    @property
+    def least_workers(self) -> int:
+        """With fewer it never trains: so many its owner allows, and each part of its model has one."""
+        whole = [size for size in self.sizes if size % max(1, self.stages) == 0]
+        return min(whole, default=max(self.min_workers, self.stages))
 
     def __post_init__(self) -> None:
         bounds.job_name(self.name)
@@ -93,5 +100,6 @@ class JobSpec:
         bounds.market(self.market)
         bounds.core(self.min_on_demand, min(self.sizes, default=self.min_workers), self.market)
         bounds.node_loss(self.on_node_loss)
-        bounds.stages(self.stages, self.max_workers, sdk=self.sdk)
+        bounds.stages(self.stages, self.max_workers, self.sizes, sdk=self.sdk)
+        bounds.shards(self.shards, sdk=self.sdk, stages=self.stages)
         bounds.digest("code", self.code)

@@ -13,6 +13,7 @@ from sublet.domain.offer import Market
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, MissingData
 from sublet.runtime.agent.dialing import address_from
+from sublet.runtime.agent.preload import PRELOAD
 from sublet.runtime.travel.contained import ENGINES
 
 __all__ = ["ANCHOR_USD_PER_H", "AwsConfig", "config_path", "read_config"]
@@ -45,7 +46,7 @@ class AwsConfig:
     own_users: bool = False  # each job runs as a user of its own, which reads neither the node's key nor other jobs
     containers: str = ""  # what the image has to run them: docker or podman, or none; "" = not known
     lease_s: float = 900.0  # a node that hears nothing for so long ends itself
-    preload: tuple[str, ...] = ("torch",)
+    preload: tuple[str, ...] = PRELOAD
     anchor_type: str = "t3.small"  # of the machine that the controller lives on, where it does (`sublet up --on aws`)
     anchor_usd_per_h: float = ANCHOR_USD_PER_H  # what it costs
     anchor_image: str = ""  # "" = that of the nodes
@@ -90,6 +91,18 @@ class AwsConfig:
             if self.containers == "none"
             else ""
         )
+
+    @property
+    def anchor_needs(self) -> tuple[str, ...]:
+        """Modules that a controller on an anchor imports with this file, and not with every one."""
+        return ("obstore",) if self.anchor_backup else ()
+
+    @property
+    def anchor_packages(self) -> str:
+        """What pip installs there, if it does."""
+        named_already = self.anchor_install.replace("=", " ").replace(">", " ").replace("<", " ").split()
+        more = [name for name in self.anchor_needs if name not in named_already]
+        return " ".join([self.anchor_install, *more]) if self.anchor_install else ""
 
     def image_in(self, region: str) -> str:
         """What nodes of this region start from."""

@@ -20,8 +20,9 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue, RentFailed, UnknownName
 from sublet.machine.files import FILES, Files
+from sublet.runtime.agent.preload import PRELOAD
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID, PRELOAD
+from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID
 from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet.runtime.providers.ray.cluster import Cluster

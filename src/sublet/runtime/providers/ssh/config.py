@@ -15,6 +15,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, MissingData
 from sublet.runtime.agent.dialing import address_from, is_secure
+from sublet.runtime.agent.preload import PRELOAD
 
 __all__ = ["Host", "HostsConfig", "config_path", "offers_from", "read_config"]
 
@@ -61,7 +62,7 @@ class HostsConfig:
     python: str = "python3"  # over there: with torch, numpy and cryptography
     lease_s: float = 300.0  # an agent that hears nothing for so long ends itself
     gone_s: float = 120.0  # a machine that cannot be reached for so long is lost, until it comes back
-    preload: tuple[str, ...] = ("torch",)
+    preload: tuple[str, ...] = PRELOAD
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -99,7 +100,7 @@ def read_config(path: Path) -> HostsConfig:
     try:
         for host in hosts:
             _refuse_unknown(path, host, Host, "hosts.")
-        preload = tuple(facts.get("preload", ("torch",)))
+        preload = tuple(facts.get("preload", PRELOAD))
         return HostsConfig(**{**facts, "hosts": tuple(Host(**host) for host in hosts), "preload": preload})
     except (TypeError, InvalidValue) as error:
         raise BadInput(path, str(error), hint=GUIDE) from error
