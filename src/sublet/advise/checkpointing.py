@@ -28,7 +28,7 @@ from sublet.advise.deepvm.facts import ANCHORS, Anchor
 from sublet.domain.quantity import at_least, positive
 from sublet.domain.units import BYTES_PER_GBIT, GIB, SECONDS_PER_H
 from sublet.perf.preemption import Recovery, hit_cost_s, missing_nodes, speed_kept, toll_of_waiting
-from sublet.perf.preemption.tiers import Ladder, Tier, best_tiering
+from sublet.perf.preemption.tiers import Ladder, Tier, best_tiering, copy_s
 from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["KEEPERS", "TIERS_OF", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
@@ -184,8 +184,8 @@ class _Tiers:
     @classmethod
     def of(cls, fleets: Fleets, job: Checkpoints, hits_RN: Floats, both_RN: Floats) -> _Tiers:
         """By the model that live jobs follow, too. `both_RN`: the chance that a reclaim takes the nearest tier."""
-        write_s_RN = job.state_bytes / _bytes_per_s(fleets, job)
-        copy_s_RN = job.state_bytes / _storage_bytes_per_s(fleets)
+        write_s_RN = copy_s(job.state_bytes, _bytes_per_s(fleets, job))
+        copy_s_RN = copy_s(job.state_bytes, _storage_bytes_per_s(fleets))
         ladder = Ladder(
             hits_per_s=np.stack([hits_RN * (1.0 - both_RN), hits_RN * both_RN]),
             cost_s=np.stack([write_s_RN, copy_s_RN]),  # nothing is known of the trainer: it waits for all of it

@@ -144,7 +144,7 @@ def steps_up(clusters: Clusters, limits: Limits, goal: Goal = "fastest") -> list
     return found
 
 
-def frontier(clusters: Clusters, limits: Limits = Limits(), *, resolution: float = 0.0) -> Ints:  # noqa: B008 - frozen
+def frontier(clusters: Clusters, limits: Limits = Limits(), *, resolution: float = 0.0) -> Ints:
     """Clusters that no other beats in time, dollars and risk at once, cheapest first.
 
     With a resolution of 0.02, differences of less than about two percent count as none, and of clusters that are alike

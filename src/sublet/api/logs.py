@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sublet.runtime.controller_api.views import JobLog, LogPart
 from sublet.runtime.jobs.serialize import HIDDEN
-from sublet.runtime.secret_files import what_to_hide
+from sublet.runtime.secret_files import UNSEEN, what_to_hide
 
 __all__ = ["Mask", "log_stream"]
 
@@ -139,7 +139,7 @@ class _Reader:
         except FileNotFoundError:
             return None
         self.at += len(chunk)
-        return self.mask.feed(chunk) if chunk else None
+        return self.mask.feed(chunk.replace(UNSEEN, b"")) if chunk else None
 
     def lines_before(self, most: int) -> list[int]:
         """Lengths of the last lines that are there already, `most` at the most."""

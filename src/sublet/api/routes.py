@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from sublet.api.advice import OTHERWISE, advice_for
 from sublet.api.guard import SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
 from sublet.api.job_refs import job_id_from
@@ -78,9 +79,10 @@ class CancelBody(_Body):
 
 
 class ResumeBody(_Body):
-    """Whether it may begin at step 0 if all its checkpoints are damaged."""
+    """Whether it may begin at step 0 if all its checkpoints are damaged; secrets that it is given anew."""
 
     start_over: bool = False
+    secrets: dict[str, str] = Field(default_factory=dict, repr=False)
 
 
 class ScaleBody(_Body):
@@ -173,8 +175,9 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
 
     @app.post("/v1/jobs/{ref}/resume")
     async def resume(ref: str, body: ResumeBody | None = None) -> dict[str, Any]:
-        start_over = body is not None and body.start_over
-        return _answer(**await api.resume(await resolve(ref), start_over=start_over))
+        wanted = body or ResumeBody()
+        job_id = await resolve(ref)
+        return _answer(**await api.resume(job_id, start_over=wanted.start_over, secrets=wanted.secrets))
 
     @app.post("/v1/jobs/{ref}/top-up")
     async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:
@@ -290,21 +293,23 @@ def _add_controller(app: FastAPI, api: Api) -> None:
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(SubletError)
-    async def answer_error(_: Request, error: SubletError) -> JSONResponse:
+    async def answer_error(request: Request, error: SubletError) -> JSONResponse:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), FAULT)
         text, _next, advice = str(error).partition("\n  next: ")
         field = error.field if isinstance(error, InvalidValue) else ""
+        advice = advice or advice_for(request.url.path)
         return _error_answer(status, text, field=field, advice=advice, exit_code=error.exit_code)
 
     @app.exception_handler(RequestValidationError)
-    async def answer_malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def answer_malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:])
-        return _error_answer(422, f"{field or 'the body'}: {first['msg']}", field=field, exit_code=2)
+        text, advice = f"{field or 'the body'}: {first['msg']}", advice_for(request.url.path)
+        return _error_answer(422, text, field=field, advice=advice, exit_code=2)
 
     @app.exception_handler(HTTPException)
     async def answer_unknown_path(_: Request, error: HTTPException) -> JSONResponse:
-        return _error_answer(error.status_code, str(error.detail), advice="/v1/openapi.json lists what can be asked")
+        return _error_answer(error.status_code, str(error.detail), advice=OTHERWISE)
 
     @app.exception_handler(Exception)
     async def answer_fault(_: Request, error: Exception) -> JSONResponse:

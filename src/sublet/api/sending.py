@@ -12,22 +12,25 @@ from pathlib import Path
 
 from sublet.api import limits
 from sublet.api.client import Client
-from sublet.machine.remote import is_remote
 from sublet.runtime.anchor.record import folder_of
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.manifest import entries_from, names_in
-from sublet.runtime.travel.packing import pack
+from sublet.runtime.travel.packing import local_among, pack, travelling
 
-__all__ = ["send_files"]
+__all__ = ["check_files", "send_files"]
+
+
+def check_files(spec: JobSpec, state_dir: Path) -> None:
+    """BadInput where `send_files` would refuse them; nothing is sent."""
+    travelling(Path(spec.cwd), local_among(spec.mounts), besides=[state_dir])
 
 
 def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec, int]:
     """The job with the name of its files, which are there when it returns; bytes sent for them, questions too."""
     before = client.meter.sent
     content = Content(folder_of(state_dir) / "content")
-    mounts = {there: Path(source) for there, source in spec.mounts.items() if not is_remote(source)}
-    code = pack(content, Path(spec.cwd), mounts, besides=[state_dir])
+    code = pack(content, Path(spec.cwd), local_among(spec.mounts), besides=[state_dir])
     if code and not client.post("/v1/parts/whole", {"digest": code})["whole"]:
         for batch in _batches(client, content, _names(content, code)):
             texts = {digest: base64.b64encode(packed).decode() for digest, packed in batch.items()}

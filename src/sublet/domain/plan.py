@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.demand import Demand
+from sublet.domain.ended import Ended
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
@@ -174,6 +175,7 @@ class Snapshot:
     allowed: Money | None  # what the aim of the budget has come to since then; None without one
     expected: Demand | None  # a forecast that every policy may use, if there is one
     arrived: Demand  # the jobs counted so far; may lag a little behind
+    ended: Ended = field(default_factory=Ended)  # those of them that are done
 
     @property
     def left(self) -> Money | None:

@@ -1,4 +1,4 @@
-"""Counts the jobs that arrive, kind by kind, for policies that learn what to expect."""
+"""Counts the jobs that arrive, kind by kind, and keeps those that are done, for policies that learn what to expect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from sublet.domain.demand import Arrivals, Demand, kind_of
+from sublet.domain.ended import Ended, Needed
 from sublet.domain.job import Job
+from sublet.domain.units import SECONDS_PER_H
 from sublet.kernel.values_json import to_plain
 
 __all__ = ["Census"]
@@ -19,7 +21,7 @@ class Census:
     """`demand` is what has arrived, brought up to date whenever the number of jobs has grown by the share STALE."""
 
     def __init__(self) -> None:
-        self.demand = Demand()
+        self.demand, self.ended = Demand(), Ended()
         self._began_s = 0.0
         self._kinds: dict[Hashable, tuple[Job, int, float]] = {}  # one of them, how many, their work together
         self._jobs = 0
@@ -39,7 +41,11 @@ class Census:
             self._next = self._jobs + 1 + int(self._jobs * STALE)
             counted = self._kinds.items()
             kinds = {kind: Arrivals(like=like, jobs=n, work=total / n) for kind, (like, n, total) in counted}
-            self.demand = Demand(kinds=kinds, hours=(now_s - self._began_s) / 3600)
+            self.demand = Demand(kinds=kinds, hours=(now_s - self._began_s) / SECONDS_PER_H)
+
+    def note_end(self, job: Job, gpu_s: float) -> None:
+        """It has done all its work, and held its GPUs for so long."""
+        self.ended = self.ended.with_one_more(job, gpu_s / SECONDS_PER_H)
 
     def facts(self) -> dict[str, Any]:
         """For a snapshot; beside what is counted now stands what `demand` was last told."""
@@ -51,6 +57,7 @@ class Census:
             "hours": self.demand.hours,
             "jobs": self._jobs,
             "next": self._next,
+            "ended": [list(needed) for needed in self.ended.jobs],
         }
 
     def restore(self, facts: Mapping[str, Any], job_from: Callable[[Mapping[str, Any]], Job]) -> None:
@@ -67,4 +74,5 @@ class Census:
                 mean = noted[1] if old is None else (noted[0] * noted[1] + old.jobs * old.work) / total
                 seen[kind] = Arrivals(like=first, jobs=total, work=mean)
         self.demand = Demand(kinds=seen, hours=facts["hours"])
+        self.ended = Ended(tuple(Needed(*each) for each in facts.get("ended", ())))  # not in older snapshots
         self._began_s, self._jobs, self._next = facts["began_s"], facts["jobs"], facts["next"]

@@ -10,7 +10,9 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Placement, Shape
 from sublet.kernel.values_json import Unrecorded
 
-__all__ = ["as_ordered", "trains_on", "with_gpus"]
+__all__ = ["IN_TRANSIT", "as_ordered", "trains_on", "with_gpus"]
+
+IN_TRANSIT = frozenset({Phase.STARTING, Phase.RESIZING, Phase.STOPPING})
 
 
 def with_gpus(

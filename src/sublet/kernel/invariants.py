@@ -15,10 +15,10 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.errors import InvariantBroken
 from sublet.kernel.blocks import is_in_blocks
+from sublet.kernel.changing import IN_TRANSIT
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Lease, Ledger
-from sublet.kernel.tenancy import IN_TRANSIT
 
 __all__ = ["check"]
 

@@ -104,7 +104,7 @@ class Kernel:
                 self.tenancy.admit(event.job, event)
                 self._call_for_plan()
             case news.JobFinished() | news.JobFailed():
-                self._end(self._state(event))
+                self._end(self._state(event), done=isinstance(event, news.JobFinished))
             case news.JobStopped():
                 if self.tenancy.finish_stop(event):
                     self._call_for_plan()
@@ -191,6 +191,7 @@ class Kernel:
             allowed=None if self.supply.budget.average is None else self.ledger.allowed(self.now_s),
             expected=self._expected,
             arrived=self.tenancy.census.demand,
+            ended=self.tenancy.census.ended,
         )
 
     def story(self, job_id: str) -> list[str]:
@@ -218,9 +219,9 @@ class Kernel:
             raise UnexpectedEvent(event, "no such job, or it has ended")
         return state
 
-    def _end(self, state: JobState) -> None:
+    def _end(self, state: JobState, *, done: bool = False) -> None:
         self._warned.discard(state.job.id)
-        self.tenancy.end(state)
+        self.tenancy.end(state, done=done)
         self.tenancy.serve_lines()
         self._call_for_plan()
 

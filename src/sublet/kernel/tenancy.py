@@ -19,8 +19,9 @@ from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
-from sublet.kernel.changing import as_ordered, with_gpus
+from sublet.kernel.changing import IN_TRANSIT, as_ordered, with_gpus
 from sublet.kernel.cluster import Node
+from sublet.kernel.exchange import half_way, owed
 from sublet.kernel.growing import Growing
 from sublet.kernel.lines import Lines
 from sublet.kernel.ordering import Ordering
@@ -32,9 +33,8 @@ from sublet.kernel.survivors import pays, shape_of_survivors
 from sublet.kernel.values_json import from_plain, to_plain
 from sublet.kernel.waiting import Waiting
 
-__all__ = ["IN_TRANSIT", "Tenancy"]
+__all__ = ["Tenancy"]
 
-IN_TRANSIT = frozenset({Phase.STARTING, Phase.RESIZING, Phase.STOPPING})
 STOPPED_AT_ONCE = frozenset({Phase.STARTING, Phase.RESIZING})  # by a pause: a move is paid for, and may never end
 CHAPTERS = 20  # of a job's story, in a snapshot: what an error message shows of it
 
@@ -136,9 +136,11 @@ class Tenancy(Ordering):
             self.waiting.add(state)
         self._store(state)
 
-    def end(self, state: JobState) -> None:
-        """It holds nothing and is promised nothing any more."""
+    def end(self, state: JobState, *, done: bool) -> None:
+        """It holds nothing and is promised nothing any more; `done` = its work is behind it."""
         job_id = state.job.id
+        if done:
+            self.census.note_end(state.job, state.attained_gpu_s(self.now_s))
         self._supply.changed |= self._placements.vacate(job_id)
         self.promises.take_back(state)
         self.active.pop(job_id, None)
@@ -284,6 +286,8 @@ class Tenancy(Ordering):
             for job_id in [each for node in self._placing.given_up(pool, self._owed(pool)) for each in node.jobs]:
                 if self.jobs[job_id].phase is Phase.RUNNING and job_id not in line:
                     self.settle(self.jobs[job_id], closed={Market.ON_DEMAND})
+            if line and not self.plan_due and (step := half_way(self._supply, pool, line, self.active, self.placement)):
+                self._order_move(*step)
 
     def settle(self, state: JobState, *, closed: Collection[Market] = ()) -> bool:
         """Order what brings the job to its promised shape; False = not enough free GPUs yet.
@@ -300,16 +304,16 @@ class Tenancy(Ordering):
             if state.phase is not Phase.WAITING:
                 self._order_stop(state)
             return True
-        kept, owed = self._placing.kept(held, shape), self._owed(shape.pool, job_id)
-        placement = self._placing.find(state, kept, self.now_s, owed=owed, closed=closed)
+        kept, due = self._placing.kept(held, shape), self._owed(shape.pool, job_id)
+        placement = self._placing.find(state, kept, self.now_s, owed=due, closed=closed)
         if self._stays(state, held, self.lines[shape.pool], placement):
             if not self.plan_due:
                 self._prepare(state, shape)
             return placement is not None
         if placement is None:
-            return self._begin_without_spares(state, shape, kept, owed=owed, closed=closed)
+            return self._begin_without_spares(state, shape, kept, owed=due, closed=closed)
         if state.phase is Phase.RUNNING and (shunned := self.growing.shunned(state, kept, self.now_s)):
-            calm = self._placing.find(state, kept, self.now_s, shunned=shunned, owed=owed, closed=closed)
+            calm = self._placing.find(state, kept, self.now_s, shunned=shunned, owed=due, closed=closed)
             if calm is not None:
                 placement = calm
             elif kept == held or self.keep_to_survivors(state):
@@ -323,16 +327,8 @@ class Tenancy(Ordering):
         return True
 
     def _owed(self, pool: str, but_to: str = "") -> int:
-        """GPUs on demand that jobs were promised and do not have: also those that began without their spares."""
-        if not self.promises.steady[pool] or not self._supply.pools[pool].is_mixed:
-            return 0
-        owed = 0
-        for job_id, state in self.active.items():
-            shape = state.shape
-            if shape is not None and shape.pool == pool and shape.steady and job_id != but_to:
-                had = self._cluster.on_demand(self.placement.get(job_id, ()))
-                owed += max(0, shape.steady - had)
-        return owed
+        some = self.promises.steady[pool] and self._supply.pools[pool].is_mixed
+        return owed(self._cluster, pool, self.active.values(), self.placement, but_to) if some else 0
 
     def _begin_without_spares(
         self, state: JobState, shape: Shape, kept: Placement, *, owed: int, closed: Collection[Market]

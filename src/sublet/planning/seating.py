@@ -21,11 +21,12 @@ from math import lcm
 import numpy as np
 import numpy.typing as npt
 
+from sublet.domain.cut import borders
 from sublet.domain.seats import Place
 from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
 
-__all__ = ["Seats", "even_ends", "overlaps", "seats"]
+__all__ = ["Seats", "overlaps", "seats"]
 
 Matrix = npt.NDArray[np.int64]
 
@@ -49,22 +50,11 @@ class Seats:
         return (*self.staying(parts), *self.givers)
 
 
-def even_ends(blocks: int, parts: int) -> tuple[int, ...]:
-    """Where each part ends, in as even ranges as there are.
-
-    >>> even_ends(8, 3)
-    (2, 5, 8)
-    """
-    if not 1 <= parts <= blocks:
-        raise InvalidValue("parts", parts, f"1 to {blocks}: a part has at least one of the {blocks} blocks")
-    return tuple((number + 1) * blocks // parts for number in range(parts))
-
-
 def overlaps(params: Sequence[int], old: int, new: int) -> Matrix:
     """What part i of one depth has in common with part j of another (old x new); () = nobody knows: all are alike."""
     sizes = np.asarray(params if len(params) >= max(old, new) else [1] * lcm(old, new), dtype=np.int64)
     up_to = np.concatenate(([0], np.cumsum(sizes)))
-    bounds = [np.concatenate(([0], up_to[list(even_ends(len(sizes), deep))])) for deep in (old, new)]
+    bounds = [up_to[list(borders(len(sizes), deep))] for deep in (old, new)]
     starts = np.maximum.outer(bounds[0][:-1], bounds[1][:-1])
     ends = np.minimum.outer(bounds[0][1:], bounds[1][1:])
     return np.asarray(np.maximum(ends - starts, 0), dtype=np.int64)

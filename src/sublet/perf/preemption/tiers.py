@@ -32,7 +32,7 @@ import numpy.typing as npt
 from sublet.perf.preemption.cycles import RARE, checkpoint_interval_s
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["TIERS", "Ladder", "Tier", "Tiering", "best_tiering", "tiering"]
+__all__ = ["TIERS", "Ladder", "Tier", "Tiering", "best_tiering", "copy_s", "tiering"]
 
 # K tiers, nearest first; C cases (any shape): arrays are K by C
 Tier = Literal["peers", "disk", "anchor", "bucket"]
@@ -85,6 +85,11 @@ class Tiering:
                 for each in fields(self)
             }
         )
+
+
+def copy_s(size_bytes: npt.ArrayLike, bytes_per_s: npt.ArrayLike) -> Floats:
+    """Of a copy, to a tier or back from it: bytes over bandwidth. What `sublet advise` takes for each, too."""
+    return np.asarray(size_bytes, dtype=np.float64) / np.asarray(bytes_per_s, dtype=np.float64)
 
 
 def tiering(ladder: Ladder, every_s_KC: npt.ArrayLike) -> Tiering:

@@ -7,10 +7,12 @@ others. Checkpoints that are on the anchor's disk alone have objects of their ow
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import sqlite3
 import tarfile
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from sublet.errors import BadInput, MissingData
@@ -18,6 +20,8 @@ from sublet.machine.objects import FileObjects
 from sublet.machine.remote import open_uri
 from sublet.runtime.anchor.kept_checkpoints import bring_checkpoints
 from sublet.runtime.anchor.parcel import take_place
+from sublet.runtime.secret_files import SecretFiles
+from sublet.runtime.store import Store
 
 __all__ = ["Backup", "place_of", "restore_backup", "restore_from"]
 
@@ -34,9 +38,13 @@ class Backup:
     """Of one state directory, to one URI; what has not changed since the last time is not written again."""
 
     def __init__(self, state_dir: Path, uri: str) -> None:
-        self._state_dir, self._objects = state_dir, open_uri(uri)
+        self._state_dir, self._uri = state_dir, uri
         self._seen: object = None
         self._names: list[str] = []
+
+    @cached_property
+    def _objects(self) -> FileObjects:
+        return open_uri(self._uri)
 
     def write(self) -> bool:
         """Whether there was anything new."""
@@ -90,7 +98,27 @@ def restore_from(objects: FileObjects, state_dir: Path, spare: Sequence[str]) ->
     for key in (CONTENT, STATE):
         if key in found:
             _put(objects.get(key).data, state_dir, spare)
-    return said
+    return [*said, *_without_secrets(state_dir)]
+
+
+def _without_secrets(state_dir: Path) -> list[str]:
+    """Of jobs that had some: no backup has them."""
+    if not (state_dir / "log.sqlite").is_file():
+        return []
+    store, files = Store(state_dir / "log.sqlite"), SecretFiles(state_dir)
+    try:
+        lacking = [
+            (job_id, json.loads(text).get("secrets", {}))
+            for job_id, text, facts in store.jobs()
+            if not facts.get("outcome") and not files.has(job_id)
+        ]
+    finally:
+        store.close()
+    return [
+        f"{job_id}: waits for its secrets ({', '.join(names)}): next, sublet resume {job_id} --secret NAME for each"
+        for job_id, names in lacking
+        if names
+    ]
 
 
 def _put(data: bytes, state_dir: Path, spare: Sequence[str]) -> None:

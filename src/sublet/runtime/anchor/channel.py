@@ -192,7 +192,11 @@ class Way:
             async with connected(self._record, self._state_dir) as connection:
                 remote = Remote(connection, self._record)
                 folder = shlex.quote(self._record.state_dir)
-                told = await remote.shell(f"cat {folder}/controller.json && echo && cat {folder}/token")
+                try:
+                    told = await remote.shell(f"cat {folder}/controller.json && echo && cat {folder}/token")
+                except Refused:
+                    failure = await remote.shell(f"cat {folder}/start-failure.txt 2>/dev/null || true")
+                    raise _nobody(self._record, failure.decode(errors="replace").partition("\n")[2]) from None
                 address, _, token = told.decode().strip().rpartition("\n")
                 facts: dict[str, Any] = json.loads(address)
                 listener = await connection.forward_local_port("127.0.0.1", 0, facts["host"], facts["port"])
@@ -206,12 +210,15 @@ class Way:
         except Exception as error:  # noqa: BLE001 - told to whoever waits, in whatever way it failed
             if self._ready.done():
                 return
-            if isinstance(error, NoController):
-                self._ready.set_exception(error)
-            else:
-                why = "no controller answers on it"
-                hint = "'sublet up --on aws' starts it again; keeper.log and controller.log lie in its state directory"
-                self._ready.set_exception(NoController(f"anchor {self._record.instance}", why, hint=hint))
+            self._ready.set_exception(error if isinstance(error, NoController) else _nobody(self._record, ""))
+
+
+def _nobody(record: AnchorRecord, words: str) -> NoController:
+    """On the anchor; `words` are the last ones of a controller that did not live there."""
+    said = words.partition("\n  next: ")[0].strip()
+    why = f"none lives on it: {said}" if said else "none answers on it"
+    hint = "'sublet up --on aws' starts it again; keeper.log and controller.log lie in its state directory"
+    return NoController(f"anchor {record.instance}", why, hint=hint)
 
 
 _ways: dict[tuple[Path, str, str], tuple[Way, tuple[int, dict[str, Any], str]]] = {}

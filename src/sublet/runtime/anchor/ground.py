@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from sublet.errors import BadInput, SubletError
-from sublet.runtime.anchor.rights import anchor_statements
+from sublet.runtime.anchor.rights import own_statements
 from sublet.runtime.providers.aws.calls import Refusal, meaning
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import SERVER_TAG
 from sublet.runtime.providers.aws.rights import narrow_policy
 
-__all__ = ["own_group", "own_role", "place_for_it"]
+__all__ = ["own_group", "own_role", "place_for_it", "renew_role", "role_name"]
 
 SSH = 22
 TRUST = {
@@ -70,17 +70,32 @@ def own_group(make: Make, region: str, network: str, server: str) -> str:
 
 def own_role(make: Make, config: AwsConfig, server: str) -> str:
     """The name of an instance profile with the rights of this controller, and no others."""
-    name = f"sublet-anchor-{server}"
-    policy = narrow_policy(config, server)
-    policy["Statement"] += anchor_statements(config, server)
+    name = role_name(server)
     with _asking("iam:CreateRole", hint="--send-credentials sends your own along instead"):
         client = make("iam", config.regions[0])
         _unless_there(client.create_role, RoleName=name, AssumeRolePolicyDocument=json.dumps(TRUST))
-        client.put_role_policy(RoleName=name, PolicyName="sublet", PolicyDocument=json.dumps(policy))
+        _put_policy(client, config, server)
         _unless_there(client.create_instance_profile, InstanceProfileName=name)
         # A profile has room for one role, and says so where it has ours.
         _unless_there(client.add_role_to_instance_profile, InstanceProfileName=name, RoleName=name)
     return name
+
+
+def role_name(server: str) -> str:
+    """Of the role that is made for an anchor, and of its profile."""
+    return f"sublet-anchor-{server}"
+
+
+def renew_role(make: Make, config: AwsConfig, server: str) -> None:
+    """The role that was made has the rights that the file asks for by now; BadInput where that may not be done."""
+    with _asking("iam:PutRolePolicy", hint="'sublet check --iam' prints what the role is to have"):
+        _put_policy(make("iam", config.regions[0]), config, server)
+
+
+def _put_policy(client: Any, config: AwsConfig, server: str) -> None:
+    policy = narrow_policy(config, server)
+    policy["Statement"] += own_statements(config, server)
+    client.put_role_policy(RoleName=role_name(server), PolicyName="sublet", PolicyDocument=json.dumps(policy))
 
 
 def _unless_there(verb: Callable[..., Any], **request: Any) -> None:

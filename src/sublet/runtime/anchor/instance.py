@@ -90,9 +90,9 @@ def launch_request(record: AnchorRecord, config: AwsConfig, *, server: str, home
 
 def _user_data(record: AnchorRecord, config: AwsConfig, key: str) -> str:
     values = {"USER": record.user, "PYTHON": record.python, "NONCE": record.nonce, "KEY": key, "PROVE": PROVE}
-    values |= {"INSTALL": config.anchor_install, "BOOT_S": str(BOOT_S)}
+    values |= {"INSTALL": config.anchor_packages, "BOOT_S": str(BOOT_S)}
     quoted = {name: shlex.quote(value) for name, value in values.items()}
-    quoted["PACKAGES"] = packages(config.anchor_install)
+    quoted["PACKAGES"] = packages(config.anchor_packages)
     return BLANK.sub(lambda blank: quoted[blank[1]], _template())
 
 

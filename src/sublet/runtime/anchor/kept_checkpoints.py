@@ -143,16 +143,18 @@ def _bring(objects: FileObjects, job_id: str, folder: Path) -> str:
     facts = json.loads(objects.get(f"{FOLDER}/{job_id}/HEAD").data)
     if facts["head"] is None:
         return f"{job_id}: no checkpoint was copied whole, and it begins at the one that it has elsewhere, or at 0"
-    anchor = Anchor(folder / job_id, FILES)
+    anchor, place = Anchor(folder / job_id, FILES), f"{objects.uri}/{FOLDER}/{job_id}"
+    hint = f"try again; if it stays so, remove {place}/ from the bucket: without it {job_id} begins at step 0"
     for name in facts["packs"]:
         with objects.open(f"{FOLDER}/{job_id}/{name}") as reading:
             for digest, data in _parts_in(reading):
                 if not anchor.content.take(digest, data):
-                    raise BadInput(f"{objects.uri}/{FOLDER}/{job_id}/{name}", f"part {digest[:12]} is damaged")
+                    raise BadInput(f"{place}/{name}", f"part {digest[:12]} is damaged", hint=hint)
     commit = Commit(**facts["head"].pop("commits")[0])
-    anchor.adopt(replace(Head(**facts["head"]), commits=(commit,)))
-    if not anchor.is_whole(commit):
-        raise BadInput(f"{objects.uri}/{FOLDER}/{job_id}", "its checkpoint is not whole")
+    try:
+        anchor.adopt(replace(Head(**facts["head"]), commits=(commit,)))
+    except BadInput as error:
+        raise BadInput(place, f"the checkpoint of step {commit.step} is not whole ({error})", hint=hint) from None
     return f"{job_id}: goes on from step {commit.step}"
 
 

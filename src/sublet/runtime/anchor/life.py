@@ -12,11 +12,13 @@ from typing import Any
 
 from sublet.errors import BadInput, NoController, Refused, SubletError
 from sublet.machine.dice import DICE
+from sublet.machine.remote import check_uri
 from sublet.machine.wall import WALL
 from sublet.runtime.anchor import instance
 from sublet.runtime.anchor.backup import place_of, restore_backup
 from sublet.runtime.anchor.channel import Remote, connected, meet, new_key, ship
 from sublet.runtime.anchor.handover import Situation, Step, next_step
+from sublet.runtime.anchor.idle import IDLE_S
 from sublet.runtime.anchor.parcel import ARRIVING, pack_state, staged, unpack_state
 from sublet.runtime.anchor.record import AnchorRecord, Home, forget, keep, read_record
 from sublet.runtime.home import home_of
@@ -34,6 +36,7 @@ MEET_S, LOOK_S = 600.0, 1.0  # an image boots, and may install something
 UP_S, DOWN_S = 300.0, 300.0  # a small machine compiles all of Sublet first
 HEARD_S = 60.0  # for a controller that was asked to stop; then it is told otherwise
 REACH_S = 60.0  # for one that was reached before
+UNSEEN_S = 30.0  # neither a controller nor what keeps it, after a start
 OURS = ("settings.json", "aws.toml", "hosts.toml")  # files that stay as the laptop has them
 PLACE = ".local/state/sublet"  # of its state directory, below the home over there
 
@@ -53,6 +56,7 @@ class Anchor:
         self.config: AwsConfig = read_config(config_path(self.state_dir))
         self._calls = Calls(client_maker(self.config.endpoint_url))
         self._server = server_of(self.state_dir)
+        self._minded = False  # somebody over there turns the machine off once nobody wants it
 
     # ------------------------------------------------------------------ up
 
@@ -62,15 +66,25 @@ class Anchor:
         begun = record is not None and record.home is Home.ANCHOR
         if not begun and not self.config.anchor_profile and not self.credentials:
             raise _no_credentials()
+        if self.config.anchor_backup:
+            check_uri("anchor_backup", self.config.anchor_backup)  # whoever cannot read it has no backup
         try:
             with while_it_opens():
                 record = await self._rented(record, kind or self.config.anchor_type)
             record = await self._met(record)
             return await self._given(record, settings)
         except BaseException:
-            if not begun:
+            if begun and record is not None:
+                self.tell(f"the anchor {record.instance} stays, for its disk has all that it knew: {self._cost()}")
+            else:
                 await self._give_up()
             raise
+
+    def _cost(self) -> str:
+        """Of one on which no controller may live."""
+        if self._minded:
+            return f"with no controller it turns itself off {IDLE_S / 60:g} minutes after anybody asked for it"
+        return f"if it is on, it costs USD {self.config.anchor_usd_per_h:g}/h until 'sublet down' ends it"
 
     async def _after_its_end(self, record: AnchorRecord | None) -> AnchorRecord | None:
         """None where the anchor was ended by somebody else: its backup is here then, and another may be rented."""
@@ -142,6 +156,9 @@ class Anchor:
         """The state, and a controller."""
         async with self._remote(record) as remote:
             facts = await self._look(remote, record)
+            if record.home is Home.ANCHOR:
+                await remote.module(DESK, "mind", record.state_dir)
+                self._minded = True
             if facts["lacks"]:
                 lacks = " ".join(facts["lacks"])
                 hint = f"take an image that has them, or write anchor_install = {lacks!r} into aws.toml"
@@ -149,8 +166,12 @@ class Anchor:
             if self.credentials:
                 text = "".join(f"{name}={value}\n" for name, value in self.credentials.items())
                 await remote.module(DESK, "trust", record.state_dir, data=text.encode())
+                if facts["running"]:
+                    self.tell("the credentials are there; its controller, which runs, takes them at its next start")
+            if facts["failure"] and not facts["running"]:
+                self.tell(f"its controller did not live there the last time: {_words(facts)}")
             copied = False
-            while step := next_step(_situation(record, facts, fresh_there=copied), Home.ANCHOR):
+            while step := next_step(_situation(record, facts, runs=facts["kept"], fresh_there=copied), Home.ANCHOR):
                 if step is Step.COPY_THERE:
                     await self._copy_there(remote, record, settings)
                     copied = True
@@ -159,11 +180,11 @@ class Anchor:
                 elif step is Step.FREE:
                     await remote.module(DESK, "free", record.state_dir)
                 else:
+                    await instance.stay_when_off(self._calls, record)  # it may turn itself off from now on
                     await self._start(remote, record)
                     break
                 facts = await self._look(remote, record)
             await self._wait_for_controller(remote, record)
-        await instance.stay_when_off(self._calls, record)
         return record
 
     async def _copy_there(self, remote: Remote, record: AnchorRecord, settings: Settings) -> None:
@@ -191,14 +212,19 @@ class Anchor:
         await remote.module(DESK, "start", *words)
 
     async def _wait_for_controller(self, remote: Remote, record: AnchorRecord) -> None:
-        until_s = WALL.monotonic() + UP_S
+        """Refused with the last words of one that does not live."""
+        until_s, seen_s = WALL.monotonic() + UP_S, WALL.monotonic()
         while WALL.monotonic() < until_s:
-            there = await remote.shell(f"ls {record.state_dir}")
-            if b"controller.json" in there.split():
-                return
             facts = await self._look(remote, record)
-            if facts["failure"] and not facts["running"]:
-                raise Refused(str(facts["failure"]).partition("\n")[2])
+            if facts["serves"]:
+                return
+            if facts["running"]:
+                seen_s = WALL.monotonic()
+            elif facts["failure"] or WALL.monotonic() - seen_s > UNSEEN_S:
+                hint = (
+                    f"see controller.log and keeper.log in {record.state_dir} there; 'sublet up --on aws' tries again"
+                )
+                raise Refused(f"anchor {record.instance}: {_words(facts)}\n  next: {hint}")
             await asyncio.sleep(LOOK_S)
         raise NoController(f"anchor {record.instance}", f"its controller was not up within {UP_S:g} s")
 
@@ -229,7 +255,7 @@ class Anchor:
             if facts["running"] and self.stop_there is not None:  # also one that is fenced: it may not have heard
                 await asyncio.to_thread(self.stop_there)  # it saves, and gives back all nodes
             copied = False
-            while step := next_step(_situation(record, facts, fresh_here=copied), Home.HERE):
+            while step := next_step(_situation(record, facts, runs=facts["running"], fresh_here=copied), Home.HERE):
                 if step is Step.FENCE:
                     await remote.module(DESK, "fence", record.state_dir)
                 elif step is Step.STOP_THERE:
@@ -269,7 +295,9 @@ class Anchor:
         return _Reached(record, self.state_dir, WALL.monotonic() + REACH_S if until_s is None else until_s)
 
     async def _look(self, remote: Remote, record: AnchorRecord) -> dict[str, Any]:
-        facts: dict[str, Any] = json.loads(await remote.module(DESK, "look", record.state_dir or "/nowhere"))
+        facts: dict[str, Any] = json.loads(
+            await remote.module(DESK, "look", record.state_dir or "/nowhere", *self.config.anchor_needs)
+        )
         return facts
 
     def _as_there(self, record: AnchorRecord, settings: Settings) -> dict[str, str]:
@@ -302,12 +330,18 @@ class _Reached:
         await self._connection.__aexit__(*error)  # type: ignore[arg-type] # as they came
 
 
+def _words(facts: Mapping[str, Any]) -> str:
+    """Why no controller is there: its own words, after its exit code; else the last ones of what keeps it."""
+    said = str(facts["failure"]).partition("\n")[2].partition("\n  next: ")[0].strip()
+    return said or f"neither a controller nor what keeps it lives on the anchor: {facts['last'].strip() or 'no word'}"
+
+
 def _situation(
-    record: AnchorRecord, facts: Mapping[str, Any], *, fresh_here: bool = False, fresh_there: bool = False
+    record: AnchorRecord, facts: Mapping[str, Any], *, runs: bool, fresh_here: bool = False, fresh_there: bool = False
 ) -> Situation:
     return Situation(
         home=record.home,
-        runs_there=bool(facts["running"]),
+        runs_there=runs,
         fenced=bool(facts["fenced"] or not facts["held"]),  # where there is no state, nothing can run
         fresh_here=fresh_here,
         fresh_there=fresh_there,

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import tarfile
@@ -27,8 +28,10 @@ __all__ = ["ARRIVING", "PIECE_BYTES", "Arriving", "pack_state", "staged", "take_
 ARRIVING = "anchor.arriving"
 # Of the place, not of the run: who listens where, who holds the lock, what a laptop knows of its anchor.
 STAYS = ("anchor", "anchor.new", "controller.json", "controller.lock", "fenced", "keeper.log", "keeper.lock", "nodes")
-STAYS_TOO = ("token", "token.read", "start-failure.txt", "witness", "credentials.env", ARRIVING)
+STAYS_TOO = ("token", "token.read", "start-failure.txt", "witness", "credentials.env", "desk.lock", ARRIVING)
+STAYS_ALSO = ("keeper-troubles.json",)
 LARGE = "checkpoints"  # the folder whose files nobody changes once they are there
+OF_WORKERS = re.compile(rf"jobs/([^/]+)/{LARGE}/")  # which workers of this machine wrote
 FRESH, LISTED = "anchor.new", ".parcel.json"
 PIECE_BYTES = 1 << 18
 SAMPLE_BYTES, WORTH = 4096, 0.95  # as `travel.content` has it
@@ -145,8 +148,11 @@ def _archive(state_dir: Path, instead: Mapping[str, str], have: Mapping[str, str
     same = [name for name, digest in have.items() if _is_same(state_dir / name, digest)]
     for name, text in {LISTED: json.dumps(same), **instead}.items():
         yield from _entry(_info(name, len(text.encode()), 0o600), io.BytesIO(text.encode()))
-    for path in _files(state_dir, {*STAYS, *STAYS_TOO, *instead}):
+    carried = {head.parent.name for head in (state_dir / LARGE).glob("*/HEAD")}
+    for path in _files(state_dir, {*STAYS, *STAYS_TOO, *STAYS_ALSO, *instead}):
         name = str(path.relative_to(state_dir))
+        if (match := OF_WORKERS.match(name)) and match[1] in carried:
+            continue  # the same is among those that are carried: no node over there would see these
         if path.is_dir():
             info = _info(name, 0, path.stat().st_mode)
             info.type = tarfile.DIRTYPE

@@ -24,6 +24,7 @@ class AlarmKind(StrEnum):
     """What is wrong: a label of a metric."""
 
     ACCESS = "access"  # the credentials of a cloud end soon
+    ANCHOR = "anchor"  # nobody keeps a controller there, or who does fails at something
     ADDRESS = "address"  # a node cannot be reached where it says that it is
     CHECKPOINT = "checkpoint"  # one is on a node's disk only, or cannot be kept
     COPY = "copy"  # another controller has the same state directory

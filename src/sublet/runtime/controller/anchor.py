@@ -76,19 +76,33 @@ class Anchor:
             self._write(replace(self.head, generation=generation, before=self.head.generation))
         return self.head
 
-    def commit(self, commit: Commit, *, keep: int) -> None:
-        """All its parts are here: from now on it counts. The oldest beyond `keep` go, with what only they need."""
-        head = self.head
+    def commit(self, commit: Commit, *, keep: int) -> list[int]:
+        """All its parts are here: from now on it counts. The oldest beyond `keep` go, with what only they need.
+
+        Earlier ones that nobody can read any more, since what names their files has rotted, go as well: their steps.
+        """
+        head, rotten = self.head, list[int]()
         self.content.settle()
-        commits = sorted([*(each for each in head.commits if each.step != commit.step), commit], key=lambda c: c.step)
-        self._write(replace(head, commits=tuple(commits[-keep:])))
-        self._sweep()
+        wanted = {commit: self._wanted(commit)}
+        for each in head.commits:
+            if each.step != commit.step:
+                try:
+                    wanted[each] = self._wanted(each)
+                except BadInput:
+                    rotten.append(each.step)
+        commits = sorted(wanted, key=lambda each: each.step)[-keep:]
+        self._write(replace(head, commits=tuple(commits)))
+        self.content.keep_only(set[str]().union(*(wanted[each] for each in commits)))
+        return rotten
 
     def adopt(self, head: Head) -> None:
-        """A copy of the register has come back, and all its parts before it."""
+        """A copy of the register has come back, and all its parts before it; BadInput if they are not all here."""
+        wanted = set[str]().union(*(self._wanted(commit) for commit in head.commits))
+        if lacking := self.content.lacks(wanted):
+            raise BadInput(self.folder, f"{len(lacking)} parts of a checkpoint are not there")
         self.content.settle()
         self._write(head)
-        self._sweep()
+        self.content.keep_only(wanted)
 
     def drop(self, steps: Collection[int]) -> None:
         """They are of no use: who loaded them says so."""
@@ -114,13 +128,10 @@ class Anchor:
         """A file, part by part; BadInput where one is gone."""
         return (self._part(digest) for digest in entry.parts)
 
-    def _sweep(self) -> None:
-        wanted = set[str]()
-        for commit in self.head.commits:
-            names, text = self._manifest(commit)
-            wanted |= {commit.root, *names}
-            wanted.update(digest for entry in entries_from(b"".join(text)) for digest in entry.parts)
-        self.content.keep_only(wanted)
+    def _wanted(self, commit: Commit) -> set[str]:
+        """All parts of it; BadInput if some of what names them is gone."""
+        names, text = self._manifest(commit)
+        return {commit.root, *names, *(digest for entry in entries_from(b"".join(text)) for digest in entry.parts)}
 
     def _manifest(self, commit: Commit) -> tuple[list[str], list[bytes]]:
         names = names_in(self._part(commit.root))

@@ -3,7 +3,8 @@
 Such a script says nothing to us. What its agent sees stands for that: files written below SUBLET_CHECKPOINT_DIR are
 work that was kept, so is an exit with the code that means "I have saved"; a start that ends without either was for
 nothing. Until it has saved, no plan moves it by choice: only the cloud and its owner do. One that saves anew without
-having read what it had saved has started over all the same: what had counted as useful was for nothing.
+having read what it had saved has started over all the same: what had counted as useful was for nothing. A script with
+`train.checkpointed` says itself what it has loaded and saved, and its words count for more than what is seen.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class _Attempt:
     wide: int = 0  # workers
     failed: bool = False  # by itself: that it starts over is no surprise
     loaded: str = ""  # as in WorkerSeen
+    told: bool = False  # ... and it has said so itself
     reader: str = ""  # whose words about that count: the worker that begins; the others may leave it to that one
     reader_seen: bool = True
     carried_wall_s: float | None = None  # when that was written which the controller has, and nobody has counted yet
@@ -117,7 +119,8 @@ class Attempts:
             running.met |= message.met
             if message.met:
                 record.warnings.pop("apart", None)
-            running.loaded = message.loaded or running.loaded
+            if not running.told:
+                running.loaded = message.loaded or running.loaded
             running.reader_seen |= message.worker_id == running.reader
             if not running.reader_seen:
                 return
@@ -129,6 +132,17 @@ class Attempts:
             self._note_save(record, running, 0.0)
         elif isinstance(message, wire.WorkerDown) and message.code > 0:
             running.failed = True
+        elif isinstance(message, wire.Joined):
+            self._hear_start(record, running, message)
+        elif isinstance(message, wire.Saved) and message.safe and not self._carries(record.spec):
+            self._note_save(record, running, 0.0)
+
+    def _hear_start(self, record: JobRecord, running: _Attempt, message: wire.Joined) -> None:
+        """It says what it goes on from; what it took to come so far is what another change of its width costs."""
+        running.loaded, running.told = "no" if message.source == "fresh" else "yes", True
+        running.reader_seen = True
+        if record.lost_wall_s is None:  # else it is counted from the loss on
+            record.pauses_s.append(self._clock.wall.monotonic() - running.began_wall_s)
 
     def note_carried(self, record: JobRecord, worker_id: str, ago_s: float) -> None:
         """The controller has what it wrote so long ago (wall): now it is kept. Not before the reader was looked at."""

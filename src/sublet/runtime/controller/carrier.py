@@ -19,6 +19,7 @@ from sublet.machine.dice import Dice
 from sublet.machine.files import Files
 from sublet.machine.remote import check_uri, is_remote
 from sublet.runtime.agent.setups import PYTHON
+from sublet.runtime.controller.claims import Claims
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.records import JobRecord
@@ -28,9 +29,9 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.buckets import check_buckets
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.fetching import Fetch
-from sublet.runtime.travel.packing import pack
-from sublet.wire.messages import FromWorkerMessage, StartWorker, Travelling
-from sublet.wire.saves import BUCKET, DISK, Damaged, Saved
+from sublet.runtime.travel.packing import local_among, pack, travelling
+from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
+from sublet.wire.saves import DISK, Damaged, Saved
 from sublet.wire.travel import Kept, Lacks, Part, Printed, Travel
 
 __all__ = ["Carrier"]
@@ -49,8 +50,9 @@ class Carrier:
         self.elsewhere = elsewhere
         self.content = Content(state_dir / "content", files)
         self._words = ""
-        self.packer = pack
+        self.packer, self.looker = pack, travelling
         self.pulling: Pulling | None = None  # None = no checkpoints are carried here
+        self.claims: Claims | None = None  # None = what workers say of buckets is believed
         self.buckets = check_buckets
         self.no_containers: Callable[[], str] = str  # why no node can run one, as far as the provider knows
 
@@ -66,12 +68,19 @@ class Carrier:
             return replace(spec, notes=(*spec.notes, *notes))
         if not self.elsewhere:
             return replace(spec, code="")
-        mounts = {there: Path(source) for there, source in spec.mounts.items() if not is_remote(source)}
+        folder, besides = Path(spec.cwd), [self._state_dir]
         try:
-            code = await asyncio.to_thread(self.packer, self.content, Path(spec.cwd), mounts, besides=[self._state_dir])
+            code = await asyncio.to_thread(self.packer, self.content, folder, local_among(spec.mounts), besides=besides)
         except OSError as error:
             raise BadInput(self.content.folder, f"cannot be written ({error.strerror})", hint="make room") from error
         return replace(spec, code=code, notes=(*spec.notes, *notes))
+
+    async def look(self, spec: JobSpec) -> list[str]:
+        """As `pack` would refuse it, and what it would note; nothing is kept."""
+        notes = await self.check(spec)
+        if self.elsewhere and not spec.code:
+            await asyncio.to_thread(self.looker, Path(spec.cwd), local_among(spec.mounts), besides=[self._state_dir])
+        return notes
 
     async def check(self, spec: JobSpec, *, make: bool = False) -> list[str]:
         """What is to be noted of its files; refused where no node could have them. `make`: buckets that are to be."""
@@ -100,10 +109,10 @@ class Carrier:
         kept = {there: spec.mounts[there] for there in spec.kept_mounts}
         words = "" if spec.mounts or spec.image else self._witness_words()
         travel = Travel(code=spec.code, setup=_setup(spec), kept=kept, witness=str(self._witness), words=words)
-        travel = replace(travel, carries=self.carries(spec))
+        seen = tuple(there for there in spec.mounts if there.startswith(("/", "~")))
+        travel = replace(travel, carries=self.carries(spec), seen=seen)
         if spec.image:
-            seen = tuple(there for there in spec.mounts if there.startswith(("/", "~")))
-            travel = replace(travel, image=spec.image, inside=spec.setup, seen=seen)
+            travel = replace(travel, image=spec.image, inside=spec.setup)
         return replace(order, travel=travel)
 
     def carries(self, spec: JobSpec) -> bool:
@@ -114,14 +123,21 @@ class Carrier:
         return self.elsewhere and self.pulling is not None and not spec.checkpoint_dir
 
     def judge(self, records: Mapping[str, JobRecord], message: FromWorkerMessage) -> FromWorkerMessage:
-        """What a worker says of checkpoints that are carried here: at most that they are on its node's disk."""
+        """What a worker says of checkpoints that are carried here: at most that they are on its node's disk.
+
+        Nor of a bucket: its job has named none, so that nobody could look there, or go on from it.
+        """
         job_id = job_of(message.worker_id)
         if self.pulling is None or not self.carries(records[job_id].spec):
             return message
         if isinstance(message, Damaged):
             names = (Path(path).name.removeprefix("step-") for path in message.paths)
             self.pulling.drop(job_id, [int(name) for name in names if name.isdecimal()])
-        return replace(message, tier=DISK) if isinstance(message, Saved) and message.tier != BUCKET else message
+        return replace(message, tier=DISK) if isinstance(message, Saved) else message
+
+    def holds(self, node_id: str, message: ToController, wall_s: float) -> bool:
+        """Whether it is heard later, when a bucket was looked at."""
+        return self.claims is not None and self.claims.holds(node_id, message, wall_s)
 
     def hear(self, node_id: str, message: Travelling, may_speak: Callable[[str, str], bool]) -> None:
         """A node wants parts or has some, tells what a worker of its own has printed, or has or wants a checkpoint."""

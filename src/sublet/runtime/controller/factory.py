@@ -128,13 +128,15 @@ class RecordFactory:
         env = {
             "SUBLET_JOB_ID": record.id,
             "SUBLET_MAX_WORKERS": str(record.spec.max_workers),
+            "SUBLET_SHARDS": str(record.spec.shards),
             "SUBLET_ATTEMPT": str(record.group.failures.total()),
             "SUBLET_CHECKPOINT_DIR": checkpoints,
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",
             **limit,
             "SUBLET_CHECKPOINT_KEEP": str(record.spec.checkpoint_keep),
             "SUBLET_RESUME": "1" if _resumes(record, checkpoints, self._disk) else "0",
-            "WANDB_RUN_ID": f"{self._server_id}-{record.id}",  # jobs of two state directories share their names
+            "SUBLET_RUN_ID": f"{self._server_id}-{record.id}",  # jobs of two state directories share their names
+            "WANDB_RUN_ID": f"{self._server_id}-{record.id}",
             "WANDB_RESUME": "allow",
             "SLURM_RESTART_COUNT": str(record.group.failures.total()),
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # a group that breaks would fill the log with frames

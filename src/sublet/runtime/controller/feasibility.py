@@ -23,7 +23,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import kernel_job, pools_for
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["STOP_S", "Feasibility", "least_width"]
+__all__ = ["STOP_S", "Feasibility"]
 
 MONEY_IS_SHORT, TIME_IS_SHORT = 110, 111
 STOP_S = 6.0  # wall, to save and leave: what a job's own purse must still pay for
@@ -121,7 +121,7 @@ class Feasibility:
             if spec.min_on_demand and not sure:
                 continue
             prices = {offer.id: min(offer.price, supply.ledger.believed(offer.id)) for offer in offers}
-            size, workers = pool.gpus_per_node, least_width(spec)
+            size, workers = pool.gpus_per_node, spec.least_workers
             core, needed = -(-spec.min_on_demand // size), -(-workers // size)
             cheapest = _cheapest(offers, prices)
             usd = (needed - core) * prices[cheapest.id].micro_usd_per_h
@@ -182,11 +182,6 @@ class Feasibility:
             )
 
 
-def least_width(spec: JobSpec) -> int:
-    """The fewest workers that its owner allows."""
-    return min(spec.sizes, default=spec.min_workers)
-
-
 # ---------------------------------------------------------------------- the limits, one by one
 
 
@@ -206,13 +201,15 @@ class _Way:
 
 def _refuse_wide(spec: JobSpec, ways: list[_Way]) -> None:
     widest = max(ways, key=lambda way: way.most_workers)
-    if least_width(spec) > widest.most_workers:
+    if spec.least_workers > widest.most_workers:
         most = int(widest.most_workers)
         hint = f"ask for 1..{most}" if most else "raise the limit"
+        if spec.stages > most > 0:
+            hint = f"cut its model into fewer parts, each of which has a worker: parallel.stages 1..{most}"
         raise Infeasible(
             f"{spec.name} cannot run",
             binding=f"the most workers that may be had, on {widest.pool},",
-            needed=least_width(spec),
+            needed=spec.least_workers,
             available=most,
             hint=f"{hint}, or let more nodes be held: sublet up --nodes N",
         )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from sublet.domain.job import Job
 from sublet.domain.offer import Market
 from sublet.domain.shape import Grid, Placement, Shape, first_gpus
+from sublet.domain.units import GIB
 from sublet.kernel.kernel import Kernel
+from sublet.market.gpus import load_gpus
 from sublet.perf.gridded import Gridded
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.group.places import Form
@@ -24,12 +28,19 @@ def told(kernel: Kernel, record: JobRecord, shape: Shape | None, placement: Plac
         return first_gpus(placement, shape.used), None  # a group that hears of no other trains on
     here = tuple(share for share in placement if share[0] in kernel.cluster.nodes)
     on_demand = frozenset(node_id for node_id, _ in kernel.cluster.on_market(Market.ON_DEMAND, here))
-    grid = shape.grid or own_grid(kernel.jobs[record.id].job, sum(gpus for _, gpus in placement))
-    return placement, Form(grid, on_demand)
+    grid = shape.grid or own_grid(kernel.jobs[record.id].job, sum(gpus for _, gpus in placement), record.spec.stages)
+    return placement, Form(grid, on_demand, _stated_bytes(kernel.supply.pools[shape.pool].gpu))
 
 
-def own_grid(job: Job, gpus: int) -> Grid:
-    """The fastest that it knows on so many."""
-    speed = job.speed
+@cache
+def _stated_bytes(gpu: str) -> int:
+    """Memory of a GPU of this kind, for sessions that cannot look at theirs; 0 = not known."""
+    known = load_gpus().get(gpu)
+    return 0 if known is None else int(known.mem_gib * GIB)
+
+
+def own_grid(job: Job, gpus: int, stages: int) -> Grid:
+    """The fastest that it knows on so many; of as many parts as its owner asks for (0 = any) where it knows none."""
+    speed, parts = job.speed, max(1, stages)
     grid = speed.grid(speed.profile.fastest(gpus)) if isinstance(speed, Gridded) else None
-    return Grid(gpus) if grid is None else grid
+    return Grid(max(1, gpus // parts), parts) if grid is None else grid

@@ -11,17 +11,34 @@ from sublet.domain.shape import Grid
 from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.live_grids import GUESSED_ATOMS, LiveGrids, depths_of
 from sublet.perf.migration import BYTES_PER_PARAM, Pause
+from sublet.perf.part_memory import PartMemory
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire.grids import Joined, Stepped
 
-__all__ = ["GridLearning"]
+__all__ = ["KINDS", "Changes", "GridLearning", "kind_of"]
 
 MOST_PAUSES = 50
 FORGETS = 0.3  # weight of the newest measurement of a grid
 WARM_REPORTS = 5  # of a grid, before what it does counts as measured
 WORTH_TELLING = 0.25  # relative change of a rate
 LONGEST_S = 86_400.0  # of a change: what a worker says beyond it is not learned from
-WITHIN = "within"
+WITHIN, RESTORED = "within", "restored"
+KINDS = (WITHIN, "between", "depth", RESTORED)  # of what workers saw, the last is what it was
+
+
+def kind_of(joined: Collection[Joined]) -> str:
+    """Of a change, as its workers saw it: each knows what it received and gave; "" = it is none."""
+    kinds = {message.kind for message in joined if message.kind in KINDS}
+    return max(kinds, key=KINDS.index, default="")
+
+
+@dataclass(slots=True)
+class Changes:
+    """Of one kind."""
+
+    count: int = 0
+    size_bytes: int = 0  # that all workers received
+    seconds: float = 0.0  # wall, without training
 
 
 @dataclass(slots=True)
@@ -31,8 +48,10 @@ class GridLearning:
     rates: dict[tuple[str, int, int], float] = field(default_factory=dict)
     pauses: list[Pause] = field(default_factory=list)
     blocks: tuple[int, ...] = ()
+    memory: PartMemory = field(default_factory=PartMemory)
     atoms: float = GUESSED_ATOMS
-    kinds: Counter[str] = field(default_factory=Counter)  # changes, by kind
+    changes: dict[str, Changes] = field(default_factory=dict)  # by kind
+    units: dict[int, float] = field(default_factory=dict)  # s of a micro-batch: before the blocks, in each, after them
     _reports: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     _told: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
@@ -54,13 +73,41 @@ class GridLearning:
         self._told[key] = self.rates[key]
         return True
 
+    def hear_memory(self, blocks: tuple[int, ...], memory: PartMemory) -> bool:
+        """What its group has heard of its size; True if it needs another number of parts at least than was thought."""
+        before = self.least_parts
+        self.blocks, self.memory = blocks or self.blocks, memory
+        return self.least_parts != before
+
+    @property
+    def least_parts(self) -> int:
+        """By memory, as far as anybody knows; where none fits, as many as there may be."""
+        most = min(MOST_STAGES, len(self.blocks) or MOST_STAGES)
+        return self.memory.least(self.blocks, most) or most
+
+    def hear_units(self, report: Stepped) -> bool:
+        """What units take, as those who train them say; True once all of them are known."""
+        if report.atoms > 0:
+            self.atoms = float(report.atoms)
+        if len(report.units) != len(self.blocks) + 2:
+            return False
+        knew = self._all_units()
+        for unit, seconds in enumerate(report.units):
+            if 0.0 < seconds < LONGEST_S:
+                old = self.units.get(unit, seconds)
+                self.units[unit] = old + FORGETS * (seconds - old)
+        return bool(self._all_units()) and not knew
+
+    def _all_units(self) -> tuple[float, ...]:
+        """To two digits, so that what changes little is worked out once; () until all are known."""
+        known = [self.units.get(unit) for unit in range(len(self.blocks) + 2)]
+        return tuple(float(f"{each:.2g}") for each in known if each is not None) if None not in known else ()
+
     def hear_joined(self, joined: Collection[Joined], grid: Grid | None) -> Pause | None:
         """All are in a new grid: what that took, if it was a change of an old one."""
-        kinds = Counter(message.kind for message in joined if message.kind)
-        if grid is None or not kinds:
+        kind = kind_of(joined)
+        if grid is None or not kind:
             return None
-        kind = kinds.most_common(1)[0][0]
-        self.kinds[kind] += 1
         pause = Pause(
             wide=grid.copies,
             deep=grid.parts,
@@ -69,7 +116,11 @@ class GridLearning:
             seconds=min(max(message.met_s + message.state_s + message.formed_s for message in joined), LONGEST_S),
             regrouped=kind == WITHIN,
         )
-        if kind != "restored":
+        change = self.changes.setdefault(kind, Changes())
+        change.count += 1
+        change.size_bytes += sum(message.moved_bytes for message in joined)
+        change.seconds += pause.seconds
+        if kind != RESTORED:
             self.pauses = [*self.pauses, pause][-MOST_PAUSES:]
         return pause
 
@@ -86,11 +137,12 @@ class GridLearning:
                 by_grid.setdefault((copies, parts), []).append(rate * unit)
         known = LiveGrids(
             most_gpus=most_gpus,
-            depths=depths_of(stages, most_gpus, self.blocks, MOST_STAGES),
+            depths=depths_of(stages, most_gpus, self.blocks, MOST_STAGES, self.least_parts),
             guess=guess,
             measured=tuple((grid, sum(rates) / len(rates)) for grid, rates in by_grid.items()),
             atoms=self.atoms,
             blocks=self.blocks,
+            units=self._all_units(),
             pauses=tuple(self.pauses),
             speedup=speedup,
             sizes=sizes,
@@ -104,8 +156,10 @@ class GridLearning:
             "rates": [[*key, rate] for key, rate in self.rates.items() if self._reports[key] >= WARM_REPORTS],
             "pauses": [asdict(pause) for pause in self.pauses],
             "blocks": list(self.blocks),
+            "memory": self.memory.facts(),
             "atoms": self.atoms,
-            "kinds": dict(self.kinds),
+            "units": [[unit, seconds] for unit, seconds in self.units.items()],
+            "changes": {kind: asdict(change) for kind, change in self.changes.items()},
         }
 
     @classmethod
@@ -116,8 +170,10 @@ class GridLearning:
             rates=rates,
             pauses=[Pause(**pause) for pause in facts.get("pauses", ())],
             blocks=tuple(facts.get("blocks", ())),
+            memory=PartMemory.from_facts(facts.get("memory", {})),
             atoms=facts.get("atoms", GUESSED_ATOMS),
-            kinds=Counter(facts.get("kinds", {})),
+            units=dict(facts.get("units", ())),
+            changes={kind: Changes(**change) for kind, change in facts.get("changes", {}).items()},
             _reports=Counter(dict.fromkeys(rates, WARM_REPORTS)),
             _told=dict(rates),
         )

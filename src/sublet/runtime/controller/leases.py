@@ -264,14 +264,14 @@ class Leases:
             self._alarmed[node_id] = wall_s
             self._alarms.sound(AlarmKind.RELEASE, f"cannot be given back yet, and costs on: {why}", node_id=node_id)
 
-    def end_strangers(self, found: Strangers) -> list[Event]:
+    def end_strangers(self, found: Strangers, now_s: float) -> list[Event]:
         """The store is older than what is rented; what the kernel must hear of it."""
         text = "the store is older than what is rented, as if an older backup was put back"
         self._alarms.sound(AlarmKind.STORE, f"{text}: what was spent since is not known")
         for row, node in zip(found.rows(), found.nodes, strict=True):
             self._inbox.note(row)
             self._inbox.spawn(self._end_unknown(row.kind, node), f"end {row.node_id}")
-        return [found.event(self._inbox.now_s())]
+        return [found.event(now_s)]
 
     async def _end_unknown(self, kind: str, node: RentedNode) -> None:
         """End a node that the kernel does not hold, and tell what it cost."""
@@ -342,7 +342,7 @@ class Leases:
                     text = "another controller renews it: one of the two state directories is a copy; stop one of them"
                     self._alarms.sound(AlarmKind.COPY, text, node_id=each.node_id)
             if (found := strangers_among(listed.values(), self._inbox.kernel)) is not None:
-                for event in self.end_strangers(found):
+                for event in self.end_strangers(found, self._inbox.now_s()):
                     self._inbox.tell(event)
             ours = {node_id for node_id, each in listed.items() if not each.elsewhere}
             for node_id in ours - self._inbox.kernel.cluster.nodes.keys() - self._releasing.keys():

@@ -174,7 +174,9 @@ class Lifecycle:
 
     def resume(self, record: JobRecord, *, start_over: bool | None = None) -> None:
         """It may go on; `start_over`: whether at step 0 if it has to, None = as was said before."""
-        record.paused = Hold.NONE
+        lacked_secrets, record.paused = record.paused is Hold.SECRETS, Hold.NONE
+        if lacked_secrets:
+            self._factory.hold_without_checkpoints(record)  # nobody has looked for them yet
         if start_over is not None:
             record.start_over = start_over
         self._change(record)

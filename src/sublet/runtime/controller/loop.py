@@ -34,6 +34,7 @@ from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.bucket_copies import BucketCopies, Copying, copy_in_process
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.chronicle import Chronicle
+from sublet.runtime.controller.claims import Claims
 from sublet.runtime.controller.compaction import Compaction
 from sublet.runtime.controller.decisions import Decisions
 from sublet.runtime.controller.factory import RecordFactory
@@ -46,6 +47,7 @@ from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.orders import Orders
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.planner import LIMIT_S, Planner, begin_thread
+from sublet.runtime.controller.preparing import Preparing
 from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.records import JobRecord
@@ -167,6 +169,7 @@ class Controller:
             alarm=lambda job_id, text: self.alarms.sound(AlarmKind.CHECKPOINT, text, job_id=job_id, reason=text),
             insist=store.insist,
         )
+        self.claims = self.carrier.claims = Claims(table, hear=self.router.hear_agent, note=inbox.note, aside=aside)
         self.leases = Leases(
             inbox,
             provider=self.provider,
@@ -198,6 +201,7 @@ class Controller:
         self._orders = Orders(
             inbox,
             router=self.router,
+            preparing=Preparing(self.router, table),
             leases=self.leases,
             timers=self._timers,
             decisions=self.decisions,
@@ -392,4 +396,5 @@ class Controller:
         self.router.hearing.look(wall_s)
         self.leases.end_unpaid()
         self.copies.tick(wall_s)
+        self.claims.tick(wall_s)
         self.inbox.carry_on()

@@ -14,6 +14,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.decisions import Decisions
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.leases import Leases
+from sublet.runtime.controller.preparing import Preparing
 from sublet.runtime.controller.router import Router
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.controller.waits import Waits
@@ -31,6 +32,7 @@ class Orders:
         inbox: Inbox,
         *,
         router: Router,
+        preparing: Preparing,
         leases: Leases,
         timers: Timers,
         decisions: Decisions,
@@ -38,7 +40,7 @@ class Orders:
         wall: Wall = WALL,
     ) -> None:
         self._inbox, self._router, self._leases, self._timers = inbox, router, leases, timers
-        self._decisions, self._waits, self._wall = decisions, waits, wall
+        self._preparing, self._decisions, self._waits, self._wall = preparing, decisions, waits, wall
         self.holding = False  # orders to jobs wait until it is known who still runs: recovery then gives them
 
     def carry_out(self, action: Action) -> None:
@@ -56,7 +58,7 @@ class Orders:
                 if not self.holding:
                     self._router.carry_out(action)
             case order.PrepareJob():
-                pass  # a group starts newcomers while the old one trains on; there is nothing else to fetch before
+                self._preparing.expect(action.job_id, action.shape.grid)
             case order.TellUser():
                 log.info("%s", action.text)
             case order.RefusePlan():
@@ -76,6 +78,7 @@ class Orders:
             if isinstance(event, news.NodeSilent):
                 return self._router.node_silent(event.node_id, self._wall.monotonic())
             self._router.node_noticed(event)
+            self._preparing.notice(event.node_id)
         except Exception:  # what the kernel orders is done all the same
             log.exception("%s of %s went wrong", type(event).__name__, event.node_id)
         return ()

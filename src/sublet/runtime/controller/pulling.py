@@ -184,7 +184,8 @@ class Pulling:
             return
         size_bytes = sum(entry.size_bytes for entry in fetch.entries)
         commit = Commit(step=step, generation=offer.generation, root=offer.root, size_bytes=size_bytes, done=offer.done)
-        anchor.commit(commit, keep=terms[0])
+        for rotten in anchor.commit(commit, keep=terms[0]):
+            self._alarm(job_id, f"its checkpoint {rotten} at the controller is damaged, and was removed")
         del self._pulls[job_id]
         self._answer(pull.node_id, offer)
         seconds = self._wall.monotonic() - pull.began_s
@@ -192,7 +193,7 @@ class Pulling:
             worker_id=offer.worker_id,
             step=offer.step,
             done=offer.done,
-            seconds=seconds,
+            seconds=offer.read_s + seconds,
             blocked_s=0.0,
             size_bytes=size_bytes,
             tier=ANCHOR,

@@ -275,7 +275,7 @@ class JobRecord:
         self.rates = {(gpu, workers): rate for gpu, workers, rate in plain.pop("rates", [])}
         self.profile = Profiling.from_facts(plain.pop("profile", {}))
         self.grids = GridLearning.from_facts(plain.pop("grids", {}))
-        self.group.places.blocks = self.grids.blocks
+        self.group.places.blocks, self.group.places.memory = self.grids.blocks, self.grids.memory
         self.reports = Counter(dict.fromkeys(self.rates, WARM_REPORTS))
         self.outcome, self.paused = Ending(plain.pop("outcome", "")), Hold(plain.pop("paused", ""))
         for name, value in plain.items():
@@ -326,8 +326,9 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
     """
     spec, work = record.spec, record.group.work or record.spec.work
     guess = _believable(1.0 / (record.size_h * 3600.0))
-    if work is not None and spec.samples_per_s is not None:
-        guess = _believable(spec.samples_per_s / work / speedup)
+    sized = work if spec.sdk else spec.work  # a loop of the script's own counts steps, not samples
+    if sized is not None and spec.samples_per_s is not None:
+        guess = _believable(spec.samples_per_s / sized / speedup)
     measured = tuple(
         Measured(gpu=gpu, workers=workers, rate=_believable(rate / work / speedup))
         for (gpu, workers), rate in sorted(record.rates.items())
@@ -336,7 +337,10 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
     live = record.profile.speed(work * speedup, work, record.group.done) if work else None
     pause_s = min(max(record.pauses_s[-3:], default=spec.restart_s), LONGEST_PAUSE_S)
     high, pools = widest_below(spec, record.too_wide, record.back_to), record.pools
-    low, sizes = min(max(spec.min_workers, spec.stages), high), spec.sizes
+    low, sizes = spec.min_workers, spec.sizes
+    if spec.cut:
+        low = max(spec.least_workers, 1 if spec.stages else record.grids.least_parts)
+    low = min(low, high)
     if sizes and high not in sizes:
         sizes = (high, *sizes)
     if record.pinned is not None and low <= record.pinned[1] <= high:

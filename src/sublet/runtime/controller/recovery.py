@@ -131,8 +131,8 @@ class Recovery:
         self.pump.stop_listening()
         await self.engine.open(self.router.hear_agent)
         await self._open_provider()
-        first = [*first, *await self._strangers()]
-        before = left_behind(self.pump.kernel, self.clock, self.last_s)
+        strangers = await self._strangers()  # before all that may lead to a rent: their numbers are taken
+        before = [*strangers, *left_behind(self.pump.kernel, self.clock, self.last_s)]
         if absence.was_too_long:
             await absence.settle(before, first)
         else:
@@ -166,7 +166,7 @@ class Recovery:
         except Exception as error:  # noqa: BLE001 - as in _open_provider; the sweep looks again
             log.warning("the provider cannot be listed (%s): what nobody knows of is found later", error)
             return []
-        return [] if found is None else self.leases.end_strangers(found)
+        return [] if found is None else self.leases.end_strangers(found, self.pump.kernel.now_s)
 
     def _other_offers(self) -> list[Event]:
         """What can be rented now, and within which limits, where that is not what the kernel knows."""

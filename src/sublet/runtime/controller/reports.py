@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sublet.domain import events as news
 from sublet.domain.plan import Phase
@@ -12,6 +13,7 @@ from sublet.perf.pollux.fit import load_solver
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.grid_learning import kind_of
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
@@ -22,6 +24,8 @@ from sublet.runtime.controller.stragglers import Stragglers
 from sublet.wire import messages as wire
 
 __all__ = ["Reports"]
+
+SPENT_S = 1.0  # wall, between two words to a worker about what its job costs
 
 
 class Reports:
@@ -44,6 +48,7 @@ class Reports:
         self._progress_wall: dict[str, float] = defaultdict(float)  # job -> when its progress was told last
         self._learned_wall: dict[str, float] = defaultdict(float)  # job -> when its speed was told last
         self._solver: threading.Thread | None = None  # loads what curves are fitted with, once a job measures itself
+        self._spent_wall: dict[str, float] = defaultdict(float)  # job -> when its log was told last what it costs
         self._cut_to: dict[str, int] = {}  # job -> samples at a time, as its last cut was told
 
     def learn(
@@ -52,11 +57,22 @@ class Reports:
         """Its group has heard this; it was at `step_before` until then."""
         if isinstance(message, wire.Stepped):
             self._stragglers.hear(record, message, wall_s)
+            if record.spec.cut and record.grids.hear_units(message):
+                self._jobs.relearn(record)  # grids that were never tried can be told now
+        if record.spec.cut and isinstance(message, wire.Ready | wire.Stepped | wire.ShortOfMemory):
+            places = record.group.places
+            if isinstance(message, wire.Stepped):
+                places.hear_step(message)
+            if record.grids.hear_memory(places.blocks, places.memory) and not record.spec.stages:
+                self._deeper(record)
         match message:
             case wire.Joined() if message is record.group.joined:
                 self._joined(record, message, max(step_before - message.step, 0), wall_s)
             case wire.Stepped() if message is record.group.stepped:
                 self._stepped(record, message, wall_s)
+                if message.logs and wall_s - self._spent_wall[record.id] >= SPENT_S:
+                    self._spent_wall[record.id] = wall_s
+                    self._tell_spent(record, message.worker_id)
             case wire.Damaged():
                 self._damaged(record, message)
             case wire.SaveFailed():
@@ -75,7 +91,8 @@ class Reports:
         lost = max(lost, message.redone_steps)
         if lost:
             record.steps_lost += lost
-            self._bill.book_redone(record.id, lost, record.steps_made)
+            if record.spec.sdk:  # what the start before of any other came to was booked at its end (`attempts`)
+                self._bill.book_redone(record.id, lost, record.steps_made)
         if (at := record.lost_wall_s) is not None:
             record.lost_wall_s = None
             record.tiers.resumed(record.id, message.step, message.source, self._bill, record.steps_made)
@@ -103,10 +120,12 @@ class Reports:
         record.grids.blocks = places.blocks
         pause = record.grids.hear_joined(places.joined.values(), places.formed)
         if pause is not None and places.formed is not None:
-            kinds = ", ".join(sorted({joined.kind for joined in places.joined.values() if joined.kind}))
             most = max(joined.moved_bytes for joined in places.joined.values()) / 1e6
-            text = f"is {places.formed} ({kinds}): {most:.1f} MB at most to one, {pause.seconds:.2f} s"
+            kind = kind_of(places.joined.values())
+            text = f"is {places.formed} ({kind}): {most:.1f} MB at most to one, {pause.seconds:.2f} s"
             self._inbox.note(HistoryRow(kind="Moved", job_id=record.id, text=text))
+            if record.started_s is not None:
+                self._jobs.relearn(record)  # the next plan counts with what this one took
 
     def _stepped(self, record: JobRecord, message: wire.Stepped, wall_s: float) -> None:
         state = self._inbox.kernel.jobs.get(record.id)
@@ -125,8 +144,22 @@ class Reports:
             self._progress_wall[record.id] = wall_s
             self._inbox.queue(news.ProgressReported(self._inbox.now_s(), record.id, record.share))
 
+    def _tell_spent(self, record: JobRecord, worker_id: str) -> None:
+        """What it has come to, for the log that one of its workers keeps."""
+        if (worker := record.group.workers.get(worker_id)) is not None:
+            self._bill.settle_job(record.id, self._inbox.now_s())
+            told = wire.Spent(
+                worker_id=worker_id,
+                usd=self._bill.jobs[record.id].total.usd,
+                resizes=record.resizes,
+                preemptions=record.noticed + record.unnoticed,
+            )
+            record.group.outbox.append((worker.node_id, told))
+
     def _saved(self, record: JobRecord, message: wire.Saved, wall_s: float) -> None:
         """On a node's own disk it is written, and not saved: it counts when the controller has it, or a bucket."""
+        if message.part:
+            return  # of a grid: it counts when all of it is committed, which part 0 says
         record.write_s = message.seconds
         record.tiers.saved(record.id, message, self._bill, self._clock.speedup)
         if not message.safe:
@@ -137,8 +170,24 @@ class Reports:
             if any(worker.node_id == node_id for worker in record.group.workers.values()):
                 self._gauges.notice_to_commit_s.add(wall_s - at)
 
+    def _deeper(self, record: JobRecord) -> None:
+        """It needs another number of parts than was thought; the next plan and the next controller are to know."""
+        grids = record.grids
+        text = grids.memory.describe(grids.blocks, grids.least_parts)
+        self._inbox.note(HistoryRow(kind="Memory", job_id=record.id, text=text))
+        self._jobs.save_facts(record)
+        state = self._inbox.kernel.jobs.get(record.id)
+        if (
+            state is not None and 0 < state.gpus < grids.least_parts
+        ):  # it would wait with them for ever: it lets them go
+            self._inbox.queue(news.JobChanged(self._inbox.now_s(), replace(self._jobs.describe(record), paused=True)))
+        self._jobs.relearn(record)
+
     def _short(self, record: JobRecord, message: wire.ShortOfMemory) -> None:
         """Its workers take fewer samples at a time; the next controller is to know. Each of them says so: told once."""
+        if record.spec.cut and not message.micro_batch:  # its part: that is told of where the number of parts changes
+            self._gauges.short_of_memory += 1
+            return
         if 0 < self._cut_to.get(record.id, 0) <= message.micro_batch:
             return
         self._cut_to[record.id] = message.micro_batch

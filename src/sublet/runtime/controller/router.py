@@ -233,11 +233,7 @@ class Router:
     def _go_with(self, node_id: str) -> list[str]:
         """Nodes that nobody could leave any more once this one is gone."""
         last_s = self.doomed_s[node_id]
-        return [
-            other
-            for other, lost_s in self.doomed_s.items()
-            if other not in self._gone and self._clock.wall_s(lost_s - last_s) <= self._needs_s(other)
-        ]
+        return [n for n, lost_s in self.doomed_s.items() if self._clock.wall_s(lost_s - last_s) <= self._needs_s(n)]
 
     def node_lost(self, node_id: str, wall_s: float, why: str = "") -> list[Event]:
         """A node is gone with all on it; `why`, if it is known that the cloud did not take it.
@@ -273,6 +269,8 @@ class Router:
     def _forget_node(self, node_id: str) -> set[str]:
         """It is gone; jobs that have, or had, workers there."""
         self._gone.add(node_id)
+        self.doomed_s.pop(node_id, None)
+        self._noticed_wall.pop(node_id, None)
         self.agents.discard(node_id)
         self.hearing.forget(node_id)
         self._vouching.forget(node_id)
@@ -285,7 +283,7 @@ class Router:
     def hear_agent(self, node_id: str, message: wire.ToController) -> None:
         """An agent speaks."""
         wall_s = self._clock.wall.monotonic()
-        if not self.hearing.note(node_id, message, wall_s):
+        if not self.hearing.note(node_id, message, wall_s) or self._carrier.holds(node_id, message, wall_s):
             return
         match message:
             case wire.Hello():

@@ -18,6 +18,7 @@ class Hold(StrEnum):
     BACK_OFF = "back-off"  # its nodes end within seconds of its start: it waits before the next
     DAMAGED = "damaged"  # all its checkpoints are: its owner decides
     COPY = "copy"  # its checkpoints come from a bucket
+    SECRETS = "secrets"  # they are not here, as after a restore of a backup, which has none: its owner gives them again
     RULES = "rules"  # its specification, as the store has it, cannot be run by this version
 
 

@@ -21,7 +21,15 @@ from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 
-__all__ = ["StoredJobs"]
+__all__ = ["StoredJobs", "needs_secrets"]
+
+PASSING = (Hold.NONE, Hold.BACK_OFF, Hold.COPY)  # it would run by and by
+
+
+def needs_secrets(record: JobRecord) -> str:
+    """What its owner is to do, in a sentence."""
+    names = " ".join(f"--secret {name}" for name in record.spec.secrets)
+    return f"needs its secrets again, which are in no backup; next: sublet resume {record.id} {names}"
 
 
 class StoredJobs:
@@ -40,7 +48,7 @@ class StoredJobs:
         return next(self._record(*row) for row in self._store.jobs(job_id))
 
     def _record(self, job_id: str, text: str, facts: dict[str, Any]) -> JobRecord:
-        submitted_s = float(facts.get("submitted_s", 0.0))
+        submitted_s, secrets = float(facts.get("submitted_s", 0.0)), None
         try:
             given: dict[str, Any] = json.loads(text)
             if (secrets := self._secret_files.read(job_id)) is not None:
@@ -51,11 +59,16 @@ class StoredJobs:
             record.group.barred = True
             record.submitted_s, record.refused = submitted_s, str(error).partition("\n")[0]
         record.restore(facts)
-        if record.paused is Hold.RULES:  # unless it still is
+        asked_for = record.paused is Hold.SECRETS
+        if record.paused in (Hold.RULES, Hold.SECRETS):  # unless it still is
             record.paused = Hold.NONE
         if not record.refused and record.paused in (Hold.NONE, Hold.COPY):
             record.paused = Hold.NONE
             self._factory.hold_without_checkpoints(record)
+        if record.spec.secrets and secrets is None and not record.outcome and record.paused in PASSING:
+            record.paused = Hold.SECRETS
+            if not asked_for:
+                self._inbox.note(HistoryRow(kind="Alarm", job_id=job_id, text=needs_secrets(record)))
         if record.refused and not record.outcome:
             record.paused = Hold.RULES
             text = f"is held, for it cannot be run: {record.refused}"

@@ -6,7 +6,7 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
 from sublet.errors import Infeasible, InvalidValue
 from sublet.runtime.controller.decisions import Decisions
-from sublet.runtime.controller.feasibility import Feasibility, least_width
+from sublet.runtime.controller.feasibility import Feasibility
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord
@@ -37,7 +37,7 @@ class Waits:
             if state is None or state.shape is not None or state.phase is not Phase.WAITING or record.paused:
                 self._told.pop(record.id, None)
                 continue
-            kind = (least_width(record.spec), record.spec.min_on_demand, record.pools)
+            kind = (record.spec.least_workers, record.spec.min_on_demand, record.pools)
             if kind not in alike:
                 alike[kind] = self._limit(record)
             limit, text = alike[kind]
@@ -69,7 +69,7 @@ class Waits:
         if supply.purse.broke:
             return "purse", "all that is left in the purse is reserved to end what runs; next: sublet budget top-up USD"
         pools = [pool for pool in supply.pools.values() if not record.pools or pool.name in record.pools]
-        if max(supply.offering.most_gpus(pool) for pool in pools) < least_width(record.spec):
+        if max(supply.offering.most_gpus(pool) for pool in pools) < record.spec.least_workers:
             names = " and ".join(pool.name for pool in pools)
             return "market", f"the market has too few nodes of {names} now; they are asked for again and again"
         if max(supply.offering.most_of(pool, Market.ON_DEMAND) for pool in pools) < record.spec.min_on_demand:

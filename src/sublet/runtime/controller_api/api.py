@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from sublet.domain import events as news
+from sublet.runtime.anchor.troubles import Watch, is_anchor
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
@@ -63,6 +65,10 @@ class ControllerApi:
             await self._warm()
             self._controller.clock.begin()
         await self._controller.start()
+        folder = Path(self._settings.state_dir)
+        if is_anchor(folder):
+            watch = Watch(folder, self._controller.alarms, self._wall)
+            self._controller.inbox.spawn(watch.watching(), "watching who keeps us")
         self._began = self._wall.monotonic()
         self._started.set()
         await self._controller.wait()
@@ -101,11 +107,13 @@ class ControllerApi:
         with self._controller.writing():
             return _view(self._controller, self._commands.pause(job_id))
 
-    async def resume(self, job_id: str, *, start_over: bool = False) -> views.JobView:
+    async def resume(
+        self, job_id: str, *, start_over: bool = False, secrets: Mapping[str, str] | None = None
+    ) -> views.JobView:
         """Let it go on."""
         await self.started()
         with self._controller.writing():
-            return _view(self._controller, self._commands.resume(job_id, start_over=start_over))
+            return _view(self._controller, self._commands.resume(job_id, start_over=start_over, secrets=secrets))
 
     async def top_up_job(self, job_id: str, usd: float) -> views.JobView:
         """Let it spend more."""
@@ -122,7 +130,7 @@ class ControllerApi:
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
         warning = refuse_impossible(self._controller.feasibility, spec)
-        notes = await self._controller.carrier.check(spec)
+        notes = await self._controller.carrier.look(spec)
         spec = replace(spec, notes=(*spec.notes, *notes))
         return await answer_dry_run(self._controller, spec, warning)
 

@@ -60,16 +60,18 @@ class JobCommands:
             self._jobs.hold(record, Hold.OWNER)
         return record
 
-    def resume(self, job_id: str, *, start_over: bool) -> JobRecord:
-        """Let it go on, if its own budget lets it; with `start_over`, at step 0 if all its checkpoints are damaged."""
+    def resume(self, job_id: str, *, start_over: bool, secrets: Mapping[str, str] | None = None) -> JobRecord:
+        """Let it go on, if its own budget lets it; with `start_over`, at step 0 if all its checkpoints are damaged.
+
+        `secrets` take the place of those that it had.
+        """
         record = self.find(job_id)
         if record.closed:
             raise NotNow(job_id, "failed, and was ended for good by 'sublet cancel'", "resume", hint="submit it anew")
         if record.outcome in (Ending.NONE, Ending.FAILED):
             self._refuse_spent_purse(record)
+            self._take_secrets(record, secrets or {})
         if record.outcome is Ending.FAILED:
-            if record.spec.secrets and not self._secret_files.has(job_id):
-                raise NotNow(job_id, "failed, and its secrets are deleted", "resume", hint="submit it anew")
             self._note("Resumed", job_id, "is tried again")
             self._jobs.revive(record)
         record = self._find_live(job_id, "resume")
@@ -79,6 +81,23 @@ class JobCommands:
             self._note("Resumed", job_id, "may go on, at step 0 if it has to" if start_over else "may go on")
             self._jobs.resume(record, start_over=start_over)
         return record
+
+    def _take_secrets(self, record: JobRecord, given: Mapping[str, str]) -> None:
+        """Refused unless all of them are here then."""
+        names = list(record.spec.secrets)
+        if strange := [name for name in given if name not in names]:
+            allowed = f"those that {record.id} was submitted with: {', '.join(names) or 'none'}"
+            raise InvalidValue("--secret", ", ".join(strange), allowed)
+        kept = self._secret_files.read(record.id) or {}
+        if lacking := [name for name in names if name not in {**kept, **given}]:
+            how = "failed, and its secrets are deleted" if record.outcome else "held, for its secrets are not here"
+            hint = f"sublet resume {record.id} " + " ".join(f"--secret {name}" for name in lacking)
+            raise NotNow(record.id, how, "resume", hint=hint)
+        if given:
+            spec = replace(record.spec, secrets={**kept, **given})  # refused where it cannot be a variable
+            self._secret_files.keep(record.id, spec.secrets)
+            record.spec = record.group.spec = spec
+            self._note("Secrets", record.id, f"has {', '.join(given)} anew")
 
     def top_up(self, job_id: str, usd: float) -> JobRecord:
         """Let it spend more; if it was held for want of money, it goes on."""
@@ -93,7 +112,7 @@ class JobCommands:
         left = max(0.0, more - self._spent_usd(record))  # what the planner hears of it
         self._jobs.respecify(record, replace(record.spec, purse_usd=more), left_usd=left)
         if record.paused is Hold.BUDGET:
-            with contextlib.suppress(OutOfBudget):  # still too little: it stays where it is, and says so
+            with contextlib.suppress(OutOfBudget, NotNow):  # too little, or something else: it stays, and says so
                 return self.resume(job_id, start_over=False)
         return record
 

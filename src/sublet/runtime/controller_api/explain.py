@@ -20,6 +20,7 @@ from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of_all
 from sublet.planning.terms import Terms
 from sublet.planning.weighing import WeighedOptions
+from sublet.runtime.controller_api.grids import depth_note, grid_note
 from sublet.runtime.controller_api.mixes import mix_of, risk_of
 from sublet.runtime.controller_api.views import AlternativeView, ExplainView
 
@@ -52,6 +53,10 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
         notes.append(f"the policy {policy} weighed no shapes against each other for it")
     if state is not None and (why_batch := _why_batch(state, shape)):
         notes.append(why_batch)
+    if state is not None and (grid := grid_note(record.group, record.grids)):
+        notes.append(grid)
+    if state is not None and (depth := depth_note(record.spec, record.grids)):
+        notes.append(depth)
     if saved := record.tiers.describe():
         notes.append(saved)
     if state is not None and record.awaited is not None:

@@ -14,6 +14,8 @@ from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import gist_of
 from sublet.runtime.controller.records import ASKS, JobRecord, kernel_job
 from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.controller.stored_jobs import needs_secrets
+from sublet.runtime.controller_api.grids import move_views, place_views
 from sublet.runtime.controller_api.money import bill_view
 from sublet.runtime.controller_api.remaining import Remaining, estimate_remaining
 from sublet.runtime.controller_api.views import JobPhase, JobView, Quantiles
@@ -62,6 +64,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
     group, report, state = record.group, record.group.stepped, kernel.jobs.get(record.id)
     account, total_usd = bill.jobs[record.id], bill.jobs[record.id].total.usd
     remaining = _remaining(record, state, sources)
+    said = report if record.spec.sdk else None  # a loop of the script's own tells steps, and nothing of samples
     sized = state is not None and not group.work and sources.knows_size(record.size_group)
     return {
         **bill_view(account),
@@ -78,6 +81,10 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "max_workers": record.spec.max_workers,
         "on_node_loss": str(record.spec.on_node_loss),
         "shape": "" if state is None or state.shape is None else _shape_shown(record, state.shape),
+        "grid": "" if state is None or not group.size else str(group.places.formed or ""),
+        "spares": group.places.spares(group.workers.values()),
+        "places": place_views(group),
+        "moves": move_views([record.grids]),
         "node_ids": [node_id for node_id, _ in kernel.tenancy.placement.get(record.id, ())],
         "generation": 0 if state is None else state.generation,
         "step": group.step,
@@ -87,10 +94,10 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "progress": _progress_of(record, state),
         "had_h": record.had_h if sized else None,
         "size_h": record.size_h if sized else None,
-        "loss": None if report is None else report.loss,
-        "global_batch": None if report is None else report.global_batch,
+        "loss": None if said is None else said.loss,
+        "global_batch": None if said is None else said.global_batch,
         "step_s": None if report is None else report.step_s,
-        "samples_per_s": None if report is None or not report.step_s else report.global_batch / report.step_s,
+        "samples_per_s": None if said is None or not said.step_s else said.global_batch / said.step_s,
         "usd_per_h": bill.burn_usd_per_h(record.id),
         "usd_on_demand": Money(account.on_demand).usd or None,
         "purse_usd": record.spec.purse_usd,
@@ -140,6 +147,8 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
         return (
             f"has spent {spent}, the rest is kept back for stopping; next: sublet budget top-up --job {record.id} USD"
         )
+    if record.paused is Hold.SECRETS:
+        return needs_secrets(record)
     if record.paused is Hold.GIVEN_UP and record.blamed:
         return f"{'saves and leaves' if record.spec.sdk else 'leaves'}, and has failed then: {record.blamed}"
     if record.paused:
@@ -170,15 +179,20 @@ def _phase_of(record: JobRecord, state: JobState | None, *, out_of_money: bool) 
 
 
 def _progress_of(record: JobRecord, state: JobState | None) -> float | None:
-    """0 to 1; a script without the SDK does not say how far it is until it has finished."""
+    """0 to 1; a script that tells nothing does not say how far it is until it has finished."""
     work, finished = record.group.work or record.spec.work, state is None and record.outcome is Ending.FINISHED
-    if not work or not (record.spec.sdk or finished):
+    if not work or not (record.spec.sdk or _tells_work(record) or finished):
         return None
     return 1.0 if finished else min(1.0, record.group.done / work)
 
 
+def _tells_work(record: JobRecord) -> bool:
+    """It has no session, and says how much it has to do all the same (`train.checkpointed`)."""
+    return not record.spec.sdk and record.group.work is not None
+
+
 def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -> Remaining | None:
-    if state is None or not state.gpus or not record.spec.sdk:  # a script without it does not tell how far it is
+    if state is None or not state.gpus or not (record.spec.sdk or _tells_work(record)):
         return None
     kernel = sources.kernel
     placement = kernel.tenancy.placement.get(record.id, ())

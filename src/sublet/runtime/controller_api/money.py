@@ -10,7 +10,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.bill import PURPOSES, Account, Bill
 from sublet.runtime.controller.tiers import OUTWARD, Tally, Tiers
-from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView, TierView
+from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView, MoveView, TierView
 from sublet.runtime.shelf import ShelfSums
 
 __all__ = [
@@ -111,9 +111,21 @@ def job_cost_view(job: JobView, account: Account, tiers: Tiers) -> CostView:
         "preemptions_unnoticed": job["preemptions_unnoticed"],
         "forecast_usd": job["forecast_usd"],
         "tiers": tier_views([tiers]),
+        "moves": job["moves"],
         "jobs": [],
         "usd_besides": 0.0,
     }
+
+
+def _summed(moves: Iterable[MoveView]) -> list[MoveView]:
+    """Of all jobs, by kind."""
+    found: dict[str, MoveView] = {}
+    for move in moves:
+        known = found.setdefault(move["kind"], MoveView(kind=move["kind"], count=0, size_bytes=0, seconds=0.0))
+        known["count"] += move["count"]
+        known["size_bytes"] += move["size_bytes"]
+        known["seconds"] += move["seconds"]
+    return list(found.values())
 
 
 def earlier_cost_view(sums: ShelfSums, account: Account) -> CostView:
@@ -129,6 +141,7 @@ def earlier_cost_view(sums: ShelfSums, account: Account) -> CostView:
         "preemptions_unnoticed": sums.unnoticed,
         "forecast_usd": None,
         "tiers": [],
+        "moves": [],
         "jobs": [],
         "usd_besides": 0.0,
     }
@@ -153,6 +166,7 @@ def total_cost_view(
         "preemptions_unnoticed": sum(job["preemptions_unnoticed"] for job in jobs),
         "forecast_usd": None,
         "tiers": tier_views(tiers),
+        "moves": _summed(move for job in jobs for move in job["moves"]),
         "jobs": list(jobs),
         "usd_besides": besides.usd,
     }

@@ -8,7 +8,7 @@ phase), NoSuchJob.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
 from sublet.runtime.controller_api.parts import Parts
@@ -69,10 +69,13 @@ class Api(Protocol):
         """Save it and take its workers away until `resume`; costs nothing meanwhile."""
         ...
 
-    async def resume(self, job_id: str, *, start_over: bool = False) -> JobView:
+    async def resume(
+        self, job_id: str, *, start_over: bool = False, secrets: Mapping[str, str] | None = None
+    ) -> JobView:
         """Let a job go on that was paused, stopped at the limit of the budget, or failed by its retry limit.
 
         One that is held because all its checkpoints are damaged looks again; with `start_over` it begins at step 0.
+        One that lacks its secrets is given them by name.
         """
         ...
 

@@ -89,6 +89,25 @@ class BillView(TypedDict):
     usd_total: float
 
 
+class PlaceView(TypedDict):
+    """Where one worker of a model that is cut sits."""
+
+    worker_id: str
+    node_id: str
+    copy: int  # -1 = it has no place, and keeps or waits
+    part: int
+    keeps: list[int]  # parts that it holds besides
+
+
+class MoveView(TypedDict):
+    """Changes of a grid, of one kind."""
+
+    kind: str  # within, between, depth or restored
+    count: int
+    size_bytes: int  # that all workers received in them
+    seconds: float  # without training, wall
+
+
 class JobView(BillView):
     """One job, now."""
 
@@ -105,6 +124,10 @@ class JobView(BillView):
     max_workers: int
     on_node_loss: str  # continue, replace, restart or fail
     shape: str  # "2 x cpu-spot", or "7 x T4x1, 2 x 3, 1 spare": workers, pool, copies and parts; "" without any
+    grid: str  # that its workers sit in now, copies x parts; "" where its model is not cut
+    spares: int  # workers that wait, in no place of it
+    places: list[PlaceView]
+    moves: list[MoveView]
     node_ids: list[str]
     generation: int
     step: int
@@ -196,6 +219,7 @@ class CostView(BillView):
     preemptions_unnoticed: int
     forecast_usd: Quantiles | None
     tiers: list[TierView]  # that were used, nearest first
+    moves: list[MoveView]  # of jobs that are cut
     jobs: list[CostView]  # of all jobs; [] for one job
     usd_besides: float  # of all: what was paid for no node, but for the anchor; a part of usd_idle
 
@@ -324,7 +348,7 @@ class MetricsView(TypedDict):
     orphans_found: int
     short_of_memory: int  # times that a step did not fit, and workers took fewer samples at a time from then on
     checkpoints_damaged: int  # passed over when a job looked for its newest
-    alarms: dict[str, int]  # by kind: policy, refused, impostor, history, copy, address, throttled
+    alarms: dict[str, int]  # by kind: anchor, policy, refused, impostor, history, copy, address, throttled
     reconcile_s: float | None  # wall, how long the last one took
     reconciled_at: float | None  # wall, seconds since 1970
     price_age_s: float | None  # wall

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sublet.domain.shape import Grid
+
 __all__ = ["Census"]
 
 
@@ -20,7 +22,9 @@ class Census:
 
     first_after: tuple[int, int] = (0, 0)  # round and number of the next to be started
     staying: frozenset[str] = frozenset()  # those that ran, and that nobody had told to go
+    ranges: bool = False  # the optimizer's state was in ranges
     places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # in a grid: copy, part, and what one kept
+    formed: Grid | None = None  # the grid that places are of, which may not be the one that was ordered last
 
     def has_counted(self, worker_id: str) -> bool:
         """Its end was dealt with, or it was told to go: that it has ended is no news."""
@@ -29,12 +33,17 @@ class Census:
 
     def facts(self) -> dict[str, Any]:
         """What the next controller must find again."""
-        facts = {"first_after": list(self.first_after), "staying": sorted(self.staying)}
-        return facts | ({"places": {name: list(place) for name, place in self.places.items()}} if self.places else {})
+        facts: dict[str, Any] = {"first_after": list(self.first_after), "staying": sorted(self.staying)}
+        facts |= {"ranges": True} if self.ranges else {}
+        if self.places:
+            facts["places"] = {name: list(place) for name, place in self.places.items()}
+        return facts | ({"formed": [self.formed.copies, self.formed.parts]} if self.formed is not None else {})
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Census:
         """What `facts` gave; without any, every end is news."""
         round_, number = facts.get("first_after", (0, 0))
         places = {name: tuple(place) for name, place in facts.get("places", {}).items()}
-        return cls(first_after=(round_, number), staying=frozenset(facts.get("staying", ())), places=places)
+        formed = Grid(*facts["formed"]) if "formed" in facts else None
+        staying, ranges = frozenset(facts.get("staying", ())), bool(facts.get("ranges"))
+        return cls(first_after=(round_, number), staying=staying, places=places, formed=formed, ranges=ranges)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 
-from sublet.domain.shape import Placement
+from sublet.domain.shape import Grid, Placement
 from sublet.runtime.group.census import Census
 from sublet.runtime.group.failures import Failure, Fault, Patience, fault_of, how_it_ended
 from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
 from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import GroupNews, Outcome
+from sublet.runtime.group.ranging import Ranging
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.widths import Widths, narrow_placement
 from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split_by_room
+from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
@@ -61,6 +63,7 @@ class GroupCore(ABC):
         self.patience, self.before = Patience(), Census()
         self.finished = self.barred = False
         self._roster = Roster()
+        self.workers = self._roster.workers
         self._placement: Placement = ()
         self._nodes: set[str] = set()  # that the kernel counts as ours: of the last order, and until it is answered
         self._batch, self._era = 0, era
@@ -68,14 +71,10 @@ class GroupCore(ABC):
         self._launched = 0  # workers
         self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
         self.widths = Widths()
-        self.places = Places(spec.cut)
+        self.places = Places(spec.cut, spec.stages)
+        self.ranging = Ranging(spec.shards if spec.sdk and not spec.cut else Shards.OFF)
         self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None
         self._came_back = False  # of an earlier controller, and nobody was started since
-
-    @property
-    def workers(self) -> dict[str, Worker]:
-        """See the protocol."""
-        return self._roster.workers
 
     @property
     def outbox(self) -> list[tuple[str, wire.ToAgent]]:
@@ -97,12 +96,18 @@ class GroupCore(ABC):
         return Census(
             first_after=(self.round.number, self._launched),
             staying=frozenset(staying | unjudged),
+            ranges=self.ranging.on or self.before.ranges,  # as the controller before us decided
             places={worker.id: (*worker.place, *worker.keeps) for worker in self._roster.members if worker.place},
+            formed=self.places.formed,
         )
 
     def end_now(self, wall_s: float) -> None:
         """See the protocol."""
         self._roster.end_all(0.0, wall_s)
+
+    def prepare(self, doomed: Collection[str], grid: Grid | None) -> None:
+        """See the protocol: where every worker has all of the state, there is nothing to keep."""
+        del doomed, grid
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """See the protocol."""
@@ -159,7 +164,7 @@ class GroupCore(ABC):
     ) -> None:
         self.generation, self._placement, self._batch = generation, placement, batch
         self.places.take(form)
-        self.places.formed = self.places.grid
+        self.places.formed = self.before.formed or self.places.grid
         self._nodes = {node_id for node_id, _ in placement}
         self._next_round()
         self._ends_before = []

@@ -257,6 +257,8 @@ class ElasticGroup(InGrid):
 
     def _hear_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
+        if self._breaks_saving(worker, message):
+            return
         formed = worker.adopted if self.joined is None else message.generation == self.joined.generation
         match self.state:
             case Forming() | Training() as state:

@@ -11,17 +11,18 @@ Another depth is for a plan to order. Without a grid everything is as in `regrou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sublet.domain.shape import Grid, Placement
-from sublet.runtime.group.core import Verdict
+from sublet.runtime.group.core import LAST_GRACE_S, Verdict
 from sublet.runtime.group.failures import Failure, Fault, Unjudged
 from sublet.runtime.group.places import Form
 from sublet.runtime.group.protocol import Outcome
-from sublet.runtime.group.regroup import Regrouping, failure_of
+from sublet.runtime.group.regroup import AT_ONCE, Regrouping, failure_of
 from sublet.runtime.group.states import Ending, Forming, Gathering, Idle, Over, Stopping, Training
 from sublet.runtime.group.workers import Worker, WorkerPhase, split_by_room
 from sublet.wire import messages as wire
+from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.grids import GRIDS_SINCE, STAGES
 
 __all__ = ["InGrid"]
@@ -29,6 +30,9 @@ __all__ = ["InGrid"]
 
 class InGrid(Regrouping):
     """What is different where a job is cut."""
+
+    _leaves_in = -1  # number of the round in which those who leave save together
+    _left_again = 0  # times that their mesh failed
 
     def _trains_as(self, placement: Placement, form: Form | None) -> bool:
         """It makes steps in just this form, and nobody is on the way; a grid may have spares on the way."""
@@ -51,6 +55,8 @@ class InGrid(Regrouping):
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
         staying, leaving = split_by_room(here, self._placement)
         holds = any(worker.phase is WorkerPhase.MEMBER for worker in here)
+        if not holds and self._roster.in_phase(WorkerPhase.LEAVING):
+            return  # they may be saving: whoever comes goes on from that
         grid = self.places.possible(len(staying), broken=self.broken and holds)
         if grid is None:
             return
@@ -87,6 +93,75 @@ class InGrid(Regrouping):
         leave = wire.Leave(worker_id=worker.id, generation=self.round.number, broken=self.broken)
         self._roster.send(worker, leave)
 
+    def prepare(self, doomed: Collection[str], grid: Grid | None) -> None:
+        """See the protocol."""
+        said = self.joined or self.stepped
+        if not isinstance(self.state, Training | Gathering) or self.broken or said is None:
+            return
+        here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
+        staying = sum(worker.node_id not in doomed for worker in here)
+        to = grid or self.places.possible(staying, broken=True)
+        for worker, keep in self.places.prepare(here, doomed, said.generation, to):
+            self._roster.send(worker, keep)
+
+    # ------------------------------------------------------------------ leaving, and what is saved then
+
+    def _tell_to_leave(self, members: Iterable[Worker], wall_s: float) -> str:
+        """In a grid nobody can save alone: all who hold something meet once more, and go when it is committed."""
+        if self.places.formed is None:
+            return super()._tell_to_leave(members, wall_s)
+        told = {worker.id: worker for worker in members}
+        told |= {worker.id: worker for worker in self.workers.values() if worker.gives}
+        for worker in told.values():
+            self._roster.enter(worker, WorkerPhase.LEAVING, wall_s)
+        self._order_to_save(sorted(told.values(), key=lambda each: (-each.step, each.rank)))
+        return ""
+
+    def _order_to_save(self, leaving: Sequence[Worker]) -> None:
+        self._leaves_in = self.round.number
+        for number, worker in enumerate(leaving):
+            worker.saves, worker.gives, worker.meets_to_save = True, False, True
+            leave = wire.Leave(
+                worker_id=worker.id,
+                generation=self.round.number,
+                save=True,
+                broken=self.broken,
+                meeting=number,
+                meets=len(leaving),
+            )
+            self._roster.send(worker, leave)
+
+    def _leave_again(self) -> None:
+        """Somebody is gone whom those who save together wait for: they meet without it, unless it is over."""
+        waiting = [worker for worker in self.workers.values() if self._saves_with_others(worker)]
+        if waiting and not any(worker.left for worker in self.workers.values()):
+            self.broken = True
+            self.round = self.round.after()
+            self._order_to_save(waiting)
+
+    def _saves_with_others(self, worker: Worker) -> bool:
+        return worker.meets_to_save and worker.phase is WorkerPhase.LEAVING and not worker.left
+
+    def _save_elsewhere(self, stopping: Stopping, wall_s: float) -> None:
+        if self.places.formed is None:
+            super()._save_elsewhere(stopping, wall_s)
+
+    def _forget_node(self, node_id: str) -> bool:
+        missed = any(self._saves_with_others(worker) for worker in self._roster.on_node(node_id))
+        ours = super()._forget_node(node_id)
+        if missed:
+            self._leave_again()
+        return ours
+
+    def _breaks_saving(self, worker: Worker, message: wire.Broke) -> bool:
+        """The mesh of those who save together has failed; once for each that they formed."""
+        if not self._saves_with_others(worker):
+            return False
+        if message.generation == self._leaves_in and self._left_again < AT_ONCE:
+            self._left_again += 1  # who is gone is heard of by its agent: this is for lines that failed
+            self._leave_again()
+        return True
+
     def _savers(self) -> list[Worker]:
         """In a grid each part of the first copy has one."""
         members = self._roster.members if self.training else []
@@ -112,7 +187,10 @@ class InGrid(Regrouping):
     def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
         """One who only gives is gone before all had what it has: they meet again. Of a spare nobody misses anything."""
         waits = worker.phase in (WorkerPhase.LAUNCHED, WorkerPhase.READY)
-        if worker.gives and isinstance(self.state, Forming):
+        if self._saves_with_others(worker) and code not in (0, EXIT_LEFT):
+            super()._lose_worker(worker, code, error, wall_s)
+            self._leave_again()
+        elif worker.gives and isinstance(self.state, Forming):
             self._see_off(worker)
             self.broken = True
             self._gather_anew(wall_s)
@@ -143,21 +221,46 @@ class InGrid(Regrouping):
             self.step, self.done = message.step, message.done
 
     def _refuses(self, worker: Worker, message: wire.Ready, wall_s: float) -> bool:
-        """Its session cannot be a member of a grid: the job is given up, in words."""
-        self.places.blocks = message.blocks or self.places.blocks
-        if not self.places.cut or isinstance(self.state, Over | Stopping):
+        """Its session cannot be a member of a grid, or hold a range: the job is given up, in words."""
+        self.places.hear(message)
+        if isinstance(self.state, Over | Stopping):
             return False
+        self.ranging.hear(message, self._wanted)
         why = ""
-        if message.version < GRIDS_SINCE:
+        if not self.places.cut and message.blocks:
+            why = "its session names parts (parts=), and its job says of none; next: parallel: {stages: auto}, or the "
+            why += "number of parts, in the job file; or leave parts= out of the session"
+        elif not self.places.cut:
+            why = self.ranging.refuses(message)
+        elif message.version < GRIDS_SINCE:
             why = f"its session speaks version {message.version} of the wire, and grids came with {GRIDS_SINCE}; next: "
             why += "install this sublet where the script runs"
         elif self.places.cut == STAGES and len(message.blocks) < (self.places.grid or Grid(1)).parts:
             blocks, parts = len(message.blocks), (self.places.grid or Grid(1)).parts
             why = f"it has {blocks} blocks to be cut into {parts} stages; next: name them, "
             why += 'train.session(..., parts=train.Blocks("transformer.h")), or ask for fewer (parallel.stages)'
+        else:
+            why = self.places.refuses()
         if why:
             self._give_up(Failure(fault=Fault.USER, why=f"{worker.id}: {why}"), wall_s)
         return bool(why)
+
+    def _cut_batches(self, worker: Worker, message: wire.ShortOfMemory, wall_s: float) -> None:
+        """In a grid a part did not fit: no retry is used, and there are more parts from now on, if there may be."""
+        if not self.places.cut or message.micro_batch:
+            super()._cut_batches(worker, message, wall_s)
+            return
+        if isinstance(self.state, Over | Stopping):
+            return
+        if why := self.places.runs_out() if message.generation == self.round.number else "":
+            self._give_up(Failure(fault=Fault.USER, why=f"{worker.id}: {why}"), wall_s)
+            return
+        if message.ends:
+            worker.short = True
+            self._roster.send(worker, wire.EndWorker(worker_id=worker.id, grace_s=LAST_GRACE_S))
+        elif message.generation == self.round.number and isinstance(self.state, Training | Forming):
+            self.broken = True
+            self._gather_anew(wall_s)
 
     # ------------------------------------------------------------------ news of those who meet
 
@@ -174,11 +277,15 @@ class InGrid(Regrouping):
                 self._gather_anew(wall_s)
 
     def _hear_leading(self, worker: Worker, message: wire.Leading) -> None:
-        """Where the others meet rank 0."""
-        if message.generation != self.round.number or not isinstance(self.state, Forming):
+        """Where the others meet rank 0, or the first of those who save together before they go."""
+        saves = self._saves_with_others(worker)
+        if message.generation != (self._leaves_in if saves else self.round.number):
+            return
+        if not saves and not isinstance(self.state, Forming):
             return
         for other in self.workers.values():
-            if other.id != worker.id and (other.phase is WorkerPhase.MEMBER or other.gives):
+            meets = self._saves_with_others(other) if saves else other.phase is WorkerPhase.MEMBER or other.gives
+            if other.id != worker.id and meets:
                 meet = wire.Meet(
                     worker_id=other.id, generation=message.generation, host=message.host, port=message.port
                 )

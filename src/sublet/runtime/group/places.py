@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sublet.domain.shape import Grid
+from sublet.perf.part_memory import PartMemory
+from sublet.planning.preparing import kept_ahead
 from sublet.planning.seating import Seats, seats
-from sublet.runtime.group.workers import Worker
+from sublet.runtime.group.workers import Worker, WorkerPhase
+from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire import messages as wire
 from sublet.wire.grids import NO_PLACE
 
 __all__ = ["Form", "Places"]
+
+TOO_FEW = "a part of its model does not fit into memory, of {} parts; next: parallel.stages: auto, or a larger number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +26,20 @@ class Form:
 
     grid: Grid
     on_demand: frozenset[str] = frozenset()
+    device_bytes: int = 0  # memory of a GPU, as its pool states it; 0 = not known
 
 
 class Places:
     """Of one group; without a grid it is data parallel, and nothing here is asked."""
 
-    def __init__(self, cut: str = "") -> None:
+    def __init__(self, cut: str = "", stages: int = 0) -> None:
         self.cut = cut  # as the wire has it; "" = nothing of this job is cut
+        self.stages = stages  # as its owner has it; 0 = as many as the plan finds best, of those that fit
         self.form: Form | None = None  # that was ordered
         self.formed: Grid | None = None  # that places are of
         self.blocks: tuple[int, ...] = ()  # bytes of the state of each
+        self.memory = PartMemory()
+        self._generation = -1  # of the orders that led there
         self.joined: dict[str, wire.Joined] = {}  # of this round
         self._awaited: frozenset[str] = frozenset()  # all who are to join
 
@@ -43,13 +52,63 @@ class Places:
         """An order."""
         self.form = form if self.cut else None
 
+    def hear(self, message: wire.Ready) -> None:
+        """A session is ready: what its model takes, and what there is for it."""
+        if not self.cut or not message.blocks:
+            return
+        self.blocks = message.blocks
+        stated = 0 if self.form is None else self.form.device_bytes
+        self.memory = replace(
+            self.memory,
+            device_bytes=message.device_bytes or stated or self.memory.device_bytes,
+            gradient_bytes=message.weight_bytes // 2,
+        )
+
+    def hear_step(self, message: wire.Stepped) -> None:
+        """What steps take beside the state, and that parts as they are fit: they are made."""
+        beside, worked = max(self.memory.beside_bytes, message.beside_bytes), self.memory.worked
+        if self.formed is not None and message.generation == self._generation:
+            worked = min(worked or self.formed.parts, self.formed.parts)
+        if (beside, worked) != (self.memory.beside_bytes, self.memory.worked):
+            self.memory = replace(self.memory, beside_bytes=beside, worked=worked)
+
     def possible(self, workers: int, *, broken: bool) -> Grid | None:
-        """What so many can be now: the grid that was ordered; in a broken one fewer copies of the one before."""
-        if self.grid is None or workers >= self.grid.gpus:
-            return self.grid
-        depth = (self.formed or self.grid).parts
-        copies = min(workers // depth, self.grid.copies)
-        return Grid(copies, depth) if broken and copies else None
+        """What so many can be now: the grid that was ordered; in a broken one fewer copies of the one before.
+
+        One whose parts do not fit is not even tried: it is the shallowest that does, until the plan, which hears of it,
+        orders another.
+        """
+        if self.grid is None:
+            return None
+        found = self.grid
+        if workers < found.gpus:
+            depth = (self.formed or found).parts
+            copies = min(workers // depth, found.copies)
+            if not (broken and copies):
+                return None
+            found = Grid(copies, depth)
+        if self.stages or self.memory.fits(self.blocks, found.parts):
+            return found
+        least = self.memory.least(self.blocks, min(workers, MOST_STAGES))
+        return None if least is None else Grid(workers // least, least)
+
+    def runs_out(self) -> str:
+        """A worker has run out of memory in the grid of now. Why that is the end, in words; "" if others may be."""
+        parts = (self.formed or self.grid or Grid(1)).parts
+        self.memory = replace(self.memory, failed=max(self.memory.failed, parts))
+        return self.refuses() or (TOO_FEW.format(parts) if self.stages else "")
+
+    def refuses(self) -> str:
+        """Why no grid of this model fits, in words; "" if one does, or its owner has said how many parts."""
+        most = min(MOST_STAGES, len(self.blocks) or MOST_STAGES)
+        if self.stages or self.memory.least(self.blocks, most) is not None:
+            return ""
+        return f"{self.memory.describe(self.blocks, most)}; next: GPUs with more memory, or a smaller micro_batch"
+
+    def spares(self, workers: Iterable[Worker]) -> int:
+        """Those who wait, in no place: some of them may keep a part."""
+        waits = (WorkerPhase.READY, WorkerPhase.MEMBER)
+        return sum(self.formed is not None and each.place is None and each.phase in waits for each in workers)
 
     def seat(self, staying: Sequence[Worker], leaving: Sequence[Worker], grid: Grid) -> Seats:
         """Everybody has a new place after it, or none. Who has not given yet what it was to give is still needed."""
@@ -73,12 +132,34 @@ class Places:
         self.formed, self.joined, self._awaited = grid, {}, frozenset(ranks)
         return found
 
+    def prepare(
+        self, workers: Sequence[Worker], doomed: Collection[str], generation: int, to: Grid | None
+    ) -> Iterator[tuple[Worker, wire.Keep]]:
+        """Nodes will go: what their loss leads to, those who stay keep from now on. They count as holders of it."""
+        if self.formed is None:
+            return
+        by_id = {worker.id: worker for worker in workers}
+        found = kept_ahead(
+            {worker.id: worker.place for worker in workers},
+            self.formed,
+            to,
+            self.blocks,
+            {worker.id: worker.node_id for worker in workers},
+            kept={worker.id: worker.keeps for worker in workers},
+            doomed=doomed,
+            steady={worker.id for worker in workers if self.form and worker.node_id in self.form.on_demand},
+        )
+        for name, parts in found.items():
+            worker = by_id[name]
+            worker.keeps = (*worker.keeps, *parts)
+            yield worker, wire.Keep(worker_id=name, generation=generation, parts=parts)
+
     def orders(
         self, found: Seats, workers: Iterable[Worker], generation: int, *, batch: int, broken: bool, micro_batch: int
     ) -> Iterator[wire.Regroup]:
         """One for each who meets: it knows who stays by its rank."""
         assert self.formed is not None  # noqa: S101 - they have just been seated
-        grid, order = self.formed, found.meeting(self.formed.parts)
+        grid, order, self._generation = self.formed, found.meeting(self.formed.parts), generation
         by_id = {worker.id: worker for worker in workers}
         staying = [by_id[name] for name in order if by_id[name].rank >= 0]
         nodes = list(dict.fromkeys(worker.node_id for worker in staying))

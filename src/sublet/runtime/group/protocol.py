@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from sublet.domain.shape import Placement
+from sublet.domain.shape import Grid, Placement
 from sublet.runtime.group.census import Census
 from sublet.runtime.group.failures import Patience
 from sublet.runtime.group.places import Form, Places
@@ -140,6 +140,9 @@ class Group(Protocol):
 
     def evacuate(self, node_id: str, wall_s: float, others: Collection[str] = ()) -> None:
         """The node will be gone in a moment, and `others` with it: go on without, or save if there is nobody else."""
+
+    def prepare(self, doomed: Collection[str], grid: Grid | None) -> None:
+        """These nodes will be gone: get ready, while it trains, for what follows; `grid` if that is known already."""
 
     def node_released(self, node_id: str, wall_s: float) -> None:
         """The node was given back: whoever was on it had left, or was to end."""

@@ -35,7 +35,7 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
 
-__all__ = ["Regrouping", "failure_of"]
+__all__ = ["AT_ONCE", "Regrouping", "failure_of"]
 
 AT_ONCE = 3  # tries in a row of survivors to meet again, before they make a pause between two
 
@@ -166,7 +166,14 @@ class Regrouping(GroupCore):
         self, staying: Iterable[Worker], leaving: Iterable[Worker], wall_s: float, *, interim: bool = False
     ) -> None:
         self._limit_told = limit = self.widths.micro_batch
-        orders = regroup_orders(staying, self.round.number, self._batch, broken=self.broken, micro_batch=limit)
+        orders = regroup_orders(
+            staying,
+            self.round.number,
+            self._batch,
+            broken=self.broken,
+            micro_batch=limit,
+            in_ranges=self.ranging.on or self.before.ranges,
+        )
         for order in orders:
             worker = self.workers[order.worker_id]
             worker.adopted = False
@@ -198,8 +205,7 @@ class Regrouping(GroupCore):
         """Somebody died on the way out: unless the one that saves is through, or still at it, another must."""
         waiting = [w for w in self._roster.in_phase(WorkerPhase.LEAVING) if not w.left]
         saver = None if stopping.saver is None else self.workers.get(stopping.saver)
-        unsaved = {w.part for w in waiting} - {w.part for w in self.workers.values() if w.saves}
-        if stopping.saver is None or not waiting or (saver is not None and not saver.left and not unsaved):
+        if stopping.saver is None or not waiting or (saver is not None and not saver.left):
             return
         if any(worker.left for worker in self.workers.values()):
             return

@@ -3,7 +3,8 @@
     launched -> member -> (leaving) -> gone
 
 Rank 0 starts first: its agent finds a port where the others meet it, and says so. What such a script has saved is its
-own affair; that it does something is what its agent sees. All states are in `states`, what takes too long in `overdue`.
+own affair; that it does something is what its agent sees. One that saves with `train.checkpointed` tells how far it is,
+and can be asked to save. All states are in `states`, what takes too long in `overdue`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class RestartingGroup(GroupCore):
         self._proceed(wall_s)
 
     def save_now(self) -> None:
-        """Nobody can ask it to."""
+        """See the protocol: one that has told us where it began listens."""
+        teller = None if self.joined is None else self.workers.get(self.joined.worker_id)
+        if teller is not None and teller.phase is not WorkerPhase.LEAVING:
+            self._roster.send(teller, wire.SaveNow(worker_id=teller.id))
 
     def adopt(
         self,
@@ -148,7 +152,7 @@ class RestartingGroup(GroupCore):
         self._roster.end_all(self.spec.grace_s, wall_s)
 
     def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
-        """What agents say of a process; it has no words of its own."""
+        """What agents say of a process, and the few words of one that has checkpoints and a loop of its own."""
         if self._is_end_before(message):
             return
         worker = self.workers.get(message.worker_id)
@@ -163,6 +167,12 @@ class RestartingGroup(GroupCore):
                 worker.quiet_s, worker.seen_s = message.quiet_s, wall_s
             case wire.WorkerDown():
                 self._lose_worker(worker, message.code, message.error, wall_s)
+            case wire.Joined():
+                self.joined, self.step, self.stepped = message, message.step, None
+                self.work, self.done = message.work or None, message.done if message.work else 0.0
+            case wire.Stepped():
+                self.step, self.stepped = message.step, message
+                self.done = message.done if self.work else 0.0  # without `steps=` it says nothing of the work
             case _:
                 pass  # of a session, and this script was submitted as one that opens none
 

@@ -55,25 +55,20 @@ class Widths:
         that does not form may do so with fewer, whom nothing has to carry from one to the other.
         """
         self.failures += 1
-        narrow = self.worked or (0 if crashed else narrowest_allowed(spec))
+        narrow = self.worked or (0 if crashed else spec.least_workers)
         if not 0 < narrow < width or (self.failures < TRIES and not crashed):
             return None
         return narrow
 
     def last_resort(self, width: int, spec: JobSpec) -> int | None:
         """Its group forms no more at `width`, where it did: the width to try before it is given up."""
-        narrow = narrowest_allowed(spec)
+        narrow = spec.least_workers
         return narrow if self.failures >= TRIES and narrow < width else None
-
-
-def narrowest_allowed(spec: JobSpec) -> int:
-    """The narrowest that its owner allows."""
-    return min(spec.sizes, default=spec.min_workers)
 
 
 def widest_below(spec: JobSpec, width: int | None, back_to: int | None = None) -> int:
     """The widest that its owner allows, below `width` if there is such a one; if not, where it went `back_to`."""
-    if width is None or width <= narrowest_allowed(spec):
+    if width is None or width <= spec.least_workers:
         return (width and back_to) or spec.max_workers
     return max((size for size in spec.sizes if size < width), default=min(spec.max_workers, width - 1))
 

@@ -9,8 +9,10 @@ from enum import StrEnum
 
 from sublet.domain.seats import Place
 from sublet.domain.shape import Placement
+from sublet.domain.shards import ranges_for
 from sublet.runtime.group.rounds import Round
 from sublet.wire import messages as wire
+from sublet.wire.grids import SHARDS
 
 __all__ = ["Roster", "Worker", "WorkerPhase", "regroup_orders", "split_by_room", "was_started_under"]
 
@@ -48,11 +50,7 @@ class Worker:
     place: Place | None = None  # in the grid that it was last told of
     keeps: tuple[int, ...] = ()  # parts of it that it holds besides its own
     gives: bool = False  # it has none in the new grid, and takes part in handing over
-
-    @property
-    def part(self) -> int:
-        """Of the model, that it trains: the only one where it is not cut."""
-        return 0 if self.place is None else self.place[1]
+    meets_to_save: bool = False  # it was told to leave a grid: all who do save together
 
     def note_preparing(self, wall_s: float) -> None:
         """Its node is busy with what it needs: the time that it has to start, or to meet the others, begins anew.
@@ -110,13 +108,11 @@ class Roster:
     def tell_to_leave(self, members: Iterable[Worker], generation: int, wall_s: float, *, broken: bool) -> str:
         """They end by themselves at the next step, and rank 0 saves; in a broken group nobody knows who that is.
 
-        There the one with the most steps does, of each part: the answer is the id of the first, "" for rank 0.
+        There the one with the most steps does: the answer is its id, "" for rank 0.
         """
         members = sorted(members, key=lambda w: (-w.step, w.rank))
-        saved = set[int]()
         for worker in members:
-            worker.saves = not broken or worker.part not in saved
-            saved.add(worker.part)
+            worker.saves = not broken or worker is members[0]
             leave = wire.Leave(worker_id=worker.id, generation=generation, save=worker.saves, broken=broken)
             self.send(worker, leave)
             self.enter(worker, WorkerPhase.LEAVING, wall_s)
@@ -144,7 +140,13 @@ def split_by_room(workers: Iterable[Worker], placement: Placement) -> tuple[list
 
 
 def regroup_orders(
-    staying: Iterable[Worker], generation: int, batch: int, *, broken: bool, micro_batch: int = 0
+    staying: Iterable[Worker],
+    generation: int,
+    batch: int,
+    *,
+    broken: bool,
+    micro_batch: int = 0,
+    in_ranges: bool = False,
 ) -> Iterator[wire.Regroup]:
     """An order for each; it takes its new rank here. Those who have made steps come first, so that rank 0 has."""
     members = sorted(staying, key=lambda w: (w.phase is not WorkerPhase.MEMBER, -w.step, w.rank))
@@ -165,5 +167,7 @@ def regroup_orders(
             batch=batch,
             broken=broken,
             micro_batch=micro_batch,
+            cut=SHARDS if in_ranges else "",
+            parts=ranges_for(len(members)) if in_ranges else 1,
         )
         seen[worker.node_id] += 1
