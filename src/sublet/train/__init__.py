@@ -19,10 +19,15 @@ from sublet.train.blocks import Blocks
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from sublet.train.grid.session import GridSession
     from sublet.train.loop import Session
+    from sublet.train.restarted import Restarted
+    from sublet.train.stored.dataset import Stored
 
-__all__ = ["EXIT_LEFT", "EXIT_LOST", "Blocks", "session"]
+__all__ = ["EXIT_LEFT", "EXIT_LOST", "Blocks", "checkpointed", "dataset", "session"]
 
 
 @overload
@@ -49,15 +54,17 @@ def session(
     """A training run that may change its width at any step; use it in a `with` statement.
 
     Args:
-        model: the bare module; it is called by your code, not by the session.
-        optimizer: of the parameters of `model`; the session calls its `step`, you do not.
+        model: the bare module, or several by name; it is called by your code, not by the session.
+        optimizer: of the parameters of `model`, or several by name; the session calls its `step`, you do not.
         dataset: map-style (`__len__` and `__getitem__`), or a DataLoader of one, whose workers then load the batches;
-            every sample is seen once per epoch at any width.
+            every sample is seen once per epoch at any width. Or a stream (IterableDataset, or a DataLoader of one) with
+            `steps=N`: each of its samples is read once at any width.
         global_batch: samples per optimizer step, over all workers; a DataLoader's `batch_size` if it is not given.
         parts: where the model may be cut, as train.Blocks("transformer.h"), the name of its list of blocks: workers
             then hold a part each, and `s.step(loss_of, batch)` is given the function instead of the loss.
-        **more: see `sublet.train.options.Options`: epochs, scheduler, seed, micro_batch, batch_range, lr_rule,
-            clip_norm, collate, extra_state, device, checkpoint_dir.
+        **more: see `sublet.train.options.Options`: epochs, steps, scheduler, scheduler_every, seed, micro_batch,
+            batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards, extra_state,
+            device, tracker, checkpoint_dir.
     """
     from sublet.train.loading import batch_of
     from sublet.train.options import Options
@@ -73,3 +80,54 @@ def session(
     from sublet.train.loop import Session
 
     return Session(model, optimizer, dataset, options)
+
+
+def dataset(
+    uri: str,
+    *,
+    each: str,
+    record_bytes: int | None = None,
+    decode: Callable[[bytes], Any] | None = None,
+    suffix: str = "",
+    window: int = 1024,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> Stored:
+    """A stream of the samples under a URI, for a session or a DataLoader: `train.session(..., steps=N)`.
+
+    Args:
+        uri: s3://bucket/prefix, gs://..., az://..., file:///a/folder or a path; listed once, now.
+        each: what a sample is: a "record" of `record_bytes` bytes, a "line" without its end, or a "file".
+        record_bytes: of a record; all objects have whole ones.
+        decode: makes a sample of its bytes; without it the bytes are the sample.
+        suffix: only objects whose names end so.
+        window: samples that are shuffled among each other, in each shard; blocks of about a megabyte come in random
+            order, and whole files do.
+        shuffle: False = in the order of the names.
+        seed: of both.
+    """
+    from sublet.train.stored.dataset import Stored
+
+    return Stored(
+        uri,
+        each,
+        record_bytes=record_bytes,
+        decode=decode,
+        suffix=suffix,
+        window=window,
+        shuffle=shuffle,
+        seed=seed,
+    )
+
+
+def checkpointed(*, steps: int | None = None, directory: Path | str | None = None, **parts: Any) -> Restarted:
+    """Checkpoints for a loop of the script's own: `ck.resume()` before it, `ck.tick(step)` after every step.
+
+    Args:
+        steps: ticks of the whole training; without it nobody knows how much work is left.
+        directory: None = $SUBLET_CHECKPOINT_DIR, and nothing is saved without it.
+        **parts: all that training has come to, each with `state_dict` and `load_state_dict`.
+    """
+    from sublet.train.restarted import Restarted
+
+    return Restarted(parts, directory, steps)

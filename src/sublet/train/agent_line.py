@@ -22,7 +22,7 @@ from sublet.errors import BadInput
 from sublet.machine.wall import WALL, Wall
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.lines import LineBuffer, Message, to_line
-from sublet.wire.messages import Busy, Leave, Meet, Regroup, SaveNow
+from sublet.wire.messages import Busy, Keep, Leave, Meet, Regroup, SaveNow, Spent
 from sublet.wire.saves import Brought, Wants
 
 __all__ = ["AgentLine", "Connection", "Forming", "Lost", "News", "Order", "Superseded", "listen"]
@@ -90,6 +90,8 @@ class AgentLine:
         self.worker_id, self.wall = worker_id, wall
         self.pending = False  # an order waits; read in the hot path, without the lock
         self.save_now = False
+        self.spent: Spent | None = None  # what the job has come to, as it was told last
+        self.keeps: tuple[int, ...] = ()  # parts that we were told to keep too; taken in the hot path
         self.script_s: float | None = None  # monotonic, since when the loop is in the script's own code
         self.gone = False
         self._connection, self._lines = connection, LineBuffer()
@@ -120,9 +122,23 @@ class AgentLine:
             if self._order is None:
                 raise Lost("the agent has closed the line")
             order, self._order = self._order, None
-            self._followed, self.pending = order.generation, False
+            self._followed, self.pending, self.keeps = order.generation, False, ()
             self._cutting = False  # the group that it was for is no more; the next one must not be hung up on
             return order
+
+    async def foreseen(self, at_least: int, wait_s: float) -> Order:
+        """The newest order, which is not followed yet: one to leave, or of this generation or a newer one."""
+
+        def is_there() -> bool:
+            order = self._order
+            return order is not None and (isinstance(order, Leave) or order.generation >= at_least)
+
+        with self._news:
+            if not await self._news.wait(lambda: is_there() or self.gone, wait_s):
+                raise Lost(f"no order came within {wait_s:g} s")
+            if self._order is None:
+                raise Lost("the agent has closed the line")
+            return self._order
 
     async def meeting(self, generation: int, wait_s: float) -> Meet:
         """Where the store of `generation` is."""
@@ -204,6 +220,11 @@ class AgentLine:
                         self._meet = message
                 case SaveNow():
                     self.save_now = True
+                case Keep():
+                    if message.generation == self._followed:  # of a grid that is no more, there is no such part
+                        self.keeps = (*self.keeps, *message.parts)
+                case Spent():
+                    self.spent = message
                 case Brought():
                     self._answered, self._why_not = True, message.why
                 case _:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from sublet.errors import RanksDiffer
-from sublet.train.gradients import CHECK, DOUBT
+from sublet.train.gradients import CHECK, DOUBT, EVALUATED, LEFT
 from sublet.train.peers import PeerGroup, talking
 from sublet.train.samples import mixed
 from sublet.train.state import Progress
@@ -35,6 +35,7 @@ NEXT = {
     "rank steps after the batches of each epoch of s.epochs()",
     WEIGHTS: "let s.step() alone change weights and gradients, or do the same in every rank",
 }
+TOGETHER = "call s.evaluate() in every rank, at the same step, and not under `if s.rank == 0`"
 
 
 class Drift:
@@ -91,6 +92,17 @@ class Drift:
         if 0 < left < group.world:
             what = f"position ({left} of {group.world} have left their loop, before the end of the training)"
             raise RanksDiffer(what, ranks=[], step=progress.steps, hint=NEXT[POSITION])
+
+    def require_together(self, numbers: Sequence[float], group: PeerGroup, progress: Progress) -> None:
+        """After a step: raises RanksDiffer if some of those in its sum have left their loop, or evaluate."""
+        self.require_all_left(int(numbers[LEFT]), group, progress)
+        self.require_all_evaluate(int(numbers[EVALUATED]), group, progress)
+
+    def require_all_evaluate(self, evaluate: int, group: PeerGroup, progress: Progress) -> None:
+        """Raises RanksDiffer if only some do."""
+        if 0 < evaluate < group.world:
+            what = f"position ({evaluate} of {group.world} evaluate, and the others train on)"
+            raise RanksDiffer(what, ranks=[], step=progress.steps, hint=TOGETHER)
 
     def _rates(self) -> list[Any]:
         """Numbers of each parameter group: learning rate, weight decay, betas; a tensor would have to be waited for."""

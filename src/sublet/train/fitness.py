@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.alive import alive
 
-__all__ = ["check_loss", "check_methods", "check_optimizer", "check_shape", "wide"]
+__all__ = ["check_counted", "check_loss", "check_methods", "check_optimizer", "check_shape", "wide"]
 
 SUM = 2  # what a loss of torch remembers of reduction="sum"
 PASSED_THROUGH = frozenset(  # arithmetic with numbers that are finished
@@ -32,12 +32,11 @@ def wide() -> bool:
 
 def check_optimizer(optimizer: Any) -> None:
     """A torch optimizer that takes one gradient per step."""
-    if isinstance(optimizer, Mapping | list | tuple | set):
+    if isinstance(optimizer, list | tuple | set):
         raise InvalidValue(
             "optimizer",
             f"a {type(optimizer).__name__} of {len(optimizer)}",
-            "one torch.optim.Optimizer: a session has one today, so a loop with several, such as a GAN's, cannot be "
-            "made elastic yet; run it unmodified (--no-sdk), with its own saving to $SUBLET_CHECKPOINT_DIR. For "
+            "one torch.optim.Optimizer, or several by name: {'D': optD, 'G': optG}, and then s.step(loss, 'D'); for "
             "several learning rates give one optimizer several parameter groups",
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -78,19 +77,30 @@ def check_shape(loss: Any) -> None:
         )
 
 
-def check_loss(loss: torch.Tensor, count: int) -> None:
-    """At the first step: neither scaled for half precision, nor a sum over `count` samples."""
+def check_counted(counted: torch.Tensor | float | None, *, asked: bool) -> None:
+    """Said where it is asked for, and nowhere else."""
+    if asked and counted is None:
+        raise InvalidValue(
+            "counted", None, "s.step(loss, counted=n) with reduction='counted': how much the loss is a sum over"
+        )
+    if not asked and counted is not None:
+        raise InvalidValue("counted", counted, "left out, or said of train.session(..., reduction='counted')")
+
+
+def check_loss(loss: torch.Tensor, count: int, *, summed: bool = False) -> None:
+    """At the first step: neither scaled for half precision, nor a sum over `count` samples, unless it is to be one."""
     if _is_scaled(loss):
         raise InvalidValue(
             "loss",
             "scaler.scale(loss)",
-            "the plain loss: the session does not undo the scaling, and the update would be thousands of times too "
-            "large; train in bfloat16, which needs no GradScaler",
+            "the plain loss: hand the scaler over, train.session(..., scaler=scaler), and the session scales, unscales "
+            "after the sum and updates it; leave its lines out",
         )
-    if count > 1 and _is_sum(loss, count):
+    if not summed and count > 1 and _is_sum(loss, count):
         allowed = (
             "the mean over the batch: a sum depends on how many samples a worker has, so on the number of workers; "
-            "say reduction='mean', or divide by the number of samples in the batch"
+            "divide by the number of samples in the batch, or say train.session(..., reduction='sum'), and the sum is "
+            "over the global batch"
         )
         if wide():
             raise InvalidValue("loss", f"a sum over {count} samples", allowed)

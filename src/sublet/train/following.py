@@ -81,6 +81,10 @@ class Keeper(Protocol[Group_contra]):
         """Steps applied in all."""
 
     @property
+    def ahead(self) -> int:
+        """Larger, the more updates are applied; a step may be made of several."""
+
+    @property
     def done(self) -> float:
         """Samples behind us."""
 
@@ -149,7 +153,7 @@ class Following(Generic[Group]):
         """Everybody has the state of the member with the most steps, or of the newest checkpoint, or of rank 0."""
         started_s = self._wall.monotonic()
         group, keeper = self.group, self._keeper
-        steps = await group.numbers(keeper.steps if self._carries else -1)
+        steps = await group.numbers(keeper.ahead if self._carries else -1)
         source = "peer"
         if max(steps) < 0:
             loaded = False

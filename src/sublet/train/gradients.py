@@ -17,14 +17,28 @@ import torch.distributed as dist
 
 from sublet.train.peers import BROKEN, PeerGroup
 
-__all__ = ["CHECK", "CONTROLS", "DOUBT", "INVERSE", "LEFT", "LOSS", "ORDERS", "SMALL", "Gradients"]
+__all__ = [
+    "CHECK",
+    "CONTROLS",
+    "COUNTED",
+    "DOUBT",
+    "EVALUATED",
+    "INVERSE",
+    "LEFT",
+    "LOSS",
+    "ORDERS",
+    "SAVE",
+    "SMALL",
+    "Gradients",
+]
 
 BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough to start early
 # Control numbers: orders that wait; mean loss; mean squared norm of small gradients, and mean inverse of their samples;
 # digests of what all ranks must have alike, and how many found a difference at the last check (see drift.py); how many
-# have left their loop before the end of the training.
-ORDERS, LOSS, SMALL, INVERSE, CHECK, DOUBT, LEFT = range(7)
-CONTROLS = 7
+# have left their loop before the end of the training; how many evaluate, and make no step;
+# whether a checkpoint is due that needs what all of them hold; how much the losses were summed over.
+ORDERS, LOSS, SMALL, INVERSE, CHECK, DOUBT, LEFT, EVALUATED, SAVE, COUNTED = range(10)
+CONTROLS = 10
 
 
 class Bucket:
@@ -129,6 +143,13 @@ class Gradients:
         started_s = time.perf_counter()
         self._settle(group)
         self.wait_s = time.perf_counter() - started_s
+
+    def divide(self) -> None:
+        """After the sum: the gradient, and the loss, of the mean over what was counted; nothing is the mean of none."""
+        counted = self.slots[COUNTED].clamp(min=1.0)
+        self.slots[LOSS].div_(counted)
+        for tensor in self.tensors:
+            tensor.div_(counted)
 
     def give_up(self, group: PeerGroup) -> None:
         """Drop the step: end what is under way, so that nothing writes into the buckets any more."""

@@ -12,17 +12,14 @@ any width, and any number of loader workers, trains on the same pictures.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     default_collate,
@@ -30,11 +27,11 @@ from torch.utils.data import (
 
 from sublet.errors import InvalidValue
 from sublet.train.samples import Piece, Samples, mixed, moved
+from sublet.train.state import host_draw, reseed_host
 
-__all__ = ["Loaded", "batch_of", "samples_of"]
+__all__ = ["Loaded", "batch_of", "fed", "samples_of"]
 
-Index = tuple[int, int]  # epoch, sample
-WORDS_OF_NUMPY = 2**32  # its seeds have 32 bits
+Chosen = tuple[int, list[int]]  # epoch, and the samples of a micro-batch: few objects, because they are sent
 
 
 def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, batch: int) -> Samples:
@@ -82,7 +79,17 @@ class Loaded(Samples):
             None,
         )  # offset, size, rank, world and micro-batch of the present one
         self._planned: Iterator[tuple[int, Piece]] = iter(())
-        self._loader = self._fed(loader) if loader.num_workers else None
+        self._loader = None
+        if loader.num_workers:
+            self._loader = fed(
+                loader,
+                Seeded(loader.dataset, seed, self._collate),
+                self,
+                as_it_is,
+                seed,
+                workers=loader.num_workers,
+                init=loader.worker_init_fn,
+            )
 
     def _order(self, epoch: int) -> torch.Tensor:
         if not self._shuffled:
@@ -106,13 +113,13 @@ class Loaded(Samples):
         batch = next(self._next)
         return batch if self._device is None else moved(batch, self._device)
 
-    def __iter__(self) -> Iterator[list[Index]]:
+    def __iter__(self) -> Iterator[list[Chosen]]:
         """What the loader is to load: it takes us for its batch sampler, and asks as far ahead as it prefetches."""
         order, of = torch.empty(0), -1
         for epoch, piece in self._ahead:
             if epoch != of:
                 order, of = self._order(epoch), epoch  # not `order`, which keeps that of the epoch under way
-            yield [(epoch, index) for index in order[piece.start : piece.start + piece.count].tolist()]
+            yield [(epoch, order[piece.start : piece.start + piece.count].tolist())]
 
     def _plan(self, epoch: int, first: Piece) -> Iterator[tuple[int, Piece]]:
         """Our micro-batches from this one on, for ever, if width and batch stay."""
@@ -126,50 +133,75 @@ class Loaded(Samples):
                 offset += taken
             epoch, offset, first = epoch + 1, 0, Piece(start=0, count=0, first=True, last=True)
 
-    def _fed(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """The same loader with our plan; it draws from no random numbers of this process."""
-        return DataLoader(
-            Seeded(loader.dataset, self._seed),  # type: ignore[arg-type]  # the methods of a dataset are all it takes
-            batch_sampler=self,  # which is asked for lists of indices alone
-            num_workers=loader.num_workers,
-            collate_fn=self._collate,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            generator=torch.Generator().manual_seed(self._seed),
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=True,
-        )
+
+def fed(
+    loader: DataLoader[Any], dataset: Any, batches: Iterable[Any], collate: Any, seed: int, *, workers: int, init: Any
+) -> DataLoader[Any]:
+    """The same loader with our plan; it draws from no random numbers of this process."""
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=init,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=torch.Generator().manual_seed(seed),
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=True,
+    )
 
 
 class Seeded:
-    """A dataset in a loader's worker, whose random numbers follow from the sample alone."""
+    """A dataset in a loader's worker, whose random numbers follow from the sample alone; what it gives is collated.
 
-    def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
+    To seed for each sample takes longer than a quick sample does, and most datasets draw nothing. So nothing is seeded
+    until something was drawn; then that micro-batch is loaded once more, seeded, and so are all after it.
+    """
 
-    def __getitems__(self, indices: list[Index]) -> Any:
+    def __init__(self, dataset: Any, seed: int, collate: Any) -> None:
+        self._dataset, self._seed, self._collate = dataset, seed, collate
+        self._draws = False
+        self._first: tuple[float, ...] = ()  # what is drawn first if nobody has drawn
+
+    def __getitems__(self, chosen: list[Chosen]) -> Any:
+        return self[chosen[0]]
+
+    def __getitem__(self, chosen: Chosen) -> Any:
+        if self._draws:
+            return self._collate(self._seeded(*chosen))
+        if not self._first:
+            reseed_host(self._seed)
+            self._first = host_draw()
+        reseed_host(self._seed)
+        batch = self._collate(self._plain(chosen[1]))
+        self._draws = host_draw() != self._first
+        return self[chosen] if self._draws else batch
+
+    def _plain(self, indices: list[int]) -> Any:
+        if hasattr(self._dataset, "__getitems__"):
+            return self._dataset.__getitems__(indices)
+        return [self._dataset[index] for index in indices]
+
+    def _seeded(self, epoch: int, indices: list[int]) -> Any:
         if hasattr(self._dataset, "__getitems__"):  # it draws for all of them at once
-            self._draw_for(indices[0])
-            return self._dataset.__getitems__([index for _, index in indices])
-        return [self[index] for index in indices]
+            reseed_host(self._seed, epoch, indices[0])
+            return self._dataset.__getitems__(indices)
+        return [self._one(epoch, index) for index in indices]
 
-    def __getitem__(self, index: Index) -> Any:
-        self._draw_for(index)
-        return self._dataset[index[1]]
+    def _one(self, epoch: int, index: int) -> Any:
+        reseed_host(self._seed, epoch, index)
+        return self._dataset[index]
 
-    def _draw_for(self, index: Index) -> None:
-        seed = mixed(self._seed, *index)
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % WORDS_OF_NUMPY)  # noqa: NPY002 - what datasets draw from
+
+def as_it_is(batch: Any) -> Any:
+    """What is collated already."""
+    return batch
 
 
 def _shuffles(loader: DataLoader[Any]) -> bool:
     """Whether it shuffles; refuses what only its own sampler knows."""
-    if isinstance(loader.dataset, IterableDataset):
-        raise InvalidValue("loader", "of an IterableDataset", "of a map-style dataset, with __len__ and __getitem__")
     sampler = loader.batch_sampler
     if type(sampler) is not BatchSampler:
         raise InvalidValue(

@@ -24,8 +24,11 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
+from sublet.train.beside import left_together
+from sublet.train.evaluating import Evaluates
+from sublet.train.extent import Extent
 from sublet.train.following import Broken, Entry
-from sublet.train.gradients import DOUBT, LEFT, LOSS, ORDERS
+from sublet.train.gradients import DOUBT, LOSS, ORDERS, SAVE
 from sublet.train.link import ControllerLink
 from sublet.train.membership import Membership
 from sublet.train.options import Options
@@ -34,92 +37,62 @@ from sublet.train.place import checkpoint_place
 from sublet.train.rehearsal import ENDLESS, is_rehearsal, nothing_to_save
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
+from sublet.train.shards.fits import fits_of
+from sublet.train.shards.run import SessionRun
 from sublet.train.state import State
 from sublet.train.steps import Steps
+from sublet.train.tracking import Log, run_name
+from sublet.train.turns import Turns, as_one_module, check_several
+from sublet.train.writing import Writing
 from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished, Joined
 
 __all__ = ["Options", "Session"]
 
 
-class Session:
+class Session(Evaluates):
     """See `sublet.train.session`, which makes one."""
 
-    def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
-    ) -> None:
+    def __init__(self, model: Any, optimizer: Any, dataset: Any, options: Options) -> None:
         self.options = options
-        self._steps = Steps(model, optimizer, dataset, options)
+        self._model = as_one_module(model)
+        turns = Turns(self._model, optimizer)
+        if turns.several:
+            check_several(options)
+        self._steps = Steps(self._model, turns, dataset, options)
         self._progress, self._readings, self._schedules = (
             self._steps.progress,
             self._steps.readings,
             self._steps.schedules,
         )
-        self._state = State(model, optimizer, self._schedules.all, options.extra_state, options.seed)
+        kept = (options.extra_state, options.seed, options.scaler, self._steps.stream)
+        self._state = State(self._model, turns.together, self._schedules.all, *kept)
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(self._worker_id)
-        self._report = Report(self._worker_id, self._link.say)
+        self._report = Report(self._worker_id, self._link.say, logs=bool(options.trackers))
         self._rehearses = is_rehearsal()
         where = None if self._rehearses else checkpoint_place(options.checkpoint_dir, os.environ)
         self._saver = Saver(where, self._worker_id or "alone", self._link.say)
-        self._members = Membership(None, self._state, self._progress, self._saver, self._steps.device)
+        self._log = Log(() if self._rehearses else options.trackers, self._link, run_name(os.environ, where))
+        self._members = Membership(
+            None,
+            self._state,
+            self._progress,
+            self._saver,
+            self._steps.device,
+            lambda: SessionRun(self._steps, self._state, self._saver),
+        )
+        self._writing = Writing(self._steps, self._state, self._saver)
         self._open = self._entered = self._over = False
-        self._epochs = 0  # of the whole training
+        self._extent = Extent(epochs=0)  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is
         self._late: Any = None  # see _end_epoch
-
-    # ------------------------------------------------------------------------------------------- what one may ask
-
-    @property
-    def rank(self) -> int:
-        """0 for the worker that prints and evaluates."""
-        return self._members.group.rank
-
-    @property
-    def world(self) -> int:
-        """Number of workers now."""
-        return self._members.group.world
-
-    @property
-    def generation(self) -> int:
-        """Number of the decision that made the present group; 0 without a controller."""
-        return self._members.group.generation
-
-    @property
-    def steps(self) -> int:
-        """Steps applied in all, those before a resume included."""
-        return self._progress.steps
-
-    @property
-    def epoch(self) -> int:
-        """Epochs that are over."""
-        return self._progress.epoch
-
-    @property
-    def samples_done(self) -> int:
-        """Samples behind us, over all epochs."""
-        return self._progress.done
-
-    @property
-    def global_batch(self) -> int:
-        """Samples per step now."""
-        return self._progress.batch
-
-    @property
-    def loss(self) -> float:
-        """Mean loss over the global batch of the last step (on a GPU: of the one before)."""
-        return self._readings.numbers[LOSS]
-
-    @property
-    def noise(self) -> float | None:
-        """Gradient noise scale in samples; None while it cannot be told."""
-        return self._progress.noise.scale
 
     # ------------------------------------------------------------------------------------------- the loop
 
     def __enter__(self) -> Self:
         self._schedules.find()  # which takes a while: before anybody waits for us
-        self._link.open()
+        self._link.open(fits=lambda: fits_of(self._state))
         self._members.line = self._link.line
         self._steps.grows = self._link.line is None
         self._steps.guard()
@@ -138,30 +111,32 @@ class Session:
             self._open = False
             self._steps.release()
             self._saver.close()
+            self._log.close(finished=kind is None)
         if kind is None:
             self._members.group.close()
         elif isinstance(error, torch.OutOfMemoryError):
             self._end_short(error)
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left of `session(..., epochs=N)`, counted from 0; `for batch in s` gives their batches.
+        """The epochs that are left, counted from 0; `for batch in s` gives their batches.
 
+        With `steps=N` the last may end early.
         Training that resumes, and a worker that joins, begin with the epoch that training is in, and with the rest of
         it. What the script does after the batches of an epoch is done once for each epoch.
         """
-        if self.options.epochs is None:
-            raise InvalidValue("epochs", None, "given to the session: train.session(..., epochs=10)")
+        if self.options.epochs is None and self.options.steps is None:
+            raise InvalidValue("epochs", None, "given to the session: train.session(..., epochs=10), or steps=1000")
         if self._entered:
             raise InvalidValue("epochs()", "a second call", "called once, before any batches()")
-        self._begin(self.options.epochs)
+        self._begin(self._told())
         while True:
             self._boundary()
             epoch = self._progress.epoch
-            if epoch >= self._epochs:
+            if self._extent.over(self._progress):
                 break
-            self._until = self._epochs if self._rehearses else epoch + 1
+            self._until = ENDLESS if self._rehearses else epoch + 1
             self._link.script_goes_on()
-            yield min(epoch, self.options.epochs - 1)
+            yield epoch if self.options.epochs is None else min(epoch, self.options.epochs - 1)
             self._link.script_waits()
             self._end_epoch(epoch)
         self._over = True
@@ -181,21 +156,17 @@ class Session:
             yield from self._until_epoch(self._until)
             self._link.script_goes_on()
             return
-        total = epochs or self.options.epochs
-        if epochs is not None:
-            whole("epochs", epochs, 1)
-        if total is None or (self.options.epochs or total) != total:
-            raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10)")
-        if self._entered and (self._over or total != self._epochs):
+        told = self._told(epochs)
+        if self._entered and (self._over or told != self._extent):
             raise InvalidValue(
-                f"batches(epochs={total})",
-                f"a call after batches(epochs={self._epochs})",
+                f"batches(epochs={told.epochs})",
+                f"a call after batches(epochs={self._extent.epochs})",
                 "called once, for the whole training, because a worker that joins later would go through all epochs "
                 "again; for something after each epoch: train.session(..., epochs=N), and then "
                 "`for epoch in s.epochs():` around `for batch in s:`",
             )
-        self._begin(total)
-        yield from self._until_epoch(self._epochs)
+        self._begin(told)
+        yield from self._until_epoch(ENDLESS)
         self._boundary()
         self._over = True
         self._link.script_goes_on()
@@ -204,13 +175,25 @@ class Session:
         """As `batches()`."""
         return self.batches()
 
-    def _begin(self, epochs: int) -> None:
+    def _told(self, epochs: int | None = None) -> Extent:
+        """How long the training is, as the session was told, or now."""
+        options = self.options
+        if epochs is not None:
+            whole("epochs", epochs, 1)
+        total = epochs or options.epochs
+        if options.steps is not None and total is None:
+            return Extent(steps=options.steps)
+        if total is None or options.steps is not None or (options.epochs or total) != total:
+            raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10), or steps=1000")
+        return Extent(epochs=ENDLESS if self._rehearses else total)
+
+    def _begin(self, extent: Extent) -> None:
         """Before the first step: what is to be done, and our first group."""
         if not self._open:
             raise InvalidValue("session", "not open", "entered: `with train.session(...) as s:`")
         if not self._entered:
-            self._entered, self._epochs = True, ENDLESS if self._rehearses else epochs
-            self._steps.samples_in_all = epochs * self._progress.samples
+            self._entered, self._extent = True, extent
+            self._steps.samples_in_all = extent.samples(self._progress)
             self._schedules.find_late()
             self._state.schedulers = self._schedules.all
             self._settle_in(self._members.enter())
@@ -218,9 +201,9 @@ class Session:
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
         progress = self._progress
         self._link.script_waits()
-        while progress.epoch < epochs:
+        while progress.epoch < epochs and not self._extent.over(progress):
             self._boundary()
-            if progress.epoch >= epochs:  # the others were past its end
+            if progress.epoch >= epochs or self._extent.over(progress):  # the others were past its end
                 return
             for batch in self._steps.batches(self._members.group, self._link.has_order):
                 self._link.script_goes_on()
@@ -242,7 +225,7 @@ class Session:
         to do what comes after the batches, which is in that state already. So it takes it once more afterwards.
         """
         progress = self._progress
-        if progress.epoch <= epoch:
+        if progress.epoch <= epoch and not self._extent.over(progress):
             raise InvalidValue(
                 f"epoch {epoch}",
                 f"left after {progress.offset} of {progress.samples} samples",
@@ -252,23 +235,35 @@ class Session:
         self._schedules.check(between_epochs=True)
         self._schedules.note()
 
+    @property
+    def _past_epoch(self) -> bool:
+        """Within epochs(): the batches of the epoch are behind us, and what the script does after them is not."""
+        return self._until is not None and (self._progress.epoch >= self._until or self._extent.over(self._progress))
+
     def _catch_up(self) -> None:
         if self._late is not None:
             batch = self._progress.batch  # the plan may have changed it since
             self._state.restore(self._late, self._progress, same_dice=False, rank=self.rank)
             self._late, self._progress.batch = None, batch
 
-    def step(self, loss: torch.Tensor | Callable[[], torch.Tensor]) -> None:
-        """Backward from the mean loss over the micro-batch; after the last one of the step, update the model.
+    def step(
+        self,
+        loss: torch.Tensor | Callable[[], torch.Tensor],
+        name: str | None = None,
+        *,
+        counted: torch.Tensor | float | None = None,
+    ) -> None:
+        """Backward from the loss over the micro-batch; after the last one of the step, update the model.
 
-        Given a function that computes the loss, this process survives if that does not fit into memory: the samples
-        come again, fewer at a time.
+        Of several optimizers each has its turn for every batch, in their order; `name` says whose loss it is. Given a
+        function that computes the loss, this process survives if that does not fit into memory: the samples come again,
+        fewer at a time. With `reduction="counted"` the loss is a sum over `counted` things, such as tokens.
         """
         found = self._steps.computed(loss) if callable(loss) else loss
         if found is None:
             return
         self._link.script_waits()
-        self._steps.step(found)
+        self._steps.step(found, name, counted)
         self._link.script_goes_on()
 
     # ------------------------------------------------------------------------------------------- between steps
@@ -276,18 +271,20 @@ class Session:
     def _boundary(self) -> None:
         line, members = self._link.line, self._members
         self._schedules.check()
-        self._steps.drift.require_all_left(int(self._readings.numbers[LEFT]), members.group, self._progress)
+        self._steps.drift.require_together(self._readings.numbers, members.group, self._progress)
         if self._readings.numbers[DOUBT] > 0.0:
             try:
                 self._steps.drift.require_equal(members.group, self._progress)
             except Broken as error:
                 self._settle_in(members.recover(str(error)))
-        now_s = WALL.monotonic()
-        if members.group.rank == 0:
-            asked, world = self._link.take_save_request(), members.group.world
-            self._saver.tick(now_s, lambda: self._state.tree(self._progress), self._progress, world, asked=asked)
-            if asked and self._rehearses:
-                self._link.say(nothing_to_save(self._worker_id, self._progress))
+        asked = members.group.rank == 0 and self._link.take_save_request()
+        try:
+            agreed = self._readings.numbers[SAVE] > 0.0
+            self._writing.tick(WALL.monotonic(), members.group, asked=asked, agreed=agreed)
+        except Broken as error:
+            self._settle_in(members.recover(str(error)))
+        if asked and self._rehearses:
+            self._link.say(nothing_to_save(self._worker_id, self._progress))
         self._report.tick(members.group, self._steps, self.loss, self._saver)
         if line is None:
             return
@@ -301,8 +298,9 @@ class Session:
         progress, members = self._progress, self._members
         group = members.group
         self._steps.settle_in(group)
-        handed = members.take_handed()
-        if self._until is not None and progress.epoch >= self._until and handed is not None:
+        self._log.settle(group.rank)
+        handed, redone = members.take_handed(), members.take_redone()
+        if self._past_epoch and handed is not None:
             self._late = copy.deepcopy(handed)  # the optimizer may have taken its tensors over
         self._steps.memory.limit(entry.micro_batch)
         self._steps.obey(entry.batch)
@@ -313,12 +311,14 @@ class Session:
                 generation=group.generation,
                 step=progress.steps,
                 done=float(progress.done),
-                work=float(self._epochs * progress.samples),
+                work=float(self._extent.samples(progress)),
                 global_batch=progress.batch,
-                source=entry.source,
+                source="checkpoint" if redone else entry.source,
+                redone_steps=redone,
                 formed_s=entry.formed_s,
                 state_s=entry.state_s,
                 printed=printed(),
+                moved_bytes=members.moved_bytes,
             )
         )
 
@@ -336,12 +336,13 @@ class Session:
         while True:
             progress, group = self._progress, self._members.group
             try:
-                if group.world > 1 and progress.epoch < self._epochs:
+                if group.world > 1 and not self._extent.over(progress):
                     with talking():
-                        left = self._steps.stop_early(group)
+                        left = left_together(self._steps.gradients, group)
                     self._steps.drift.require_all_left(left, group, progress)
                 if group.world > 1:
                     self._steps.drift.require_equal(group, progress)
+                    self._writing.collect(group)
             except Broken as error:
                 self._settle_in(self._members.recover(str(error)))
                 continue

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from sublet.domain.quantity import positive, whole
+from sublet.errors import InvalidValue
 from sublet.train.blocks import Blocks
 from sublet.train.fitness import check_methods
 from sublet.train.noise import BatchRange
 from sublet.train.rates import RateRule, rate_rule
+from sublet.train.tracking import Tracker, check_trackers
 
 __all__ = ["Options"]
 
@@ -29,29 +31,70 @@ class Options:
 
     global_batch: int  # samples per step over all workers; the initial batch if it is adaptive
     epochs: int | None = None  # of the whole training; s.epochs() needs it, s.batches(epochs=...) can say it instead
-    scheduler: Any = None  # a learning rate scheduler, or several; stepped by the session after every optimizer step
+    steps: int | None = None  # of the whole training, in place of epochs
+    scheduler: Any = None  # a learning rate scheduler, or several; stepped by the session
+    scheduler_every: str = "step"  # after every optimizer step, or every "epoch"
     seed: int = 0  # of the order of samples, and of newcomers' random numbers
     micro_batch: int | None = None  # samples that one worker takes at a time; more are accumulated
     batch_range: tuple[int, int] | None = None  # None = the batch is fixed
     lr_rule: str = RateRule.ADASCALE  # how the learning rate follows the batch: adascale, sqrt, linear or none
+    reduction: str = "mean"  # what s.step() is given: the mean over the samples of a micro-batch, or their "sum", or
+    # "counted": s.step(loss, counted=n), a sum over n things (tokens, say); the step is by the mean over all of them
+    scaler: torch.amp.GradScaler | None = None  # for half precision; s.step() is given the plain loss all the same
     clip_norm: float | None = None  # longest gradient, over the global batch
+    clip_value: float | None = None  # largest number in it, either way
     collate: Callable[[list[Any]], Any] | None = None  # None = torch's default_collate
+    shards: int = 16  # of a stream, times the loader's num_workers; no fewer than workers at the widest
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
     device: torch.device | str | None = None  # where batches go; None = they stay where they are
     parts: Blocks | None = None  # where the model may be cut; None = every worker has all of it
+    tracker: Any = None  # where s.log() goes: one, or several, of `sublet.integrations`; None = nowhere
     checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it; see `train.place`
 
     def __post_init__(self) -> None:
         whole("global_batch", self.global_batch, 1)
         if self.epochs is not None:
             whole("epochs", self.epochs, 1)
+        if self.steps is not None:
+            whole("steps", self.steps, 1)
+            if self.epochs is not None:
+                raise InvalidValue(
+                    "steps", self.steps, f"said alone: epochs={self.epochs} says the same in other words"
+                )
+            if self.batch_range is not None:
+                raise InvalidValue("steps", self.steps, "epochs=N with batch_range: what a step takes is not fixed")
+        whole("shards", self.shards, 1)
+        one_of("scheduler_every", self.scheduler_every, ("step", "epoch"))
+        one_of("reduction", self.reduction, ("mean", "sum", "counted"))
+        if self.sums and self.batch_range is not None:
+            allowed = "'mean' with batch_range: a sum grows with the batch by itself"
+            raise InvalidValue("reduction", self.reduction, allowed)
+        if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
+            raise InvalidValue("scaler", type(self.scaler).__name__, "a torch.amp.GradScaler")
         if self.extra_state is not None:
             check_methods("extra_state", self.extra_state, "state_dict", "load_state_dict")
         if self.micro_batch is not None:
             whole("micro_batch", self.micro_batch, 1)
         if self.clip_norm is not None:
             positive("clip_norm", self.clip_norm)
-        _ = self.adaptive, rate_rule(self.lr_rule)
+        if self.clip_value is not None:
+            positive("clip_value", self.clip_value)
+        _ = self.adaptive, rate_rule(self.lr_rule), self.trackers
+
+    @property
+    def sums(self) -> bool:
+        """Whether losses are sums over samples, not means."""
+        return self.reduction != "mean"
+
+    @property
+    def counts(self) -> bool:
+        """Whether each comes with what it is a sum over."""
+        return self.reduction == "counted"
+
+    @property
+    def trackers(self) -> tuple[Tracker, ...]:
+        """One, several or none."""
+        return check_trackers(self.tracker)
 
     @property
     def schedulers(self) -> Sequence[Any]:
@@ -67,3 +110,9 @@ class Options:
             return None
         low, high = self.batch_range
         return BatchRange(initial=self.global_batch, low=low, high=high)
+
+
+def one_of(field: str, given: str, names: tuple[str, ...]) -> None:
+    """One of these words."""
+    if given not in names:
+        raise InvalidValue(field, given, " or ".join(repr(name) for name in names))

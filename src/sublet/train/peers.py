@@ -48,10 +48,15 @@ class PeerGroup:
 
     def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0, device: torch.device = CPU) -> None:
         self.rank, self.world, self.generation = rank, world, generation
-        self._device = device
+        self.device = device
         self._store: Any = None
         self._nccl = False
         self._connections, self._patience = Connections(), Patience()
+
+    @property
+    def is_nccl(self) -> bool:
+        """Whether it talks by NCCL, and so from GPU to GPU."""
+        return self._nccl
 
     @property
     def stuck(self) -> bool:
@@ -77,7 +82,7 @@ class PeerGroup:
     async def form(self) -> None:
         """Make the torch group with all who are at the store."""
         on_error = sys.excepthook
-        store, device = self._store, device_name(self._device)
+        store, device = self._store, device_name(self.device)
         with talking():
             backend = self._in_a_thread(lambda: _make_torch_group(store, self.rank, self.world, device))
         self._nccl = backend == NCCL
@@ -121,6 +126,13 @@ class PeerGroup:
                     return
                 self._patience.look()
 
+    def wait_for_message(self, work: Any) -> None:
+        """As `wait`, for one that is sent or received: gloo closes all connections where the wait for one runs out."""
+        if self._nccl:
+            work.wait()
+        else:
+            self._patience.run(work.wait)
+
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place."""
         self.wait(dist.all_reduce(tensor, async_op=True))
@@ -149,6 +161,7 @@ class PeerGroup:
         # destroyed, and we would wait for a newcomer, whose count begins at 0, under another name.
         dist.distributed_c10d._world.group_count = 0  # noqa: SLF001 - nothing public does it
         self._store = None
+        self._patience.close()
         self._connections.forget()
 
     def _in_a_thread(self, work: Callable[[], Any]) -> Any:

@@ -24,7 +24,7 @@ from sublet.train.steps import Steps
 from sublet.wire.messages import ShortOfMemory, Stepped
 from sublet.wire.profile import Profile
 
-__all__ = ["Report", "printed"]
+__all__ = ["EVERY_S", "Report", "printed"]
 
 EVERY_S = 0.2
 PROFILE_EVERY_S = 1.0
@@ -38,8 +38,8 @@ OTHERS_EVERY_S = 2.0  # ranks above 0: what keeps a group waiting is seen within
 class Report:
     """Counts steps and says what they took."""
 
-    def __init__(self, worker_id: str, say: Callable[[Stepped | ShortOfMemory], None]) -> None:
-        self._worker_id, self._say = worker_id, say
+    def __init__(self, worker_id: str, say: Callable[[Stepped | ShortOfMemory], None], *, logs: bool = False) -> None:
+        self._worker_id, self._say, self._logs = worker_id, say, logs
         self._profile_every_s = profile_every_s(PROFILE_EVERY_S)
         self._profiled_s = -self._profile_every_s
         self.restart()
@@ -79,6 +79,7 @@ class Report:
                 local_batch=-(-progress.batch // group.world),
                 noise=progress.noise.scale,
                 profile=self._profile(steps, now_s) if group.rank == 0 else None,
+                logs=self._logs and group.rank == 0,
             )
         )
         saver.blocked_s = 0.0

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Piece", "Samples", "mixed", "moved"]
+__all__ = ["Piece", "Samples", "cut_up", "mixed", "moved"]
 
 Collate = Callable[[list[Any]], Any]
 CPU = torch.device("cpu")
@@ -67,14 +67,11 @@ class Samples:
 
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
         """The micro-batches of one rank for a step of `size` samples from `offset`; none if its share is empty."""
-        low, high = offset + rank * size // world, offset + (rank + 1) * size // world
-        share = high - low
-        if not share:
-            return
-        parts = -(-share // (micro_batch or share))
-        for part in range(parts):
-            start, end = low + part * share // parts, low + (part + 1) * share // parts
-            yield Piece(start=start, count=end - start, first=part == 0, last=part == parts - 1)
+        return cut_up(offset + rank * size // world, offset + (rank + 1) * size // world, micro_batch)
+
+    def holders(self, size: int, world: int) -> int:
+        """Ranks that have any of the samples of such a step."""
+        return min(size, world)
 
     def load(self, epoch: int, piece: Piece) -> Any:
         """The samples of a micro-batch, collated."""
@@ -90,15 +87,35 @@ class Samples:
         return batch if self._device is None else moved(batch, self._device)
 
 
+def cut_up(low: int, high: int, micro_batch: int | None) -> Iterator[Piece]:
+    """A share as micro-batches that are as large as each other."""
+    share = high - low
+    if not share:
+        return
+    parts = -(-share // (micro_batch or share))
+    for part in range(parts):
+        start, end = low + part * share // parts, low + (part + 1) * share // parts
+        yield Piece(start=start, count=end - start, first=part == 0, last=part == parts - 1)
+
+
 def mixed(*numbers: int) -> int:
     """One seed from several numbers; far apart even where the numbers are close (after SplitMix64's finaliser)."""
-    seed = 0
+    return seed_from(stirred(0, *numbers))
+
+
+def stirred(stir: int, *numbers: int) -> int:
+    """As `mixed` before its end, so that what many seeds begin with is mixed once: 64 bits."""
     for number in numbers:
-        seed = (seed ^ (number & (2**64 - 1))) + 0x9E3779B97F4A7C15 & 2**64 - 1
-        seed = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 & 2**64 - 1
-        seed = (seed ^ seed >> 27) * 0x94D049BB133111EB & 2**64 - 1
-        seed ^= seed >> 31
-    return seed >> 1  # torch takes 63 bits everywhere
+        stir = (stir ^ (number & (2**64 - 1))) + 0x9E3779B97F4A7C15 & 2**64 - 1
+        stir = (stir ^ stir >> 30) * 0xBF58476D1CE4E5B9 & 2**64 - 1
+        stir = (stir ^ stir >> 27) * 0x94D049BB133111EB & 2**64 - 1
+        stir ^= stir >> 31
+    return stir
+
+
+def seed_from(stir: int) -> int:
+    """Torch takes 63 bits everywhere."""
+    return stir >> 1
 
 
 def moved(batch: Any, device: torch.device) -> Any:

@@ -15,18 +15,22 @@ from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
 from sublet.train.checkpoint.folder import Place
-from sublet.train.checkpoint.store import open_store, step_of
+from sublet.train.checkpoint.joint import Abandoned, Joint
+from sublet.train.checkpoint.store import Store, open_store, step_of
 from sublet.train.state import Progress
 from sublet.wire.saves import ANCHOR, BUCKET, Damaged, Saved, SaveFailed
 
-__all__ = ["Saver"]
+__all__ = ["LAST_TRIES", "Saver"]
 
 EVERY_S = 600.0  # without a controller, which knows better
 FIRST_S = 15.0  # of training, to the first checkpoint: nobody knows yet how long these workers will be there
 WORTH = 20.0  # times what the last one took to write: an early one comes no sooner than that
 KEEP = 3
 LAST_PAUSES_S = (1.0, 5.0, 20.0)  # between tries of the last one: a disk that is away for a moment comes back
+LAST_TRIES = 1 + len(LAST_PAUSES_S)
 LAST_HINT = "make room, or let the directory be written; 'sublet resume' then goes on from the one before it"
+
+RANGE_HINT = "nothing: training goes on from the checkpoint before it"
 
 
 class Saver:
@@ -71,6 +75,12 @@ class Saver:
     def trained_s(self) -> float:
         """Since training began, whoever did it."""
         return 0.0 if self._began_s is None else self._wall.monotonic() - self._began_s
+
+    @property
+    def store(self) -> Store:
+        """Where they are; there is one wherever one has begun."""
+        assert self._kept is not None  # noqa: S101 - who asks has been told of a checkpoint
+        return self._kept
 
     def take_over(self, trained_s: float) -> None:
         """Another has handed us its state, after so long."""
@@ -126,11 +136,16 @@ class Saver:
 
         What is asked for while another is being written begins when that is over: it is of an earlier step.
         """
+        if self.is_due(now_s, asked=asked):
+            self.begin(tree(), progress, world)
+
+    def is_due(self, now_s: float, *, asked: bool) -> bool:
+        """Tell what has been committed; whether another is to begin now, and whoever asks begins it."""
         if self._checkpoints is None:
-            return
+            return False
         self._asked |= asked
         if self._pending is not None and self._pending.done:
-            self._settle()
+            self.settle()
         if self._began_s is None:
             self._began_s = now_s
         trained_s = now_s - self._began_s
@@ -138,28 +153,42 @@ class Saver:
             self._is_new, age_s = False, self._checkpoints.commit_age_s()
             self._saved_s = max(self._saved_s, trained_s - age_s)
         wait_s = max(min(max(self._saved_s + FIRST_S, self._worth_s), self.every_s), self._least_s)
-        if self._pending is None and (self._asked or trained_s - self._saved_s >= wait_s):
+        due = self._pending is None and (self._asked or trained_s - self._saved_s >= wait_s)
+        if due:
             self._saved_s = trained_s
-            self._begin(tree(), progress, world)
+        return due
+
+    def cannot(self, step: int, why: str) -> None:
+        """One that was asked for is not written."""
+        if self._checkpoints is not None:
+            self._complain(CheckpointFailed(self.directory, why, hint=RANGE_HINT), step)
 
     def save(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
         """Now, and wait until it is committed, unless this step is already."""
         if self._checkpoints is None:
             return
         if self._pending is not None:
-            self._settle()
-        if self._committed != progress.steps:
-            self._begin(tree, progress, world)
-            self._settle()
+            self.settle()
+        if not self.has(progress.steps):
+            self.begin(tree, progress, world)
+            self.settle()
+
+    def has(self, step: int) -> bool:
+        """Whether the last that was committed is of this step, or there are none to be."""
+        return self._checkpoints is None or self._committed == step
 
     def save_last(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
         """Of all that was done: without it nothing is finished. CheckpointFailed after some tries.
 
         StaleWriter at once: it is another's to write.
         """
+        self.insist(lambda: self.save(tree, progress, world), progress)
+
+    def insist(self, save: Callable[[], None], progress: Progress) -> None:
+        """As `save_last`, by what saves now: called up to LAST_TRIES times."""
         for pause_s in (*LAST_PAUSES_S, None):
-            self.save(tree, progress, world)
-            if self._checkpoints is None or self._committed == progress.steps:
+            save()
+            if self.has(progress.steps):
                 return
             if isinstance(self._failure, StaleWriter):
                 raise self._failure
@@ -173,28 +202,45 @@ class Saver:
         """Wait for what is being written."""
         if self._checkpoints is not None:
             if self._pending is not None:
-                self._settle()
+                self.settle()
             self._checkpoints.close()
             self._checkpoints = None
 
-    def _begin(self, tree: dict[str, Any], progress: Progress, world: int) -> None:
+    def open_joint(self, step: int) -> Joint | None:
+        """One that others write with us, which `begin` is given then; None if it cannot be, which has been told."""
+        if self._checkpoints is None:
+            return None
+        self._asked = False
+        try:
+            return self._checkpoints.open_joint(step)
+        except SubletError as error:
+            self._complain(error, step)
+            return None
+
+    def begin(self, tree: dict[str, Any], progress: Progress, world: int, joint: Joint | None = None) -> bool:
+        """Copy all of it, and write behind the training; False if that cannot be, which has been told."""
         assert self._checkpoints is not None  # noqa: S101 - the callers have looked
         self._asked = False
         meta = {"samples_done": progress.done, "epoch": progress.epoch, "global_batch": progress.batch, "world": world}
         try:
-            self._pending = self._checkpoints.save(progress.steps, tree, meta)
+            self._pending = self._checkpoints.save(progress.steps, tree, meta, joint=joint)
         except SubletError as error:
             self._complain(error, progress.steps)
-            return
+            return False
         self._done = progress.done
         self.blocked_s += self._pending.blocked_s
+        return True
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Wait for what is being written, and tell what came of it."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
         try:
             pending.wait()
+        except Abandoned:
+            self._asked = True  # by nobody's fault: it is begun again
+            return
         except SubletError as error:
             self._complain(error, pending.step)
             return

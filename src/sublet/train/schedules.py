@@ -7,6 +7,7 @@ two epochs. Between two batches the step may be one that is dropped, and in whic
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,9 +22,9 @@ __all__ = ["Schedules"]
 
 
 class Schedules:
-    """All schedulers of one optimizer."""
+    """All schedulers of a session's optimizers."""
 
-    def __init__(self, given: Sequence[Any], optimizer: Optimizer) -> None:
+    def __init__(self, given: Sequence[Any], *optimizers: Optimizer) -> None:
         for scheduler in given:
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise InvalidValue(
@@ -33,7 +34,7 @@ class Schedules:
                     "each epoch of s.epochs(), with a number that is the same in all ranks",
                 )
             check_methods("scheduler", scheduler, "step", "state_dict", "load_state_dict")
-        self._given, self._optimizer = list(given), optimizer
+        self._given, self._optimizers = list(given), optimizers
         self._found: list[LRScheduler] = []
         self._counts: list[list[int]] = []
 
@@ -45,19 +46,23 @@ class Schedules:
     def find(self) -> None:
         """Those that were not handed over."""
         known = {id(part) for scheduler in self._given for part in _parts(scheduler)}
-        live = [each for each in alive(LRScheduler) if getattr(each, "optimizer", None) is self._optimizer]
+        whose = {id(optimizer): number for number, optimizer in enumerate(self._optimizers)}
+        live = [each for each in alive(LRScheduler) if id(getattr(each, "optimizer", None)) in whose]
         inner = {id(part) for scheduler in live for part in list(_parts(scheduler))[1:]}
-        self._found = sorted((s for s in live if id(s) not in known | inner), key=lambda s: type(s).__qualname__)
-        names = [type(scheduler).__qualname__ for scheduler in self._found]
-        for name in names:
-            if names.count(name) > 1:
+        found = [each for each in live if id(each) not in known | inner]
+        names = {id(each): (whose[id(each.optimizer)], type(each).__qualname__) for each in found}
+        self._found = sorted(found, key=lambda each: names[id(each)])
+        for (_, name), count in Counter(names.values()).items():
+            if count > 1:
                 allowed = "handed over in an order: session(..., scheduler=[...]), or one ChainedScheduler"
-                raise InvalidValue("scheduler", f"{names.count(name)} {name} of one optimizer", allowed)
+                raise InvalidValue("scheduler", f"{count} {name} of one optimizer", allowed)
         self.note()
 
     def find_late(self) -> None:
         """Those that were made since, if there is a trace of any."""
-        if not self.all and any("initial_lr" in group for group in self._optimizer.param_groups):
+        if not self.all and any(
+            "initial_lr" in group for optimizer in self._optimizers for group in optimizer.param_groups
+        ):
             self.find()
 
     def step(self) -> None:
@@ -77,8 +82,9 @@ class Schedules:
             raise InvalidValue(
                 "scheduler.step()",
                 "a call",
-                "left to the session, which steps what it was given as scheduler= after every step; for one step per "
-                "epoch leave scheduler= out and call it after the batches of each epoch of s.epochs()",
+                "left to the session, which steps what it was given as scheduler= after every step, or with "
+                "scheduler_every='epoch' after every epoch; or leave scheduler= out and call it after the batches of "
+                "each epoch of s.epochs()",
             )
         if not between_epochs and _counts(self._found) != found:
             raise InvalidValue(

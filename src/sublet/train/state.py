@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -14,8 +15,22 @@ from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
 from sublet.train.noise import Noise
 from sublet.train.samples import mixed
+from sublet.train.shards.moments import Moments
 
-__all__ = ["Progress", "State", "broadcast"]
+__all__ = [
+    "TRAINED_S",
+    "Progress",
+    "State",
+    "broadcast",
+    "host_dice_kept",
+    "host_draw",
+    "random_state",
+    "reseed",
+    "reseed_host",
+    "restore_random",
+]
+
+TRAINED_S = "trained_s"  # beside a state that is handed over; one of an earlier version has none
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +43,7 @@ class Progress:
     epoch: int = 0
     offset: int = 0
     scheduled: int = 0  # steps of the schedulers
+    turn: int = 0  # updates of the step under way that are applied: of several optimizers each has its turn
     noise: Noise = field(default_factory=Noise)
 
     @property
@@ -48,59 +64,92 @@ class Progress:
             self.epoch, self.offset = self.epoch + 1, 0
 
 
+class KeepsPlace(Protocol):
+    """Samples that know more than a number of where they are."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where they are."""
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Go on from there."""
+
+    def check(self, state: Mapping[str, Any] | None, /) -> None:
+        """BadInput if that cannot be."""
+
+
 class State:
     """What a checkpoint holds and a newcomer receives."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any], extra: Any, seed: int
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        schedulers: Sequence[Any],
+        extra: Any,
+        seed: int,
+        scaler: torch.amp.GradScaler | None = None,
+        stream: KeepsPlace | None = None,
     ) -> None:
         self.model, self.optimizer, self.schedulers, self.extra, self.seed = model, optimizer, schedulers, extra, seed
+        self.scaler, self.stream = scaler, stream
+        self.moments: Moments | None = None  # in ranges; None = the optimizer has all of it
 
-    def tree(self, progress: Progress) -> dict[str, Any]:
-        """References to everything, not copies."""
+    def tree(self, progress: Progress, *, bare: bool = False) -> dict[str, Any]:
+        """References to everything, not copies; `bare` without moments."""
+        kept = self.moments or self.optimizer
         return {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.moments.groups() if bare and self.moments is not None else kept.state_dict(),
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "extra": None if self.extra is None else self.extra.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "stream": None if self.stream is None else self.stream.state_dict(),
             "progress": asdict(progress),
-            "random": _random_state(),
+            "random": random_state(),
         }
 
     def restore(self, tree: Mapping[str, Any], progress: Progress, *, same_dice: bool, rank: int = 0) -> None:
         """Take over a state; the random numbers too if this worker carries on where the one that saved was."""
+        self.check(tree, progress)
         facts = dict(tree["progress"])
         noise = Noise(**facts.pop("noise"))
+        self.model.load_state_dict(tree["model"])
+        (self.moments or self.optimizer).load_state_dict(tree["optimizer"])
+        for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        if self.extra is not None:
+            self.extra.load_state_dict(tree["extra"])
+        if self.scaler is not None and tree.get("scaler"):  # one of an earlier version has none
+            self.scaler.load_state_dict(tree["scaler"])
+        if self.stream is not None:
+            self.stream.load_state_dict(tree["stream"])
+        for name, value in facts.items():
+            setattr(progress, name, value)
+        progress.noise = noise
+        if same_dice:
+            restore_random(tree["random"])
+        else:
+            self.reseed(progress.steps, rank)
+
+    def check(self, tree: Mapping[str, Any], progress: Progress) -> None:
+        """BadInput if this training cannot go on from there."""
+        facts = tree["progress"]
         if facts["samples"] != progress.samples:
             hint = "train with the dataset of the checkpoint, or give a new checkpoint directory"
             raise BadInput(
                 "checkpoint", f"of {facts['samples']} samples, the dataset has {progress.samples}", hint=hint
             )
+        if self.stream is not None:
+            self.stream.check(tree["stream"])
         if len(tree["schedulers"]) != len(self.schedulers):
             hint = "train with the schedulers of the checkpoint, or give a new checkpoint directory"
             raise BadInput(
                 "checkpoint", f"of {len(tree['schedulers'])} schedulers, this has {len(self.schedulers)}", hint=hint
             )
-        self.model.load_state_dict(tree["model"])
-        self.optimizer.load_state_dict(tree["optimizer"])
-        for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
-            scheduler.load_state_dict(saved)
-        if self.extra is not None:
-            self.extra.load_state_dict(tree["extra"])
-        for name, value in facts.items():
-            setattr(progress, name, value)
-        progress.noise = noise
-        if same_dice:
-            _restore_random(tree["random"])
-        else:
-            self.reseed(progress.steps, rank)
 
     def reseed(self, steps: int, rank: int) -> None:
         """Random numbers of a newcomer: from (seed, steps, rank), so that no two ranks draw the same."""
-        seed = mixed(self.seed, steps, rank)
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one, because users' code may draw from it
+        reseed(self.seed, steps, rank)
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Running means and the like, in which ranks drift apart."""
@@ -145,7 +194,42 @@ def broadcast(group: Speaks, source: int, state: Mapping[str, Any] | None) -> An
     return state_from(tree.root, tensors)
 
 
-def _random_state() -> dict[str, Any]:
+def reseed(*numbers: int) -> None:
+    """All that users' code may draw from, by these numbers."""
+    seed = mixed(*numbers)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one, because users' code may draw from it
+
+
+def reseed_host(*numbers: int) -> None:
+    """As `reseed`, but for what draws on a GPU: for every sample, and torch takes a millisecond for all devices."""
+    seed = mixed(*numbers)
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - as in reseed
+
+
+def host_draw() -> tuple[float, float, float]:
+    """The next of each that `reseed_host` seeds."""
+    python, numpy = random.random(), float(np.random.random())  # noqa: NPY002, S311 - as in reseed: the user's dice
+    return float(torch.rand((), dtype=torch.float64)), python, numpy
+
+
+@contextmanager
+def host_dice_kept() -> Iterator[None]:
+    """Whatever is drawn within, and not on a GPU, was not drawn."""
+    was = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - as in reseed
+    try:
+        yield
+    finally:
+        torch.set_rng_state(was[0])
+        random.setstate(was[1])
+        np.random.set_state(was[2])  # noqa: NPY002 - as in reseed
+
+
+def random_state() -> dict[str, Any]:
+    """Of all generators of this process."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - as in reseed
     found: dict[str, Any] = {
@@ -158,7 +242,8 @@ def _random_state() -> dict[str, Any]:
     return found
 
 
-def _restore_random(found: Mapping[str, Any]) -> None:
+def restore_random(found: Mapping[str, Any]) -> None:
+    """What `random_state` gave."""
     torch.set_rng_state(found["torch"].cpu())
     version, words, gauss = found["python"]
     random.setstate((version, tuple(words.tolist()), gauss))

@@ -14,20 +14,25 @@ import torch
 from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.control import Readings
 from sublet.train.drift import Drift
-from sublet.train.fitness import check_loss, check_optimizer, check_shape
+from sublet.train.fitness import check_counted, check_loss, check_shape
+from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
-from sublet.train.gradients import CONTROLS, INVERSE, LEFT, LOSS, ORDERS, SMALL, Gradients
+from sublet.train.gradients import CONTROLS, COUNTED, INVERSE, LOSS, ORDERS, SAVE, SMALL, Gradients
 from sublet.train.loading import samples_of
-from sublet.train.memory import SLIMMER, Cut, Memory, samples_that_fit
-from sublet.train.noise import BatchRange, halves_due
+from sublet.train.memory import SMALLER, Cut, Memory, samples_that_fit
+from sublet.train.noise import Noise, halves_due
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
-from sublet.train.rates import rate_rule
 from sublet.train.rehearsal import is_rehearsal
 from sublet.train.samples import Piece
 from sublet.train.schedules import Schedules
+from sublet.train.shards.meeting import Shards
+from sublet.train.shards.mesh import PeerMesh
 from sublet.train.state import Progress
 from sublet.train.stopwatch import Stopwatch
+from sublet.train.streams.streamed import is_stream, streamed_of
+from sublet.train.turns import Turns
+from sublet.train.updates import Updates
 
 __all__ = ["Steps"]
 
@@ -38,20 +43,17 @@ NOISE_EVERY_ADAPTIVE = 5  # where the batch follows from it
 class Steps:
     """All that makes a step of `model`: data, gradients, optimizer, schedules, and the checks on them."""
 
-    def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
-    ) -> None:
-        check_optimizer(optimizer)
-        self.gradients = Gradients(model.parameters())
-        if not self.gradients.parameters:
-            raise InvalidValue("model", type(model).__name__, "a module with parameters that require gradients")
-        self.device = self.gradients.parameters[0].device
-        self._optimizer, self._options, self.adaptive = optimizer, options, options.adaptive
+    def __init__(self, model: torch.nn.Module, turns: Turns, dataset: Any, options: Options) -> None:
+        self._turns, self._updates = turns, Updates(turns.optimizers, options)
+        self.device = turns.all[0].gradients.parameters[0].device
+        self._options, self.adaptive = options, options.adaptive
         batch_device = None if options.device is None else torch.device(options.device)
-        self._samples = samples_of(dataset, options.seed, options.collate, batch_device, options.global_batch)
-        self._rule = rate_rule(options.lr_rule)
-        self.schedules = Schedules(options.schedulers, optimizer)
-        self.drift = Drift(model.parameters(), optimizer)
+        self.stream = streamed_of(dataset, options, batch_device) if is_stream(dataset) else None
+        self._samples = self.stream or samples_of(
+            dataset, options.seed, options.collate, batch_device, options.global_batch
+        )
+        self.schedules = Schedules(options.schedulers, *turns.optimizers)
+        self.drift = Drift(model.parameters(), turns.together)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self.readings = Readings(CONTROLS, self.device)
         self.memory = Memory(options.micro_batch, gauge_of(self.device), samples_that_fit())
@@ -61,6 +63,7 @@ class Steps:
         self._group, self._ordered = PeerGroup(), _never
         self._size = 0  # samples of the step under way
         self._piece: Piece | None = None  # the micro-batch that the user has
+        self._begun = False  # the first micro-batch of a step has been through, and the last has not
         self._judged = False  # the loss was looked at
         self._measured = False  # this step measures noise
         self._halved = False  # for that alone it is taken in two
@@ -71,29 +74,39 @@ class Steps:
         self._rehearses = is_rehearsal()
         self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}
-        self._updating = False
-        self._handles: list[Any] = []
+        self.updated = False  # by the last call of `step`
+        self.gives_last = False  # the micro-batch that the user has, or had, is the last of its step
+        self.grad_norm: torch.Tensor | None = None  # of the last update, before it was clipped
+        self.loss = torch.zeros((), device=self.device)  # of the last update, over the global batch
+        self.shards: Shards | None = None  # the optimizer's state is in ranges
+        self.save_due = False  # of ranges, which all have to hear of
+
+    @property
+    def gradients(self) -> Gradients:
+        """Those of the next update."""
+        return self._turns.now(self.progress).gradients
 
     def guard(self) -> None:
         """From now on only we update the model."""
-        self._handles.append(self._optimizer.register_step_pre_hook(self._refuse_other_updates))
-        vars(self._optimizer)["zero_grad"] = (
-            _nothing  # gradients are ours; a line left over must not clear half a batch
-        )
+        self._updates.guard()
 
     def release(self) -> None:
         """Everything as it was before `guard`."""
-        for handle in self._handles:
-            handle.remove()
-        vars(self._optimizer).pop("zero_grad", None)
-        self.gradients.detach()
+        self._updates.release()
+        if self.shards is not None and self.shards.is_cut:
+            self.shards.moments.forget()  # what it keeps is a range: the parameters are its own again, and no more
+        for turn in self._turns.all:
+            turn.gradients.detach()
 
     def settle_in(self, group: PeerGroup) -> None:
         """A new group: what was said in the old one does not count."""
-        if group.world > 1:
-            self.gradients.attach()
-        else:
-            self.gradients.detach()
+        for turn in self._turns.all:
+            if group.world > 1:
+                turn.gradients.attach()
+            else:
+                turn.gradients.detach()
+        if self.shards is not None:
+            self.shards.moments.see_gradients()
         self.readings.forget()
         self.drift.forget()
         self.watch.restart()
@@ -115,8 +128,10 @@ class Steps:
         return self.memory.expect(0 if self.adaptive is None else self.adaptive.high)
 
     def give_up(self, group: PeerGroup) -> str:
-        """Drop the step; why."""
-        self.gradients.give_up(group)
+        """Drop the step, as far as it is not applied; why. Others may need its sums, if our range is updated."""
+        if self.shards is None or not self.shards.half:
+            for turn in self._turns.all:
+                turn.gradients.give_up(group)
         why, self.broken = self.broken or "", None
         return why
 
@@ -128,58 +143,75 @@ class Steps:
     def cut_given(self) -> Cut | None:
         """The micro-batch that the script has did not fit; None if it has none. OutOfMemory if it is one sample."""
         piece, self._piece = self._piece, None
-        return None if piece is None else self.memory.cut(piece.count)
+        return None if piece is None or self._turns.several else self.memory.cut(piece.count)
 
     def computed(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor | None:
         """The loss of the micro-batch that the script has; None if it did not fit, and the step is dropped."""
         try:
             return loss()
         except torch.OutOfMemoryError:
-            if self._piece is None:
+            if self._piece is None or self._turns.several:
                 raise
             self._drop_unfit(self._piece)
             return None
 
-    def step(self, loss: torch.Tensor) -> None:
-        """Backward from the mean loss over the micro-batch; after the last one of the step, update the model."""
-        piece, self._piece = self._piece, None
+    def step(self, loss: torch.Tensor, name: str | None = None, counted: torch.Tensor | float | None = None) -> None:
+        """Backward from the loss over the micro-batch; after the last one of the step, update the model.
+
+        With several optimizers `name` says whose loss it is; `counted` what it is a sum over, where that is asked for.
+        """
+        self.updated = False
+        piece = self._piece
         if piece is None:
             raise InvalidValue("step", "a second call", "called once for every batch of batches()")
+        number = self._turns.call(name)
+        if self._turns.all_called:
+            self._piece = None
+        if self.broken is not None or number < self.progress.turn:
+            return  # the step is dropped; or this turn of it was applied before the group broke
         check_shape(loss)
+        check_counted(counted, asked=self._options.counts)
         if not self._judged:
-            check_loss(loss, piece.count)
+            check_loss(loss, piece.count, summed=self._options.sums)
             self._judged = piece.count > 1
-        gradients, share = self.gradients, piece.count / self._size
+        turn, share = self._turns.now(self.progress), 1.0 if self._options.sums else piece.count / self._size
+        gradients = turn.gradients
         if piece.last and gradients.shared:
             gradients.arm(self._measure_small if self._measured and piece.first else None)
         try:
+            scaled = self._updates.scaled(loss)
             if share == 1.0:
-                loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no type
+                scaled.backward()  # type: ignore[no-untyped-call]  # torch gives it no type
             else:
-                loss.backward(self._weight(share, loss))  # type: ignore[no-untyped-call]  # torch gives it no type
-        except torch.OutOfMemoryError:
+                scaled.backward(self._weight(share, scaled))  # type: ignore[no-untyped-call]  # torch gives it no type
+        except torch.OutOfMemoryError as error:
+            if self._turns.several:
+                raise OutOfMemory(piece.count, hint=f"a smaller global_batch; or {SMALLER}") from error
             loss.detach_()  # the script may hold it while it computes the next one, and what it was made from with it
             self._drop_unfit(piece)
             return
         gradients.slots[LOSS].add_(loss.detach(), alpha=share)
-        self.watch.computed(piece.count, last=piece.last)
+        if counted is not None:
+            gradients.slots[COUNTED].add_(counted)
+        self._turns.clear_others(turn)
+        if self._turns.is_last(self.progress):  # what comes before it in several counts as computing
+            self.watch.computed(piece.count, last=piece.last)
+        self._begun = not piece.last
         if piece.last:
             self._update()
         elif piece.first and self._measured:
             for gradient in gradients.tensors:
                 self._measure_small(gradient)
 
-    def stop_early(self, group: PeerGroup) -> int:
-        """The script has left its loop before the end: how many members have, at this very step; one of BROKEN.
+    @property
+    def under_way(self) -> bool:
+        """Between the first loss of a step and its end."""
+        return self._begun or self.progress.turn > 0
 
-        Those that train on take it for a step, and learn of it there.
-        """
-        self.gradients.arm()
-        self.gradients.slots[LEFT].fill_(1.0)
-        self.gradients.sum(group)
-        left = int(self.gradients.control[LEFT])
-        self.gradients.clear()
-        return left
+    @property
+    def all_have_samples(self) -> bool:
+        """Of the last step: only whoever has is in the script's loop."""
+        return self._samples.holders(self._size, self._group.world) == self._group.world
 
     def batches(self, group: PeerGroup, ordered: Callable[[], bool]) -> Iterator[Any]:
         """The micro-batches of this worker for the next step; `step` must be called for each, and the last updates.
@@ -187,7 +219,13 @@ class Steps:
         `ordered` says whether there is news that all members should know of. If the group breaks, `broken` says why.
         """
         self._group, self._ordered = group, ordered
-        progress, micro_batch = self.progress, self.memory.micro_batch
+        if self.stream is not None:
+            try:
+                self.stream.exchange(group, self.progress.steps)
+            except Broken as error:
+                self.broken = str(error)
+                return
+        progress, micro_batch = self.progress, None if self._turns.several else self.memory.micro_batch
         self._size = size = progress.size
         every = NOISE_EVERY if self.adaptive is None else NOISE_EVERY_ADAPTIVE
         # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
@@ -195,20 +233,22 @@ class Steps:
         self._halved = not cut and self._takes_halves(size)
         if self._halved:
             micro_batch = -(-size // 2)
-        self._measured = self._halved or (progress.steps % every == 0 and size > 1 and cut)
+        told = not (self._options.sums or self._turns.several)  # of other gradients than the mean of one loss: nothing
+        self._measured = self._halved or (progress.steps % every == 0 and size > 1 and cut and told)
         steps, piece = progress.steps, None
         for piece in self._samples.pieces(progress.offset, size, group.rank, group.world, micro_batch):
             if piece.first and self._measured:
                 self._begin_measuring(piece)
-            self._piece = piece
+            self._piece, self.gives_last = piece, piece.last
+            self._turns.begin()
             self.memory.footprint.gives(piece.count)
             yield self._load(piece)
             if self._cut is not None:
                 return
             if self._piece is not None:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
-        if piece is None:  # more workers than samples: nothing to do but to take part in the sum
-            self.gradients.arm()
+        while piece is None and self.broken is None and progress.steps == steps:
+            self.gradients.arm()  # more workers than samples: nothing to do but to take part in the sums
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 
@@ -227,7 +267,7 @@ class Steps:
 
     def _drop_unfit(self, piece: Piece) -> None:
         """Nobody goes on with this step: those who wait in its sum are hung up on."""
-        self._piece, self._cut = None, self.memory.cut(piece.count)
+        self._piece, self._cut, self._begun = None, self.memory.cut(piece.count), False
         self.watch.restart()
         if self.gradients.shared:
             self.broken = f"{piece.count} samples at a time did not fit; next: micro_batch={self._cut.micro_batch}"
@@ -238,8 +278,8 @@ class Steps:
             torch.cuda.empty_cache()
 
     def _begin_measuring(self, piece: Piece) -> None:
-        workers = min(self._group.world, self._size)  # that have samples
-        self._small_weight = (self._size / piece.count) ** 2 / workers
+        workers = self._samples.holders(self._size, self._group.world)
+        self._small_weight = (self._size / piece.count / self._updates.scale) ** 2 / workers
         self.gradients.slots[INVERSE].fill_(1.0 / (piece.count * workers))
 
     def _measure_small(self, gradient: torch.Tensor) -> None:
@@ -254,37 +294,76 @@ class Steps:
 
     def _update(self) -> None:
         """Sum over the group and apply; if the group breaks, nothing has changed."""
-        gradients, progress = self.gradients, self.progress
+        progress, turn, last = self.progress, self._turns.now(self.progress), self._turns.is_last(self.progress)
+        gradients = turn.gradients
         if gradients.shared:
             if self._ordered():
                 gradients.slots[ORDERS].fill_(1.0)
-            self.drift.put(gradients.slots, progress, self._group.world)
+            if self.save_due:
+                gradients.slots[SAVE].fill_(1.0)
+            if last:
+                self.drift.put(gradients.slots, progress, self._group.world)
             try:
                 gradients.sum(self._group)
             except BROKEN as error:
                 self.broken = gist_of(error)
                 return
-            self.drift.compare(gradients.control, self._group.world)
-        self.watch.summed()
-        self.readings.take(gradients.control)
+            if last:
+                self.drift.compare(gradients.control, self._group.world)
+            else:  # whoever has left its loop, or evaluates, is not there for the next sum
+                self.drift.require_together(gradients.control.tolist(), self._group, progress)
+        if self._options.counts:
+            gradients.divide()
+        if last:
+            self.watch.summed()
+            self.loss = gradients.slots[LOSS].clone()
+            self.readings.take(gradients.control)
+        self._updates.unscale(turn.optimizer)
         if self._measured:
             self._conclude()
-        if self._options.clip_norm is not None:
-            norm = torch.nn.utils.get_total_norm(gradients.tensors)
-            torch.nn.utils.clip_grads_with_norm_(gradients.parameters, self._options.clip_norm, norm)
-        self._updating = True
-        try:
-            if self.adaptive is None:
-                self._optimizer.step()
-            else:
-                self._scaled_update(self.adaptive)
-        except torch.OutOfMemoryError as error:  # the samples are out of memory by now: fewer of them would not help
-            raise OutOfMemory(0, hint=SLIMMER) from error
-        self._updating = False
-        gradients.clear()
+        self.grad_norm = self._updates.clip(gradients)
+        self._updates.apply(turn.optimizer, progress, self._size, last=last)
+        if self.shards is not None and self.shards.is_cut:
+            try:
+                self.shards.gather(PeerMesh(self._group))
+            except Broken as error:
+                self.broken = str(error)
+                return
+        if not last:
+            gradients.clear()
+            progress.turn += 1
+            return
+        self.count()
+        self.updated = True
+
+    def apply_late(self, noise: Noise) -> None:
+        """The update of our range, with sums that another had, clipped as they were."""
+        assert self.shards is not None  # noqa: S101 - it asks for it
+        self.progress.noise = noise
+        self.shards.moments.see_gradients()
+        self._updates.apply(self._turns.optimizers[0], self.progress, self._size, last=True)
+
+    def count(self) -> None:
+        """All of the model is as after the step under way: schedules and the batch follow."""
+        progress = self.progress
+        self.gradients.clear()
         self.watch.updated(full=self._size == progress.batch and not self._halved)
+        progress.turn = 0
         progress.advance()
-        self._schedule()
+        if self._rehearses:  # its schedules would be over long before it is
+            return
+        due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
+        if self._options.scheduler_every == "epoch":
+            due = progress.epoch
+        while progress.scheduled < due:
+            self.schedules.step()
+            progress.scheduled += 1
+        if self.adaptive is not None and self.grows:
+            batch = self.adaptive.grown(progress.batch, progress.noise.scale)
+            if batch != progress.batch:
+                progress.batch = batch
+                self.look_at_memory()
+                self.watch.restart()
 
     def _conclude(self) -> None:
         control = self.gradients.control.tolist()
@@ -296,42 +375,7 @@ class Steps:
             at=float(self.progress.done),
         )
 
-    def _scaled_update(self, batches: BatchRange) -> None:
-        groups, rule = self._optimizer.param_groups, self._rule
-        before = [group["lr"] for group in groups]
-        # The last step of an epoch may be of a few samples: at a rate for the whole batch it would run away.
-        batch = max(self._size, min(self.progress.batch, batches.initial))
-        noise = self.progress.noise.scale
-        for group in groups:
-            group["lr"] = group["lr"] * rule.factor(batches, batch, noise, rooted="betas" in group)
-        self._optimizer.step()
-        for group, rate in zip(groups, before, strict=True):
-            group["lr"] = rate
-
-    def _schedule(self) -> None:
-        if self._rehearses:  # its schedules would be over long before it is
-            return
-        progress = self.progress
-        due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
-        while progress.scheduled < due:
-            self.schedules.step()
-            progress.scheduled += 1
-        if self.adaptive is not None and self.grows:
-            batch = self.adaptive.grown(progress.batch, progress.noise.scale)
-            if batch != progress.batch:
-                progress.batch = batch
-                self.look_at_memory()
-                self.watch.restart()
-
-    def _refuse_other_updates(self, *_: Any) -> None:
-        if not self._updating:
-            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(loss) updates the model")
-
 
 def _never() -> bool:
     """There is no news."""
     return False
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """In place of zero_grad."""

@@ -68,6 +68,10 @@ class ObjectFolder:
         self.written[key], self.digests[name] = len(content), digest
         return digest
 
+    def expect(self, name: str, size: int) -> None:
+        """The commit looks for it."""
+        self.written[f"{self.name}/{name}"] = size
+
     def seal(self) -> None:
         """There is nothing to be done: an object that was put is there."""
 
@@ -100,6 +104,13 @@ class Bucket:
         """Steps that are committed, highest first; whether they are whole is not known yet."""
         return [entry.step for entry in self._register.read().kept]
 
+    def is_all_there(self, step: int) -> bool:
+        """All objects of a step that is committed, in their sizes; what is in them is not read."""
+        entry = (self._register.seen() or self._register.read()).entry(step)
+        return entry is not None and self._is_good(
+            entry, {each.key: each.size for each in self.objects.list(entry.folder)}
+        )
+
     def commit_age_s(self) -> float:
         """Seconds since the highest step was committed, by the clocks of its writer and ours; infinite without any.
 
@@ -126,16 +137,19 @@ class Bucket:
         self.announce(generation)
 
     @contextlib.contextmanager
-    def open_staging(self, step: int) -> Iterator[Folder]:
+    def open_staging(self, step: int, token: str = "") -> Iterator[Folder]:
         """A folder of our own; what is in it is removed at the end, unless it was committed or may have been."""
-        name = f"step-{step}.gen-{self._generation}.{self._dice.token(NAME_BYTES)}"
-        staging = ObjectFolder(self.objects, name)
+        staging = self.share_staging(step, token or self._dice.token(NAME_BYTES), self._generation)
         try:
             yield staging
         finally:
             if not staging.asked:
                 with contextlib.suppress(StoreFailed):  # a sweep finds it
                     self.objects.delete(staging.written)
+
+    def share_staging(self, step: int, token: str, generation: int) -> ObjectFolder:
+        """Nobody has to make it."""
+        return ObjectFolder(self.objects, f"step-{step}.gen-{generation}.{token}")
 
     def commit(self, staging: Folder, step: int, generation: int) -> None:
         """Move HEAD to it, unless a higher generation was announced. One of the same step that was there makes room."""

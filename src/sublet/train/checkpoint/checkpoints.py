@@ -31,6 +31,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint import files
 from sublet.train.checkpoint.disk import DISK, Disk
 from sublet.train.checkpoint.folder import Folder, Place
+from sublet.train.checkpoint.joint import TOKEN_BYTES, Joint
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot
 from sublet.train.checkpoint.store import Store, open_store
 
@@ -121,7 +122,7 @@ class Checkpoints:
         self.keep = keep
         self.writer = writer
         self.skipped: list[tuple[Place, str]] = []  # what newest() passed over, also when it found none
-        self._generation = generation
+        self._generation, self._dice = generation, dice
         self._host = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sublet-checkpoint")
         self._under_way: Pending | None = None
@@ -144,7 +145,22 @@ class Checkpoints:
             if self._under_way is None or self._under_way.done:
                 self._host.reserve(state)
 
-    def save(self, step: int, state: Mapping[str, Any], meta: Mapping[str, Any], *, wait: bool = False) -> Pending:
+    def open_joint(self, step: int) -> Joint:
+        """A checkpoint that others write with us; it is begun by `save`. SubletError if there is no room for it."""
+        try:
+            return Joint(self._kept, step, self._dice.token(TOKEN_BYTES))
+        except OSError as error:
+            raise _failure_from(self.directory, error) from error
+
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        *,
+        wait: bool = False,
+        joint: Joint | None = None,
+    ) -> Pending:
         """Copy `state` and return; it is written and committed in the background.
 
         `meta` is JSON (world, global batch, data position, ...). While another save is being written this one is
@@ -165,11 +181,11 @@ class Checkpoints:
                     return other
                 with contextlib.suppress(Exception):  # whoever asked for that one is told
                     other.wait()
-            snapshot = self._host.take(state)
+            snapshot = self._host.take(state, () if joint is None else joint.places)
             size = sum(segment.nbytes for segment in snapshot.segments)
             pending = Pending(step, blocked_s=time.perf_counter() - begun_s, size_bytes=size)
             self._under_way = pending
-            self._thread.submit(self._finish, pending, snapshot, facts, begun_s)
+            self._thread.submit(self._finish, pending, snapshot, facts, begun_s, joint)
         return pending
 
     def newest(self) -> Loaded | None:
@@ -217,11 +233,13 @@ class Checkpoints:
     ) -> None:
         self.close()
 
-    def _finish(self, pending: Pending, snapshot: Snapshot, meta: Mapping[str, Any], begun_s: float) -> None:
+    def _finish(
+        self, pending: Pending, snapshot: Snapshot, meta: Mapping[str, Any], begun_s: float, joint: Joint | None
+    ) -> None:
         outcome: Committed | None = None
         failure: SubletError | None = None
         try:
-            outcome = self._written(pending.step, snapshot, meta)
+            outcome = self._written(pending.step, snapshot, meta, joint)
         except SubletError as error:
             failure = error
         except OSError as error:
@@ -230,12 +248,15 @@ class Checkpoints:
             failure = CheckpointFailed(self.directory, repr(error), hint="report this: it is a fault in sublet")
         pending.seconds = time.perf_counter() - begun_s
         if outcome is not None:
+            if joint is not None:
+                pending.size_bytes = outcome.size_bytes  # of all
             pending._future.set_result(outcome)  # noqa: SLF001 - Pending is ours
             return
         pending._future.set_exception(failure)  # noqa: SLF001 - as above
 
-    def _written(self, step: int, snapshot: Snapshot, meta: Mapping[str, Any]) -> Committed:
-        with self._kept.open_staging(step) as staging:
+    def _written(self, step: int, snapshot: Snapshot, meta: Mapping[str, Any], joint: Joint | None) -> Committed:
+        with self._kept.open_staging(step) if joint is None else joint as staging:
+            beside = () if joint is None else joint.written()
             manifest = files.write(
                 staging,
                 snapshot,
@@ -243,6 +264,7 @@ class Checkpoints:
                 generation=self._generation,
                 writer=self.writer,
                 meta=meta,
+                beside=beside,
             )
             self._commit(staging, step)
         path = self._kept.place_of(step)

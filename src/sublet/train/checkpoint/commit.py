@@ -125,10 +125,10 @@ class Directory:
             hold.close()
 
     @contextlib.contextmanager
-    def open_staging(self, step: int) -> Iterator[Folder]:
+    def open_staging(self, step: int, token: str = "") -> Iterator[Folder]:
         """A new directory that is ours while we live; what is left of it at the end is removed."""
         self._make(self.path / "staging")
-        path = self._in_staging(str(step))
+        path = self.path / "staging" / f"{step}-{token}" if token else self._in_staging(str(step))
         with self.locked():  # between the making and the lock, a sweep would take it for a dead writer's
             self.disk.make_folder(path)
             hold = self.disk.hold(path, folder=True)
@@ -138,6 +138,10 @@ class Directory:
         finally:
             hold.close()
             self.disk.remove_tree(path)
+
+    def share_staging(self, step: int, token: str, generation: int) -> Folder:  # noqa: ARG002 - it is not in the name
+        """That of another, which has it locked."""
+        return DiskFolder(self.path / "staging" / f"{step}-{token}", self.disk)
 
     def set_aside(self, steps: list[int]) -> Path:
         """Take steps out of the way of those to come; they stay, for people to look at. Where they are then."""

@@ -6,6 +6,8 @@ Wherever a copy dies, the target has what it had: data first, then the manifest,
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +16,9 @@ from sublet.train.checkpoint.folder import Folder
 from sublet.train.checkpoint.manifest import MANIFEST, Manifest, read_file, read_manifest
 from sublet.train.checkpoint.store import Store
 
-__all__ = ["Copied", "Source", "copy_newest"]
+__all__ = ["Copied", "Room", "Source", "copy_newest"]
+
+Room = Callable[[int], AbstractContextManager[memoryview]]  # for so many bytes, while a file is on its way
 
 
 class Source(Protocol):
@@ -36,10 +40,15 @@ class Copied:
     skipped: tuple[str, ...] = ()  # newer ones, which are damaged
 
 
-def copy_newest(source: Source, target: Store, *, keep: int) -> Copied | None:
+def in_memory(size: int) -> AbstractContextManager[memoryview]:
+    """Room for a file in the memory of this process."""
+    return contextlib.nullcontext(memoryview(bytearray(size)))
+
+
+def copy_newest(source: Source, target: Store, *, keep: int, room: Room = in_memory) -> Copied | None:
     """The highest step whose digests are right; None if there is none. StaleWriter if the target is another's by now.
 
-    The target keeps `keep` of them.
+    The target keeps `keep` of them. One file at a time is in the `room`.
     """
     skipped: list[str] = []
     for step in source.steps():
@@ -48,7 +57,7 @@ def copy_newest(source: Source, target: Store, *, keep: int) -> Copied | None:
             manifest = read_manifest(folder, step)
             if _has(target, manifest):
                 return Copied(step=step, size_bytes=0, skipped=tuple(skipped))
-            _copy(folder, target, manifest)
+            _copy(folder, target, manifest, room)
         except DamagedCheckpoint as error:
             skipped.append(f"{error.path}: {error.why}")
             continue
@@ -69,14 +78,14 @@ def _has(target: Store, manifest: Manifest) -> bool:
         return False
 
 
-def _copy(folder: Folder, target: Store, manifest: Manifest) -> None:
+def _copy(folder: Folder, target: Store, manifest: Manifest, room: Room) -> None:
     target.announce(manifest.generation)
     with target.open_staging(manifest.step) as staging:
         for file in manifest.files:
-            memory = memoryview(bytearray(file.size))
-            read_file(folder, file, [(0, memory)])
-            if staging.write(file.name, memory) != file.sha256:
-                raise DamagedCheckpoint(staging.place, f"{file.name} was not written as it was read")
+            with room(file.size) as memory:
+                read_file(folder, file, [(0, memory)])
+                if staging.write(file.name, memory) != file.sha256:
+                    raise DamagedCheckpoint(staging.place, f"{file.name} was not written as it was read")
         staging.write(MANIFEST, memoryview(manifest.to_json()))
         staging.seal()
         target.commit(staging, manifest.step, manifest.generation)

@@ -21,7 +21,7 @@ from sublet.train.checkpoint.manifest import (
 )
 from sublet.train.checkpoint.snapshot import Snapshot, TensorPlace, Tree, state_from
 
-__all__ = ["read_state", "write"]
+__all__ = ["data_name", "read_state", "write"]
 
 
 def write(
@@ -32,11 +32,20 @@ def write(
     generation: int,
     writer: str,
     meta: Mapping[str, Any],
+    beside: Sequence[NamedFile] = (),
 ) -> Manifest:
-    """Fill an empty folder: data, tree, manifest, in this order, each there for good before the next is begun."""
-    contents = {f"data-{index:04}.bin": segment for index, segment in enumerate(snapshot.segments)}
+    """Fill a folder: data, tree, manifest, in this order, each there for good before the next is begun.
+
+    Segments that others have written are `beside` these.
+    """
+    contents = {data_name(index): segment for index, segment in enumerate(snapshot.segments, snapshot.first)}
     contents[TREE] = memoryview(snapshot.tree.to_json())
-    return write_files(folder, contents, step=step, generation=generation, writer=writer, meta=meta)
+    return write_files(folder, contents, step=step, generation=generation, writer=writer, meta=meta, beside=beside)
+
+
+def data_name(segment: int) -> str:
+    """Of the file of a segment."""
+    return f"data-{segment:04}.bin"
 
 
 def read_state(folder: Folder, step: int) -> tuple[Manifest, dict[str, Any]]:
@@ -68,7 +77,7 @@ def _bytes_of(memory: torch.Tensor) -> memoryview:
 
 
 def _file_of(place: TensorPlace) -> str:
-    return f"data-{place.segment:04}.bin"
+    return data_name(place.segment)
 
 
 def _refuse_overlaps(places: Sequence[TensorPlace], files: Mapping[str, NamedFile]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ class Folder(Protocol):
 
     def write(self, name: str, content: memoryview) -> str:
         """A new file that is there for good when this returns; its SHA-256."""
+
+    def expect(self, name: str, size: int) -> None:
+        """Another writer has written this one, and says that it is there; an OSError or a SubletError if it is not."""
 
     def seal(self) -> None:
         """No more files: the names survive a power cut, too."""
@@ -63,6 +67,12 @@ class DiskFolder:
         finally:
             draft.close()
         return digest.hexdigest()
+
+    def expect(self, name: str, size: int) -> None:
+        """Its writer has synced it; we see that this disk is the same."""
+        with self.disk.open(self.path / name) as reading:
+            if reading.size != size:
+                raise OSError(errno.EIO, f"has {reading.size} bytes, its writer wrote {size}", str(self.path / name))
 
     def seal(self) -> None:
         """Synced."""

@@ -33,6 +33,7 @@ __all__ = [
     "read_file",
     "read_manifest",
     "verify",
+    "write_contents",
     "write_files",
 ]
 
@@ -106,16 +107,27 @@ def write_files(
     generation: int,
     writer: str,
     meta: Mapping[str, Any],
+    beside: Sequence[NamedFile] = (),
 ) -> Manifest:
-    """Fill an empty folder: the contents, then the manifest, each there for good before the next is begun."""
-    files = [
-        NamedFile(name=name, size=len(content), sha256=folder.write(name, content))
-        for name, content in contents.items()
-    ]
+    """Fill a folder: the contents, then the manifest, each there for good before the next is begun.
+
+    It names those `beside` too, which others have written there.
+    """
+    for file in beside:
+        folder.expect(file.name, file.size)
+    files = [*beside, *write_contents(folder, contents)]
     manifest = Manifest(step=step, generation=generation, writer=writer, meta=meta, files=tuple(files))
     folder.write(MANIFEST, memoryview(manifest.to_json()))
     folder.seal()
     return manifest
+
+
+def write_contents(folder: Folder, contents: Mapping[str, memoryview]) -> list[NamedFile]:
+    """Each under its name, and there for good."""
+    return [
+        NamedFile(name=name, size=len(content), sha256=folder.write(name, content))
+        for name, content in contents.items()
+    ]
 
 
 def read_manifest(folder: Folder, step: int) -> Manifest:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from sublet.errors import InvalidValue
+from sublet.train.staging import host_memory
 
-__all__ = ["DTYPES", "SEGMENT_BYTES", "HostCopy", "Snapshot", "TensorPlace", "Tree", "state_from"]
+__all__ = ["DTYPES", "SEGMENT_BYTES", "Elsewhere", "HostCopy", "Snapshot", "TensorPlace", "Tree", "state_from"]
 
 SEGMENT_BYTES = 1 << 28  # one buffer and one file; a power of two, because pinned memory is handed out in such
 BORDER_BYTES = 64  # a cache line, and a multiple of every item size
@@ -94,6 +95,14 @@ class Snapshot:
 
     tree: Tree
     segments: tuple[memoryview, ...]
+    first: int = 0  # number of the first of these segments: those before are written by others
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """In a state, in place of a tensor that is written by others: which of the places that are given beside it."""
+
+    index: int
 
 
 class HostCopy:
@@ -111,16 +120,19 @@ class HostCopy:
         """Have the memory ready for states like this one, so that the first snapshot need not wait for it."""
         self._lay_out(_take_apart(state)[1])
 
-    def take(self, state: Mapping[str, Any]) -> Snapshot:
+    def take(self, state: Mapping[str, Any], elsewhere: Sequence[TensorPlace] = ()) -> Snapshot:
         """Copy all tensors; when this returns they may change again.
 
-        Copies from a GPU run on a stream of their own, after what has been asked of the GPU so far.
+        Copies from a GPU run on a stream of their own, after what has been asked of the GPU so far. Tensors that are
+        `Elsewhere` in the state are in segments before ours.
         """
-        root, tensors = _take_apart(state)
+        root, tensors = _take_apart(state, first=len(elsewhere))
         self._lay_out(tensors)
         with torch.no_grad():
             self._copy(tensors)
-        return Snapshot(tree=Tree(root=root, places=self._places), segments=self._segments)
+        first = 1 + max((place.segment for place in elsewhere), default=-1)
+        ours = [replace(place, segment=first + place.segment) for place in self._places] if first else self._places
+        return Snapshot(tree=Tree(root=root, places=(*elsewhere, *ours)), segments=self._segments, first=first)
 
     def _lay_out(self, tensors: list[torch.Tensor]) -> None:
         pinned = any(tensor.is_cuda for tensor in tensors)
@@ -135,7 +147,7 @@ class HostCopy:
             if index < len(old) and old[index].numel() >= size and old[index].is_pinned() == pinned:
                 self._buffers.append(old[index])
             else:
-                self._buffers.append(_host_memory(size, pinned=pinned))
+                self._buffers.append(host_memory([size], torch.uint8, pinned=pinned).zero_())
         spans = [(self._buffers[place.segment], place) for place in places]
         self._views = [place.seen_in(buffer[place.start : place.start + place.size]) for buffer, place in spans]
         pairs = zip(self._buffers, sizes, strict=True)
@@ -195,22 +207,37 @@ class _Where(NamedTuple):
         return "state" if self.above is None else f"{self.above}[{self.key!r}]"
 
 
-def _take_apart(state: Mapping[str, Any]) -> tuple[Any, list[torch.Tensor]]:
-    found: dict[object, tuple[int, torch.Tensor]] = {}
+def _take_apart(state: Mapping[str, Any], first: int = 0) -> tuple[Any, list[torch.Tensor]]:
+    found = _Found(first)
     root = _describe_value(state, _Where(None, None, 0), found)
-    return root, [tensor for _, tensor in found.values()]
+    return root, found.tensors
 
 
-def _describe_value(value: Any, where: _Where, found: dict[object, tuple[int, torch.Tensor]]) -> Any:
+class _Found:
+    """Tensors of a state, each once; their numbers count from `first`."""
+
+    def __init__(self, first: int) -> None:
+        self._first, self._numbers, self.tensors = first, dict[object, int](), list[torch.Tensor]()
+
+    def number(self, tensor: torch.Tensor) -> int:
+        key = _identity(tensor)
+        if key not in self._numbers:
+            self._numbers[key] = self._first + len(self.tensors)
+            self.tensors.append(tensor)
+        return self._numbers[key]
+
+
+def _describe_value(value: Any, where: _Where, found: _Found) -> Any:
     if value is None or isinstance(value, PLAIN):
         return value
+    if isinstance(value, Elsewhere):
+        return {"tensor": value.index}
     depth = where.depth + 1
     if depth > DEEPEST:
         raise InvalidValue(f"{where}"[:80], "...", f"at most {DEEPEST} levels deep (does it contain itself?)")
     if isinstance(value, torch.Tensor):
         _refuse_unlike_bytes(value, where)
-        index, _ = found.setdefault(_identity(value), (len(found), value))
-        return {"tensor": index}
+        return {"tensor": found.number(value)}
     if isinstance(value, Mapping):
         rows = []
         for key, item in value.items():
@@ -255,12 +282,3 @@ def _segment_sizes(places: tuple[TensorPlace, ...]) -> list[int]:
     for place in places:
         ends[place.segment] = max(ends[place.segment], place.start + place.size)
     return ends
-
-
-def _host_memory(size: int, *, pinned: bool) -> torch.Tensor:
-    if pinned:
-        try:
-            return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError:  # no more memory may be pinned: slower copies are better than none
-            pass
-    return torch.zeros(size, dtype=torch.uint8)

@@ -49,8 +49,14 @@ class Store(Protocol):
     def fence(self, generation: int) -> None:
         """As `announce`, and when it returns nobody is at it any more."""
 
-    def open_staging(self, step: int) -> AbstractContextManager[Folder]:
-        """A new folder that is ours; what is left of it at the end is removed."""
+    def open_staging(self, step: int, token: str = "") -> AbstractContextManager[Folder]:
+        """A new folder that is ours; what is left of it at the end is removed.
+
+        Whoever hears of its `token`, which nobody else may ever have, can write into it, too.
+        """
+
+    def share_staging(self, step: int, token: str, generation: int) -> Folder:
+        """The folder that another of this generation has opened."""
 
     def commit(self, staging: Folder, step: int, generation: int) -> None:
         """Make a sealed folder the checkpoint of its step, or StaleWriter."""

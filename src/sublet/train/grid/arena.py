@@ -74,29 +74,33 @@ class Arena:
         device = parameters[0].device
         self.layout, self.memory = sent or self._laid(layout_of(parameters))  # bytes: what is sent
         self.gradients = torch.zeros(self.layout.gradient_bytes, dtype=torch.uint8, device=device)
+        self._handed: list[dict[str, torch.Tensor]] = [{} for _ in parameters]  # moments that the optimizer has of us
         self._see()
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """What the optimizer keeps for these parameters lies here from now on; nothing to do where it does already."""
         states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        if all(map(_has_these, self.parameters, states, self._handed)):
+            return
         names = [
-            tuple(
-                (name, value.dtype)
-                for name, value in sorted(state.items())
-                if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
-            )
+            tuple((name, value.dtype) for name, value in sorted(state.items()) if _is_moment(value, parameter))
             for parameter, state in zip(self.parameters, states, strict=True)
         ]
         wanted = layout_of(self.parameters, names)
         if wanted != self.layout:
             self.layout, self.memory = self._laid(wanted, states)
             self._see()
+        else:  # it has made new tensors for the same moments: what is in them counts
+            for owner, (name, where) in zip(wanted.owners, wanted.moments, strict=True):
+                where.seen_in(self.memory).copy_(states[owner][name])
         self.hand_to(optimizer)
 
     def hand_to(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer's moments are those of this memory."""
+        self._handed = [{} for _ in self.parameters]
         for owner, (name, where) in zip(self.layout.owners, self.layout.moments, strict=True):
-            optimizer.state[self.parameters[owner]][name] = where.seen_in(self.memory)
+            moment = self._handed[owner][name] = where.seen_in(self.memory)
+            optimizer.state[self.parameters[owner]][name] = moment
 
     def _laid(self, layout: Layout, states: Sequence[dict[str, Any]] = ()) -> tuple[Layout, torch.Tensor]:
         memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=self.parameters[0].device)
@@ -116,6 +120,21 @@ class Arena:
         for number, parameter in enumerate(self.parameters):
             if parameter.requires_grad:
                 parameter.grad = self.layout.gradients[number].seen_in(self.gradients)
+
+
+def _is_moment(value: Any, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
+
+
+def _has_these(parameter: torch.Tensor, state: dict[str, Any], handed: dict[str, torch.Tensor]) -> bool:
+    """The optimizer keeps these very tensors for the parameter, and nothing else of its shape."""
+    found = 0
+    for name, value in state.items():
+        if value is handed.get(name, state):
+            found += 1
+        elif _is_moment(value, parameter):
+            return False
+    return found == len(handed)
 
 
 def _laid(tensors: Iterable[tuple[torch.Size, torch.dtype]], start: int) -> tuple[tuple[Field, ...], int]:

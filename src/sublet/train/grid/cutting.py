@@ -95,8 +95,9 @@ class Cut:
         self._list: nn.ModuleList | nn.Sequential = found
         self.blocks: list[nn.Module] = list(found)
         self._received: torch.Tensor | None = None
+        self._watched: list[Any] = []
         self._around: dict[str, nn.Module] = {}  # modules outside of the blocks that have parameters of their own
-        self._order: dict[str, str] = {}  # those that run on one side of the blocks alone: which
+        self._sides: dict[str, frozenset[str]] = {}  # of the blocks on which each of them runs, or its weights are used
         self.units: tuple[Unit, ...] = ()
         inside = {id(each) for block in self.blocks for each in block.modules()}
         for name, each in model.named_modules(remove_duplicate=False):
@@ -120,7 +121,7 @@ class Cut:
             began = True
 
         for name, module in self._around.items():
-            self._put(name, _Ghost(module, partial(heard, name)))
+            self._put(name, _Heard(module, partial(heard, name)))
         for number, block in enumerate(self.blocks):
             self._list[number] = _Ghost(block, begin)
         try:
@@ -128,7 +129,7 @@ class Cut:
                 call()
         finally:
             self.restore()
-        self._order = {name: next(iter(sides)) for name, sides in seen.items() if len(sides) == 1}
+        self._sides = {name: frozenset(sides) for name, sides in seen.items()}
         self.units = tuple(self._units())
 
     def become(self, part: Part) -> None:
@@ -142,8 +143,8 @@ class Cut:
                 ends = number == part.high - 1 and not part.last
                 if takes or ends:
                     self._list[number] = _Edge(block, self, takes=takes, ends=ends)
-        for name, side in self._order.items():
-            if (side == BEFORE and not part.first) or (side == AFTER and not part.last):
+        for name, sides in self._sides.items():
+            if not (BEFORE in sides and part.first) and not (AFTER in sides and part.last):
                 self._put(name, _Ghost(self._around[name]))
 
     def watch(self, begin: Callable[[int], None]) -> None:
@@ -156,8 +157,15 @@ class Cut:
             begin(number)
 
         for number, block in enumerate(self.blocks):
-            block.register_forward_pre_hook(partial(entered, number))
-        self.blocks[-1].register_forward_hook(partial(entered, len(self.blocks)))
+            self._watched.append(block.register_forward_pre_hook(partial(entered, number)))
+        self._watched.append(self.blocks[-1].register_forward_hook(partial(entered, len(self.blocks))))
+
+    def close(self) -> None:
+        """All of the model, and nobody watches it: its dice are the script's again."""
+        self.restore()
+        for each in self._watched:
+            each.remove()
+        self._watched = []
 
     def run(self, call: Callable[[], Any], received: torch.Tensor | None = None) -> Ended:
         """The user's function, in which the model is this part; `received` is what the part before has made."""
@@ -211,7 +219,7 @@ class Cut:
         names: dict[int, str] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), name)
-            sides.setdefault(id(parameter), set()).add(self._side_of(name))
+            sides.setdefault(id(parameter), set()).update(self._sides_of(name))
         found: dict[str, list[str]] = {}
         for each, name in names.items():
             found.setdefault(_kind(sides[each]), []).append(name)
@@ -220,12 +228,12 @@ class Cut:
             if kind in found:
                 yield Unit(kind, tuple(found[kind]))
 
-    def _side_of(self, name: str) -> str:
+    def _sides_of(self, name: str) -> frozenset[str]:
         module = self.model.get_submodule(name.rpartition(".")[0])
         for number, block in enumerate(self.blocks):
             if any(each is module for each in block.modules()):
-                return str(number)
-        return self._order.get(name.rpartition(".")[0], LOOSE)
+                return frozenset({str(number)})
+        return self._sides.get(name.rpartition(".")[0], frozenset({LOOSE}))
 
     def _put(self, name: str, module: nn.Module) -> None:
         head, _, leaf = name.rpartition(".")
@@ -268,6 +276,16 @@ class _Ghost(_Stand):
         if self.__dict__["heard"] is not None:
             self.__dict__["heard"]()
         return _made_of_nothing(self.__dict__["inner"], self.__dict__["seen"], args, facts)
+
+
+class _Heard(_Ghost):
+    """Also tells of parameters that others read: `x @ self.embed.weight.T` runs the embedding no second time."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, nn.Parameter):
+            self.__dict__["heard"]()
+        return found
 
 
 class _Edge(_Stand):

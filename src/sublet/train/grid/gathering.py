@@ -10,15 +10,17 @@ What is held is never let go of before all have what they want (`member`), so it
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sublet.errors import InvalidValue
+from sublet.errors import InvalidValue, NoCheckpointLeft
 from sublet.machine.wall import WALL
 from sublet.train.agent_line import AgentLine, Superseded
 from sublet.train.following import MEET_S, Broken, at_once
 from sublet.train.grid.gloo import GlooMesh, Lines
-from sublet.train.grid.member import Member, Met
+from sublet.train.grid.member import Member
+from sublet.train.grid.outcome import Lost, Met
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Broke, Leading, Leave, Left, Regroup
@@ -33,7 +35,7 @@ class Gathered:
     order: Regroup
     seat: Seat
     met: Met
-    kind: str  # of the change: within | between | depth; "" for the first
+    kind: str  # of the change: within | between | depth | restored; "" for the first
     met_s: float
     state_s: float
     formed_s: float
@@ -59,7 +61,7 @@ class Gathering:
                 found = self._join(order)
                 if found is not None:
                     return found
-            except Superseded:
+            except (Superseded, NoCheckpointLeft):  # the latter has been told; what now is not ours to decide
                 self.drop()
             except Broken as error:
                 self.drop()
@@ -92,14 +94,11 @@ class Gathering:
         line, self.generation, began_s = self.line, order.generation, WALL.monotonic()
         self._lines = lines = Lines()
         with line.holds(lines.hang_up):
-            if order.meets > 1:
-                self._reach_store(lines, order)
-            self.member.point("forming")
-            self.mesh = mesh = lines.mesh("all", order.meeting, order.meets)
+            self.mesh = mesh = self._meeting(lines, order)
             met_s = WALL.monotonic()
             seat = self._seat_of(order) if order.stays else None
             forming = lines.begin(mesh, [] if seat is None else self.member.sums_of(seat))
-            met = self.member.meet(mesh, seat)
+            met = self.member.meet(mesh, seat, generation=order.generation)
             state_s = WALL.monotonic()
             lines.until(forming)
             if order.meets > order.world:
@@ -123,7 +122,14 @@ class Gathering:
             formed_s=formed_s - state_s,
         )
 
-    def _reach_store(self, lines: Lines, order: Regroup) -> None:
+    def _meeting(self, lines: Lines, order: Regroup | Leave) -> GlooMesh:
+        """With all whom the order names."""
+        if order.meets > 1:
+            self._reach_store(lines, order)
+        self.member.point("forming")
+        return lines.mesh("all", order.meeting, order.meets)
+
+    def _reach_store(self, lines: Lines, order: Regroup | Leave) -> None:
         line = self.line
         if order.meeting == 0:
             host, port = lines.lead()
@@ -142,8 +148,23 @@ class Gathering:
             world=order.world,
         )
 
+    def _save(self, order: Leave) -> None:
+        """With all who leave: what they hold together, brought to one step. Broken, Superseded."""
+        vault, self.generation = self.member.vault, order.generation
+        if vault is None or not order.save or not order.meets:
+            return
+        self._lines = lines = Lines()
+        with self.line.holds(lines.hang_up):
+            self.mesh = mesh = self._meeting(lines, order)
+            with suppress(Lost):  # with whom a part has gone, there is nothing to save: the last one counts
+                self.member.meet(mesh, None, generation=order.generation, leaving=True)
+                vault.save(mesh, range(mesh.world))
+                mesh.part()
+        self.drop()
+
     def _leave(self, order: Leave) -> NoReturn:
         line = self.line
+        self._save(order)
         line.say(
             Left(
                 worker_id=line.worker_id,
@@ -170,6 +191,8 @@ class Gathering:
 
 def _kind(before: Seat | None, seat: Seat, met: Met) -> str:
     """How the grid changed, as this worker sees it: what moved says more than what it was told."""
+    if met.lost:
+        return "restored"
     if met.meeting.anew:
         return ""
     if before is not None and before.parts != seat.parts:

@@ -25,6 +25,7 @@ from sublet.train.following import Broken
 from sublet.train.patience import Patience
 from sublet.train.peers import talking
 from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
+from sublet.train.staging import Staging
 
 __all__ = ["GlooMesh", "Lines"]
 
@@ -32,7 +33,8 @@ __all__ = ["GlooMesh", "Lines"]
 class Lines:
     """All connections of one generation."""
 
-    def __init__(self) -> None:
+    def __init__(self, staging: Staging | None = None) -> None:
+        self.staging = staging or Staging()
         self._connections, self.patience = Connections(), Patience()
         self._store: Any = None
         self._groups: list[Any] = []
@@ -118,18 +120,18 @@ class GlooMesh:
             self.prepare(ranks)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
-        """Of memory of a GPU a copy is sent: gloo ends a process that hands it such."""
-        there = tensor.detach().to("cpu")
+        """Of memory of a GPU a copy is sent (`staging`)."""
+        there = self._lines.staging.out(tensor.detach())
         with talking():
             self._sent.append((self._all.send([there], to, tag), there))
 
     def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
         """Waits."""
-        there = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
+        staging = self._lines.staging
+        there = staging.room(tensor)
         with talking():
             self._wait(self._all.recv([there], giver, tag))
-        if there is not tensor:
-            tensor.copy_(there)
+        staging.bring(there, tensor)
 
     def settle(self) -> None:
         """Waits for all that was sent."""

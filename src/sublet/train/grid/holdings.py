@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sublet.errors import InvalidValue
+from sublet.train.elementwise import kept_by
 from sublet.train.grid.arena import Arena, Layout, layout_of
 from sublet.train.grid.cutting import Unit
 
@@ -24,9 +24,11 @@ class Holdings:
         named = dict(model.named_parameters())
         self.parameters = [[named[name] for name in unit.names] for unit in units]
         self.optimizer = optimizer
-        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+        self.groups = [list(group["params"]) for group in optimizer.param_groups]  # all of them, whoever holds them
+        everything = [each for group in self.groups for each in group]
+        self.indices = {id(each): index for index, each in enumerate(everything)}  # as in the optimizer's state_dict
         self._moments, self._counter_names = _kept_by(optimizer)
-        self._group_of = {id(each): number for number, group in enumerate(self._groups) for each in group}
+        self._group_of = {id(each): number for number, group in enumerate(self.groups) for each in group}
         for unit in self.parameters:
             for each in unit:
                 if each.requires_grad and id(each) not in self._group_of:
@@ -47,7 +49,7 @@ class Holdings:
 
     def size_bytes(self, unit: int, *, stepped: bool) -> int:
         """Of what is sent."""
-        return self._layout(unit, stepped=stepped).size_bytes
+        return self.layout(unit, stepped=stepped).size_bytes
 
     def make(self, units: Iterable[int]) -> None:
         """From the weights that the model was built with: nobody has trained yet."""
@@ -64,7 +66,7 @@ class Holdings:
         """What came, and of what we had, `keep`; the rest is let go."""
         wanted = set(keep)
         for unit, memory in came.items():
-            self.arenas[unit] = Arena(self.parameters[unit], (self._layout(unit, stepped=stepped), memory))
+            self.arenas[unit] = Arena(self.parameters[unit], (self.layout(unit, stepped=stepped), memory))
         for unit in [each for each in self.arenas if each not in wanted]:
             del self.arenas[unit]
         self._hold()
@@ -124,12 +126,14 @@ class Holdings:
         state = self.optimizer.state
         for parameter in [each for each in state if id(each) not in held]:
             del state[parameter]
-        for group, everything in zip(self.optimizer.param_groups, self._groups, strict=True):
+        for group, everything in zip(self.optimizer.param_groups, self.groups, strict=True):
             group["params"] = [each for each in everything if id(each) in held]
         for arena in self.arenas.values():
             for owner in set(arena.layout.owners):
-                counted = {name: value.clone() for name, value in self.counters.items()}
-                state.setdefault(arena.parameters[owner], {}).update(counted)
+                parameter = arena.parameters[owner]
+                device = self._counts_on(parameter)
+                counted = {name: value.to(device, copy=True) for name, value in self.counters.items()}
+                state.setdefault(parameter, {}).update(counted)
             arena.hand_to(self.optimizer)
         for unit, parameters in enumerate(self.parameters):
             if unit not in self.arenas:
@@ -139,7 +143,12 @@ class Holdings:
                         parameter.shape
                     )
 
-    def _layout(self, unit: int, *, stepped: bool) -> Layout:
+    def _counts_on(self, parameter: torch.Tensor) -> torch.device:
+        """Where its optimizer wants a counter: kernels that do a whole update read it on the GPU."""
+        group = self.optimizer.param_groups[self._group_of.get(id(parameter), 0)]
+        return parameter.device if group.get("fused") or group.get("capturable") else torch.device("cpu")
+
+    def layout(self, unit: int, *, stepped: bool) -> Layout:
         """The same at all workers, whether they hold the unit or not."""
         parameters = self.parameters[unit]
         if not stepped:
@@ -176,29 +185,11 @@ def _is_counter(value: Any, parameter: torch.Tensor) -> bool:
 
 
 def _kept_by(optimizer: torch.optim.Optimizer) -> tuple[dict[int, tuple[str, ...]], tuple[str, ...]]:
-    """What it keeps in the shape of a parameter, by the number of the group, and its counters: a twin's step tells."""
+    """What it keeps in the shape of a parameter, by the number of the group, and its counters."""
     found: dict[int, tuple[str, ...]] = {-1: ()}
     counters: set[str] = set()
-    for number, group in enumerate(optimizer.param_groups):
-        probe = torch.nn.Parameter(torch.zeros(2, 3))
-        facts = {name: value for name, value in group.items() if name not in {"params", "initial_lr"}}
-        try:
-            twin = type(optimizer)([{"params": [probe], **facts}], **_required(optimizer))
-            probe.grad = torch.zeros_like(probe)
-            twin.step()
-        except (TypeError, RuntimeError, NotImplementedError) as error:
-            why = f"one that is made of (parameters, settings), such as AdamW, SGD or RMSprop; of its twin: {error}"
-            raise InvalidValue("optimizer", type(optimizer).__name__, why) from error
-        state = {name: each for name, each in twin.state[probe].items() if each is not None}
-        for each in state.values():
-            if not isinstance(each, torch.Tensor) or each.shape not in (probe.shape, torch.Size([])):
-                why = "one that works on each number by itself (AdamW, SGD, Lion, ...)"
-                raise InvalidValue("optimizer", type(optimizer).__name__, why)
-        found[number] = tuple(sorted(name for name, each in state.items() if each.shape == probe.shape))
-        counters.update(name for name, each in state.items() if each.shape != probe.shape)
+    for number in range(len(optimizer.param_groups)):
+        kept = kept_by(optimizer, number)
+        found[number] = tuple(name for name, _ in kept.moments)
+        counters.update(name for name, _, _ in kept.counters)
     return found, tuple(sorted(counters))
-
-
-def _required(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Settings that a class may ask for before it reads its groups."""
-    return {"lr": optimizer.defaults["lr"]} if "lr" in optimizer.defaults else {}

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,57 +23,21 @@ from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import Holdings
+from sublet.train.grid.keeping import Keeping
 from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
+from sublet.train.grid.outcome import Beside, Lost, Met, Stepped
 from sublet.train.grid.pipeline import Pipeline
+from sublet.train.grid.restoring import Restored, restore
+from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
 FACTS = 3  # of a worker at a meeting, before its units: steps applied, step pending, evaluations since
-LOSS, ORDERS, EXTRA = 0, 1, 2  # of what is agreed on, beside the norms
-MOVES, KEPT = 4 << 20, 5 << 20  # tags of messages, far from those of a pipeline
-
-
-class Lost(Exception):
-    """Nobody who is left holds a unit: all go back to a checkpoint."""
-
-
-class Beside(Protocol):
-    """What else training has come to, alike at all members: how far it is, schedules, what the script adds."""
-
-    def tree(self) -> dict[str, Any]:
-        """Of now."""
-
-    def take(self, tree: dict[str, Any]) -> None:
-        """Another's, with its state."""
-
-    def stepped(self) -> None:
-        """A step has been applied."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
-    """What all members have agreed on, and seconds of ours."""
-
-    step: int
-    loss: float
-    norm: float  # of the gradient, before it was clipped; 0 where nothing is
-    orders: bool  # somebody has some: all stop here
-    idle_s: float
-    sum_s: float
-    keep_s: float
-    agree_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
-    """A meeting, as one of those who were there has it."""
-
-    meeting: Meeting
-    moved_bytes: int  # that came to us
-    gave_bytes: int
-    rolled: bool
+LOSS, ORDERS, KEEPS, SAVES = 0, 1, 2, 3  # of what is agreed on, beside the norms
+EXTRA = SAVES + WORDS
+MOVES = 4 << 20  # tag of messages, far from those of a pipeline
 
 
 class Member:
@@ -92,6 +55,7 @@ class Member:
         guard: Guard | None = None,
         point: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.vault: Vault | None = None  # of checkpoints, if there are any
         self.model, self.cut, self.clip_norm, self._beside, self.point = model, cut, clip_norm, beside, point
         self._guard = guard or Guard(model, optimizer)
         self.holdings = Holdings(model, optimizer, cut.units)
@@ -101,7 +65,7 @@ class Member:
         self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
         self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
         self._own: tuple[int, ...] = ()  # units of our place
-        self._streams: tuple[tuple[int, int, int], ...] = ()  # unit, who sends its sums, who keeps it
+        self._keeping = Keeping(self.holdings)
 
     # ------------------------------------------------------------------------------------------ meetings
 
@@ -110,10 +74,16 @@ class Member:
         """Of the last step that was applied, here or by those whose state we have."""
         return float(self._agreed[len(self.cut.units) + LOSS])
 
-    def meet(self, mesh: Mesh, seat: Seat | None) -> Met:
-        """With all of the mesh; the seat is that of the grid to come, None for one who only gives. Lost, or Broken."""
+    def meet(self, mesh: Mesh, seat: Seat | None, *, generation: int | None = None, leaving: bool = False) -> Met:
+        """With all of the mesh; the seat is that of the grid to come, None for one who only gives. Lost, or Broken.
+
+        Those who are `leaving`, all of them, stay with what they have, for as long as it takes to save it.
+        """
         units = len(self.cut.units)
         own = () if seat is None or not seat.trains else self._units_of(seat, (seat.part,))
+        own = tuple(self.holdings.arenas) if leaving else own
+        if self.vault is not None:
+            self.vault.enter(generation)
         kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         self.point("meeting")
         table = torch.zeros(mesh.world, FACTS + 3 * units, dtype=torch.int64)
@@ -132,27 +102,58 @@ class Member:
         ]
         stepped = max(each.applied for each in standings) > 0
         sizes = {unit: self.holdings.size_bytes(unit, stepped=stepped) for unit in range(units)}
-        met = meet(standings, [a | b for a, b in zip(owned, keeps, strict=True)], sizes)
-        if met is None:
+        anew = max(each.applied for each in standings) == NOTHING
+        have = keeps if anew else [a & b for a, b in zip(keeps, held, strict=True)]  # what else is kept, comes later
+        met = meet(standings, [a | b for a, b in zip(owned, have, strict=True)], sizes)
+        if met is None and leaving:
             raise Lost
         self.point("met")
-        self._settle(mesh, met, frozenset((*own, *kept)), standings)
-        self._hear_judged(mesh, [each[2] if each[0] == met.applied else 0 for each in rows])
+        restored = None
+        if self.vault is not None and not leaving and (met is None or met.anew):
+            wanted = [a | b for a, b in zip(owned, keeps, strict=True)]
+            restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted)
+        if restored is not None:
+            self._go_back(restored)
+            have = keeps
+        elif met is None:
+            raise Lost
+        else:
+            self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], standings)
+            self._hear_judged(mesh, [each[2] if each[0] == met.applied else 0 for each in rows])
         self.closed = True
         self._own = own
-        self._streams = tuple(
-            (unit, next(each for each, has in enumerate(owned) if unit in has), keeper)
-            for unit in range(units)
-            for keeper, has in enumerate(keeps)
-            if unit in has
-        )
+        self._keeping.begin(owned, keeps, have)
         if seat is not None and seat.trains:
             self.cut.become(seat.parts[seat.part])
         self.holdings.loosen(self._for_nobody_else(seat) if seat is not None else ())
         self._pipeline.restart()
+        self._open_vault(mesh, [a | b for a, b in zip(owned, have, strict=True)])
+        if met is None or restored is not None:
+            assert restored is not None  # noqa: S101 - otherwise it is Lost
+            return _met_by_going_back(restored, standings, lost=met is None)
         came = sum(sizes[move.unit] for move in met.moves if move.taker == mesh.rank)
         gave = sum(sizes[move.unit] for move in met.moves if move.giver == mesh.rank)
-        return Met(meeting=met, moved_bytes=came, gave_bytes=gave, rolled=mesh.rank in met.roll)
+        source = "fresh" if met.anew else "peer"
+        return Met(meeting=met, moved_bytes=came, gave_bytes=gave, rolled=mesh.rank in met.roll, source=source)
+
+    def _open_vault(self, mesh: Mesh, held: list[frozenset[int]]) -> None:
+        """The first who holds a unit saves it."""
+        if self.vault is not None:
+            everything = range(len(self.cut.units))
+            first = [next((each for each, has in enumerate(held) if unit in has), None) for unit in everything]
+            self.vault.open(mesh, [each for each in first if each is not None])
+
+    def _go_back(self, restored: Restored) -> None:
+        """To a checkpoint, and nothing of what was is left."""
+        assert self.vault is not None  # noqa: S101 - it comes from there
+        self._agreed, self.judged = torch.zeros_like(self._agreed), []
+        self.holdings.counters = restored.beside["counters"] if restored.step else {}
+        self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
+        self.holdings.clear_gradients()
+        self.vault.whole.take_buffers(restored.beside["buffers"])
+        if self._beside is not None:
+            self._beside.take(restored.beside)
+        self.applied, self.pending = restored.step, NOTHING
 
     def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: list[Standing]) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
@@ -232,7 +233,7 @@ class Member:
         """Units of which only we need the gradient. On a GPU it would take memory a second time."""
         if self.clip_norm is not None or seat.copies > 1 or self.holdings.device.type != "cpu":
             return []
-        streamed = {unit for unit, _, _ in self._streams}
+        streamed = self._keeping.units
         return [
             unit for unit in self._own if unit not in streamed and len(holders(self.cut.units[unit], seat.parts)) == 1
         ]
@@ -261,6 +262,10 @@ class Member:
     ) -> Stepped:
         """Of `size` samples from `offset` on; `loss_of` loads an atom and returns the mean loss of it. Or Broken."""
         loss, units = 0.0, len(self.cut.units)
+        fills_s = WALL.monotonic()
+        if self._keeping.fill(mesh, self.applied):
+            self.holdings.loosen(self._for_nobody_else(seat))
+        fills_s = WALL.monotonic() - fills_s
         if seat.trains:
             work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
             loss = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
@@ -268,33 +273,51 @@ class Member:
         began_s = WALL.monotonic()
         self._sum(mesh, seat)
         summed_s = WALL.monotonic()
-        self._stream(mesh)
+        self._keeping.stream(mesh)
         kept_s = WALL.monotonic()
         self.pending = self.applied
         self.point("pending")
-        said = torch.zeros_like(self._agreed)
+        words = [0.0] * len(self._agreed)
         if self.clip_norm is not None and seat.copy == 0:
             for number in self._own:
                 if seat.part == holders(self.cut.units[number], seat.parts)[0]:
                     flats = [each.double() for each in self.holdings.gradients(number)]
-                    said[number] = sum(float(torch.dot(each.flatten(), each.flatten())) for each in flats)
-        said[units + LOSS], said[units + ORDERS] = loss, float(orders)
+                    words[number] = sum(float(torch.dot(each.flatten(), each.flatten())) for each in flats)
+        words[units + LOSS], words[units + ORDERS], words[units + KEEPS] = (
+            loss,
+            float(orders),
+            float(self._keeping.asks),
+        )
+        if self.vault is not None:
+            words[units + SAVES :] = self.vault.say(mesh, self.applied + 1)
+        said = torch.tensor(words, dtype=torch.float64)
         mesh.sum(said, seat.everyone())
+        words = said.tolist()
         agreed_s = WALL.monotonic()
         self.point("agreed")
         self._agreed = said
         norm = self._apply()
         self.point("applied")
+        if words[units + KEEPS]:
+            self._keeping.agree(mesh, seat.everyone(), units)
+            self.holdings.loosen(self._for_nobody_else(seat))
+        if self.vault is not None:
+            self.vault.hear(mesh, seat.everyone(), words[units + SAVES :])
         return Stepped(
             step=self.applied - 1,
-            loss=float(said[units + LOSS]),
+            loss=words[units + LOSS],
             norm=norm,
-            orders=bool(said[units + ORDERS]),
+            orders=bool(words[units + ORDERS]),
             idle_s=self._pipeline.idle_s,
             sum_s=summed_s - began_s,
-            keep_s=kept_s - summed_s,
+            keep_s=fills_s + kept_s - summed_s,
             agree_s=agreed_s - kept_s,
+            units=self._pipeline.unit_s(seat.parts[seat.part]) if seat.trains else (),
         )
+
+    def keep(self, seat: Seat, parts: tuple[int, ...]) -> None:
+        """Hold these parts too: from a boundary soon on, the others know at the end of the next step."""
+        self._keeping.ask(self._units_of(seat, parts))
 
     def judge(
         self, mesh: Mesh, seat: Seat, loss_of: Callable[[Atom], torch.Tensor], *, size: int, micro_batch: int
@@ -325,6 +348,8 @@ class Member:
 
     def _sum(self, mesh: Mesh, seat: Seat) -> None:
         """Within the copy first, where several parts hold a unit: what a copy adds up is what a whole model does."""
+        if seat.copies == len(seat.parts) == 1:
+            return  # nobody else has any of it
         for number in self._own:
             among = holders(self.cut.units[number], seat.parts)
             for gradient in self.holdings.gradients(number):
@@ -333,17 +358,19 @@ class Member:
                 if seat.copies > 1:
                     mesh.sum(gradient, seat.same_part())
 
-    def _stream(self, mesh: Mesh) -> None:
-        """Sums to those who keep the part: they make the same update."""
-        for unit, giver, keeper in self._streams:
-            if mesh.rank == giver:
-                for gradient in self.holdings.gradients(unit):
-                    mesh.send(gradient, keeper, KEPT + unit)
-            elif mesh.rank == keeper:
-                for gradient in self.holdings.gradients(unit):
-                    mesh.receive(gradient, giver, KEPT + unit)
-        mesh.settle()
-
 
 def _ones(row: Any) -> list[int]:
     return [number for number, value in enumerate(row) if value]
+
+
+def _met_by_going_back(restored: Restored, standings: list[Standing], *, lost: bool) -> Met:
+    top = max(each.applied for each in standings)
+    return Met(
+        meeting=Meeting(applied=restored.step, speaker=None, roll=(), empty=(), moves=()),
+        moved_bytes=sum(memory.numel() for memory in restored.units.values()),
+        gave_bytes=0,
+        rolled=False,
+        source="checkpoint",
+        lost=lost,
+        redone=max(0, top - restored.step),
+    )

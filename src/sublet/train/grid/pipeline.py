@@ -12,11 +12,12 @@ import torch
 
 from sublet.machine.wall import WALL
 from sublet.train.grid.atoms import Atom
-from sublet.train.grid.cutting import Cut
+from sublet.train.grid.cutting import Cut, Part
 from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.schedule import schedule
 from sublet.train.grid.seat import Seat
-from sublet.train.samples import mixed
+from sublet.train.grid.unit_times import UnitTimes
+from sublet.train.samples import seed_from, stirred
 
 __all__ = ["Pipeline"]
 
@@ -32,9 +33,11 @@ class Pipeline:
 
     def __init__(self, cut: Cut, seed: int, device: torch.device, point: Callable[[str], None]) -> None:
         self._cut, self._seed, self._device, self._point = cut, seed, device, point
-        self._dice: tuple[int, int] = (0, 0)  # step, atom
+        self._dice = 0  # of the seed, the step and the atom
+        self._shares: dict[tuple[float, torch.dtype], torch.Tensor] = {}  # of an atom in the step, as backward takes it
         self._shapes: dict[tuple[int, bool], tuple[torch.Size, torch.dtype]] = {}
         self.idle_s = 0.0  # waiting for neighbours, in the last pass over all atoms
+        self._times = UnitTimes(len(cut.blocks)) if device.type == "cpu" else None  # a GPU works while we look
         cut.watch(self._throw)
 
     def restart(self) -> None:
@@ -44,6 +47,8 @@ class Pipeline:
     def train(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> float:
         """Gradients of all these atoms are added to those of the parameters; our part of the loss, if we are last."""
         part, self.idle_s, loss = seat.parts[seat.part], 0.0, 0.0
+        if self._times is not None:
+            self._times.begin()
         kept: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
         for each in schedule(seat.part, len(seat.parts), len(work)):
             atom = work[each.atom]
@@ -53,20 +58,27 @@ class Pipeline:
                 continue
             self._point(f"backward {each.atom}")
             came, out = kept.pop(each.atom)
-            self._dice = (step, atom.start)  # where activations are computed again, it is with the same dice
+            self._dice = stirred(0, self._seed, step, atom.start)  # for activations that are computed again
             self._cut.hold(came)
             if part.last:
-                loss += float(out.detach()) * (atom.count / size)
-                torch.autograd.backward(out, torch.tensor(atom.count / size, dtype=out.dtype, device=out.device))
+                loss += out.item() * (atom.count / size)
+                gradient = self._share(atom.count / size, out)
             else:
                 gradient = torch.empty_like(out)
                 self._take(mesh, gradient, seat.rank + 1, BACKWARD + each.atom)
-                torch.autograd.backward(out, gradient)
+            began_s = WALL.monotonic()
+            torch.autograd.backward(out, gradient)
+            if self._times is not None:
+                self._times.backward_s += WALL.monotonic() - began_s
             if came is not None:
                 assert came.grad is not None  # noqa: S101 - the first block has used it
                 mesh.send(came.grad, seat.rank - 1, BACKWARD + each.atom)
         mesh.settle()
         return loss
+
+    def unit_s(self, part: Part) -> tuple[float, ...]:
+        """Seconds that one atom takes in each unit of our part, forward and backward, in the last pass over all."""
+        return () if self._times is None else self._times.of(part)
 
     def judge(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> float:
         """Forward alone; our part of the loss, if we are last."""
@@ -86,12 +98,24 @@ class Pipeline:
         came = None if part.first else self._receive(mesh, seat.rank - 1, tag, atom)
         if came is not None and torch.is_grad_enabled():
             came.requires_grad_()
-        self._dice = (step, atom.start)
+        self._dice = stirred(0, self._seed, step, atom.start)
         self._throw(-1)
-        out: torch.Tensor = self._cut.run(partial(loss_of, atom), came).value
+        if self._times is not None:
+            self._times.begin_atom()
+        try:
+            out: torch.Tensor = self._cut.run(partial(loss_of, atom), came).value
+        finally:
+            if self._times is not None:
+                self._times.end_atom()
         if not part.last:
             self._send(mesh, out.detach(), seat.rank + 1, tag, atom)
         return came, out
+
+    def _share(self, share: float, loss: torch.Tensor) -> torch.Tensor:
+        found = self._shares.get((share, loss.dtype))
+        if found is None or found.device != loss.device:
+            found = self._shares[share, loss.dtype] = torch.tensor(share, dtype=loss.dtype, device=loss.device)
+        return found
 
     def _send(self, mesh: Mesh, tensor: torch.Tensor, to: int, tag: int, atom: Atom) -> None:
         """Its shape goes first, once for each size of an atom: a message longer than its room would end a process."""
@@ -118,7 +142,9 @@ class Pipeline:
         self.idle_s += WALL.monotonic() - began_s
 
     def _throw(self, unit: int) -> None:
-        seed = mixed(self._seed, *self._dice, unit + 1)
+        if self._times is not None:
+            self._times.enter(unit)
+        seed = seed_from(stirred(self._dice, unit + 1))
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would ask for every kind of device each time
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no type
             torch.cuda.manual_seed(seed)

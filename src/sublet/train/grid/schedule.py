@@ -7,6 +7,7 @@ part holds the activations of at most `parts - part` atoms, and the pipeline is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ class Work:
     forward: bool
 
 
+@lru_cache(maxsize=64)  # asked for in every step, with the same numbers
 def schedule(part: int, parts: int, atoms: int) -> tuple[Work, ...]:
     """All passes of a part in a step, in order.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
+from sublet.domain.cut import borders
 from sublet.domain.shape import Grid
-from sublet.errors import InvalidValue
 from sublet.train.grid.cutting import Part
 
 __all__ = ["NO_PLACE", "Seat", "parts_of"]
@@ -64,12 +63,7 @@ class Seat:
 
 def parts_of(blocks: int, parts: int, ends: Sequence[int] = ()) -> tuple[Part, ...]:
     """Blocks in as even ranges as there are, or up to these ends."""
-    if not 1 <= parts <= blocks:
-        raise InvalidValue("parts", parts, f"1 to {blocks}: a part has at least one of the {blocks} blocks")
-    borders = [0, *ends] if ends else [number * blocks // parts for number in range(parts + 1)]
-    if len(borders) != parts + 1 or borders[-1] != blocks or any(high <= low for low, high in pairwise(borders)):
-        raise InvalidValue("ends", tuple(ends), f"{parts} numbers of blocks that rise to {blocks}")
+    at = borders(blocks, parts, ends)
     return tuple(
-        Part(borders[number], borders[number + 1], first=number == 0, last=number == parts - 1)
-        for number in range(parts)
+        Part(at[number], at[number + 1], first=number == 0, last=number == parts - 1) for number in range(parts)
     )

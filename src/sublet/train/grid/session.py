@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import torch
 
 from sublet.domain.quantity import whole
-from sublet.errors import InvalidValue
+from sublet.errors import InvalidValue, StaleWriter
 from sublet.train.agent_line import Lost as LineLost
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.following import Broken
+from sublet.train.footprint import gauge_of
 from sublet.train.grid.atoms import Atom
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
@@ -32,16 +33,26 @@ from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
-from sublet.train.grid.member import Lost as PartLost
 from sublet.train.grid.member import Member
+from sublet.train.grid.outcome import Lost as PartLost
+from sublet.train.grid.outcome import Stepped
+from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.telling import Telling
+from sublet.train.grid.whole import Whole
 from sublet.train.link import ControllerLink
 from sublet.train.membership import ORDER_S, lost
 from sublet.train.options import Options
+from sublet.train.place import checkpoint_place
+from sublet.train.rehearsal import is_rehearsal
 from sublet.train.samples import Piece, Samples
+from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
-from sublet.train.state import Progress
+from sublet.train.shards.fits import memory_of
+from sublet.train.standing import Counted
+from sublet.train.state import Progress, State
+from sublet.train.tracking import Log, run_name
+from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished
 
 __all__ = ["GridSession", "Step"]
@@ -53,7 +64,7 @@ class Step:
     """What `batches()` gives: a step to be made. Its samples are loaded where they are needed, part by part."""
 
 
-class GridSession:
+class GridSession(Counted):
     """See `sublet.train.session`, which makes one where `parts` are given."""
 
     def __init__(
@@ -73,16 +84,23 @@ class GridSession:
         self._progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self._micro_batch: int = options.micro_batch or 0
         self._link = ControllerLink(os.environ.get("SUBLET_WORKER_ID", ""))
+        where = None if is_rehearsal() else checkpoint_place(options.checkpoint_dir, os.environ)
+        self._saver = Saver(where, self._link.worker_id or "alone", self._link.say)
+        self._log = Log(() if is_rehearsal() else options.trackers, self._link, run_name(os.environ, where))
+        self._vault: Vault | None = None
         self._member: Member | None = None
         self._gathering: Gathering | None = None
         self._mesh = GlooMesh(Lines(), "alone", 0, 1)
         self._seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._cut.blocks), 1))
         self._generation = self._epochs = 0
         self._open = self._looked = False
+        self._calls = 0  # of `step`
         self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
         self._evaluations = 0  # that the script has asked for since the last step
         self._loss = float("nan")
-        self._telling, self._guard = Telling(self._link), Guard(model, optimizer)
+        gauge = gauge_of(next(model.parameters()).device)
+        self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
+        self._guard = Guard(model, optimizer)
 
     # ------------------------------------------------------------------------------------------- what one may ask
 
@@ -95,6 +113,10 @@ class GridSession:
     def world(self) -> int:
         """Number of workers now."""
         return len(self._seat.everyone())
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """As `sublet.train.standing.Standing.log`."""
+        self._log.write(values, self)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -112,26 +134,6 @@ class GridSession:
         return self._generation
 
     @property
-    def steps(self) -> int:
-        """Steps applied in all, those before a resume included."""
-        return self._progress.steps
-
-    @property
-    def epoch(self) -> int:
-        """Epochs that are over."""
-        return self._progress.epoch
-
-    @property
-    def samples_done(self) -> int:
-        """Samples behind us, over all epochs."""
-        return self._progress.done
-
-    @property
-    def global_batch(self) -> int:
-        """Samples per step."""
-        return self._progress.batch
-
-    @property
     def loss(self) -> float:
         """Mean loss over the global batch of the last step."""
         return self._loss
@@ -140,7 +142,9 @@ class GridSession:
 
     def __enter__(self) -> Self:
         self._schedules.find()
-        self._link.open(lambda: sizes_of(self._model, self._cut.blocks, self._optimizer))
+        self._link.open(
+            lambda: sizes_of(self._model, self._cut.blocks, self._optimizer), lambda: memory_of(self._model)
+        )
         self._guard.begin()
         self._open = True
         return self
@@ -155,9 +159,15 @@ class GridSession:
         finally:
             self._open = False
             self._guard.end()
-            self._cut.restore()
+            self._cut.close()
+            self._log.close(finished=kind is None)
+            if self._vault is not None:
+                self._vault.close()
             if self._gathering is not None:
                 self._gathering.drop()
+        if isinstance(error, torch.OutOfMemoryError) and self._link.line is not None:
+            self._telling.short(self._generation, self._progress, self._micro_batch, ends=True)
+            raise SystemExit(EXIT_MEMORY)
 
     def epochs(self) -> NoReturn:
         """Not with parts: which epoch it is, a newcomer learns with its first step."""
@@ -173,9 +183,9 @@ class GridSession:
             raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
         self._epochs = total
         while self._progress.epoch < total:
-            before = self._progress.steps
+            before = self._calls
             yield Step()
-            if self._progress.steps == before:
+            if self._calls == before:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
 
     def __iter__(self) -> Iterator[Step]:
@@ -192,10 +202,14 @@ class GridSession:
         progress = self._progress
         if self._ordered:
             self._settle_in(self._following(lambda gathering: gathering.change()))
-        before, self._evaluations = progress.steps, 0
-        while progress.steps == before and progress.epoch < self._epochs:
+        self._calls, before, self._evaluations = self._calls + 1, progress.steps, 0
+        while progress.steps <= before and progress.epoch < self._epochs:
+            before = progress.steps  # all may have gone back to a checkpoint
+            if parts := self._link.take_keeps():
+                member.keep(self._seat, parts)
+            why = ""
             try:
-                found = member.step(
+                found: Stepped | None = member.step(
                     self._mesh,
                     self._seat,
                     lambda atom: self._loss_on(loss_of, self._samples, progress.epoch, atom),
@@ -207,7 +221,15 @@ class GridSession:
             except Broken as error:
                 self._recover(str(error))
                 continue
-            self._telling.stepped(found, self._progress, self._seat)
+            except torch.OutOfMemoryError as error:
+                if self._link.line is None or member.pending >= 0:  # alone nobody helps; an update may be half made
+                    raise
+                found, why = None, str(error)  # the graph goes with the frames of the error, when we have left it
+            if found is None:
+                self._telling.short(self._generation, self._progress, self._micro_batch, ends=False)
+                self._recover(why)
+                continue
+            self._telling.stepped(found, self._progress, self._seat, self._micro_batch)
             self._ordered = found.orders
         self._loss = member.loss
         self._schedules.check()
@@ -258,9 +280,12 @@ class GridSession:
             self._optimizer,
             seed=self.options.seed,
             clip_norm=self.options.clip_norm,
-            beside=Course(self._progress, self._schedules, self._optimizer, self.options.extra_state),
+            beside=Course(self._progress, self._schedules, self._optimizer, self.options.extra_state, self._saver),
             guard=self._guard,
         )
+        state = State(self._model, self._optimizer, self._schedules.all, self.options.extra_state, self.options.seed)
+        whole = Whole(state, self._progress, self._cut, member.holdings)
+        self._vault = member.vault = Vault(self._saver, whole, member.holdings, self._progress, self._link)
         if self._link.line is None:
             member.meet(self._mesh, self._seat)
             return member
@@ -287,14 +312,23 @@ class GridSession:
         assert self._gathering is not None  # noqa: S101 - it brought us here
         assert self._gathering.mesh is not None  # noqa: S101 - it has just been formed
         self._mesh, self._seat, self._generation = self._gathering.mesh, gathered.seat, gathered.order.generation
+        self._log.settle(self._mesh.rank)
         self._telling.joined(gathered, self._progress, self._epochs)
 
     def _finish(self) -> None:
-        """All is done, at all alike: the last word, and nobody goes before it is said."""
+        """All is done, at all alike: the last checkpoint, the last word, and nobody goes before it is said."""
         while True:
             progress = self._progress
             if progress.epoch < self._epochs:
                 return
+            try:
+                self._save_last()
+            except (Broken, StaleWriter) as error:  # of the latter: a newer grid has begun, which has the last word
+                if self._link.line is None:
+                    raise
+                self._recover(str(error))
+                _stay_at_the_end(progress, self._epochs)
+                continue
             if self.rank == 0:
                 self._link.say(
                     Finished(
@@ -307,8 +341,17 @@ class GridSession:
                 if self.rank == 0:
                     return
                 self._recover(str(error))
+                _stay_at_the_end(progress, self._epochs)
             else:
                 return
+
+    def _save_last(self) -> None:
+        assert self._vault is not None  # noqa: S101 - steps were made
+        self._link.script_goes_on()  # it may be tried again for a while, which is not to look like a hang
+        try:
+            self._vault.save_last(self._mesh, self._seat.everyone())
+        finally:
+            self._link.script_waits()
 
     def _loss_on(self, loss_of: LossOf, samples: Samples, epoch: int, atom: Atom) -> torch.Tensor:
         """Of one micro-batch."""
@@ -323,15 +366,23 @@ class GridSession:
         return loss
 
 
+def _stay_at_the_end(progress: Progress, epochs: int) -> None:
+    """The script has left its loop: if all have gone back to a checkpoint, it takes another process to go on."""
+    if progress.epoch < epochs:
+        lost(f"all went back to step {progress.steps} when the last one was made")
+
+
 def _check(model: torch.nn.Module, options: Options) -> None:
     if options.micro_batch is None:
         raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
     if options.batch_range is not None:
         raise InvalidValue("batch_range", options.batch_range, "none where the model is cut: the batch is fixed")
-    if options.checkpoint_dir is not None:
-        allowed = "none where the model is cut: parts are not saved yet, only kept by one another"
-        raise InvalidValue("checkpoint_dir", str(options.checkpoint_dir), allowed)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    for field, usual in (("steps", None), ("scheduler_every", "step"), ("reduction", "mean"), ("scaler", None)):
+        if getattr(options, field) != usual:
+            raise InvalidValue(field, getattr(options, field), f"{usual!r} where the model is cut")
+    if options.clip_value is not None:
+        raise InvalidValue("clip_value", options.clip_value, "clip_norm where the model is cut")
+    if "SUBLET_CONTROL_FD" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InvalidValue("parts", "under torchrun", "under a controller, which seats the workers; or one worker")
     running = [name for name, each in model.named_modules() if getattr(each, "track_running_stats", False)]
     if running:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from sublet.machine.wall import WALL
+from sublet.train.footprint import Gauge
 from sublet.train.grid.gathering import Gathered
-from sublet.train.grid.member import Stepped
+from sublet.train.grid.outcome import Stepped
 from sublet.train.grid.seat import Seat
 from sublet.train.link import ControllerLink
 from sublet.train.report import EVERY_S, printed
+from sublet.train.saving import Saver
 from sublet.train.state import Progress
 from sublet.wire import messages as wire
 
@@ -17,8 +19,8 @@ __all__ = ["Telling"]
 class Telling:
     """Times are means since the last word."""
 
-    def __init__(self, link: ControllerLink) -> None:
-        self._link, self._generation = link, 0
+    def __init__(self, link: ControllerLink, saver: Saver, gauge: Gauge | None = None, *, logs: bool = False) -> None:
+        self._link, self._saver, self._gauge, self._logs, self._generation = link, saver, gauge, logs, 0
         self._begin()
 
     def joined(self, gathered: Gathered, progress: Progress, epochs: int) -> None:
@@ -32,7 +34,8 @@ class Telling:
                 done=float(progress.done),
                 work=float(epochs * progress.samples),
                 global_batch=progress.batch,
-                source="fresh" if gathered.met.meeting.anew else "peer",
+                source=gathered.met.source,
+                redone_steps=gathered.met.redone,
                 formed_s=gathered.formed_s,
                 state_s=gathered.state_s,
                 printed=printed(),
@@ -44,7 +47,7 @@ class Telling:
         )
         self._begin()
 
-    def stepped(self, found: Stepped, progress: Progress, seat: Seat) -> None:
+    def stepped(self, found: Stepped, progress: Progress, seat: Seat, micro_batch: int) -> None:
         """Copy 0 of each part says it, if it is time."""
         if seat.copy != 0:
             return
@@ -64,15 +67,39 @@ class Telling:
                 loss=found.loss,
                 step_s=(now_s - self._since_s) / count,
                 comm_s=sum_s + agree_s,
+                saved_s=self._saver.blocked_s,
                 global_batch=progress.batch,
                 local_batch=-(-progress.batch // seat.copies),
                 agree_s=agree_s,
                 sum_s=sum_s,
                 keep_s=sum(each.keep_s for each in self._since) / count,
                 idle_s=sum(each.idle_s for each in self._since) / count,
+                atoms=-(-progress.batch // micro_batch),
+                beside_bytes=0 if self._gauge is None else max(0, self._gauge.take_peak() - self._gauge.resident()),
+                units=_means([each.units for each in self._since if each.units]),
+                logs=self._logs and seat.part == 0,
             )
         )
+        self._saver.blocked_s = 0.0
         self._begin()
+
+    def short(self, generation: int, progress: Progress, micro_batch: int, *, ends: bool) -> None:
+        """Our part does not fit into memory: with fewer samples at a time it would be another training."""
+        self._link.say(
+            wire.ShortOfMemory(
+                worker_id=self._link.worker_id,
+                generation=generation,
+                step=progress.steps,
+                samples=micro_batch,
+                micro_batch=0,
+                ends=ends,
+            )
+        )
 
     def _begin(self) -> None:
         self._since_s, self._since = WALL.monotonic(), list[Stepped]()
+
+
+def _means(rows: list[tuple[float, ...]]) -> tuple[float, ...]:
+    """Of each unit."""
+    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))

@@ -1,0 +1,140 @@
+"""The whole state, out of units that lie with many: as a session of one worker writes it down, and back into units.
+
+A checkpoint of a grid is one of the plain session, whose segments are the units, each as it lies in memory (`arena`).
+So any grid loads what any other has saved, and so does a worker alone; there is one format, and one reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sublet.errors import BadInput
+from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
+from sublet.train.grid.arena import Field
+from sublet.train.grid.cutting import Cut
+from sublet.train.grid.holdings import Holdings
+from sublet.train.state import Progress, State
+
+__all__ = ["Whole"]
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+HINT = "train with the model and the optimizer of the checkpoint, or give a new checkpoint directory"
+
+
+class Whole:
+    """Of one worker, which holds some of the units. `state` knows of what else a checkpoint has."""
+
+    def __init__(self, state: State, progress: Progress, cut: Cut, holdings: Holdings) -> None:
+        self._state, self._progress, self._cut, self._holdings = state, progress, cut, holdings
+
+    def places(self, *, stepped: bool) -> tuple[TensorPlace, ...]:
+        """Of all tensors of all units: unit by unit, each as it lies there."""
+        found = []
+        for unit in range(len(self._cut.units)):
+            layout = self._holdings.layout(unit, stepped=stepped)
+            found += [_place(unit, field) for field in (*layout.weights, *(where for _, where in layout.moments))]
+        return tuple(found)
+
+    def tree(self, *, stepped: bool) -> dict[str, Any]:
+        """As the plain session has it, with `Elsewhere` in place of what is in units, by its number in `places`."""
+        weights, moments = self._numbers(stepped=stepped)
+        with self._cut.whole() as model:
+            tree = self._state.tree(self._progress)
+            own = {id(each): name for name, each in model.named_parameters()}
+            named = {name: own[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
+        tree["model"] = {
+            name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
+        }
+        tree["optimizer"] = self._optimizer(moments, stepped=stepped)
+        return tree
+
+    def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a saved tree all members need, whatever they hold; BadInput if this training cannot go on from it."""
+        self._state.check(tree, self._progress)
+        with self._cut.whole() as model:
+            wanted = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+            buffers = {name for name in model.state_dict() if name not in wanted}
+        if {*tree["model"]} != wanted | buffers:
+            differs = sorted({*tree["model"]} ^ (wanted | buffers))
+            raise BadInput("checkpoint", f"of another model: {', '.join(differs[:5])}", hint=HINT)
+        groups = tree["optimizer"].get("param_groups", [])  # of several optimizers there are none
+        if [len(each["params"]) for each in groups] != [len(each) for each in self._holdings.groups]:
+            raise BadInput("checkpoint", f"of another optimizer: {len(groups)} groups of parameters", hint=HINT)
+        return {
+            "progress": {name: value for name, value in tree["progress"].items() if name != "noise"},
+            "schedulers": tree["schedulers"],
+            "settings": [{name: value for name, value in each.items() if name != "params"} for each in groups],
+            "extra": tree["extra"],
+            "counters": self._counters(tree),
+            "buffers": {name: tree["model"][name] for name in sorted(buffers)},
+        }
+
+    def take_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Those of a checkpoint."""
+        with self._cut.whole() as model, torch.no_grad():
+            ours = model.state_dict(keep_vars=True)
+            for name, buffer in buffers.items():
+                ours[name].copy_(buffer)
+
+    def fill(self, memory: torch.Tensor, unit: int, tree: Mapping[str, Any], *, stepped: bool) -> None:
+        """A unit of a saved tree, as it lies in memory; BadInput if it is of another shape."""
+        layout = self._holdings.layout(unit, stepped=stepped)
+        names, parameters = self._cut.units[unit].names, self._holdings.parameters[unit]
+        state, indices = tree["optimizer"]["state"], self._holdings.indices
+        memory.zero_()
+        for name, field in zip(names, layout.weights, strict=True):
+            _copy(tree["model"][name], field, memory, name)
+        for owner, (moment, field) in zip(layout.owners, layout.moments, strict=True):
+            saved = state.get(indices[id(parameters[owner])], {}).get(moment)
+            if saved is not None:  # one that never had a gradient has none yet: zero
+                _copy(saved, field, memory, f"{moment} of {names[owner]}")
+
+    def _numbers(self, *, stepped: bool) -> tuple[dict[str, int], dict[tuple[int, str], int]]:
+        """In `places`: of weights by their names, of moments by the number of the parameter and theirs."""
+        weights, moments, count = dict[str, int](), dict[tuple[int, str], int](), 0
+        for unit, each in enumerate(self._cut.units):
+            layout, parameters = self._holdings.layout(unit, stepped=stepped), self._holdings.parameters[unit]
+            weights |= {name: count + number for number, name in enumerate(each.names)}
+            count += len(each.names)
+            for owner, (moment, _) in zip(layout.owners, layout.moments, strict=True):
+                moments[self._holdings.indices[id(parameters[owner])], moment] = count
+                count += 1
+        return weights, moments
+
+    def _optimizer(self, moments: Mapping[tuple[int, str], int], *, stepped: bool) -> dict[str, Any]:
+        """As its state_dict would be if all of it were here. Each parameter has counters of its own."""
+        groups, state, first = [], dict[int, dict[str, Any]](), 0
+        for group, everything in zip(self._holdings.optimizer.param_groups, self._holdings.groups, strict=True):
+            numbers = list(range(first, first + len(everything)))
+            settings = {name: value for name, value in group.items() if name != "params"}
+            groups.append({**settings, "params": numbers})
+            first += len(everything)
+            for number, parameter in zip(numbers, everything, strict=True):
+                if stepped and parameter.requires_grad:
+                    counters = {name: value.clone() for name, value in self._holdings.counters.items()}
+                    state[number] = counters
+        for (number, name), index in moments.items():
+            state[number][name] = Elsewhere(index)
+        return {"state": {number: each for number, each in state.items() if each}, "param_groups": groups}
+
+    def _counters(self, tree: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        for each in tree["optimizer"]["state"].values():
+            for name in self._holdings.counter_names:
+                value = torch.as_tensor(each.get(name, 0.0))
+                found[name] = torch.maximum(found[name], value) if name in found else value.clone()
+        return found
+
+
+def _place(unit: int, field: Field) -> TensorPlace:
+    return TensorPlace(dtype=NAMES[field.dtype], shape=tuple(field.shape), segment=unit, start=field.start)
+
+
+def _copy(saved: torch.Tensor, field: Field, memory: torch.Tensor, name: str) -> None:
+    if saved.shape != field.shape or saved.dtype != field.dtype:
+        why = f"of another model: {name} is {tuple(saved.shape)} of {saved.dtype}, not {tuple(field.shape)}"
+        raise BadInput("checkpoint", why, hint=HINT)
+    field.seen_in(memory).copy_(saved)

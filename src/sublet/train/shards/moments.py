@@ -1,0 +1,287 @@
+"""What this worker's optimizer keeps: of one range of the state, or of all of it.
+
+The optimizer is the user's own. Where the state is cut, its groups have *slices* instead of parameters: views of the
+weights, with the same part of the gradient, so that its step makes the update of the range and of nothing else.
+Schedulers and whoever reads learning rates see the same groups as ever.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from sublet.errors import InvalidValue
+from sublet.train.elementwise import Kept, check_elementwise, kept_by
+from sublet.train.shards.flat import Flat, Parcel, Piece
+from sublet.train.shards.ranges import Span, within
+
+__all__ = ["Held", "Moments"]
+
+Held = tuple[Piece, Mapping[str, Any]]  # what the optimizer keeps for a piece; nothing before its first step
+CPU = torch.device("cpu")
+
+
+class Moments:
+    """Of one optimizer, over parameters whose gradients are summed (`trained`)."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, trained: Iterable[torch.nn.Parameter]) -> None:
+        check_elementwise(optimizer)
+        self.optimizer = optimizer
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+        summed = {id(each) for each in trained}
+        cut = [(n, each) for n, group in enumerate(self._groups) for each in group if each.requires_grad]
+        for _, each in cut:
+            if id(each) not in summed:
+                shown = f"one with a parameter of shape {tuple(each.shape)} that the model does not have"
+                raise InvalidValue("optimizer", shown, "one over the model's own parameters; or shards: off")
+        self.flat = Flat([each for _, each in cut])
+        self._group_of = [number for number, _ in cut]
+        kinds: dict[Any, Kept] = {}
+        self._kept = []
+        for number, each in cut:
+            kind = (number, each.dtype, each.device)
+            if kind not in kinds:
+                kinds[kind] = kept_by(optimizer, number, each)
+            self._kept.append(kinds[kind])
+        self._slices: list[tuple[Piece, torch.nn.Parameter]] | None = None  # None = the optimizer has whole parameters
+        self._span: Span | None = (0, self.flat.size)  # that the optimizer has
+        self._beside: list[Held] = []  # that the optimizer does not use: a checkpoint's, or of a meeting that broke
+
+    @property
+    def device(self) -> torch.device:
+        """Where most of it is."""
+        return self.flat.parameters[0].device
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the moments that the optimizer has now."""
+        return sum(
+            value.numel() * value.element_size()
+            for state in self.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor) and value.dim() > 0
+        )
+
+    @property
+    def whole_bytes(self) -> int:
+        """Of all moments, once they are there."""
+        return sum(
+            each.numel() * sum(dtype.itemsize for _, dtype in kept.moments)
+            for each, kept in zip(self.flat.parameters, self._kept, strict=True)
+        )
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether anything is kept: not before the first step, and never for SGD without momentum."""
+        keeps = any(each.moments or each.counters for each in self._kept)
+        return keeps and any(state for _, state in self.held())
+
+    def held(self) -> list[Held]:
+        """All that is here."""
+        state = self.optimizer.state
+        if self._span is None:
+            return list(self._beside)
+        if self._slices is not None:
+            return [(piece, state.get(each, {})) for piece, each in self._slices] + self._beside
+        whole = [(Piece(n, 0, each.numel()), state.get(each, {})) for n, each in enumerate(self.flat.parameters)]
+        return [(piece, _flattened(found)) for piece, found in whole] + self._beside
+
+    def spans(self) -> list[Span]:
+        """Where that is, in as few as there are."""
+        found: list[Span] = []
+        for low, high in sorted(self.flat.span(piece) for piece, _ in self.held()):
+            if found and low <= found[-1][1]:
+                found[-1] = (found[-1][0], max(high, found[-1][1]))
+            elif low < high:
+                found.append((low, high))
+        return found
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def parcel(self, span: Span) -> Parcel:
+        """How the state of a span is sent: moments, then counters, before which a number says if there are any."""
+        kinds: list[tuple[torch.dtype, int]] = []
+        for piece in self.flat.pieces(*span):
+            kept = self._kept[piece.parameter]
+            kinds += [(dtype, piece.size) for _, dtype in kept.moments]
+            kinds.append((torch.float64, 1 + len(kept.counters)))
+        return Parcel(kinds)
+
+    def packed(self, span: Span, held: Sequence[Held]) -> torch.Tensor:
+        """What is sent."""
+        parcel = self.parcel(span)
+        memory = torch.empty(parcel.size_bytes, dtype=torch.uint8, device=self.device)
+        views = iter(parcel.seen_in(memory))
+        for piece, state in self._assembled(self.flat.pieces(*span), held, reuse=True):
+            kept = self._kept[piece.parameter]
+            for name, _ in kept.moments:
+                next(views).copy_(state[name]) if state else next(views).zero_()
+            numbers = [float(bool(state)), *(float(state.get(name, 0.0)) for name, _, _ in kept.counters)]
+            next(views).copy_(torch.tensor(numbers, dtype=torch.float64))
+        return memory
+
+    def opened(self, span: Span, memory: torch.Tensor) -> list[Held]:
+        """What came."""
+        found: list[Held] = []
+        views = iter(self.parcel(span).seen_in(memory))
+        for piece in self.flat.pieces(*span):
+            kept = self._kept[piece.parameter]
+            moments = {name: next(views) for name, _ in kept.moments}
+            present, *numbers = next(views).tolist()
+            counters = {
+                name: torch.tensor(number, dtype=dtype, device=device)
+                for (name, dtype, device), number in zip(kept.counters, numbers, strict=True)
+            }
+            found.append((piece, moments | counters if present else {}))
+        return found
+
+    # ------------------------------------------------------------------------------------------ the optimizer
+
+    def hold(self, span: Span, came: Sequence[Held]) -> None:
+        """The optimizer has this, of what is here and what came; nothing else is kept."""
+        if span == self._span and not self._beside and not came:
+            return
+        found = self._assembled(self.flat.pieces(*span), [*self.held(), *came])
+        self._span, whole = span, span == (0, self.flat.size)
+        keys = [
+            self.flat.parameters[piece.parameter] if whole else torch.nn.Parameter(self.flat.weights(piece))
+            for piece, _ in found
+        ]
+        self.optimizer.state.clear()
+        self._fill(zip(keys, found, strict=True))
+        self._beside = []
+        self._slices = None if whole else [(piece, key) for (piece, _), key in zip(found, keys, strict=True)]
+        for number, group in enumerate(self.optimizer.param_groups):
+            group["params"] = (
+                list(self._groups[number])
+                if self._slices is None
+                else [key for piece, key in self._slices if self._group_of[piece.parameter] == number]
+            )
+
+    def see_gradients(self) -> None:
+        """Slices have their part of the gradients, which stay where they are."""
+        for piece, each in self._slices or ():
+            gradient = self.flat.parameters[piece.parameter].grad
+            assert gradient is not None  # noqa: S101 - gradients are attached to a group, which has several members
+            each.grad = gradient.view(-1)[piece.low : piece.high]
+
+    def keep_beside(self, held: Sequence[Held]) -> None:
+        """More than the optimizer uses, until it `hold`s anything."""
+        self._beside = [*self._beside, *held]
+
+    def let_go(self) -> None:
+        """Of what is beside."""
+        self._beside = []
+
+    def forget(self) -> None:
+        """All of it: it is old. The optimizer has whole parameters, and keeps nothing for them."""
+        self.optimizer.state.clear()
+        self._span, self._slices, self._beside = None, None, []
+        for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
+            group["params"] = list(parameters)
+
+    def groups(self) -> dict[str, Any]:
+        """The settings of the optimizer, as it says them over whole parameters; without what it keeps."""
+        with self._as_whole([]):
+            return {"param_groups": self.optimizer.state_dict()["param_groups"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the optimizer would say it over whole parameters; all of it must be here."""
+        if self._span == (0, self.flat.size) and not self._beside:
+            return self.optimizer.state_dict()
+        held = self.held()
+        if not within([self.flat.span(piece) for piece, _ in held], 0, self.flat.size):
+            raise InvalidValue("optimizer", "a range of its state", "all of it, which only several workers have")
+        with self._as_whole(self._assembled(self.flat.pieces(0, self.flat.size), held, reuse=True, device=CPU)):
+            return self.optimizer.state_dict()
+
+    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+        """Settings; and moments, if it has them, which stay where they were read to until a range of them is held."""
+        with self._as_whole([]):
+            self.optimizer.load_state_dict({"state": {}, "param_groups": tree["param_groups"]})
+        if "state" not in tree:
+            return
+        self.forget()
+        everything = [each for group in self._groups for each in group]
+        kept = {id(everything[int(at)]): state for at, state in tree["state"].items()}
+        for number, each in enumerate(self.flat.parameters):
+            self._beside.append((Piece(number, 0, each.numel()), _flattened(kept.get(id(each), {}))))
+
+    def _fill(self, found: Iterable[tuple[torch.nn.Parameter, Held]]) -> None:
+        for key, (_, kept) in found:
+            if kept:
+                self.optimizer.state[key] = {name: _shaped(value, key) for name, value in kept.items()}
+
+    @contextmanager
+    def _as_whole(self, found: Sequence[Held]) -> Iterator[None]:
+        """The optimizer has whole parameters and this state, for a moment."""
+        optimizer = self.optimizer
+        groups, state = [group["params"] for group in optimizer.param_groups], optimizer.state
+        try:
+            optimizer.state = defaultdict(dict)
+            self._fill((self.flat.parameters[held[0].parameter], held) for held in found)
+            for group, parameters in zip(optimizer.param_groups, self._groups, strict=True):
+                group["params"] = parameters
+            yield
+        finally:
+            optimizer.state = state
+            for group, parameters in zip(optimizer.param_groups, groups, strict=True):
+                group["params"] = parameters
+
+    def _assembled(
+        self,
+        pieces: Iterable[Piece],
+        held: Sequence[Held],
+        *,
+        reuse: bool = False,
+        device: torch.device | None = None,
+    ) -> list[Held]:
+        """Each piece from those that have some of it; a copy, unless it may be the same memory."""
+        by_parameter: dict[int, list[Held]] = {}
+        for piece, state in held:
+            if state:
+                by_parameter.setdefault(piece.parameter, []).append((piece, state))
+        found: list[Held] = []
+        for piece in pieces:
+            sources = by_parameter.get(piece.parameter, [])
+            like = device or self.flat.parameters[piece.parameter].device
+            found.append((piece, _joined(piece, sources, self._kept[piece.parameter], like, reuse=reuse)))
+        return found
+
+
+def _joined(piece: Piece, sources: Sequence[Held], kept: Kept, device: torch.device, *, reuse: bool) -> dict[str, Any]:
+    parts = [
+        (max(each.low, piece.low), min(each.high, piece.high), each.low, state)
+        for each, state in sources
+        if max(each.low, piece.low) < min(each.high, piece.high)
+    ]
+    if not parts:
+        return {}
+    found: dict[str, Any] = {}
+    for name, dtype in kept.moments:
+        low, high, start, state = parts[0]
+        if (low, high) == (piece.low, piece.high):
+            view = state[name][low - start : high - start]
+            same = view.device == device and view.dtype == dtype
+            found[name] = view if reuse and same else view.to(device, dtype, copy=True)
+            continue
+        found[name] = torch.empty(piece.size, dtype=dtype, device=device)
+        for low, high, start, state in parts:
+            found[name][low - piece.low : high - piece.low].copy_(state[name][low - start : high - start])
+    for name, dtype, there in kept.counters:
+        value = parts[0][3][name]
+        found[name] = torch.as_tensor(value, dtype=dtype).to(there).clone()
+    return found
+
+
+def _flattened(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v.view(-1) if isinstance(v, torch.Tensor) and v.dim() > 0 else v for n, v in state.items()}
+
+
+def _shaped(value: Any, like: torch.Tensor) -> Any:
+    is_moment = isinstance(value, torch.Tensor) and value.dim() > 0
+    return value.view(like.shape) if is_moment else value

@@ -1,0 +1,101 @@
+"""What a script may ask of its session: who this worker is among the others, and how far training is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sublet.train.control import Readings
+from sublet.train.gradients import LOSS
+from sublet.train.membership import Membership
+from sublet.train.state import Progress
+from sublet.train.steps import Steps
+from sublet.train.tracking import Log
+
+__all__ = ["Counted", "Standing"]
+
+
+class Counted:
+    """How far a session is, in parts or not."""
+
+    _progress: Progress
+
+    @property
+    def steps(self) -> int:
+        """Steps applied in all, those before a resume included."""
+        return self._progress.steps
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._progress.epoch
+
+    @property
+    def samples_done(self) -> int:
+        """Samples behind us, over all epochs."""
+        return self._progress.done
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step now."""
+        return self._progress.batch
+
+
+class Standing(Counted):
+    """The part of a session that changes nothing."""
+
+    _members: Membership
+    _readings: Readings
+    _steps: Steps
+    _log: Log
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Numbers by name, of the step that is behind us, to `tracker=`: once for each step, whoever is rank 0."""
+        self._log.write(values, self)
+
+    @property
+    def rank(self) -> int:
+        """0 for the worker that prints and evaluates."""
+        return self._members.group.rank
+
+    @property
+    def world(self) -> int:
+        """Number of workers now."""
+        return self._members.group.world
+
+    @property
+    def generation(self) -> int:
+        """Number of the decision that made the present group; 0 without a controller."""
+        return self._members.group.generation
+
+    @property
+    def updated(self) -> bool:
+        """Whether the last `s.step()` ended a step: not before its last micro-batch, nor where it was dropped."""
+        return self._steps.updated
+
+    @property
+    def gives_last(self) -> bool:
+        """Whether the micro-batch that was given last is the last of its step: `s.step()` with its loss updates."""
+        return self._steps.gives_last
+
+    @property
+    def loss(self) -> float:
+        """Loss over the global batch of the last step (on a GPU: of the one before); of several the last one's."""
+        return self._readings.numbers[LOSS]
+
+    @property
+    def loss_tensor(self) -> torch.Tensor:
+        """Loss over the global batch of the last step itself, where it was computed: nothing has waited for it."""
+        return self._steps.loss
+
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """Length of the gradient of the last step, before it was clipped; None without `clip_norm`."""
+        return self._steps.grad_norm
+
+    @property
+    def noise(self) -> float | None:
+        """Gradient noise scale in samples; None while it cannot be told."""
+        return self._progress.noise.scale

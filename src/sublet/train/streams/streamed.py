@@ -1,0 +1,254 @@
+"""The samples of a stream, as a session takes them: its steps have numbers, and its epoch has no end.
+
+A loader's workers read one wave each, ahead of us as long as nothing changes. Where something does (another width,
+another micro-batch, a step that is taken again) what was read ahead is dropped, and each shard goes back to where it
+is wanted. Where a shard comes to another worker, its dataset goes on from its last mark: now and then all members tell
+each other where the shards that they read are, and marks are part of the state.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from sublet.errors import BadInput, InvalidValue
+from sublet.train.checkpoint.snapshot import HostCopy
+from sublet.train.loading import fed
+from sublet.train.options import Options
+from sublet.train.peers import PeerGroup, talking
+from sublet.train.samples import Piece, cut_up, moved
+from sublet.train.state import broadcast, host_dice_kept
+from sublet.train.streams.dealing import Dealing
+from sublet.train.streams.reader import Collated, Reader, Task
+from sublet.train.streams.shard import Mark, copied
+
+__all__ = ["Streamed", "is_stream", "streamed_of"]
+
+NO_END = 2**53  # samples of an epoch: more than anybody trains on
+MARKED_EVERY = 100  # steps
+
+
+def is_stream(data: Any) -> bool:
+    """Whether it has samples one after the other, and no numbers for them."""
+    return isinstance(data.dataset if isinstance(data, DataLoader) else data, IterableDataset)
+
+
+def streamed_of(data: Any, options: Options, device: torch.device | None) -> Streamed:
+    """The samples of an IterableDataset, or of a loader of one; InvalidValue if they cannot be."""
+    loader = data if isinstance(data, DataLoader) else None
+    dataset: Any = data if loader is None else loader.dataset
+    _check(dataset, loader, options)
+    waves = 1 if loader is None else max(1, loader.num_workers)
+    dealing = Dealing(lanes=min(options.shards, options.global_batch), waves=waves, batch=options.global_batch)
+    return Streamed(dataset, loader, dealing, options, device)
+
+
+def _check(dataset: Any, loader: DataLoader[Any] | None, options: Options) -> None:
+    if options.steps is None:
+        raise InvalidValue("steps", None, "given for a stream, which has no epochs: train.session(..., steps=1000)")
+    if options.scheduler_every == "epoch":
+        raise InvalidValue("scheduler_every", "epoch", "'step' for a stream, which has no epochs")
+    if loader is not None and loader.batch_size is None:
+        raise InvalidValue("loader", "with batch_size=None", "one with batch_size: the session makes the batches")
+    widest = int(os.environ.get("SUBLET_MAX_WORKERS", os.environ.get("WORLD_SIZE", "1")))
+    if options.shards < min(widest, options.global_batch):
+        raise InvalidValue("shards", options.shards, f"at least {widest}, or some of so many workers have no samples")
+    try:
+        copied(dataset)
+    except Exception as error:
+        raise InvalidValue(
+            "loader",
+            f"of {type(dataset).__name__}, which cannot be copied ({error})",
+            "of a dataset that opens files and connections in __iter__: each shard has a copy of it",
+        ) from error
+
+
+class Streamed:
+    """As `Samples`, of a stream."""
+
+    count = NO_END
+
+    def __init__(
+        self,
+        dataset: Any,
+        loader: DataLoader[Any] | None,
+        dealing: Dealing,
+        options: Options,
+        device: torch.device | None,
+    ) -> None:
+        self._dealing, self._device, self._steps = dealing, device, options.steps or 0
+        self._shared: dict[int, Mark] = {}  # that all members know, and a checkpoint has
+        self._own: dict[int, Mark] = {}  # since then, of what was given
+        self._step: tuple[int, int, int, int | None] = (0, 0, 1, None)  # the present one: offset, rank, world, micro
+        self._planned: Iterator[Piece] = iter(())
+        self._looked = False
+        collate = options.collate or (default_collate if loader is None else loader.collate_fn)
+        ahead = 0 if loader is None or not loader.num_workers else loader.prefetch_factor or 2
+        init = None if loader is None else loader.worker_init_fn
+
+        def reader(wave: int) -> Reader:
+            return Reader(dataset, dealing, seed=options.seed, init=init, ahead=ahead, speaks=wave == 0)
+
+        self._sources: list[_Here | _Worker] = [
+            _Here(reader(wave), collate)
+            if loader is None or not loader.num_workers
+            else _Worker(loader, reader(wave), collate, options.seed)
+            for wave in range(dealing.waves)
+        ]
+
+    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+        """The micro-batches of one rank for the step from `offset`; none if it has no lane. `size` is ever the same."""
+        assert size == self._dealing.batch  # noqa: S101 - the batch of a stream is fixed, and its epoch has no end
+        self._step = (offset, rank, world, micro_batch)
+        return self._pieces(*self._step)
+
+    def holders(self, size: int, world: int) -> int:
+        """Ranks that have any samples."""
+        return min(size, self._dealing.lanes, world)
+
+    def load(self, epoch: int, piece: Piece) -> Any:
+        """The samples of a micro-batch, collated."""
+        del epoch  # there is one
+        if next(self._planned, None) != piece:
+            self._plan(piece)
+        batch, marks = self._sources[self._step_of(piece) % self._dealing.waves].next()
+        self._own |= marks
+        return batch if self._device is None else moved(batch, self._device)
+
+    # ------------------------------------------------------------------------------------------- what is to be read
+
+    def _plan(self, first: Piece) -> None:
+        """From this one on, for ever, if width and micro-batch stay."""
+        self._planned = self._from(first, *self._step)
+        next(self._planned)
+        for wave, source in enumerate(self._sources):
+            source.start(self._tasks(wave, first, *self._step))
+
+    def _pieces(self, offset: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+        lanes = self._dealing.lanes_of(rank, world)
+        if lanes:
+            low, high = self._dealing.places(lanes[0]).start, self._dealing.places(lanes[-1]).stop
+            yield from cut_up(offset + low, offset + high, micro_batch)
+
+    def _from(self, first: Piece, offset: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+        while True:
+            pieces = self._pieces(offset, rank, world, micro_batch)
+            yield from (piece for piece in pieces if piece.start >= first.start)
+            offset += self._dealing.batch
+
+    def _tasks(
+        self, wave: int, first: Piece, offset: int, rank: int, world: int, micro_batch: int | None
+    ) -> Iterator[Task]:
+        lanes, marks = self._dealing.lanes_of(rank, world), self._nearest(offset)
+        for piece in self._from(first, offset, rank, world, micro_batch):
+            step = self._step_of(piece)
+            if step >= self._steps:
+                return
+            if step % self._dealing.waves == wave:
+                ours = {self._dealing.shard(step, lane) for lane in lanes}
+                yield Task(
+                    start=piece.start,
+                    count=piece.count,
+                    lanes=lanes,
+                    marks={number: marks.pop(number) for number in ours & marks.keys()},
+                    marked=step % self._every < self._dealing.waves,
+                )
+
+    def _nearest(self, offset: int) -> dict[int, Mark]:
+        """Marks that are not past what is wanted from there on."""
+        found, step = {}, offset // self._dealing.batch
+        for number in self._shared | self._own:
+            lane, wave = divmod(number, self._dealing.waves)
+            comes = step + (wave - step) % self._dealing.waves  # the next step that reads it
+            wanted = self._dealing.position(comes, lane)
+            marks = [each[number] for each in (self._shared, self._own) if number in each]
+            if near := [mark for mark in marks if mark["position"] <= wanted]:
+                found[number] = max(near, key=lambda mark: int(mark["position"]))
+        return found
+
+    def _step_of(self, piece: Piece) -> int:
+        return piece.start // self._dealing.batch
+
+    # ------------------------------------------------------------------------------------------- what is kept
+
+    @property
+    def _every(self) -> int:
+        return max(MARKED_EVERY, 2 * self._dealing.waves)
+
+    def exchange(self, group: PeerGroup, steps: int) -> None:
+        """Before every step, by all members: now and then they tell each other where their shards are. Broken."""
+        if steps % self._every != self._dealing.waves:
+            return
+        if not self._looked:
+            self._looked = True
+            HostCopy().reserve({"stream": self._own})  # what cannot be kept is an error now, not at a checkpoint
+        found = [self._own]
+        if group.world > 1:
+            with talking():
+                ours: list[Any] = [self._own if rank == group.rank else None for rank in range(group.world)]
+                found = [broadcast(group, rank, each) for rank, each in enumerate(ours)]
+        for marks in found:
+            self._shared |= marks
+        self._own = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds and a newcomer receives."""
+        dealing = self._dealing
+        facts = {"shards": dealing.lanes, "num_workers": dealing.waves, "global_batch": dealing.batch}
+        return {**facts, "marks": self._shared}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Of a training that `check` found nothing wrong with."""
+        self._shared, self._own, self._planned = dict(state["marks"]), {}, iter(())
+
+    def check(self, state: Mapping[str, Any] | None) -> None:
+        """BadInput if it was read otherwise: nobody could say then which samples are behind us."""
+        for name, ours in self.state_dict().items():
+            if name != "marks" and (state or {}).get(name) != ours:
+                said = None if state is None else state.get(name)
+                hint = f"train with {name}={said}, or give a new checkpoint directory"
+                raise BadInput("checkpoint", f"of a stream with {name}={said}, this has {name}={ours}", hint=hint)
+
+
+class _Here:
+    """Reads in this process, whose random numbers it does not touch."""
+
+    def __init__(self, reader: Reader, collate: Any) -> None:
+        self._reader, self._collate = reader, Collated(collate)
+        self._tasks: Iterator[Task] = iter(())
+
+    def start(self, tasks: Iterator[Task]) -> None:
+        """With these, from now on."""
+        self._tasks = tasks
+
+    def next(self) -> tuple[Any, dict[int, Mark]]:
+        """The samples of the next task, and marks."""
+        with host_dice_kept():
+            return self._collate(self._reader.read(next(self._tasks)))
+
+
+class _Worker:
+    """Reads in a process of its own, which is that of a loader with one worker."""
+
+    def __init__(self, loader: DataLoader[Any], reader: Reader, collate: Any, seed: int) -> None:
+        self._tasks: Iterator[Task] = iter(())
+        self._coming: Iterator[Any] = iter(())
+        self._loader = fed(loader, reader, self, Collated(collate), seed, workers=1, init=None)
+
+    def __iter__(self) -> Iterator[list[Task]]:
+        """What the loader is to read: it takes us for its batch sampler."""
+        return ([task] for task in self._tasks)
+
+    def start(self, tasks: Iterator[Task]) -> None:
+        """With these, from now on; what was read ahead is dropped."""
+        self._tasks = tasks
+        self._coming = iter(self._loader)
+
+    def next(self) -> tuple[Any, dict[int, Mark]]:
+        """The samples of the next task, and marks."""
+        batch, marks = next(self._coming)
+        return batch, marks
