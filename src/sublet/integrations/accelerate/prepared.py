@@ -1,0 +1,94 @@
+"""What a script gets from `prepare`: things that look like accelerate's, and leave the step to the session.
+
+A loss is kept until `optimizer.step()`: by then the script has said how to clip. So the backward pass, the sum over all
+workers, the clipping and the update happen there, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from torch.utils.data import DataLoader
+
+from sublet.errors import InvalidValue
+
+__all__ = ["Batches", "Optimizer", "Registered", "Scheduler", "Steps"]
+
+
+class Steps(Protocol):
+    """What the parts need of the Accelerator."""
+
+    def given(self) -> Iterator[Any]:
+        """The batches of the epoch under way."""
+
+    def make_step(self) -> None:
+        """With the loss that waits, if one does."""
+
+    def note_scheduler(self, scheduler: Scheduler) -> None:
+        """The script has stepped it."""
+
+
+class Batches:
+    """The training's loader: this worker's micro-batches of the session."""
+
+    def __init__(self, steps: Steps, loader: DataLoader[Any]) -> None:
+        self._steps, self.loader = steps, loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._steps.given()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+class Optimizer(AcceleratedOptimizer):  # type: ignore[misc]  # its types are not read
+    """Its step is the session's."""
+
+    def __init__(self, steps: Steps, optimizer: Any, *, device_placement: bool) -> None:
+        super().__init__(optimizer, device_placement=device_placement)
+        self._steps = steps
+
+    def step(self, closure: Any = None) -> None:
+        """Of the micro-batch that was given; the model is updated with the last one of a step."""
+        if closure is not None:
+            raise InvalidValue("optimizer.step(closure)", "a closure", "left out: accelerator.backward(loss) before it")
+        self._steps.make_step()
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:  # noqa: FBT001 - torch's
+        """Gradients are the session's."""
+
+
+class Scheduler(AcceleratedScheduler):  # type: ignore[misc]  # its types are not read
+    """Stepped where there was a step: one that is dropped is none. The script's own call is heard, and compared."""
+
+    def __init__(self, steps: Steps, scheduler: Any, optimizers: Any) -> None:
+        super().__init__(scheduler, optimizers)
+        self._steps = steps
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Once per step or once per epoch, as the Accelerator was told."""
+        if args or kwargs:
+            raise InvalidValue("scheduler.step()", args or kwargs, "called without a number: it follows from the step")
+        self._steps.note_scheduler(self)
+
+
+class Registered:
+    """What `register_for_checkpointing` was given, as part of the session's state."""
+
+    def __init__(self, objects: list[Any]) -> None:
+        self._objects = objects
+
+    def state_dict(self) -> dict[str, Any]:
+        """By number: their order is that of the script."""
+        return {str(number): each.state_dict() for number, each in enumerate(self._objects)}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """What `state_dict` gave."""
+        for number, each in enumerate(self._objects):
+            each.load_state_dict(saved[str(number)])

@@ -1,0 +1,31 @@
+"""What callbacks of a Lightning Trainer remember (early stopping, the best checkpoints): part of a session's state."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+__all__ = ["Kept"]
+
+
+class Kept:
+    """As bytes: a callback may keep tensors under any key."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Of all callbacks that have any."""
+        kept = {callback.state_key: callback.state_dict() for callback in self._trainer.callbacks}
+        buffer = io.BytesIO()
+        torch.save({key: state for key, state in kept.items() if state}, buffer)
+        return {"callbacks": torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)}
+
+    def load_state_dict(self, saved: dict[str, torch.Tensor]) -> None:
+        """What `state_dict` gave."""
+        kept = torch.load(io.BytesIO(saved["callbacks"].cpu().numpy().tobytes()), weights_only=True)
+        for callback in self._trainer.callbacks:
+            if callback.state_key in kept:
+                callback.load_state_dict(kept[callback.state_key])
