@@ -74,6 +74,7 @@ class Choices:
 
     terms: Terms
     value: ValueOfTime
+    sized: bool = True  # who waits is ranked by its work; else by its arrival alone, and sizes are not looked at
 
     def ask(self, patience_s: float) -> tuple[list[Asked], dict[str, str]]:
         """Who could run at all, and what owners should know, by job.
@@ -151,7 +152,7 @@ class Choices:
                 break
             due.add(state.job.id)
             yield state
-        rank = LeastWork(self.terms.sites)
+        rank = LeastWork(self.terms.sites) if self.sized else arrival
         yield from (state for state in waiting.by(rank) if state.job.id not in due and not self._just_stopped(state))
 
     def _just_stopped(self, state: JobState) -> bool:

@@ -24,11 +24,15 @@ from sublet.solve.mip.moves import Coupled, best_moves
 __all__ = ["Claims", "Split", "split"]
 
 SHORT_FIRST = 0.4  # power of the work left: 0 would be blind to it, 1 all but starves long jobs
+SHORT_FIRST_GUESSED = 0.3  # the same where it is not known of this job, nor of its group
+CONCAVE = 0.7  # power of the work done: below 1 no crowd of jobs that scale well takes all
+AGE = 0.3  # power of a job's age: what keeps the longest from waiting for ever costs the mean next to nothing
+YOUNG_H = 0.5  # beside its age
 HORIZON_H = 0.25  # a shape is thought to last this long, or to the end of the job if that is sooner
 DUE = 1e6  # times the value of any other: who has waited too long comes first, the oldest before all
 TRIFLE_H = 1e-9  # what is all but done lasts this long
-STICKY = 1.1  # what a job has is worth this much more to it than the same elsewhere
-TOLERANCE = 0.002  # of the value of the best split over several pools
+STICKY = 1.2  # what a job has is worth this much more to it than the same elsewhere
+TOLERANCE = 0.02  # of the value of the best split over several pools: what is proven beyond it buys nothing
 PERFECT = 0.999  # of the speed of as many single GPUs
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 
@@ -41,7 +45,9 @@ class Claims:
 
     table: OptionsTable
     left_h_J: Floats
-    sure: bool  # whether these are known, or guessed
+    sized: bool  # whether these tell one job from another
+    weight_J: Floats
+    age_h_J: Floats  # since it came
     held_J: Ints  # column of a job's shape; WAIT if it has none, or one that is not on the menu
     due_s_J: Floats  # how much longer ago it came than anybody should have to wait; 0 = it did not
     pinned_J: Bools  # it has only just got its GPUs: it may be resized, not stopped
@@ -56,7 +62,7 @@ class Split:
 
 
 def split(claims: Claims, most_R: Floats) -> Split:
-    """The most valuable split, to a five-hundredth for several pools. Cost: `best_split`, or `best_moves` for those."""
+    """The most valuable split, to a fiftieth for several pools. Cost: `best_split`, or `best_moves` for those."""
     table, value_JC = claims.table, _values(claims, most_R)
     # Waiting is a column before the others; who must run loses more by it than all others could gain.
     everything = float(np.where(np.isfinite(value_JC), value_JC, 0.0).max(axis=1, initial=0.0).sum())
@@ -67,7 +73,7 @@ def split(claims: Claims, most_R: Floats) -> Split:
         whole = best_split(gain_JC, int(most_R[0]), sizes=uses_RJC[0])
         return Split(column_J=np.asarray(whole.column_J) + WAIT, price_R=np.array([whole.price]))
     asked = Coupled.from_uses(gain_JC, [int(most) for most in most_R], uses_RJC)
-    found = best_moves(asked, start=claims.held_J - WAIT, tolerance=TOLERANCE)
+    found = best_moves(asked, start=claims.held_J - WAIT, tolerance=TOLERANCE, rough=True)
     return Split(column_J=np.asarray(found.column_J) + WAIT, price_R=found.price_R[: len(most_R)])
 
 
@@ -98,10 +104,13 @@ def _values(claims: Claims, most_R: Floats) -> Floats:
     worth_JC = table.rate_JC / table.gpu_rate_J[:, None]  # in GPUs at their best
     with np.errstate(divide="ignore", invalid="ignore"):
         trains_JC = table.left_J[:, None] / table.rate_JC
-        lasts_JC = np.clip(table.hours_JC, TRIFLE_H, HORIZON_H) if claims.sure else HORIZON_H
-        useful_JC = np.clip(1.0 - (table.now_JC - trains_JC) / lasts_JC, IN_ORDER, 1.0)  # an idle GPU is worth less
-    urgent_J = (float(np.median(left_h_J)) / left_h_J) ** SHORT_FIRST
-    value_JC = worth_JC * useful_JC * urgent_J[:, None] * (1.0 - IN_ORDER * np.arange(len(table)))[:, None]
+        pause_JC = table.now_JC - trains_JC
+        hours_JC = pause_JC + (left_h_J * claims.weight_J)[:, None] / worth_JC
+        lasts_JC = np.clip(hours_JC, TRIFLE_H, HORIZON_H) if claims.sized else HORIZON_H
+        useful_JC = np.clip(1.0 - pause_JC / lasts_JC, IN_ORDER, 1.0)  # an idle GPU is worth less
+    power = SHORT_FIRST if claims.sized else SHORT_FIRST_GUESSED
+    urgent_J = (float(np.median(left_h_J)) / left_h_J) ** power * (claims.age_h_J + YOUNG_H) ** AGE
+    value_JC = (worth_JC * useful_JC) ** CONCAVE * urgent_J[:, None] * (1.0 - IN_ORDER * np.arange(len(table)))[:, None]
     due_J = claims.due_s_J > 0
     if due_J.any():
         value_JC[due_J] *= (DUE + claims.due_s_J[due_J])[:, None]

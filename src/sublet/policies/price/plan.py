@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -15,24 +14,17 @@ from sublet.planning.draft import Draft
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.planning.weighing import WeighedOptions
+from sublet.policies.price.beliefs import WorkBelief, believed_left_h
 from sublet.policies.price.choices import TRIFLE_H, Asked, Choices
 from sublet.policies.price.cluster_split import Claims, split
 from sublet.policies.price.congestion import WAIT, share_pools
 from sublet.solve.arrays import Floats
 
-__all__ = ["WorkBelief", "priced_plan"]
+__all__ = ["priced_plan"]
 
 BEYOND_USD = 10_000.0  # per hour: no budget speaks against speed, only limits do
+SIZED = frozenset({WorkBelief.DECLARED, WorkBelief.LEARNED})  # what is believed is near what is
 SELDOM = 10  # times as long until jobs without phases are asked again
-NEWCOMER_H = 0.1  # GPU-hours, beside what it has had
-
-
-class WorkBelief(StrEnum):
-    """What is believed of the work that a job has left, where GPUs of a cluster are shared out by it."""
-
-    WORK = "work"  # what it declared
-    PROGRESS = "progress"  # only what it has had so far: as much again, by a rule of thumb
-    NOTHING = "nothing"  # all jobs alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +42,14 @@ def priced_plan(
     *,
     review_s: float,
     patience_s: float = math.inf,
-    knows: WorkBelief = WorkBelief.WORK,
+    knows: WorkBelief = WorkBelief.DECLARED,
 ) -> Plan:
     """Each job on the shape that costs least at this value of time; jobs that run are asked every `review_s`.
 
     Where a pool is limited everybody is asked, for what one gives up another may use. Jobs that came more than
     `patience_s` ago come first then, in order of arrival.
     """
-    asked, warnings = Choices(terms, value).ask(patience_s)
+    asked, warnings = Choices(terms, value, sized=knows is WorkBelief.DECLARED).ask(patience_s)
     priceless = value.worth is None and value.price.priceless  # no money is to be saved by taking longer
     if not asked or not terms.limited:
         grants = _Grants([(each, each.options.best, "") for each in asked], {}, {})
@@ -156,7 +148,7 @@ def _share(asked: Sequence[Asked], terms: Terms, patience_s: float, *, by_owner:
 
 def _split_cluster(asked: Sequence[Asked], terms: Terms, patience_s: float, knows: WorkBelief) -> _Grants:
     """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
-    found = split(_claims(asked, terms.now_s, patience_s, knows), terms.alone_R)
+    found = split(_claims(asked, terms, patience_s, knows), terms.alone_R)
     waits = "others make more of the GPUs, or have less left to do"
     grants = [(each, column, waits) for each, column in zip(asked, found.column_J.tolist(), strict=True)]
     return _Grants(grants, _by_row(terms, found.price_R), {})
@@ -166,13 +158,15 @@ def _by_row(terms: Terms, usd_R: Floats) -> dict[str, float]:
     return {row.name: float(usd) for row, usd in zip(terms.rows, usd_R, strict=True) if usd > 0}
 
 
-def _claims(asked: Sequence[Asked], now_s: float, patience_s: float, knows: WorkBelief) -> Claims:
-    states, menus = [each.state for each in asked], asked[0].table.menus
+def _claims(asked: Sequence[Asked], terms: Terms, patience_s: float, knows: WorkBelief) -> Claims:
+    now_s, states, menus = terms.now_s, [each.state for each in asked], asked[0].table.menus
     age_J = now_s - np.array([state.job.submit_s for state in states])
     return Claims(
         table=asked[0].table,
-        left_h_J=np.array([max(TRIFLE_H, _believed_left_h(each, now_s, knows)) for each in asked]),
-        sure=knows is WorkBelief.WORK,
+        left_h_J=believed_left_h(asked, terms.snapshot.ended, now_s, knows),
+        sized=knows in SIZED,
+        weight_J=np.array([state.job.weight for state in states]),
+        age_h_J=age_J / SECONDS_PER_H,
         due_s_J=np.maximum(0.0, age_J - patience_s),
         held_J=np.array(
             [
@@ -185,12 +179,3 @@ def _claims(asked: Sequence[Asked], now_s: float, patience_s: float, knows: Work
             [state.shape is not None and (state.held_since_s >= now_s or state.as_of_s > now_s) for state in states]
         ),
     )
-
-
-def _believed_left_h(each: Asked, now_s: float, knows: WorkBelief) -> float:
-    """GPU-hours that a job still needs, over its weight: as declared, or else as much again as it has had."""
-    if knows is WorkBelief.WORK:
-        return each.left_h
-    if knows is WorkBelief.PROGRESS:
-        return (each.state.attained_gpu_s(now_s) / SECONDS_PER_H + NEWCOMER_H) / each.state.job.weight
-    return 1.0 / each.state.job.weight

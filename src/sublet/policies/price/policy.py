@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HURRY, TRUSTED_H, value_of_time
-from sublet.policies.price.plan import WorkBelief, priced_plan
+from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.plan import priced_plan
 
 __all__ = ["Price", "in_a_hurry"]
 
@@ -21,7 +22,7 @@ class Price:
 
     trusted_h: float = TRUSTED_H  # a forecast weighs as much as having counted for so long
     hour_usd: float | None = None  # what an hour of a job is worth where no budget says so; None = as on demand
-    knows: WorkBelief = WorkBelief.WORK  # of the work that jobs have left, on a cluster that is shared out by it
+    knows: WorkBelief = WorkBelief.DECLARED  # of the work that jobs have left, on a cluster that is shared out by it
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Learn the price of time from what arrives and what is spent; then let each job choose."""

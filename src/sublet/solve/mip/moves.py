@@ -43,8 +43,11 @@ def best_moves(
     start: npt.ArrayLike | None = None,
     tolerance: float = 0.0,
     time_limit_s: float = np.inf,
+    rough: bool = False,
 ) -> Moves:
     """The best choices, or as good as can be proven within a tolerance (relative to the bound) and a time.
+
+    With `rough` prices are no sharper than the tolerance asks for, and what they say is rounded before HiGHS is asked.
 
     Precondition: `start`, if given, is a column per job; the search begins there if these are allowed. The time is what
     HiGHS may take. `Infeasible` if nothing is allowed, or nothing is found in time. Cost: O(J C R) some tens of times,
@@ -58,7 +61,8 @@ def best_moves(
             price_R = np.zeros(len(asked.limit_R))
             price_R[0] = whole.price
             return asked.moves(whole.column_J, price_R=price_R, bound=whole.bound, method="split")
-    near_enough = tolerance > 0 and start is None and len(asked) >= MANY  # who has a start may ask for prices, too
+    many = start is None and len(asked) >= MANY  # who has a start may ask for prices, too
+    near_enough = tolerance > 0 and (rough or many)
     return _solve_coupled(
         asked, _start(asked, start), tolerance=tolerance, time_limit_s=time_limit_s, near_enough=near_enough
     )
@@ -77,7 +81,9 @@ def _solve_coupled(
     count, ran_s = FIRST_CHOICES, 0.0
     if near_enough:
         most_loss, _ = _most_loss(asked, loss_JC, proof, None, count)
-        best_J = near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
+        rounded_J = near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
+        if best_J is None or (rounded_J is not None and asked.total(rounded_J) > asked.total(best_J)):
+            best_J = rounded_J
     while best_J is None or bound - asked.total(best_J) > enough:
         most_loss, everything = _most_loss(asked, loss_JC, proof, best_J, count)
         gain_JC = np.where(loss_JC <= most_loss, asked.gain_JC, -np.inf)

@@ -1,0 +1,82 @@
+"""How much work a job is believed to have left, by what the policy may know of sizes.
+
+    declared   what its owner said
+    learned    what jobs of its group have needed that are done, and how far those are that run; else as with `past`
+    past       what all jobs have needed that are done: of those that needed more than this one has had, it is one
+    nothing    all jobs alike
+
+Only `declared` reads the size of a job that is not done yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+
+from sublet.domain.ended import Ended, group_of
+from sublet.domain.units import SECONDS_PER_H
+from sublet.policies.price.choices import TRIFLE_H, Asked
+from sublet.solve.arrays import Floats
+
+__all__ = ["WorkBelief", "believed_left_h"]
+
+NEWCOMER_H = 0.1  # GPU-hours, beside what a job has had
+AS_MUCH_AGAIN = 2.0  # jobs that are imagined beside those that are done: each needs as much again as it has had
+OUTLIVED = 0.25  # of what it has done is left of a job that has done more than any of its group
+
+
+class WorkBelief(StrEnum):
+    """What is known of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
+
+    DECLARED = "declared"
+    LEARNED = "learned"
+    PAST = "past"
+    NOTHING = "nothing"
+
+
+def believed_left_h(asked: Sequence[Asked], ended: Ended, now_s: float, knows: WorkBelief) -> Floats:
+    """GPU-hours left of each job at its most efficient, over its weight. Cost: O(J log n) for n that are done."""
+    if knows is WorkBelief.DECLARED:
+        left_h_J = np.array([each.left_h for each in asked])
+    elif knows is WorkBelief.NOTHING:
+        left_h_J = np.array([1.0 / each.state.job.weight for each in asked])
+    else:
+        had_h_J = [each.state.attained_gpu_s(now_s) / SECONDS_PER_H for each in asked]
+        left = [_of_the_past(had_h, ended) for had_h in had_h_J]
+        if knows is WorkBelief.LEARNED:
+            left = _of_the_group(asked, ended, now_s, had_h_J, left)
+        left_h_J = np.array([left_h / each.state.job.weight for left_h, each in zip(left, asked, strict=True)])
+    return np.asarray(np.maximum(TRIFLE_H, left_h_J))
+
+
+def _of_the_past(had_h: float, ended: Ended) -> float:
+    """The mean of what was left, after as much, of those that needed more."""
+    longer = len(ended.gpu_hours) - bisect_right(ended.gpu_hours, had_h)
+    rest_h = ended.gpu_hours_from(longer) - longer * had_h
+    return (AS_MUCH_AGAIN * (had_h + NEWCOMER_H) + rest_h) / (AS_MUCH_AGAIN + longer)
+
+
+def _of_the_group(
+    asked: Sequence[Asked], ended: Ended, now_s: float, had_h_J: Sequence[float], otherwise_J: Sequence[float]
+) -> list[float]:
+    """By those of the group that are done. While none is, a job that runs on tells that the others are long, too."""
+    most_had_h: dict[str, float] = {}
+    for each, had_h in zip(asked, had_h_J, strict=True):
+        group = group_of(each.state.job)
+        most_had_h[group] = max(had_h, most_had_h.get(group, 0.0))
+    left_h_J = []
+    for each, had_h, otherwise_h in zip(asked, had_h_J, otherwise_J, strict=True):
+        group, gpu_rate = group_of(each.state.job), float(each.table.gpu_rate_J[each.row])
+        if not group or not gpu_rate:
+            left_h_J.append(otherwise_h)
+        elif works := ended.work_by_group.get(group):
+            done = each.state.done_at(now_s)
+            longer = works[bisect_right(works, done * (1.0 + 1e-9)) :]
+            left = sum(longer) / len(longer) - done if longer else OUTLIVED * done
+            left_h_J.append(left / gpu_rate)
+        else:
+            left_h_J.append(max(otherwise_h, 2.0 * most_had_h[group] - had_h))
+    return left_h_J
