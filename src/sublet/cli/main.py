@@ -21,6 +21,7 @@ from sublet.cli.verbs.budget import budget_app
 from sublet.cli.verbs.cancel import cancel
 from sublet.cli.verbs.check import check
 from sublet.cli.verbs.compare import compare
+from sublet.cli.verbs.convert import convert
 from sublet.cli.verbs.cost import cost
 from sublet.cli.verbs.demo import demo
 from sublet.cli.verbs.down import down
@@ -28,6 +29,7 @@ from sublet.cli.verbs.events import events
 from sublet.cli.verbs.explain import explain
 from sublet.cli.verbs.forecast import forecast
 from sublet.cli.verbs.gc import gc
+from sublet.cli.verbs.inspect import inspect
 from sublet.cli.verbs.logs import logs
 from sublet.cli.verbs.move import move
 from sublet.cli.verbs.offers import offers
@@ -96,6 +98,7 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
         *(("demo", demo), ("up", up), ("down", down), ("move", move), ("submit", submit), ("run", run_job)),
         *(("cancel", cancel), ("pause", pause), ("resume", resume), ("scale", scale), ("schema", schema)),
     ),
+    "Make a script elastic": (("inspect", inspect), ("convert", convert)),
     SEEING: (
         *(("ps", ps), ("logs", logs), ("events", events), ("explain", explain), ("cost", cost), ("replay", replay)),
     ),

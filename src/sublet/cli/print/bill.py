@@ -10,7 +10,7 @@ from sublet.cli.print.figures import fine, labels, money
 from sublet.cli.print.tables import print_table
 from sublet.domain.units import GB
 
-__all__ = ["bill_rows", "bill_sentence", "print_bill", "tier_rows"]
+__all__ = ["bill_rows", "bill_sentence", "move_rows", "print_bill", "tier_rows"]
 
 PARTS = ("useful", "unknown", "redone", "restart", "idle", "checkpoint", "total")
 
@@ -22,6 +22,9 @@ def print_bill(found: dict[str, Any]) -> None:
     if found["tiers"]:
         typer.echo("")
         print_table(*tier_rows(found), words=(0,))
+    if found["moves"]:
+        typer.echo("")
+        print_table(*move_rows(found), words=(0,))
     typer.echo(f"\n{bill_sentence(found)}")
 
 
@@ -58,6 +61,16 @@ def tier_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             "" if not tier["newest"] else "1 job" if tier["newest"] == 1 else f"{tier['newest']} jobs",
         ]
         for tier in found["tiers"]
+    ]
+    return titles, rows
+
+
+def move_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """What changes of grids cost, by kind."""
+    titles = ["grid changed", "times", "GB", "paused, s"]
+    rows = [
+        [move["kind"], f"{move['count']}", f"{move['size_bytes'] / GB:.3g}", f"{move['seconds']:.2f}"]
+        for move in found["moves"]
     ]
     return titles, rows
 

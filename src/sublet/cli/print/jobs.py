@@ -33,6 +33,12 @@ def saved_of(job: dict[str, Any]) -> str:
     return " ".join(["" if step is None else f"{step}", job["checkpoint_tier"]]).strip() or "-"
 
 
+def grid_of(job: dict[str, Any]) -> str:
+    """Copies x parts of a model that is cut, and who waits beside them."""
+    spares = f" + {job['spares']} spare" if job["spares"] else ""
+    return f"{job['grid']}{spares}" if job["grid"] else "-"
+
+
 def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: int = 0) -> None:
     """A table; of those that have ended, the last so many. `shelved` ended before all of them, and are not listed."""
     from sublet.runtime.controller_api.views import ENDED
@@ -44,13 +50,27 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: i
         typer.echo("no jobs\nnext: sublet submit FILE")
         return
     saves = any(saved_of(job) != "-" for job in shown)  # else the column is room for nothing
-    titles = ["job", "name", "phase", "workers", "progress", "loss", *["saved"] * saves, "USD", "USD/h", "left"]
+    cut = any(job["grid"] for job in shown)
+    titles = [
+        "job",
+        "name",
+        "phase",
+        "workers",
+        *["grid"] * cut,
+        "progress",
+        "loss",
+        *["saved"] * saves,
+        "USD",
+        "USD/h",
+        "left",
+    ]
     rows = [
         [
             job["id"],
             job["name"],
             phase_of(job),
             f"{job['workers']} of {job['min_workers']}..{job['max_workers']}",
+            *[grid_of(job)] * cut,
             progress_of(job),
             loss(job["loss"]),
             *[saved_of(job)] * saves,

@@ -226,7 +226,7 @@ def _print_iam() -> None:
         finally:
             store.close()
     policy = narrow_policy(config, server)
-    if config.anchor_profile:
+    if config.anchor_profile or not config.controller:
         policy["Statement"] += anchor_statements(config, server)
     typer.echo(json.dumps(policy, indent=2))
 

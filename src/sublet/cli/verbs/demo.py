@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.print.tables import command_line, print_document, print_table
+from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
 from sublet.domain.units import SECONDS_PER_H
+from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from sublet.api.state import StateDir
@@ -32,6 +33,9 @@ def demo(
     hosts: Annotated[
         bool, typer.Option("--hosts", help="Instead: hosts that share nothing are taken, lost and cut off. Needs root.")
     ] = False,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Instead: a model in 3 parts and 2 copies on nodes that are taken away.")
+    ] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
@@ -39,8 +43,11 @@ def demo(
 
     Everything is real but the cloud: its nodes are processes on this machine, and an hour of it takes a minute.
     """
-    if hosts:
-        _on_hosts(context, document=opt.wants_document(output, json))
+    if hosts or grid:
+        name = "hosts" if hosts else "grid"
+        if hosts and (grid or report is not None):
+            raise InvalidValue("--hosts", "with --grid or --report", "given alone: it is a demonstration of its own")
+        _by_name(context, name, report=report, document=opt.wants_document(output, json))
         return
     from sublet.api.client import connect
     from sublet.api.state import StateDir
@@ -84,21 +91,30 @@ def demo(
         raise typer.Exit(1)
 
 
-def _on_hosts(context: typer.Context, *, document: bool) -> None:
+def _by_name(context: typer.Context, name: str, *, report: Path | None, document: bool) -> None:
     """About two minutes; by name alone, because nothing here imports what tests are made of."""
     from sublet import plugins
+    from sublet.sim.report.folder import prepare_folder, write_all
 
+    if report is not None:
+        prepare_folder(report)
     began_s = time.monotonic()
 
     def tell(what: str) -> None:
         typer.echo(f"{time.monotonic() - began_s:6.1f} s  {what}", err=True)
 
-    run = cast(Callable[[Callable[[str], None]], Any], plugins.load("sublet.demos", "hosts"))
+    run = cast(Callable[[Callable[[str], None]], Any], plugins.load("sublet.demos", name))
     done = run(tell)
     if document:
         print_document({"schema_version": 1, "command": command_line(context), **done.facts})
     else:
+        for line in done.lines:
+            typer.echo(line)
         print_table(["what", "figure"], done.rows, words=(0, 1))
+        print_notes(done.notes)
+    if report is not None:
+        write_all(report, done.files)
+        typer.echo(f"report: {report / 'report.html'}", err=document)
     if not done.ok:
         raise typer.Exit(1)
 

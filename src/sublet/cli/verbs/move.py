@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -25,32 +26,34 @@ def move(
     Two controllers never have one state: after a crash at any moment one of them may run, and the same command goes on.
     """
     from sublet.api.state import StateDir
+    from sublet.cli.work.taking_along import refuse_to_strand, take_along
     from sublet.errors import BadInput, InvalidValue, NoController
     from sublet.runtime import last_run
+    from sublet.runtime.anchor.record import anchored as is_anchored
     from sublet.runtime.anchor.record import read_record
     from sublet.runtime.settings import default_state_dir
-    from sublet.runtime.stranded import refuse_to_strand
 
     if to not in ("aws", "local"):
         raise InvalidValue("--to", to, "aws or local")
     state, document = StateDir(default_state_dir()), opt.wants_document(output, json)
-    before = last_run.last_settings(state.path)
-    if before is None:
-        raise BadInput(state.path, "no controller ever ran here", hint="sublet up, or sublet up --on aws")
     if to == "local":
         if read_record(state.path) is None:
             raise BadInput(state.path, "it is here already: there is no anchor", hint="sublet up")
         anchored.bring_back(state, quiet=document)
         text = "the controller's state is here, and the anchor has ended; 'sublet up --provider NAME' goes on"
     else:
+        before = anchored.started_with(state) if is_anchored(state.path) else last_run.last_settings(state.path)
+        if before is None:
+            raise BadInput(state.path, "no controller ever ran here", hint="sublet up, or sublet up --on aws")
         if read_record(state.path) is None:
-            refuse_to_strand(state.path, before.provider, "aws")  # before anything is stopped, or paid
+            refuse_to_strand(state.path, before, "aws")  # before anything is stopped, or paid
             try:
                 state.address()
                 controller_process.stop(state)
             except NoController:
                 pass
             before = last_run.last_settings(state.path) or before
+            take_along(state.path, before, "aws", partial(typer.echo, err=document))
         record = anchored.raise_anchor(
             state, before, kind=anchor_type or "", send_credentials=send_credentials, quiet=document
         )

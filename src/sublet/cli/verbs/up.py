@@ -15,13 +15,14 @@ from sublet.cli.print.tables import print_document
 from sublet.cli.work import controller_process
 
 if TYPE_CHECKING:
+    from sublet.api.state import StateDir
+    from sublet.runtime.anchor.record import AnchorRecord
     from sublet.runtime.settings import Settings
 
 __all__ = ["up"]
 
 Made = TypeVar("Made")
 BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
-LIMITS = {**dict(zip(BUDGET, BUDGET, strict=True)), "burn_usd_per_h": "burn_limit_usd_per_h"}  # as the API calls them
 DEFAULT_BURN = "2/h"  # nobody should learn of an unlimited budget from the bill
 FLAGS = {  # what a setting is called on the command line
     "burn_usd_per_h": "--budget",
@@ -40,6 +41,10 @@ FLAGS = {  # what a setting is called on the command line
     "provider": "--provider",
     "hosts": "--hosts",
     "engine": "--engine",
+    "policy": "--policy",
+    "hurry": "--hurry",
+    "market": "--market",
+    "polarity": "--polarity",
 }
 
 
@@ -173,6 +178,9 @@ def up(  # noqa: PLR0913 - one argument per option
     if on is not None:
         if on != "aws" or provider not in (None, "aws"):
             raise InvalidValue("--on", on, "aws, and then --provider is aws, too")
+        for flag, is_given in (("--fresh", fresh), ("--moved", moved), ("--foreground", foreground)):
+            if is_given:
+                raise InvalidValue(flag, True, "left out beside --on: it is about a controller here")
         document = opt.wants_document(output, json)
         _start_on(chosen, kind=anchor_type or "", send_credentials=send_credentials, document=document)
         return
@@ -183,10 +191,10 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
     """From what the options say, and what there was, to a controller."""
     from sublet.api.state import StateDir
     from sublet.cli.parse.values import parse_price
+    from sublet.cli.work.taking_along import refuse_to_strand, take_along
     from sublet.market.traces import load_trace
     from sublet.runtime import last_run
     from sublet.runtime.settings import PRICED_GPU, PRICED_LIKE, Settings, default_state_dir
-    from sublet.runtime.stranded import refuse_to_strand
 
     state = StateDir(default_state_dir())
     if state.path.is_dir():
@@ -206,8 +214,7 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
         _check_policy(settings.policy, hint=kept)  # nobody has typed this name
     changed = [] if before is None else last_run.list_changes(before, settings)
     last_run.refuse_while_rented(state.path, changed)
-    if before is not None:
-        refuse_to_strand(state.path, before.provider, settings.provider)
+    refuse_to_strand(state.path, before, settings.provider)
     # A file that is refused is refused here; the controller could only write it to its log.
     traces = [load_trace(name, polarity=settings.polarity) for name in settings.market]
     if before is not None and chosen.keys() & set(BUDGET):
@@ -224,6 +231,7 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
             typer.echo(f"budget as in the log: {last_run.show_budget(of_log)}")
         for change in changed:
             typer.echo(str(change))
+    take_along(state.path, before, settings.provider, partial(typer.echo, err=document))
     address = controller_process.start(settings, foreground=foreground)
     if document:
         facts = {"address": str(address), "state_dir": str(state.path), "kept": before is not None}
@@ -242,17 +250,22 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
 
 def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, document: bool) -> None:
     """The same on an anchor; one that is there, or was stopped, goes on as it was."""
-    from sublet.api.client import connect
     from sublet.api.state import StateDir
     from sublet.cli.parse.values import parse_price
-    from sublet.cli.work import anchored
+    from sublet.cli.work import anchored, going_on
+    from sublet.cli.work.taking_along import refuse_to_strand, take_along
     from sublet.runtime import last_run
     from sublet.runtime.anchor.record import anchored as is_anchored
     from sublet.runtime.settings import Settings, default_state_dir
-    from sublet.runtime.stranded import refuse_to_strand
 
     state = StateDir(default_state_dir())
     state.prepare()
+    if (there := is_anchored(state.path)) is not None:
+        record, settings = going_on.go_on_there(
+            state, there, chosen, flags=FLAGS, kind=kind, send_credentials=send_credentials, quiet=document
+        )
+        _tell_of_anchor(state, record, settings, document=document)
+        return
     chosen = {**chosen, "provider": "aws", "engine": "local"}
     before = last_run.last_settings(state.path)
     if before is None:
@@ -262,13 +275,15 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     else:
         settings = _named_by_option(partial(replace, before, **chosen))
         last_run.refuse_while_rented(state.path, last_run.list_changes(before, settings))
-        refuse_to_strand(state.path, before.provider, settings.provider)
+        refuse_to_strand(state.path, before, settings.provider)
         if chosen.keys() & set(BUDGET):
             last_run.reset_budget(state.path)
-    there = is_anchored(state.path) is not None
+        take_along(state.path, before, settings.provider, partial(typer.echo, err=document))
     record = anchored.raise_anchor(state, settings, kind=kind, send_credentials=send_credentials, quiet=document)
-    if there and (limits := {LIMITS[name]: chosen[name] for name in BUDGET if chosen.get(name) is not None}):
-        connect(state.path).post("/v1/budget", limits)
+    _tell_of_anchor(state, record, settings, document=document)
+
+
+def _tell_of_anchor(state: StateDir, record: AnchorRecord, settings: Settings, *, document: bool) -> None:
     if document:
         facts = {"state_dir": str(state.path), "anchor": record.instance, "address": record.address}
         print_document({"schema_version": 1, **facts, "settings": asdict(settings)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,13 +18,26 @@ if TYPE_CHECKING:
     from sublet.runtime.anchor.record import AnchorRecord
     from sublet.runtime.settings import Settings
 
-__all__ = ["bring_back", "raise_anchor"]
+__all__ = ["bring_back", "raise_anchor", "started_with"]
+
+
+def started_with(state: StateDir) -> Settings:
+    """What the controller on the anchor was started with: the laptop's own file stays as it was then."""
+    from sublet.errors import MissingData
+    from sublet.runtime.settings import settings_from_json
+
+    if not state.settings.is_file():
+        hint = "'sublet down' brings what the anchor knows here; then 'sublet up --on aws'"
+        raise MissingData(state.settings, hint=hint)
+    return settings_from_json(state.settings.read_text(encoding="utf-8"), source=state.settings)
 
 
 def raise_anchor(
     state: StateDir, settings: Settings, *, kind: str = "", send_credentials: bool = False, quiet: bool = False
 ) -> AnchorRecord:
     """The controller of this state runs on an anchor when it returns."""
+    import asyncio
+
     from sublet.api.client import connect
     from sublet.runtime.anchor.record import anchored
 
@@ -33,6 +45,7 @@ def raise_anchor(
         controller_process.refuse_second(state)
         state.write(state.settings, _as_text(settings))
     _choose_where_nothing_is_said(state.path, send_credentials=send_credentials, quiet=quiet)
+    _renew_own_role(state.path, quiet=quiet)
     anchor = _anchor(state.path, quiet=quiet, credentials=_own_credentials() if send_credentials else {})
     record = asyncio.run(anchor.up(settings, kind))
     connect(state.path).get("/v1/health")  # by the way that all other commands will take
@@ -41,6 +54,8 @@ def raise_anchor(
 
 def bring_back(state: StateDir, *, end_jobs: bool = False, quiet: bool = False) -> None:
     """Its jobs are saved, its nodes given back, its state is here again, and the anchor has ended."""
+    import asyncio
+
     anchor = _anchor(state.path, quiet=quiet)
     anchor.stop_there = partial(_ask_to_stop, state.path, end_jobs=end_jobs)
     asyncio.run(anchor.back())
@@ -75,6 +90,22 @@ def _choose_where_nothing_is_said(state_dir: Path, *, send_credentials: bool, qu
     for each in chosen:
         typer.echo(f"  {each}", err=quiet)
     typer.echo(f"written to {path}; what you change there counts from the next start on", err=quiet)
+
+
+def _renew_own_role(state_dir: Path, *, quiet: bool) -> None:
+    """The one that Sublet made: the file may name a bucket for backups by now, or other types."""
+    from sublet.errors import SubletError
+    from sublet.runtime.anchor.ground import renew_role, role_name
+    from sublet.runtime.providers.aws.build import server_of
+    from sublet.runtime.providers.aws.calls import client_maker
+    from sublet.runtime.providers.aws.config import config_path, read_config
+
+    config, server = read_config(config_path(state_dir)), server_of(state_dir)
+    if config.anchor_profile == role_name(server):
+        try:
+            renew_role(client_maker(config.endpoint_url), config, server)
+        except SubletError as error:  # it may have all that it needs
+            typer.echo(f"the role {config.anchor_profile} stays as it is: {error}", err=quiet)
 
 
 def _ask_to_stop(state_dir: Path, *, end_jobs: bool) -> None:

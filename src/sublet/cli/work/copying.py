@@ -9,10 +9,13 @@ nothing to copy. What went wrong is on its standard error, and it ends with 1.
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
+import mmap
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +33,7 @@ from sublet.train.checkpoint.copying import Copied, copy_newest
 from sublet.train.checkpoint.manifest import read_manifest
 from sublet.train.checkpoint.store import open_store
 
-__all__ = ["bring", "main", "send"]
+__all__ = ["bring", "commit_files", "commit_step", "main", "send"]
 
 
 def main(source: str, target: str, keep: str) -> int:
@@ -50,35 +53,51 @@ def main(source: str, target: str, keep: str) -> int:
 def send(place: str, uri: str, keep: int) -> Copied | None:
     """To a bucket."""
     if not place.startswith(CARRIED):
-        return copy_newest(open_store(place), open_store(uri), keep=keep)
-    return copy_newest(_Carried(Anchor(Path(place.removeprefix(CARRIED)), FILES)), open_store(uri), keep=keep)
+        return copy_newest(open_store(place), open_store(uri), keep=keep, room=on_disk)
+    carried = _Carried(Anchor(Path(place.removeprefix(CARRIED)), FILES))
+    return copy_newest(carried, open_store(uri), keep=keep, room=on_disk)
 
 
 def bring(uri: str, place: str, keep: int) -> Copied | None:
     """From a bucket, to where there is none. Nobody else looks there meanwhile: the job is held."""
     if not place.startswith(CARRIED):
-        return copy_newest(open_store(uri), open_store(place), keep=keep)
+        return copy_newest(open_store(uri), open_store(place), keep=keep, room=on_disk)
     folder = Path(place.removeprefix(CARRIED))
     beside = folder / "brought"
     store = open_store(beside)
     try:
-        if (done := copy_newest(open_store(uri), store, keep=keep)) is not None:
-            anchor, manifest = Anchor(folder, FILES), read_manifest(store.folder(done.step), done.step)
-            root = write_manifest(
-                anchor.content,
-                [_entry(anchor, beside, path) for path in sorted((beside / f"step-{done.step}").iterdir())],
-            )
-            commit = Commit(
-                step=done.step,
-                generation=manifest.generation,
-                root=root,
-                size_bytes=manifest.size_bytes,
-                done=float(manifest.meta.get("samples_done", done.step)),
-            )
-            anchor.commit(commit, keep=keep)
+        if (done := copy_newest(open_store(uri), store, keep=keep, room=on_disk)) is not None:
+            commit_step(Anchor(folder, FILES), beside, done.step, keep=keep)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return done
+
+
+def commit_step(anchor: Anchor, folder: Path, step: int, *, keep: int) -> None:
+    """The checkpoint of a step in a directory that workers wrote to, as if agents had carried it."""
+    manifest = read_manifest(open_store(folder).folder(step), step)
+    commit = Commit(
+        step=step,
+        generation=manifest.generation,
+        root=_named(anchor, folder, sorted((folder / f"step-{step}").iterdir())),
+        size_bytes=manifest.size_bytes,
+        done=float(manifest.meta.get("samples_done", step)),
+    )
+    anchor.commit(commit, keep=keep)
+
+
+def commit_files(anchor: Anchor, folder: Path, paths: Sequence[Path]) -> int:
+    """The same of what a script without the SDK has saved, which has no step of its own: they are counted."""
+    newest = anchor.head.newest
+    step = 1 if newest is None else newest.step + 1
+    size_bytes = sum(path.stat().st_size for path in paths)
+    commit = Commit(step=step, generation=0, root=_named(anchor, folder, paths), size_bytes=size_bytes)
+    anchor.commit(commit, keep=1)
+    return step
+
+
+def _named(anchor: Anchor, folder: Path, paths: Sequence[Path]) -> str:
+    return write_manifest(anchor.content, [_entry(anchor, folder, path) for path in paths])
 
 
 def _entry(anchor: Anchor, folder: Path, path: Path) -> Entry:
@@ -124,27 +143,38 @@ class _CarriedFolder:
         """Put together from its parts."""
         if (entry := self.files.get(f"step-{self.step}/{name}")) is None:
             raise FileNotFoundError(name)
-        try:
-            return _Reading(b"".join(self.anchor.read(entry)))
-        except BadInput as error:
-            raise OSError(str(error)) from error
+        return _Reading(entry.size_bytes, self.anchor.read(entry))
 
     def write(self, name: str, content: memoryview) -> str:
         """Nobody does."""
         raise NotImplementedError(name)
+
+    def expect(self, name: str, size: int) -> None:
+        """As above."""
+        raise NotImplementedError(name, size)
 
     def seal(self) -> None:
         """As above."""
         raise NotImplementedError
 
 
-class _Reading(io.BytesIO):
-    """A file in memory."""
+class _Reading:
+    """A file of which one part at a time is in memory."""
 
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return self.getbuffer().nbytes
+    def __init__(self, size: int, parts: Iterator[bytes]) -> None:
+        self.size, self._parts = size, parts
+        self._rest = memoryview(b"")
+
+    def readinto(self, memory: memoryview, /) -> int:
+        """Some of what comes next; how many bytes, 0 at its end."""
+        try:
+            while not self._rest and (part := next(self._parts, None)) is not None:
+                self._rest = memoryview(part)
+        except BadInput as error:
+            raise OSError(str(error)) from error
+        count = min(len(memory), len(self._rest))
+        memory[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +182,18 @@ class _Reading(io.BytesIO):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Nothing is open between two parts."""
+
+
+@contextlib.contextmanager
+def on_disk(size: int) -> Iterator[memoryview]:
+    """Room that the machine may write out: a file may be larger than the memory of a small anchor."""
+    if not size:
+        yield memoryview(b"")
+        return
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        yield memoryview(mmap.mmap(file.fileno(), size))  # goes when the last who looks at it has: a store may go on
 
 
 if __name__ == "__main__":

@@ -24,13 +24,15 @@ PACK_S = 60.0  # for an answer: the controller may have to pack a large director
 def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> None:
     """Hand it in, or ask what would happen; with `follow`, end with the exit code of the job."""
     from sublet.api.client import connect
-    from sublet.api.sending import send_files
+    from sublet.api.sending import check_files, send_files
     from sublet.runtime.jobs.serialize import spec_to_json
     from sublet.runtime.settings import default_state_dir
 
     client = connect()
     body = {"job": spec_to_json(spec, secrets=True)}
     if dry_run:
+        if client.remote:
+            check_files(spec, default_state_dir())
         found = client.post("/v1/dry-run", body)
         if as_json:
             print_document(found)

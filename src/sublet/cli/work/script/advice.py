@@ -1,0 +1,144 @@
+"""What will go wrong with a script when its nodes come and go, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sublet.cli.work.script.convert import Converted, convert
+from sublet.cli.work.script.facts import Facts, Made
+from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.splice import CannotConvert
+
+__all__ = ["Finding", "Inspected", "inspect"]
+
+REFUSED = ("LBFGS", "SparseAdam")  # as sublet.train.fitness has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that will go wrong, or differently than it looks; line 0 = the script as a whole."""
+
+    line: int
+    what: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """All that can be told of a script from its text."""
+
+    facts: Facts
+    findings: tuple[Finding, ...]
+    converted: Converted | None
+    by_hand: Finding | None  # why it is not converted
+
+    def document(self, path: str) -> dict[str, Any]:
+        """For `--json`."""
+        facts = self.facts
+        return {
+            "schema_version": 1,
+            "script": path,
+            "frameworks": facts.frameworks,
+            "distributed": [{"what": what, "line": line} for what, line in facts.distributed],
+            "optimizers": _listed(facts.optimizers),
+            "schedulers": _listed(facts.schedulers),
+            "scalers": _listed(facts.scalers),
+            "averages": _listed(facts.averages),
+            "loaders": _listed(facts.loaders),
+            "streams": facts.streams,
+            "trackers": facts.trackers,
+            "loss": loss_of(facts),
+            "saves": facts.saves,
+            "saves_in_loop": facts.saves_in_loop,
+            "loads": facts.loads,
+            "loops": [loop.inner.lineno for loop in facts.loops],
+            "findings": [{"line": each.line, "what": each.what, "do": each.do} for each in self.findings],
+            "converts_to": None if self.converted is None else self.converted.how,
+            "by_hand": None
+            if self.by_hand is None
+            else {"line": self.by_hand.line, "what": self.by_hand.what, "do": self.by_hand.do},
+        }
+
+
+def inspect(script: Script, facts: Facts) -> Inspected:
+    """Nothing of it is run."""
+    converted, by_hand = None, None
+    try:
+        converted = convert(script, facts)
+    except CannotConvert as error:
+        by_hand = Finding(line=error.line, what=error.why, do=error.do)
+    return Inspected(facts=facts, findings=tuple(_findings(facts)), converted=converted, by_hand=by_hand)
+
+
+def loss_of(facts: Facts) -> str:
+    """In a word."""
+    if not facts.loops:
+        return "unknown"
+    if not facts.sums:
+        return "mean, as far as the text says"
+    return "a sum, divided somewhere" if facts.divides else "sum"
+
+
+def _findings(facts: Facts) -> Iterator[Finding]:
+    if facts.has_session:
+        return
+    if not facts.loads:
+        saved = f"it saves in line {facts.saves[0]}, and" if facts.saves_in_loop else "it saves nothing on its way, and"
+        yield Finding(line=0, what=f"{saved} loads nothing: every start begins at the beginning", do="use sublet.train")
+    elif not facts.saves_in_loop:
+        yield Finding(
+            line=facts.loads[0],
+            what="it loads, and saves nothing on its way: what a loss takes is all since its start",
+            do="save below $SUBLET_CHECKPOINT_DIR, or use sublet.train",
+        )
+    if not facts.distributed and not facts.frameworks:
+        yield Finding(
+            line=0,
+            what="it is one process: with --workers 2 two of it train two models",
+            do="--workers 1, or a session, which is data parallel at any width",
+        )
+    for made in facts.loaders:
+        if facts.distributed and not any(word.arg == "sampler" for word in made.call.keywords):
+            yield Finding(
+                line=made.line,
+                what=f"{made.name} deals all samples to every rank",
+                do="a DistributedSampler, or a session, which deals each sample once",
+            )
+    if facts.distributed:
+        yield Finding(
+            line=facts.distributed[0][1],
+            what="its batch is as many times as large as there are workers: the result depends on the width",
+            do="a session keeps the global batch; or let the batch follow from WORLD_SIZE",
+        )
+    if facts.sums:
+        yield Finding(
+            line=facts.sums[0],
+            what="the loss is a sum: its gradient grows with the samples of a worker",
+            do='train.session(..., reduction="sum")',
+        )
+    for made in facts.optimizers:
+        if made.kind in REFUSED:
+            yield Finding(line=made.line, what=f"{made.kind} cannot be elastic", do="keep the loop: train.checkpointed")
+    for made in facts.schedulers:
+        if made.kind == "ReduceLROnPlateau":
+            yield Finding(
+                line=made.line,
+                what="ReduceLROnPlateau follows a number that differs from rank to rank",
+                do="step it with s.evaluate(), which is the same in all",
+            )
+    for line in facts.streams:
+        yield Finding(
+            line=line, what="a stream has no length and no place to go on from", do="see the guide on streams"
+        )
+    for name in facts.trackers:
+        yield Finding(
+            line=0,
+            what=f"{name}: a start over logs steps again, and every rank logs",
+            do="tracker= of the session, and s.log()",
+        )
+
+
+def _listed(made: list[Made]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "kind": each.kind, "line": each.line} for each in made]

@@ -1,0 +1,161 @@
+"""The diff that makes a script elastic, or why there is none."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from dataclasses import dataclass
+
+from sublet.cli.work.script.facts import Facts, Loop, look_at
+from sublet.cli.work.script.own_loop import to_own_loop
+from sublet.cli.work.script.reading import Script, root_of
+from sublet.cli.work.script.session import Names, to_session
+from sublet.cli.work.script.splice import CannotConvert, Splice
+
+__all__ = ["Converted", "convert"]
+
+WRAPS = (
+    "DataParallel",
+    "DistributedDataParallel",
+    "init_process_group",
+    "DistributedSampler",
+    "FullyShardedDataParallel",
+)
+
+PARTS = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh", "pipelining", "rpc", "_tensor"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """The new text, and in which way: "session" or "checkpointed"."""
+
+    how: str
+    text: str
+
+    def diff(self, script: Script) -> str:
+        """As `diff -u` has it."""
+        name = script.path.name
+        lines = difflib.unified_diff(script.lines, self.text.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def convert(script: Script, facts: Facts | None = None) -> Converted:
+    """CannotConvert with what to do by hand."""
+    facts = look_at(script) if facts is None else facts
+    loop = _the_loop(facts)
+    names = _free_names(script)
+    _refuse_many_calls(script, loop)
+    over_loader = isinstance(loop.inner, ast.For) and _goes_over_loader(script, facts, loop.inner)
+    if over_loader:
+        for what, line in facts.distributed:
+            if what in WRAPS:
+                raise CannotConvert(
+                    f"{what}: the script is distributed already",
+                    line,
+                    "take it out: a session is data parallel by itself; or keep the loop and use train.checkpointed",
+                )
+        if facts.streams:
+            raise CannotConvert("the dataset is a stream", facts.streams[0], "see the guide on streams")
+        splice, how = to_session(script, facts, loop, names), "session"
+    else:
+        if parts := sorted(name for name in script.modules if name.startswith(PARTS)):
+            raise CannotConvert(
+                f"{parts[0]}: every rank has a part of the state, and train.checkpointed keeps that of rank 0",
+                loop.inner.lineno,
+                "save with torch.distributed.checkpoint below $SUBLET_CHECKPOINT_DIR; or a session with parts=",
+            )
+        splice, how = to_own_loop(script, facts, loop, names), "checkpointed"
+    _import_ours(script, splice, names)
+    return Converted(how=how, text=splice.result())
+
+
+def _the_loop(facts: Facts) -> Loop:
+    if facts.has_session:
+        raise CannotConvert("it imports sublet already", 1, "nothing, or see docs/guides/make-a-script-elastic.md")
+    if facts.frameworks:
+        name = facts.frameworks[0]
+        raise CannotConvert(
+            f"the loop is that of {name}",
+            1,
+            "sublet.integrations has sessions behind frameworks: see docs/README.md for the guides",
+        )
+    if not facts.optimizers:
+        raise CannotConvert("no optimizer of torch.optim is made here", 1, "name the script that makes it")
+    for made in facts.optimizers:
+        if not made.name:
+            raise CannotConvert("an optimizer has no name of its own", made.line, "give it a name")
+    if len(facts.loops) != 1:
+        count = len(facts.loops)
+        line = facts.loops[1].inner.lineno if count else facts.optimizers[0].line
+        raise CannotConvert(
+            f"{count or 'no'} loop{'s' * (count != 1)} in which an optimizer makes steps",
+            line,
+            "one session for the whole training, and its loop where the optimizer is made",
+        )
+    return facts.loops[0]
+
+
+def _refuse_many_calls(script: Script, loop: Loop) -> None:
+    """There is one training for each job: its loop is not in a function that is called for each epoch, or trial."""
+    around = script.scope_of(loop.inner)
+    if isinstance(around, ast.Module):
+        return
+    called = [
+        node for node in ast.walk(script.tree) if isinstance(node, ast.Call) and root_of(node.func) == around.name
+    ]
+    looped = any(isinstance(each, ast.For | ast.While) for node in called for each in script.above(node))
+    one_epoch = loop.outer is None and not _is_range(script, loop.inner)
+    if looped or one_epoch:
+        raise CannotConvert(
+            f"the loop is in {around.name}(), which is one epoch, or is called again and again",
+            loop.inner.lineno,
+            "make the session around all epochs: `for epoch in s.epochs()`, and in it `for batch in s`",
+        )
+
+
+def _is_range(script: Script, loop: ast.For | ast.While) -> bool:
+    over = loop.iter if isinstance(loop, ast.For) else None
+    return isinstance(over, ast.Call) and script.full_name(over.func) == "range"
+
+
+def _goes_over_loader(script: Script, facts: Facts, loop: ast.For) -> bool:
+    """`for ... in loader`, or `in enumerate(loader)`."""
+    over = loop.iter
+    if isinstance(over, ast.Call) and script.full_name(over.func) == "enumerate" and len(over.args) == 1:
+        over = over.args[0]
+    known = {made.name for made in facts.loaders}
+    if isinstance(over, ast.Name) and over.id in known:
+        return True
+    wrapped = isinstance(over, ast.Call) and any(root_of(each) in known for each in over.args)
+    if wrapped or isinstance(over, ast.Name):
+        raise CannotConvert(
+            f"`{script.text(loop.iter)}` is not a DataLoader that is made in this script",
+            loop.lineno,
+            "hand the DataLoader itself to train.session(), and go over the session",
+        )
+    return False
+
+
+def _free_names(script: Script) -> Names:
+    taken = script.names
+
+    def free(*wanted: str) -> str:
+        return next((name for name in wanted if name not in taken), f"sublet_{wanted[0]}")
+
+    return Names(train=free("train", "elastic"), session=free("s", "session"), keeper=free("ck", "keeper"))
+
+
+def _import_ours(script: Script, splice: Splice, names: Names) -> None:
+    """After the imports that it begins with."""
+    line = "from sublet import train" + ("" if names.train == "train" else f" as {names.train}")
+    last = None
+    for node in script.tree.body:
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            last = node
+        elif not is_text:
+            break
+    if last is None:
+        raise CannotConvert("it does not begin with imports", 1, f"`{line}` at its top")
+    splice.put_after(last.end_lineno or last.lineno, "")
+    splice.put_after(last.end_lineno or last.lineno, line)

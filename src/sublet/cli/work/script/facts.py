@@ -1,0 +1,181 @@
+"""What is in a script: frameworks, optimizers, loaders, loops, what it saves and what its loss is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sublet.cli.work.script.reading import Script, is_method, root_of
+
+__all__ = ["Facts", "Loop", "Made", "look_at"]
+
+FRAMEWORKS = ("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "jax", "tensorflow", "keras")
+TRACKERS = {"tensorboard", "tensorboardX", "wandb", "mlflow"}
+DISTRIBUTED = (
+    "torch.distributed.init_process_group",
+    "torch.nn.DataParallel",
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.utils.data.distributed.DistributedSampler",
+    "torch.utils.data.DistributedSampler",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+)
+SAVES = {"save_pretrained", "save_checkpoint", "save_model"}
+LOADS = {"load_state_dict", "load_checkpoint", "from_checkpoint", "load_from_checkpoint"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """Something that the script makes and keeps under a name."""
+
+    name: str
+    kind: str  # its class, without where it is from
+    line: int
+    call: ast.Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """One in which an optimizer makes steps: the innermost that does."""
+
+    inner: ast.For | ast.While
+    outer: ast.For | None  # directly around it
+    steps: tuple[ast.Call, ...]  # of optimizers
+    backwards: tuple[ast.Call, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """Of one script; lines are counted from 1."""
+
+    frameworks: list[str] = field(default_factory=list)
+    distributed: list[tuple[str, int]] = field(default_factory=list)
+    optimizers: list[Made] = field(default_factory=list)
+    schedulers: list[Made] = field(default_factory=list)
+    scalers: list[Made] = field(default_factory=list)
+    averages: list[Made] = field(default_factory=list)
+    loaders: list[Made] = field(default_factory=list)
+    trackers: list[str] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
+    saves: list[int] = field(default_factory=list)
+    saves_in_loop: list[int] = field(default_factory=list)
+    loads: list[int] = field(default_factory=list)
+    sums: list[int] = field(default_factory=list)  # where a loss is summed over samples
+    divides: bool = False  # where it is summed, something is divided too
+    loops: list[Loop] = field(default_factory=list)
+    has_session: bool = False
+    compiles: bool = False
+
+    def named(self, name: str) -> Made | None:
+        """The optimizer, scheduler, ... of this name, if there is one."""
+        every = (*self.optimizers, *self.schedulers, *self.scalers, *self.averages, *self.loaders)
+        return next((made for made in every if made.name == name), None)
+
+
+def look_at(script: Script) -> Facts:
+    """All of it."""
+    found = Facts()
+    imported = {name.split(".")[0] for name in script.modules}
+    found.frameworks = [name for name in FRAMEWORKS if name in imported]
+    found.trackers = sorted(name for name in TRACKERS if any(name in module.split(".") for module in script.modules))
+    found.has_session = any(name == "sublet" or name.startswith("sublet.") for name in script.modules)
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Call):
+            _see_call(script, node, found)
+        elif isinstance(node, ast.ClassDef) and any("IterableDataset" in script.full_name(b) for b in node.bases):
+            found.streams.append(node.lineno)
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            _see_made(script, node, node.value, found)
+    found.loops = list(_loops(script, found))
+    found.sums += [line for loop in found.loops for line in _summed(script, loop)]
+    found.divides = any(_divides(script, line) for line in found.sums)
+    return found
+
+
+def _see_made(script: Script, node: ast.Assign, call: ast.Call, found: Facts) -> None:
+    name, full = script.text(node.targets[0]), script.full_name(call.func)
+    if not isinstance(node.targets[0], ast.Name):
+        name = ""  # nobody can speak of it
+    made = Made(name=name, kind=full.rpartition(".")[2], line=node.lineno, call=call)
+    if full.startswith("torch.optim.lr_scheduler."):
+        found.schedulers.append(made)
+    elif full.startswith("torch.optim.swa_utils."):
+        if made.kind in ("AveragedModel", "SWALR"):
+            (found.averages if made.kind == "AveragedModel" else found.schedulers).append(made)
+    elif full.startswith("torch.optim."):
+        found.optimizers.append(made)
+    elif made.kind == "GradScaler":
+        found.scalers.append(made)
+    elif made.kind in ("DataLoader", "StatefulDataLoader"):
+        found.loaders.append(made)
+
+
+def _see_call(script: Script, call: ast.Call, found: Facts) -> None:
+    full, line = script.full_name(call.func), call.lineno
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else full.rpartition(".")[2]
+    if full in DISTRIBUTED or full.startswith("torch.distributed."):
+        found.distributed.append((full.rpartition(".")[2], line))
+    if full == "torch.save" or method in SAVES:
+        found.saves.append(line)
+        if any(isinstance(each, ast.For | ast.While) for each in script.above(call)):
+            found.saves_in_loop.append(line)
+    if full == "torch.load" or method in LOADS:
+        found.loads.append(line)
+    if full == "torch.compile":
+        found.compiles = True
+    words = {word.arg: word.value for word in call.keywords}
+    told = words.get("reduction"), words.get("size_average"), words.get("streaming")
+    if isinstance(told[0], ast.Constant) and told[0].value == "sum":
+        found.sums.append(line)
+    if isinstance(told[1], ast.Constant) and told[1].value is False:
+        found.sums.append(line)
+    if isinstance(told[2], ast.Constant) and told[2].value is True:
+        found.streams.append(line)
+
+
+def _loops(script: Script, found: Facts) -> Iterator[Loop]:
+    """Each innermost loop in which an optimizer is stepped, by name or through a scaler."""
+    steppers = {made.name for made in found.optimizers} | {made.name for made in found.scalers}
+    by_loop: dict[ast.For | ast.While, list[ast.Call]] = {}
+    for node in ast.walk(script.tree):
+        if is_method(node, "step") and root_of(node.func.value) in steppers:
+            loop = next((each for each in script.above(node) if isinstance(each, ast.For | ast.While)), None)
+            if loop is not None:
+                by_loop.setdefault(loop, []).append(node)
+    for loop, steps in by_loop.items():
+        above = script.parents[loop]
+        backwards = [node for node in ast.walk(loop) if is_method(node, "backward")]
+        outer = above if isinstance(above, ast.For) and loop in above.body else None
+        ordered = sorted(steps, key=lambda call: call.lineno)
+        yield Loop(
+            inner=loop,
+            outer=outer,
+            steps=tuple(ordered),
+            backwards=tuple(sorted(backwards, key=lambda call: call.lineno)),
+        )
+
+
+def _summed(script: Script, loop: Loop) -> Iterator[int]:
+    """Lines where what goes backward is the sum of something, and nothing else is done with it."""
+    last = {
+        node.targets[0].id: node.value
+        for node in ast.walk(loop.inner)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for call in loop.backwards:
+        loss = call.func.value if isinstance(call.func, ast.Attribute) else call
+        value = last.get(loss.id, loss) if isinstance(loss, ast.Name) else loss
+        if is_method(value, "sum") or (isinstance(value, ast.Call) and script.full_name(value.func) == "torch.sum"):
+            yield value.lineno
+
+
+def _divides(script: Script, line: int) -> bool:
+    """Whether something is divided in the function, or the statement, of a sum: then it may be a mean."""
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.FunctionDef | ast.Assign | ast.Expr | ast.AugAssign):
+            continue
+        is_there = node.lineno <= line <= (node.end_lineno or node.lineno)
+        if is_there and any(isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) for each in ast.walk(node)):
+            return True
+    return False

@@ -1,0 +1,114 @@
+"""Names of a script: what they were imported as, where they are given a value, and the text of a piece of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeGuard
+
+from sublet.errors import BadInput
+
+__all__ = ["Method", "Script", "is_method", "root_of"]
+
+MOST_BYTES = 4 << 20  # a longer file is no script that somebody wrote
+Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Script:
+    """A parsed file."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self.path, self.source = path, source
+        try:
+            self.tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = getattr(error, "lineno", None)
+            at = "" if line is None else f" in line {line}"
+            raise BadInput(str(path), f"is no Python{at}: {error}", hint="a script that Python can read") from None
+        self.lines = source.splitlines(keepends=True)
+        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self._imported = dict(_imports(self.tree))
+        self.names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)} | {
+            node.name for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        }
+        self.names |= set(self._imported)
+
+    @classmethod
+    def read(cls, path: Path) -> Script:
+        """From a file."""
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                raise BadInput(str(path), f"is larger than {MOST_BYTES >> 20} MiB", hint="the script that trains")
+            return cls(path, path.read_bytes().decode("utf-8"))
+        except OSError as error:
+            raise BadInput(str(path), f"cannot be read ({error.strerror})", hint="a script that is there") from None
+        except UnicodeDecodeError:
+            raise BadInput(str(path), "is not UTF-8", hint="a script in UTF-8") from None
+
+    @property
+    def modules(self) -> set[str]:
+        """Whatever it imports, in full."""
+        return set(self._imported.values())
+
+    def full_name(self, node: ast.AST) -> str:
+        """`F.mse_loss` as torch.nn.functional.mse_loss; "" for what is no name."""
+        if isinstance(node, ast.Name):
+            return self._imported.get(node.id, node.id)
+        if isinstance(node, ast.Attribute) and (before := self.full_name(node.value)):
+            return f"{before}.{node.attr}"
+        return ""
+
+    def text(self, node: ast.AST) -> str:
+        """As it stands there."""
+        return ast.get_source_segment(self.source, node) or ""
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Whatever it is in, from the innermost on."""
+        while (node := self.parents.get(node, self.tree)) is not self.tree:
+            yield node
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The function, or the module, that it is in."""
+        while not isinstance(node := self.parents[node], Scope):
+            pass
+        return node
+
+    def is_visible(self, name: str, node: ast.AST) -> bool:
+        """Whether a name is given a value in the scope of this node, or in the module."""
+        scopes = {self.scope_of(node), self.tree}
+        return any(name in _targets(each) and self.scope_of(each) in scopes for each in ast.walk(self.tree))
+
+
+class Method(ast.Call):
+    """A call whose function is an attribute."""
+
+    func: ast.Attribute
+
+
+def is_method(node: ast.AST, *names: str) -> TypeGuard[Method]:
+    """Whether it is `something.name(...)`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
+def root_of(node: ast.AST) -> str:
+    """`model` of `model.inner.weight`; "" for what begins with no name."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
+                yield alias.name, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _targets(node: ast.AST) -> set[str]:
+    """Names that a statement gives a value to."""
+    given = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {each.id for target in given for each in ast.walk(target) if isinstance(each, ast.Name)}

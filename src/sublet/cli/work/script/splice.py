@@ -1,0 +1,116 @@
+"""Changes of a text, statement by statement: what nobody touched stays as it is, to the byte."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+
+from sublet.cli.work.script.reading import Script
+
+__all__ = ["CannotConvert", "Splice"]
+
+INDENT = "    "
+
+
+class CannotConvert(Exception):
+    """Why not, at which line, and what to do by hand."""
+
+    def __init__(self, why: str, line: int, do: str) -> None:
+        super().__init__(why)
+        self.why, self.line, self.do = why, line, do
+
+
+class Splice:
+    """Changes that are not made yet. Lines are those of the script, counted from 1."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._lines = list(script.lines)
+        self._gone: set[int] = set()
+        self._deeper: defaultdict[int, int] = defaultdict(int)
+        self._before: defaultdict[int, list[str]] = defaultdict(list)
+        self._after: defaultdict[int, list[str]] = defaultdict(list)
+        self._changed: list[tuple[ast.expr, str]] = []
+
+    def indent_of(self, node: ast.stmt) -> str:
+        """The white space before it."""
+        line = self._script.lines[node.lineno - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+    def remove(self, statement: ast.stmt) -> None:
+        """All lines of it."""
+        self._own_lines(statement)
+        self._gone |= set(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+
+    def replace(self, piece: ast.expr, text: str) -> None:
+        """An expression by another."""
+        self._changed.append((piece, text))
+
+    def head(self, statement: ast.For, text: str) -> None:
+        """Another beginning of a loop: `text` in place of its first line."""
+        first, last = statement.lineno, statement.body[0].lineno - 1
+        self._gone |= {line for line in range(first, last + 1) if not self._is_comment(line)}
+        self._before[first].append(self.indent_of(statement) + text)
+
+    def put_before(self, line: int, text: str) -> None:
+        """A line of its own; it is not indented with what follows."""
+        self._before[line].append(text)
+
+    def put_after(self, line: int, text: str) -> None:
+        """The same."""
+        self._after[line].append(text)
+
+    def indent(self, statement: ast.stmt) -> None:
+        """One step deeper, with everything in it."""
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        for node in ast.walk(statement):
+            if not isinstance(node, ast.JoinedStr | ast.Constant) or node.end_lineno == node.lineno:
+                continue
+            if isinstance(node, ast.JoinedStr) or isinstance(node.value, str | bytes):
+                raise CannotConvert(
+                    "a text of several lines is in the loop, and would change with its indentation",
+                    node.lineno,
+                    "write it above the loop",
+                )
+        for line in range(first, last + 1):
+            self._deeper[line] += 1
+
+    def result(self) -> str:
+        """The new text; it is Python."""
+        for piece, text in sorted(self._changed, key=lambda each: (-each[0].lineno, -each[0].col_offset)):
+            first, last = piece.lineno - 1, (piece.end_lineno or piece.lineno) - 1
+            head = self._lines[first].encode()[: piece.col_offset].decode()
+            tail = self._script.lines[last].encode()[piece.end_col_offset :].decode()
+            if first == last:
+                tail = self._lines[first].encode()[piece.end_col_offset :].decode()
+            self._lines[first] = head + text + tail
+            self._gone |= set(range(first + 2, last + 2))
+        out: list[str] = []
+        ending = "\r\n" if self._script.source.count("\r\n") * 2 > len(self._lines) else "\n"
+        for number, line in enumerate(self._lines, 1):
+            out += [text + ending for text in self._before[number]]
+            if number not in self._gone:
+                deeper = INDENT * self._deeper[number]
+                out += [deeper + part if part.strip() else part for part in line.splitlines(keepends=True)]
+            out += [text + ending for text in self._after[number]]
+        made = "".join(out)
+        try:
+            ast.parse(made)
+        except SyntaxError as error:  # never a wrong diff
+            raise CannotConvert(
+                f"what would come of it is no Python ({error.msg})",
+                error.lineno or 1,
+                "change it by hand, as the guide says",
+            ) from None
+        return made
+
+    def _is_comment(self, line: int) -> bool:
+        return self._script.lines[line - 1].lstrip().startswith("#") or not self._script.lines[line - 1].strip()
+
+    def _own_lines(self, statement: ast.stmt) -> None:
+        """Nothing else may be on its lines."""
+        first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno) - 1
+        head = self._script.lines[first].encode()[: statement.col_offset].decode()
+        tail = self._script.lines[last].encode()[statement.end_col_offset :].decode().split("#")[0]
+        if head.strip() or tail.strip():
+            raise CannotConvert("several statements are on one line", statement.lineno, "give each a line of its own")
