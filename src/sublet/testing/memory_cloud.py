@@ -201,7 +201,8 @@ class MemoryCloud:
         if training.ends_with is not None:
             self._end(node, worker, training.ends_with, "boom")
         else:
-            self._word(node.id, wire.Ready(worker_id=worker.id, version=wire.WIRE_VERSION, blocks=training.blocks))
+            ready = wire.Ready(worker_id=worker.id, version=wire.WIRE_VERSION, blocks=training.blocks)
+            self._word(node.id, replace(ready, device_bytes=training.device_bytes))
 
     def _end(self, node: Node, worker: Worker, code: int, error: str = "") -> None:
         node.workers.pop(worker.id, None)

@@ -48,6 +48,7 @@ class Training:
     batch: int = 0  # that it trains with
     profiled_s: float = -1.0  # when it last told
     blocks: tuple[int, ...] = ()  # bytes of each, of a model that can be cut
+    device_bytes: int = 0  # memory of a GPU, as its sessions tell; 0 = they do not
     restored: int = 0  # grids that lost a part
 
     def profiled(self, order: wire.Regroup | None, workers: int) -> tuple[int, Profile]:
@@ -120,7 +121,7 @@ def _is_all_there(everyone: list[Worker], top: int) -> bool:
 
 
 def _moved_bytes(member: Worker, order: wire.Regroup, training: Training, top: int) -> int:
-    """That it receives: all of what its place needs, unless it has it."""
-    wanted = {order.part, *order.keeps} - {-1} if order.stays else set[int]()
+    """That it receives: all of what its place needs, unless it has it. What it keeps comes later, while they train."""
+    wanted = {order.part} - {-1} if order.stays else set[int]()
     has = member.holds[1] if member.holds[0] == order.parts and member.step == top else frozenset[int]()
     return len(wanted - has) * (sum(training.blocks) // max(1, order.parts))

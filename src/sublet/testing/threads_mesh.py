@@ -82,6 +82,18 @@ class ThreadsMesh:
         with torch.no_grad():
             tensor.copy_(came)
 
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """A sum, of which all others are zero."""
+        if self.rank != source:
+            tensor.zero_()
+        self.sum(tensor, range(self.world))
+
+    def gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        """Block by block."""
+        everything.zero_()
+        everything.view(self.world, -1)[self.rank].copy_(mine)
+        self.sum(everything, range(self.world))
+
     def settle(self) -> None:
         """Letters are copies."""
 

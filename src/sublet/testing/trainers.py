@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from sublet.domain.shards import ranges_for
+from sublet.wire.grids import SHARDS
 from sublet.wire.lines import LineBuffer, to_line
 from sublet.wire.messages import Broke, Finished, Joined, Leading, Leave, Meet, Ready, Regroup, Stepped, ToWorker
 
@@ -48,6 +50,7 @@ class World:
         self.script, self.directory, self.env = script, directory, env
         self.generation = 0
         self.micro_batch = self.batch = 0  # that all orders carry; 0 = none
+        self.keep = 0  # workers that hold each range of the optimizer's state; 0 = everybody holds all of it
         self.forgives = False  # a group that says it broke while all are there is told to regroup: somebody was late
         self.workers: list[Worker] = []
         self.members: list[Worker] = []
@@ -76,6 +79,8 @@ class World:
                 broken=broken,
                 batch=self.batch,
                 micro_batch=self.micro_batch,
+                cut=SHARDS if self.keep else "",
+                parts=ranges_for(len(members), self.keep) if self.keep else 1,
             )
             worker.say(order)
         for worker in leavers:

@@ -60,7 +60,7 @@ class Machine:
                 self.cable.pull()
         if self.is_on():  # else its number may be another's by now
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._first() or self._process.pid, signal.SIGKILL)
+                os.kill(self.first_pid() or self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -70,13 +70,14 @@ class Machine:
     def read(self, path: str) -> str:
         """A file of its own, as root sees it there; "" where there is none, or the host is off."""
         with contextlib.suppress(OSError):
-            return Path(f"/proc/{self._first()}/root", path.lstrip("/")).read_text(encoding="utf-8", errors="replace")
+            place = Path(f"/proc/{self.first_pid()}/root", path.lstrip("/"))
+            return place.read_text(encoding="utf-8", errors="replace")
         return ""
 
     def write(self, path: str, text: str) -> None:
         """A file of its own, put there from outside; OSError where the host is off."""
         self.wait_until_up()
-        _write(Path(f"/proc/{self._first()}/root", path.lstrip("/")), text.encode())
+        _write(Path(f"/proc/{self.first_pid()}/root", path.lstrip("/")), text.encode())
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Something that is typed there, to its end."""
@@ -89,7 +90,7 @@ class Machine:
         self.wait_until_up()
         pipe = subprocess.PIPE
         return subprocess.Popen(  # noqa: S603 - ourselves
-            ["nsenter", "-t", str(self._first()), "-a", *command],  # noqa: S607 - a tool of the system
+            ["nsenter", "-t", str(self.first_pid()), "-a", *command],  # noqa: S607 - a tool of the system
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
@@ -100,11 +101,11 @@ class Machine:
     def wait_until_up(self) -> None:
         """Until it has a filesystem of its own, or is off."""
         end_s = time.monotonic() + BOOT_S
-        while self.is_on() and not Path(f"/proc/{self._first()}/root/var/log/user-data.log").exists():
+        while self.is_on() and not Path(f"/proc/{self.first_pid()}/root/var/log/user-data.log").exists():
             assert time.monotonic() < end_s, (self._folder / "boot.log").read_text(encoding="utf-8")
             time.sleep(0.01)
 
-    def _first(self) -> int:
+    def first_pid(self) -> int:
         """Its pid 1, as it is called here; 0 where there is none."""
         pid = self._process.pid  # nsenter, which became unshare, which forked
         with contextlib.suppress(OSError, IndexError):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a process that has used autograd for GPUs cannot be forked
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, which is what is tried here
 
-from sublet.testing.grid.rows import Row, changes, grids, kill_points, random_kills, run, scripts
+from sublet.testing.grid.rows import Row, changes, checkpoints, grids, kill_points, random_kills, run, scripts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -23,7 +23,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rows", action="store_true", help="every grid, a sequence of them, and every kill point")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows with this in their name")
     asked = parser.parse_args(words)
-    rows: list[Row] = [*grids(), *changes(), *scripts(), *kill_points()] if asked.rows or not asked.kills else []
+    rows: list[Row] = (
+        [*grids(), *changes(), *checkpoints(), *scripts(), *kill_points()] if asked.rows or not asked.kills else []
+    )
     rows += random_kills(asked.kills, asked.seed) if asked.kills else []
     return _run([row for row in rows if asked.only in row.name])
 
@@ -35,7 +37,7 @@ def _run(rows: Iterable[Row]) -> int:
     torch.set_num_threads(1)
     began_s, broken, deaths, pauses = time.monotonic(), 0, 0, list[float]()
     count = 0
-    print(f"{'training':48} {'deaths':>6} {'rolled':>6} {'pauses, s':>24} {'moved, kB':>9}  outcome")  # noqa: T201 - to people
+    print(f"{'training':48} {'deaths':>6} {'rolled':>6} {'redone':>6} {'pauses, s':>24} {'moved, kB':>9}  outcome")  # noqa: T201 - to people
     for row in rows:
         found = run(row)
         count += 1
@@ -44,7 +46,8 @@ def _run(rows: Iterable[Row]) -> int:
         broken += bool(found.broken)
         waits = " ".join(f"{each:.2f}" for each in found.pauses_s)
         outcome = "; ".join(found.broken) or ("within 1e-12" if row.script else "bitwise")
-        text = f"{row.name:48} {found.deaths:6} {found.rolled:6} {waits:>24} {found.moved_bytes / 1e3:9.1f}  {outcome}"
+        text = f"{row.name:48} {found.deaths:6} {found.rolled:6} {found.redone:6} {waits:>24}"
+        text += f" {found.moved_bytes / 1e3:9.1f}  {outcome}"
         print(text, flush=True)  # noqa: T201 - to people
     took_s = time.monotonic() - began_s
     print(f"{count} trainings, {deaths} deaths in {took_s:.0f} s: {broken} not as one process")  # noqa: T201 - to people

@@ -14,14 +14,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from sublet.domain.shape import Grid
-from sublet.testing.grid.script import run_script
-from sublet.testing.grid.worker import Fault, Worker
+from sublet.testing.grid.worker import Fault, Kept, Worker
 from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Joined, Leading, Leave, Meet, Ready, Regroup, Stepped
 
 __all__ = ["Control", "Process", "Stuck"]
 
 LIMIT_S = 60.0
+
+Life = Callable[[str, socket.socket, int, Kept | None], None]  # of a script: name, line, a pipe for what it came to
 
 
 class Stuck(Exception):
@@ -31,7 +32,9 @@ class Stuck(Exception):
 class Process:
     """A worker, as who started it sees it."""
 
-    def __init__(self, name: str, steps: int, faults: tuple[Fault, ...], *, script: bool) -> None:
+    def __init__(
+        self, name: str, steps: int, faults: tuple[Fault, ...], life: Life | None, kept: Kept | None = None
+    ) -> None:
         ours, theirs = socket.socketpair()
         reads, writes = os.pipe()
         self.pid = os.fork()
@@ -40,10 +43,10 @@ class Process:
             os.close(reads)
             code = 1
             try:
-                if script:
-                    run_script(name, theirs, writes)
+                if life is not None:
+                    life(name, theirs, writes, kept)
                 else:
-                    Worker(name, theirs, writes, steps, faults).live()
+                    Worker(name, theirs, writes, steps, faults, kept).live()
                 code = 0
             except BaseException:  # noqa: BLE001 - a child must never go on in its parent's code
                 traceback.print_exc()
@@ -64,10 +67,12 @@ class Process:
 
 
 class Control:
-    """For a `with` statement: no worker outlives it."""
+    """For a `with` statement: no worker outlives it. They live as members, or as `life` has it."""
 
-    def __init__(self, steps: int, *, script: bool = False) -> None:
-        self.steps, self.generation, self._script = steps, 0, script
+    def __init__(
+        self, steps: int, life: Life | None = None, *, kept: Kept | None = None, limit_s: float = LIMIT_S
+    ) -> None:
+        self.steps, self.generation, self._life, self._kept, self._limit_s = steps, 0, life, kept, limit_s
         self.processes: list[Process] = []
         self.members: list[Process] = []
         self._there: list[Process] = []  # of the present meeting
@@ -93,7 +98,7 @@ class Control:
 
     def start(self, name: str, *faults: Fault) -> Process:
         """A worker that is not in any grid yet."""
-        found = Process(name, self.steps, faults, script=self._script)
+        found = Process(name, self.steps, faults, self._life, self._kept)
         self.processes.append(found)
         return found
 
@@ -140,7 +145,7 @@ class Control:
 
     def until_steps(self, steps: int) -> None:
         """All members have applied so many (scripts: as the first who says so), or somebody is gone."""
-        enough = any if self._script else all
+        enough = all if self._life is None else any
         self.wait(
             lambda: (
                 any(not each.alive for each in self._there) or enough(_steps(each) >= steps for each in self.members)
@@ -156,16 +161,25 @@ class Control:
             )
         )
 
-    def leave(self) -> None:
-        """Everybody, and what they have trained is known."""
+    def leave(self, *, save: bool = False) -> None:
+        """Everybody, and what they have trained is known. To save it, all who are left meet."""
         self.generation += 1
-        for each in self.processes:
-            each.tell(Leave(worker_id=each.name, generation=self.generation))
+        self._there = [each for each in self.processes if each.alive] if save else []
+        for number, each in enumerate(each for each in self.processes if each.alive):
+            each.tell(
+                Leave(
+                    worker_id=each.name,
+                    generation=self.generation,
+                    save=save,
+                    meeting=number,
+                    meets=len(self._there),
+                )
+            )
         self.wait(lambda: not any(each.alive for each in self.processes))
 
-    def wait(self, until: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    def wait(self, until: Callable[[], bool]) -> None:
         """Hear what is said meanwhile."""
-        ends_s = time.monotonic() + limit_s
+        ends_s = time.monotonic() + self._limit_s
         while not until():
             left_s = ends_s - time.monotonic()
             if left_s <= 0:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,11 @@ from sublet.domain.shape import Grid
 from sublet.testing.grid.control import Control, Process, Stuck
 from sublet.testing.grid.model import BLOCKS, plainly
 from sublet.testing.grid.script import STEPS as STEPS_OF_SCRIPT
-from sublet.testing.grid.script import trained
-from sublet.testing.grid.worker import Fault
+from sublet.testing.grid.script import run_script, trained
+from sublet.testing.grid.worker import Fault, Kept
 from sublet.wire.messages import Ready
 
-__all__ = ["Result", "Row", "changes", "grids", "kill_points", "random_kills", "run", "scripts"]
+__all__ = ["Result", "Row", "changes", "checkpoints", "grids", "kill_points", "random_kills", "run", "scripts"]
 
 STEPS = 5
 IN_A_STEP = ("forward 1", "backward 0", "before sum", "pending", "agreed", "applied")
@@ -37,6 +38,10 @@ class Row:
     faults: tuple[tuple[str, Fault], ...] = ()  # by the name of the worker
     script: bool = False  # over the SDK: a session with schedules and evaluations, until its epochs are over
     kills: tuple[tuple[int, int, float, bool], ...] = ()  # after a step: place, seconds later, the one in its place too
+    saves: tuple[int, ...] | None = None  # steps after which a checkpoint is asked for; None = there are none at all
+    restarts: bool = False  # between two phases all save and go, and others go on from there
+    together: tuple[int, ...] = ()  # places that are killed at once, when half of the steps are made
+    goes_back: bool = False  # all are to be restored from a checkpoint at least once
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,14 +53,21 @@ class Result:
     deaths: int = 0
     pauses_s: list[float] = field(default_factory=list)  # from a death to the last that joined
     rolled: int = 0
+    redone: int = 0  # steps, after a part was lost with all who held it
     moved_bytes: int = 0
 
 
 def run(row: Row) -> Result:
     """In processes that are gone when it returns."""
     result = Result(name=row.name)
+    with tempfile.TemporaryDirectory(prefix="sublet-grid-") as folder:
+        _run(row, result, None if row.saves is None else Kept(folder, row.saves))
+    return result
+
+
+def _run(row: Row, result: Result, kept: Kept | None) -> None:
     try:
-        with Control(row.steps, script=row.script) as control:
+        with Control(row.steps, run_script if row.script else None, kept=kept) as control:
             members = _Members(control, row, result)
             members.train()
             if row.script:
@@ -64,9 +76,12 @@ def run(row: Row) -> Result:
             else:
                 control.leave()
                 _judge(control, members.seats, row, result)
+            back = [message.redone_steps for message in control.joined if message.kind == "restored"]
+            result.redone = max(back, default=0)
+            if row.goes_back and not back:
+                result.broken.append("nobody went back to a checkpoint")
     except Stuck as error:
         result.broken.append(f"stuck: {error}")
-    return result
 
 
 class _Members:
@@ -92,11 +107,16 @@ class _Members:
             last = number == len(row.phases) - 1
             end = row.steps if last else row.phases[number + 1][0]
             before, self._grid = self.seats, grid
+            if row.restarts and number:
+                self._control.leave(save=True)
+                self._all, before = [self._fresh() for _ in self._all], []
             self.seats = self._all[: grid.gpus]
             for seat in row.newcomers if last and number else ():
                 self._all[seat] = self.seats[seat] = self._fresh()
             self._givers = [each for each in before if each not in self.seats]
             self._order(broken=False)
+            if row.together:
+                self._kill_together(end)
             self._until(end, to_the_end=last and row.script)
 
     def _until(self, steps: int, *, to_the_end: bool) -> None:
@@ -122,6 +142,13 @@ class _Members:
             os.kill(self.seats[place].pid, signal.SIGKILL)
             self._control.until_death()
             self._mend()
+
+    def _kill_together(self, steps: int) -> None:
+        self._control.until_steps(steps // 2)
+        for place in self._row.together:
+            os.kill(self.seats[place].pid, signal.SIGKILL)
+        self._control.wait(lambda: not any(self.seats[place].alive for place in self._row.together))
+        self._mend()
 
     def _mend(self, *, wait: bool = True) -> None:
         """Somebody else in each place of one that is gone, until all have joined."""
@@ -227,6 +254,33 @@ def scripts() -> Iterator[Row]:
         kills = ((3, 1, 0.003, False), (9, 0, 0.011, True), (15, grid.gpus - 1, 0.007, False))
         name = f"script, {grid}, killed"
         yield Row(name=name, phases=((0, grid),), steps=STEPS_OF_SCRIPT, script=True, keeps=keeps, kills=kills)
+
+
+def checkpoints() -> Iterator[Row]:
+    """What is saved by one grid and loaded by another; and all that is held of a part is killed."""
+    shapes = (Grid(1, 3), Grid(2, 2), Grid(1, 1), Grid(2, 3))
+    phases = tuple((2 * number, grid) for number, grid in enumerate(shapes))
+    yield Row(name="saved, 1x3 2x2 1x1 2x3", phases=phases, steps=2 * len(shapes), saves=(), restarts=True)
+    for grid, keeps, places in ((Grid(1, 3), True, (0, 1)), (Grid(2, 2), False, (1, 3)), (Grid(1, 2), True, (0, 1))):
+        yield Row(
+            name=f"saved, {grid}, {places} at once",
+            phases=((0, grid),),
+            steps=9,
+            keeps=keeps,
+            saves=(1,),
+            together=places,
+            goes_back=grid.gpus > len(places),  # where nobody is left, others begin with it
+        )
+    only = ((0, Grid(1, 3)),)
+    for place in range(3):
+        for point in ("saving", "written"):
+            faults = ((f"w{place}", Fault(point, 5)),)
+            name = f"saved, 1 x 3, {place} at {point}"
+            yield Row(name=name, phases=only, steps=8, saves=(1, 4), faults=faults, goes_back=True)
+    kills = ((6, 1, 0.003, False), (12, 0, 0.011, False))
+    yield Row(
+        name="saved, script, 1 x 3, killed", phases=only, steps=STEPS_OF_SCRIPT, script=True, saves=(), kills=kills
+    )
 
 
 def kill_points() -> Iterator[Row]:

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from sublet import train
 from sublet.testing.grid.model import a_net
+from sublet.testing.grid.worker import Kept
 from sublet.wire.exits import EXIT_LEFT
 
 __all__ = ["EVERY", "STEPS", "run_script", "trained"]
@@ -49,8 +50,8 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
         for batch in s.batches(epochs=EPOCHS):
             s.step(loss_of, batch)
             losses[s.steps] = s.loss
-            if s.steps % EVERY == 0:
-                judged[s.steps] = s.evaluate(loss_of, data, limit=3)
+            if (at := s.steps) % EVERY == 0:  # it may break, and all go back to a checkpoint of an earlier step
+                judged[at] = s.evaluate(loss_of, data, limit=3)
         steps, place = s.steps, s.place
     return {
         "losses": losses,
@@ -61,8 +62,10 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
     }
 
 
-def run_script(name: str, connection: socket.socket, facts: int) -> None:
+def run_script(name: str, connection: socket.socket, facts: int, kept: Kept | None = None) -> None:
     """In a child, under orders; what it came to on a pipe."""
+    if kept is not None:
+        os.environ.update(SUBLET_CHECKPOINT_DIR=kept.directory, SUBLET_CHECKPOINT_EVERY_S="0.05")
     os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)
     try:
         found = trained(pace_s=0.006)

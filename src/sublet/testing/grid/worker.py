@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -18,12 +19,20 @@ from sublet.testing.grid.model import CLIP, MICRO, SEED, SIZE, a_net, adam, loss
 from sublet.train.agent_line import AgentLine, listen
 from sublet.train.following import Broken
 from sublet.train.grid.atoms import Atom
+from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.gathering import Gathered, Gathering
-from sublet.train.grid.member import Lost, Member
+from sublet.train.grid.member import Member
+from sublet.train.grid.outcome import Lost
+from sublet.train.grid.saving import Vault
+from sublet.train.grid.whole import Whole
+from sublet.train.link import ControllerLink
+from sublet.train.saving import Saver
+from sublet.train.schedules import Schedules
+from sublet.train.state import Progress, State
 from sublet.wire.messages import Joined, Ready, Stepped
 
-__all__ = ["Fault", "Worker"]
+__all__ = ["Fault", "Kept", "Worker"]
 
 WAIT_S = 120.0
 
@@ -38,17 +47,51 @@ class Fault:
     misses: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where checkpoints are, and after how many steps one is asked for."""
+
+    directory: str
+    saves: tuple[int, ...] = ()
+
+
 class Worker:
     """In the child. It trains until `steps`, and then waits for orders."""
 
-    def __init__(self, name: str, connection: socket.socket, facts: int, steps: int, faults: tuple[Fault, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        connection: socket.socket,
+        facts: int,
+        steps: int,
+        faults: tuple[Fault, ...],
+        kept: Kept | None = None,
+    ) -> None:
         torch.set_num_threads(1)
         self._steps, self._facts, self._faults, self._seen = steps, facts, list(faults), dict[Fault, int]()
         self._model = a_net()
         self._cut = Cut(self._model, "blocks")
         self._cut.learn(lambda: self._model(torch.zeros((2, 4), dtype=torch.long)))
-        self._member = Member(self._model, self._cut, adam(self._model), seed=SEED, clip_norm=CLIP, point=self._at)
+        optimizer, self._progress = adam(self._model), Progress(samples=1000 * SIZE, batch=SIZE)
         self._line = AgentLine(connection, name)
+        link = ControllerLink(name)
+        link.line = self._line
+        saver = Saver(None if kept is None else Path(kept.directory), name, link.say)
+        self._member = Member(
+            self._model,
+            self._cut,
+            optimizer,
+            seed=SEED,
+            clip_norm=CLIP,
+            beside=Course(self._progress, Schedules([], optimizer), optimizer, None, saver),
+            point=self._at,
+        )
+        self._saves, self._vault = () if kept is None else kept.saves, None
+        if kept is not None:
+            state = State(self._model, optimizer, [], None, SEED)
+            whole = Whole(state, self._progress, self._cut, self._member.holdings)
+            self._vault = Vault(saver, whole, self._member.holdings, self._progress, link, self._at)
+            self._member.vault = self._vault
         listen(self._line, connection)
         self._gathering = Gathering(self._line, self._member, wait_s=WAIT_S, done=lambda: float(self._done()))
 
@@ -71,6 +114,9 @@ class Worker:
         try:
             while member.applied < self._steps:
                 step = member.applied
+                if self._vault is not None:
+                    self._line.save_now |= step in self._saves
+                    self._vault.until_written()
                 mesh = self._gathering.mesh
                 assert mesh is not None
                 found = member.step(
@@ -115,6 +161,8 @@ class Worker:
                 step=self._member.applied,
                 done=float(self._done()),
                 work=float(self._steps * SIZE),
+                source=gathered.met.source,
+                redone_steps=gathered.met.redone,
                 kind=gathered.kind,
                 moved_bytes=gathered.met.moved_bytes,
                 rolled=gathered.met.rolled,

@@ -48,7 +48,7 @@ def main(words: list[str] | None = None) -> int:
     except (NoBox, SubletError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - to people
         return 2
-    for row in found.tables[0].rows:
+    for row in (row for table in found.tables for row in table.rows):
         print(", ".join(row))  # noqa: T201 - to people
     for check in found.checks if asked.first_step else ():
         print(f"{check.name}: {check.ours:.4g} {check.unit} ({check.goal})")  # noqa: T201 - to people

@@ -41,8 +41,7 @@ class AnchoredServer(Server):
             "anchor_profile": ROLE,
             "controller": "",
         }
-        facts |= {"preload": ["torch", "sublet.train.loop"], "lease_s": lease_s}
-        facts["anchor_backup"] = f"{box.bucket('anchors')}/{folder.parent.name}"
+        facts |= {"lease_s": lease_s, "anchor_backup": f"{box.bucket('anchors')}/{folder.parent.name}"}
         write_config(folder, box, PORT, facts)
         self._account = {**box.account, "AWS_ENDPOINT_URL": box.endpoint}
         self._before = {name: os.environ.get(name) for name in self._account}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sublet.errors import BadInput
@@ -48,6 +48,9 @@ class HostsDemo:
 
     ok: bool
     facts: dict[str, object]
+    lines: Sequence[str] = ()  # no picture
+    notes: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)  # no report
 
     @property
     def rows(self) -> Sequence[Sequence[str]]:

@@ -21,6 +21,7 @@ from sublet.testing.box.hypervisor import Box, Host
 from sublet.testing.box.image import Image
 from sublet.testing.box.sshd import service
 from sublet.testing.hosts.anchored import AnchoredServer
+from sublet.testing.hosts.split import cpu_s_of, marks_of_events, marks_of_host, marks_of_words, rows_of
 from sublet.testing.hosts.study import DISK, spec_of
 
 __all__ = ["first_of_all", "run_first_step"]
@@ -32,7 +33,9 @@ MOST_S = 10.0  # besides the boot
 MOST_BYTES = 1000.0
 PATIENCE_S = 240.0
 LOOK_S = 0.05
-COLUMNS = ["hosts", "s until both are on", "s of that in the boot", "s from there to the first step", "bytes, at first"]
+COLUMNS = ["hosts", "s until both are on", "s of that in the boot", "s from there to the first step"]
+COLUMNS += ["bytes, at first", "CPU s of the hosts"]
+SPLIT = ["until", "s", "s since the submission"]
 
 
 def run_first_step(tell: Tell) -> Findings:
@@ -65,24 +68,35 @@ def _measured(box: Box, folder: Path, tell: Tell) -> Findings:
         seen_s, on_s = _booted(box)
         tell(f"{HOSTS} hosts are on after {on_s - began_s:.1f} s")
         end_s = time.time() + PATIENCE_S
+        marks, cpu_s = {"rented": seen_s, "on": on_s}, 0.0
         while (stepped_s := first_of_all(server.printed(job_id), HOSTS)) is None:
+            for host in (hosts := [each for each in box.hosts() if each.node_id not in ("", "anchor")]):
+                for mark, at_s in marks_of_host(host).items():
+                    marks[mark] = max(marks.get(mark, 0.0), at_s)
+            cpu_s = sum(map(cpu_s_of, hosts))
             if time.time() > end_s or server.job(job_id).get("phase") in ENDED:
                 why = f"no step within {PATIENCE_S:g} s, {server.job(job_id).get('reason')}"
                 raise Infeasible(why, binding="hosts", needed=HOSTS, available=0)
-            time.sleep(0.5)
+            time.sleep(0.2)
+        marks |= marks_of_words(server.printed(job_id)) | {"stepped": stepped_s}
+        marks |= marks_of_events((server.ask("events") or {}).get("events", ()), HOSTS)
         tell(f"first step {stepped_s - began_s:.1f} s after the submission")
         server.submit(spec)
         again_bytes = server.sent_bytes
     finally:
         server.down()
     boot_s = on_s - seen_s
-    row = [str(HOSTS), f"{on_s - began_s:.1f}", f"{boot_s:.1f}", f"{stepped_s - on_s:.1f}", f"{first_bytes:,}"]
+    seconds = [on_s - began_s, boot_s, stepped_s - on_s]
+    row = [str(HOSTS), *(f"{each:.1f}" for each in seconds), f"{first_bytes:,}", f"{cpu_s:.1f}"]
     return Findings(
         checks=[
             at_most("submission to the first step, less the boot", stepped_s - began_s - boot_s, MOST_S, unit="s"),
             at_most("bytes sent for files that have not changed", again_bytes, MOST_BYTES, unit="bytes"),
         ],
-        tables=[StudyTable(title="from submission to the first step", columns=COLUMNS, rows=[row])],
+        tables=[
+            StudyTable(title="from submission to the first step", columns=COLUMNS, rows=[row]),
+            StudyTable(title="where it goes", columns=SPLIT, rows=rows_of(marks, began_s), texts=1),
+        ],
     )
 
 

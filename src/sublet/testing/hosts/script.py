@@ -33,6 +33,8 @@ EVERY = 20  # steps between two checkpoints, without the SDK
 
 def main() -> None:
     """As the command line says."""
+    when("begun", time.time() - age_s())
+    when("imported", time.time())
     way, steps, pace_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     {"sdk": sdk, "ddp": ddp, "trainer": trainer}[way](steps, pace_s)
 
@@ -45,10 +47,13 @@ def sdk(steps: int, pace_s: float) -> None:
     some = steps * BATCH // 2
     data = TensorDataset(inputs[:some], targets[:some])
     with train.session(model, optimizer, data, global_batch=BATCH) as session:
+        when("formed", time.time())
         for x, y in session.batches(epochs=2):
+            before = session.steps
             session.step(nn.functional.mse_loss(model(x).squeeze(1), y))
-            shared = session.world if "shared" in sys.argv else 1
-            pause(session.steps, pace_s / shared, session.generation)
+            if session.steps > before:  # else the group broke: the step was applied by nobody, and none is told
+                shared = session.world if "shared" in sys.argv else 1
+                pause(session.steps, pace_s / shared, session.generation)
         if session.rank == 0:
             tell(model, inputs, targets)
 
@@ -134,6 +139,17 @@ def pause(at: int, seconds: float, generation: int) -> None:
     made_s = time.time()  # hosts of a box have one clock
     time.sleep(seconds)
     print("AT", at, generation, f"{made_s:.3f}", flush=True)  # noqa: T201 - what the study reads
+
+
+def when(what: str, at_s: float) -> None:
+    """Of the way to the first step."""
+    print("WHEN", what, f"{at_s:.3f}", flush=True)  # noqa: T201 - what the study reads
+
+
+def age_s() -> float:
+    """Since this process was begun."""
+    ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+    return float(Path("/proc/uptime").read_text(encoding="ascii").split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def tell(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:

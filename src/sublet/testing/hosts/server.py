@@ -39,8 +39,7 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])
-        facts = {"preload": ["torch", "sublet.train.loop"], "lease_s": lease_s}
-        write_config(folder, box, port, facts)
+        write_config(folder, box, port, {"lease_s": lease_s})
         self.settings = Settings(state_dir=str(folder), provider="aws", policy="max-speedup", most_nodes=nodes)
         self.state.write(self.state.settings, settings_to_json(self.settings))
         self._process: subprocess.Popen[bytes] | None = None

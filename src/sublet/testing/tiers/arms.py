@@ -12,6 +12,7 @@ g4dn.xlarge, c5.xlarge). One process stands for the nodes, its folder for their 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -100,10 +101,10 @@ def live(
     losses_s: Sequence[float],
     env: Mapping[str, str],
 ) -> Life:
-    """Train all steps; at each of these seconds since the start all nodes are lost."""
+    """Train all steps; at each of these seconds since the first step could be made all nodes are lost."""
     shutil.rmtree(folder, ignore_errors=True)
     node = folder / "node"
-    began_s, left = time.perf_counter(), list(losses_s)
+    began_s, left, trains_s = time.perf_counter(), list(losses_s), math.inf
     redone, resumes, generation, reached, lost_at_s = 0, list[float](), 1, 0, None
     while True:
         facts = Facts(
@@ -125,7 +126,9 @@ def live(
                     redone += max(0, reached - worker.resumed)
                     resumes.append(time.perf_counter() - lost_at_s)
                     lost_at_s = None
-                if left and now_s >= left[0] and worker.resumed is not None:
+                if worker.resumed is not None and trains_s == math.inf:
+                    trains_s = now_s
+                if left and now_s >= trains_s + left[0] and worker.resumed is not None:
                     left.pop(0)
                     break
                 time.sleep(0.005)

@@ -34,6 +34,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="KIND,...", help="faults of these kinds alone")
     parser.add_argument("--policy", default="", metavar="NAME", help="this one [default: drawn]")
     parser.add_argument("--cloud", default="", metavar="NAME", help="which cloud [default: by the number of the seed]")
+    parser.add_argument("--grids", action="store_true", help="stories in which models are cut")
     parser.add_argument("--shrink", type=int, default=0, metavar="N", help="shrink N seeds of every law that broke")
     parser.add_argument("--look", action="store_true", help="print the life of the first seed")
     parser.add_argument("--everyday", action="store_true", help="... with pings, steps and renewals")
@@ -53,7 +54,7 @@ def main(words: list[str] | None = None) -> int:
     _refuse_unknown(parser, "--cloud", [asked.cloud], sorted(set(CLOUDS)))
     _refuse_unknown(parser, "--only", kinds, sorted({*KEPT, *(kind for cloud in CLOUDS for kind in kinds_at(cloud))}))
     if asked.look:
-        story = draw_story(asked.first, kinds, cloud=asked.cloud, policy=asked.policy)
+        story = draw_story(asked.first, kinds, cloud=asked.cloud, policy=asked.policy, grids=asked.grids)
         outcome, rows = look(story, everyday=asked.everyday)
         _say(*map(str, rows), f"seed {asked.first}: {outcome.broken or 'no law is broken'}")
         return int(outcome.broken is not None)
@@ -108,7 +109,13 @@ def _run(asked: argparse.Namespace, kinds: tuple[str, ...]) -> int:
     began_s = time.perf_counter()
     seeds = range(asked.first, asked.first + asked.seeds)
     count = count_seeds(
-        seeds, processes=asked.processes, kinds=kinds, cloud=asked.cloud, policy=asked.policy, each=tell
+        seeds,
+        processes=asked.processes,
+        kinds=kinds,
+        cloud=asked.cloud,
+        policy=asked.policy,
+        grids=asked.grids,
+        each=tell,
     )
     took_s = time.perf_counter() - began_s
     _say(*_summary(count, took_s))
@@ -119,7 +126,7 @@ def _run(asked: argparse.Namespace, kinds: tuple[str, ...]) -> int:
         )
     for law, broken in count.broken.items():
         for seed in broken[: asked.shrink]:
-            found = shrink(draw_story(seed, kinds, cloud=asked.cloud, policy=asked.policy), law)
+            found = shrink(draw_story(seed, kinds, cloud=asked.cloud, policy=asked.policy, grids=asked.grids), law)
             _say(
                 "", f"seed {seed}, {law}, after {found.lives} lives: {found.outcome.broken}", as_code(found.story, law)
             )

@@ -65,6 +65,8 @@ def is_right(stage: Stage, plan: JobPlan, end: End) -> bool:
             return purse and plan.name in stage.users.penniless
         case "held: damaged":
             return any(stage.hits[kind] for kind in DAMAGE)
+        case "held: secrets":  # it had ended, and its secrets with it, when a backup of before was put back
+            return bool(stage.hits["older_backup"])
         case "waits":
             return stage.story.purse_usd is not None and not _purse_pays(stage)
         case "refused":

@@ -2,6 +2,8 @@
 
 after every event   K the kernel's own; T finished only if all was done; I4 no checkpoint that was not committed
 at any time         X a controller does not end by itself; E no error is logged; I5 no step by an older generation;
+                    G (grid_worker.py) in a grid all have applied the same steps, every part has a holder, and no step
+                    is made twice but after a restore;
                     I32 one job per key; F, C (fence.py) one controller, and one call about a node, at a time;
                     B (heap.py) nothing goes round for ever;
                     L31 no node ends for its lease while its controller is there and reachable

@@ -42,6 +42,7 @@ from sublet.testing.world.written import archives, shelved, written
 
 __all__ = ["Life", "Outcome", "live"]
 
+BLOCKS = 6  # of every model that is cut
 PEACE_S = 3600.0  # after the last fault, until everything must have come to its end
 SHUTDOWN_S = 180.0
 OFTEN = 64  # events between two looks whether all is over
@@ -113,6 +114,7 @@ class Life:
                 write_s=plan.write_s,
                 sdk=plan.sdk,
                 fails=plan.fails,
+                blocks=BLOCKS if plan.stages > 1 else 0,
             )
         self.stage = Stage(story, world, network, disk, self.cloud, truth, controllers, users, self.site.meetings)
         self.laws = Laws(self.stage, complaints)

@@ -212,6 +212,10 @@ class WorldLives:
         """Whether this very process still runs."""
         return self._cloud.is_alive(pid, start)
 
+    def runs(self, pid: int, start: int) -> bool:
+        """The same: nobody is ever on its way out."""
+        return self._cloud.is_alive(pid, start)
+
     def members(self, pid: int, start: int) -> list[Seen]:
         """The agent, if it runs."""
         return [Seen(pid, 1, pid, start)] if self._cloud.is_alive(pid, start) else []

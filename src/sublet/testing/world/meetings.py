@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from sublet.testing.world.network import Network
 from sublet.testing.world.shelf import Storage
 from sublet.testing.world.truth import JobTruth, Truth
 from sublet.train.following import Broken
-from sublet.wire.messages import Meet, Regroup
+from sublet.wire.messages import FromWorkerMessage, Meet, Regroup
 
 __all__ = ["Meetings", "Slow", "Table", "TableGroup"]
 
@@ -24,6 +24,7 @@ SUM_S = 0.001  # of the gradients, per step
 REPORT_S = 1.0  # between two reports of a group: many steps at one go
 PORT = 1
 END_S = 0.2  # of a process that is through
+TORN = 0.5  # chance of each thing that may be half done in a step when a grid breaks
 
 
 @dataclass(slots=True)
@@ -105,14 +106,19 @@ class Trainee(Protocol):
     def end_well(self) -> None:
         """All is done."""
 
+    def say(self, message: FromWorkerMessage) -> None:
+        """To its agent."""
+
 
 class Table:
     """The group of one generation: its rounds of numbers, and its steps once all members train."""
 
     def __init__(self, meetings: Meetings, job_id: str, generation: int, size: int) -> None:
         self._meetings, self.world, self.job_id, self.generation = meetings, meetings.world, job_id, generation
-        self._size = size
+        self._size = self.trains = size  # of a grid fewer train than meet
+        self.torn: dict[int, tuple[int, bool]] = {}  # by rank: steps more, and whether one is pending, at the break
         self.over, self.why = False, ""
+        self._begun = False  # all who train make steps
         self.heard: dict[int, list[int]] = {}  # what was said in rounds that are over, by rank
         self._open = False
         self._members: dict[int, Trainee] = {}
@@ -151,10 +157,28 @@ class Table:
         """Whoever waits here is told in a moment that it is over."""
         if self.over:
             return
+        if self._training and self._begun and self.truth.blocks:
+            self._tear()
         self.over, self.why = True, why
         for rank in sorted(self._members):
             delay_s = 0.001 + self.world.stream("workers").random() * NOTICE_S
             self.world.after(delay_s, self._tell_over, rank)
+
+    def _tear(self) -> None:
+        """Members of a grid are amid a step: its sums are with nobody, with some, or with all, and some applied it."""
+        dice, ranks = self.world.stream("torn steps"), sorted(self._training)
+        agreed, left = dice.random() < TORN, self.truth.steps - self._members[ranks[0]].steps
+        for rank in ranks:
+            applied = agreed and left > 0 and dice.random() < TORN
+            self.torn[rank] = (1, False) if applied else (0, left > 0 and (agreed or dice.random() < TORN))
+
+    def depart(self, rank: int) -> None:
+        """A member that has given what it had: nobody misses it."""
+        self._members.pop(rank, None)
+
+    def others(self, parts: int) -> Iterator[tuple[int, Trainee]]:
+        """Of the first copy, by part, without the first."""
+        return ((rank, self._members[rank]) for rank in range(1, parts) if rank in self._members)
 
     def leave(self, rank: int) -> None:
         """A member's connections end."""
@@ -191,7 +215,8 @@ class Table:
         self._training.add(rank)
         if self.over:  # it broke while this one came in
             self.world.after(self._delay_s(), self._tell_over, rank)
-        elif len(self._training) == self._size:
+        elif len(self._training) == self.trains:
+            self._begun = True
             self.world.after(REPORT_S, self._advance)
 
     def finish(self) -> None:
@@ -206,14 +231,14 @@ class Table:
         if self._stalled():
             self._again(self._advance)
             return
-        truth, members = self.truth, [self._members[rank] for rank in range(self._size)]
-        own_s = [truth.step_s / self._size * self._meetings.slowness(member.host) for member in members]
+        truth, members = self.truth, [self._members[rank] for rank in range(self.trains)]
+        own_s = [truth.step_s / self.trains * self._meetings.slowness(member.host) for member in members]
         step_s = max(own_s) + SUM_S
         step = members[0].steps
         if step < truth.steps:
             self._meetings.truth.stepped(self.job_id, self.generation)
             step = min(truth.steps, step + max(1, round(REPORT_S / step_s)))
-            truth.top = max(truth.top, step)
+            truth.top, truth.reached = max(truth.top, step), step
         ordered = any(member.ordered for member in members)
         if ordered:
             self._training.clear()
@@ -307,6 +332,12 @@ class TableGroup:
         """For everybody at the table."""
         if self._table is not None:
             self._table.hang_up(f"{self._member.id} hangs up")
+
+    def depart(self) -> None:
+        """Out of it, and it goes on."""
+        table, self._table = self._table, None
+        if table is not None:
+            table.depart(self.rank)
 
     def close(self) -> None:
         """Out of it."""

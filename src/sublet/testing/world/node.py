@@ -13,6 +13,7 @@ from sublet.runtime.agent.agent import Agent, AgentFacts
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.worker import Worker
+from sublet.testing.world.grid_worker import GridWorker
 from sublet.testing.world.heap import Process, Struck, World, nobody
 from sublet.testing.world.machine import EPOCH_S, HostClock, WorldDice, WorldWall
 from sublet.testing.world.metadata import SERVICE, MetadataService
@@ -241,7 +242,8 @@ class NodeProcesses:
                 host=host, pid=pid, order=order, env=env, line=theirs, exited=exited
             )
         else:
-            self.running[pid] = SdkWorker(self.site.meetings, host=host, order=order, line=theirs, exited=exited)
+            kind = GridWorker if self.site.meetings.truth.jobs[order.job_id].blocks else SdkWorker
+            self.running[pid] = kind(self.site.meetings, host=host, order=order, line=theirs, exited=exited)
         return Worker(order, pid, cast("Any", ours), log_from)
 
     def end(self, pid: int, number: int) -> None:

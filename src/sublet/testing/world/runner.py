@@ -21,6 +21,8 @@ __all__ = ["Count", "Result", "count_seeds", "run_seed"]
 
 A_BATCH = 10  # seeds that a process is given at once; garbage is collected between two
 
+Batch = tuple[list[int], tuple[str, ...], str, str, bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -81,10 +83,10 @@ class Count:
         }
 
 
-def run_seed(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: str = "") -> Result:
+def run_seed(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: str = "", grids: bool = False) -> Result:
     """One seed; a world that breaks by itself is a finding, too."""
     try:
-        outcome = live(draw_story(seed, kinds, cloud=cloud, policy=policy))
+        outcome = live(draw_story(seed, kinds, cloud=cloud, policy=policy, grids=grids))
     except Exception as error:  # noqa: BLE001 - all other seeds are to be run
         return Result(seed=seed, law="WORLD", what=repr(error))
     broken = outcome.broken
@@ -110,18 +112,19 @@ def count_seeds(
     kinds: Sequence[str] = (),
     cloud: str = "",
     policy: str = "",
+    grids: bool = False,
     each: Callable[[Result], None] = lambda _: None,
 ) -> Count:
     """All of them; `each` is told as they come."""
     count = Count(of=commit())
-    batches = [(batch, tuple(kinds), cloud, policy) for batch in _batches(list(seeds))]
+    batches = [(batch, tuple(kinds), cloud, policy, grids) for batch in _batches(list(seeds))]
     for result in _results(batches, processes):
         count.add(result)
         each(result)
     return count
 
 
-def _results(batches: list[tuple[list[int], tuple[str, ...], str, str]], processes: int) -> Iterator[Result]:
+def _results(batches: list[Batch], processes: int) -> Iterator[Result]:
     if processes == 1:
         for batch in batches:
             yield from _run_batch(batch)
@@ -132,13 +135,13 @@ def _results(batches: list[tuple[list[int], tuple[str, ...], str, str]], process
             yield from results
 
 
-def _run_batch(batch: tuple[list[int], tuple[str, ...], str, str]) -> list[Result]:
-    seeds, kinds, cloud, policy = batch
+def _run_batch(batch: Batch) -> list[Result]:
+    seeds, kinds, cloud, policy, grids = batch
     gc.disable()
     if ours := not gc.get_freeze_count():
         gc.freeze()  # only what these lives leave is looked at
     try:
-        return [run_seed(seed, kinds, cloud=cloud, policy=policy) for seed in seeds]
+        return [run_seed(seed, kinds, cloud=cloud, policy=policy, grids=grids) for seed in seeds]
     finally:
         gc.enable()
         gc.collect()

@@ -111,6 +111,9 @@ LEAST_USD = 0.0139  # for a node and a cap of its price: with less nothing is re
 LEASES_S = (30.0, 30.0, 30.0, 90.0)  # the last is long enough for others to go on before it ends
 TRAVELS = 0.3  # of the seeds: machines share nothing with the controller
 JOB_PURSE = 0.3  # of the jobs have one of their own
+CUT = 0.7  # of the jobs with a session, in stories with grids
+FEWEST_STAGES, MOST_STAGES = 2, 3
+PLANS_GRIDS = ("max-speedup", "price")  # policies that do, and serve several jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,7 @@ class JobPlan:
     purse_usd: float | None = None
     on_node_loss: str = "continue"
     checkpoint_every_s: float | None = None  # None = as the controller thinks best
+    stages: int = 1  # parts of its model; more than one: its workers are a grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +172,17 @@ class Story:
     travels: bool = False  # machines do not see the controller's disk: the files of jobs travel, and their output
 
 
-def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: str = "") -> Story:
-    """The story of a seed, with faults of these kinds alone; () = of all that can go wrong at its cloud."""
+def draw_story(
+    seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy: str = "", grids: bool = False
+) -> Story:
+    """The story of a seed, with faults of these kinds alone; () = of all that can go wrong at its cloud.
+
+    With `grids` most of its jobs with a session have a model that is cut.
+    """
     dice, cloud = _dice(seed, "story"), cloud or CLOUDS[seed % len(CLOUDS)]
     paces = draw_paces(seed)
     more = () if kinds or paces.events_a_file == PACES.events_a_file else KEPT * OFTEN_KEPT
-    return Story(
+    story = Story(
         seed=seed,
         jobs=tuple(_draw_job(seed, number) for number in range(dice.randint(1, 3))),
         faults=draw_faults(seed, (*kinds_at(cloud, kinds), *more)),
@@ -191,6 +200,7 @@ def draw_story(seed: int, kinds: Sequence[str] = (), *, cloud: str = "", policy:
         told_inside=_dice(seed, "inside").random() < 0.3,
         travels=_dice(seed, "travels").random() < TRAVELS,
     )
+    return _with_grids(story) if grids else story
 
 
 def kinds_at(cloud: str, kinds: Sequence[str] = ()) -> tuple[str, ...]:
@@ -266,6 +276,24 @@ def _draw_job(seed: int, number: int) -> JobPlan:
         on_node_loss=dice.choice(ON_NODE_LOSS),
         checkpoint_every_s=dice.choice([None, 8.0, 25.0]) if sdk else None,
     )
+
+
+def _with_grids(story: Story) -> Story:
+    """A policy that plans grids, and room and money for one copy of what is cut at least."""
+    dice = _dice(story.seed, "grids")
+    most_nodes = max(story.most_nodes, FEWEST_STAGES)
+    room = min(story.gpus_per_node * most_nodes, MOST_STAGES)
+    policy = story.policy if story.policy in PLANS_GRIDS else dice.choice(PLANS_GRIDS)
+    jobs = tuple(_cut(plan, story.seed, room) for plan in story.jobs)
+    return replace(story, jobs=jobs, most_nodes=most_nodes, policy=policy, purse_usd=None)
+
+
+def _cut(plan: JobPlan, seed: int, room: int) -> JobPlan:
+    dice = _dice(seed, f"stages of {plan.name}")
+    if not plan.sdk or dice.random() >= CUT:
+        return plan
+    stages = dice.randint(FEWEST_STAGES, room)
+    return replace(plan, stages=stages, max_workers=dice.randint(stages, 2 * MOST_STAGES), purse_usd=None)
 
 
 def _dice(seed: int, name: str) -> random.Random:

@@ -29,6 +29,10 @@ class JobTruth:
     done: bool = False  # all steps were made, and the last checkpoint is committed
     redone: int = 0  # steps made twice
     started: int = 0  # workers, ever
+    blocks: int = 0  # of a model that is cut
+    reached: int = 0  # steps by a grid, since it was made or restored
+    held: dict[int, set[int]] = field(default_factory=dict)  # generation -> blocks that somebody of it holds
+    seated: dict[int, int] = field(default_factory=dict)  # generation -> steps that are applied when it begins
 
 
 @dataclass

@@ -66,6 +66,7 @@ class Users:
             cwd="/",
             min_workers=1,
             max_workers=plan.max_workers,
+            stages=plan.stages,
             sdk=plan.sdk,
             on_node_loss=OnNodeLoss(plan.on_node_loss),
             replace_s=REPLACE_S,

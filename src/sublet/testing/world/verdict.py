@@ -16,7 +16,8 @@ from sublet.testing.world.written import missing, shelved, unpacked, written
 
 __all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
 
-HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED)  # until somebody does something about it; who is given up has failed then
+# Until somebody does something about it; who is given up has failed then.
+HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED, Hold.SECRETS)
 UNDER_WAY = (
     Hold.GIVEN_UP,
     Hold.CANCEL,

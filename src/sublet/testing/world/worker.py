@@ -77,6 +77,7 @@ class SdkWorker:
         self._told_s = self._world.now_s  # that it said how long its steps take
         self._saved_s: float | None = None
         self._saving: int | None = None  # the step that is being written
+        self._greeting = Ready(worker_id=self.id)
         self._truth.started += 1
         line.on_ready = self._listen
         self._world.after(self._world.stream("workers").uniform(0.5, 2.0) * self._truth.boot_s, self._boot)
@@ -123,7 +124,7 @@ class SdkWorker:
             self._truth.fails, self._truth.failed = self._truth.fails - 1, self._truth.failed + 1
             self.exit(1)
             return
-        self.say(Ready(worker_id=self.id))
+        self.say(self._greeting)
         self._task.begin(self._following.follow(), self._came)
 
     # ------------------------------------------------------------------ its group
@@ -308,6 +309,11 @@ class Keeper:
     def done(self) -> float:
         """A step is a sample."""
         return float(self.steps)
+
+    @property
+    def ahead(self) -> int:
+        """As many as there are steps."""
+        return self.steps
 
     def open(self, generation: int | None) -> None:
         """This worker writes from now on."""

@@ -1,0 +1,122 @@
+"""What the workers of a paced grid wrote down: who sat where, when, and whether each sample was taken once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Accounts", "Row", "Span", "accounts", "read_rows", "spans", "steps_per_s"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one worker did in one step that was applied."""
+
+    worker: str
+    generation: int
+    step: int  # steps made before it
+    grid: tuple[int, int]  # copies, parts
+    place: tuple[int, int]  # copy, part
+    samples: tuple[int, ...]  # that its copy took
+    since_s: float  # of the machine's monotonic clock, when its first micro-batch began
+    at_s: float  # when the step was over
+    loss: str  # to the bit
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A worker at its place, as long as it stayed there."""
+
+    place: tuple[int, int]
+    worker: str
+    since_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Of all steps that somebody says were applied."""
+
+    steps: int
+    missing: int  # samples of these steps that no copy says it took
+    twice: int  # that were taken more than once in their epoch
+    disputed: int  # steps of which two workers say different things
+
+    @property
+    def clean(self) -> bool:
+        """Every sample once, and all agree."""
+        return not (self.missing or self.twice or self.disputed)
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """Of all workers that wrote there, in order of time; a line that is being written is left out."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                facts = json.loads(line)
+                tuples = {name: tuple(facts[name]) for name in ("grid", "place", "samples")}
+                found.append(Row(worker=path.name, **{**facts, **tuples}))
+    return sorted(found, key=lambda row: row.at_s)
+
+
+def accounts(rows: Sequence[Row], *, steps: int, batch: int, samples: int) -> Accounts:
+    """Whether `steps` steps took each sample of their epochs once; batches do not go over the end of an epoch.
+
+    All parts of a copy take the same samples, and one of them is enough to say so: a worker may be killed after a step
+    was applied and before it wrote that down.
+    """
+    by_step: dict[int, list[Row]] = {}
+    for row in rows:
+        by_step.setdefault(row.step, []).append(row)
+    disputed = 0
+    taken: dict[int, Counter[int]] = {}  # by epoch
+    per_epoch = -(-samples // batch)
+    for step, said in by_step.items():
+        by_copy = {row.place[0]: row.samples for row in said}
+        agree = all(row.samples == by_copy[row.place[0]] for row in said)
+        disputed += not (agree and len({(row.grid, row.generation, row.loss) for row in said}) == 1)
+        for each in by_copy.values():
+            taken.setdefault(step // per_epoch, Counter()).update(each)
+    whole, over = divmod(steps, per_epoch)
+    wanted = whole * samples + min(over * batch, samples)
+    once = sum(len(counts) for counts in taken.values())
+    return Accounts(
+        steps=len(by_step),
+        missing=wanted - once,
+        twice=sum(counts.total() - len(counts) for counts in taken.values()),
+        disputed=disputed,
+    )
+
+
+def steps_per_s(*runs: Sequence[Row]) -> dict[tuple[int, int], float]:
+    """By grid, over all of these runs: steps that followed one of the same grid, and how long they took together."""
+    counts, took_s = Counter[tuple[int, int]](), defaultdict[tuple[int, int], float](float)
+    for rows in runs:
+        ends: dict[tuple[int, int], tuple[Row, float]] = {}
+        for row in rows:
+            _, at_s = ends.get((row.generation, row.step), (row, row.at_s))
+            ends[row.generation, row.step] = row, max(at_s, row.at_s)
+        for (generation, step), (row, at_s) in ends.items():
+            if (generation, step - 1) in ends:
+                counts[row.grid] += 1
+                took_s[row.grid] += at_s - ends[generation, step - 1][1]
+    return {grid: count / took_s[grid] for grid, count in counts.items()}
+
+
+def spans(rows: Sequence[Row]) -> list[Span]:
+    """Who sat where, each from the first step that it began there to the last that it ended, by place and time."""
+    found: list[Span] = []
+    last: dict[tuple[int, int], tuple[Span, int]] = {}
+    for row in rows:
+        before, step = last.get(row.place, (None, 0))
+        if before is not None and before.worker == row.worker and row.step <= step + 1:
+            last[row.place] = (Span(row.place, row.worker, before.since_s, row.at_s), row.step)
+            continue
+        if before is not None:
+            found.append(before)
+        last[row.place] = (Span(row.place, row.worker, row.since_s, row.at_s), row.step)
+    return sorted([*found, *(span for span, _ in last.values())], key=lambda span: (span.place, span.since_s))

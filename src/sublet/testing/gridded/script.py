@@ -1,0 +1,148 @@
+"""A small GPT that is cut by the name of its blocks, whose computing takes as long as it is told.
+
+    python -m sublet.testing.gridded.script FOLDER [--unit-ms 9 --samples 600 --batch 24 ...]
+
+Tensors, gradients, messages and updates are real. A block sleeps a third of a unit forward and two thirds backward, for
+each micro-batch: what a machine with few cores can do does not decide how fast a grid is.
+
+Each worker writes what it did to `FOLDER/<worker>`, a line of JSON for each step: `diaries.Row`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from sublet import train
+
+__all__ = ["main"]
+
+WIDTH, HEADS, VOCAB, CONTEXT = 32, 2, 32, 16
+FORWARD = 1.0 / 3.0  # of a unit; the rest is backward
+
+
+class _Paced(torch.autograd.Function):
+    """The same tensor, later."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, unit_s: float) -> torch.Tensor:
+        ctx.unit_s = unit_s
+        time.sleep(unit_s * FORWARD)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.unit_s * (1.0 - FORWARD))
+        return grads[0], None
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, with dropout, and a sum past each."""
+
+    def __init__(self, unit_s: float) -> None:
+        super().__init__()
+        self.unit_s = unit_s
+        self.ln_1, self.ln_2, self.drop = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), nn.Dropout(0.1)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of the same shape."""
+        x = _Paced.apply(x, self.unit_s)  # type: ignore[no-untyped-call]  # torch does not say
+        many, length, width = x.shape
+        heads = (many, length, HEADS, width // HEADS)
+        q, k, v = (each.view(heads).transpose(1, 2) for each in self.qkv(self.ln_1(x)).split(width, dim=2))
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.drop(self.out(seen.transpose(1, 2).reshape(many, length, width)))
+        found: torch.Tensor = x + self.drop(self.down(functional.gelu(self.up(self.ln_2(x)))))
+        return found
+
+
+class GPT(nn.Module):
+    """Words in, scores of the next word out."""
+
+    def __init__(self, blocks: int, unit_s: float) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.h = nn.ModuleList(Block(unit_s) for _ in range(blocks))
+        self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Nothing here knows of parts."""
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        for block in self.h:
+            x = block(x)
+        found: torch.Tensor = self.head(self.ln_f(x))
+        return found
+
+
+class Lines(Dataset[tuple[torch.Tensor, int]]):
+    """Numbers that rise, each line at its own pace; and which line it is."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return (torch.arange(CONTEXT + 1) * (1 + index % 5) + index) % VOCAB, index
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Train, and write it down."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--samples", type=int, default=600)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--micro", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=6)
+    parser.add_argument("--unit-ms", type=float, default=9.0)
+    asked = parser.parse_args(None if arguments is None else list(arguments))
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    model = GPT(asked.blocks, asked.unit_ms / 1e3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+    name = os.environ.get("SUBLET_WORKER_ID", "alone")
+    diary = os.open(asked.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with train.session(
+        model,
+        optimizer,
+        Lines(asked.samples),
+        global_batch=asked.batch,
+        micro_batch=asked.micro,
+        clip_norm=1.0,
+        parts=train.Blocks("h"),
+    ) as s:
+        made: dict[str, Any] = {}
+
+        def loss_of(batch: Any) -> torch.Tensor:
+            tries = {"generation": s.generation, "step": s.steps, "grid": s.grid, "place": s.place}
+            if any(made.get(key) != value for key, value in tries.items()):  # a step, or one that is made again
+                made.clear()
+                made.update(tries, samples=[], since_s=time.monotonic())
+            ids, numbers = batch
+            made["samples"] += numbers.tolist()
+            return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+        for batch in s.batches(epochs=asked.epochs):
+            before = s.steps
+            s.step(loss_of, batch)
+            if made.get("step") == s.steps - 1 >= before and s.place != (-1, -1):
+                row = {**made, "loss": s.loss.hex(), "at_s": time.monotonic()}
+                os.write(diary, (json.dumps(row) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()
