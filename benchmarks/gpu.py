@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def overhead(*, tiny: bool, blocks: int, steps: int) -> dict[str, Any]:
-    """A step of a plain loop, of a session, and of a session that does not measure itself."""
+    """A step of a plain loop, of a session, of one that does not measure itself, and of one whose model may be cut."""
     sizes, batch = (TINY, 4) if tiny else (LARGE, 16)
     dataset = text_of(sizes, batch * 64)
     epochs = (blocks + 2) * steps // 64 + 2
@@ -72,6 +72,7 @@ def overhead(*, tiny: bool, blocks: int, steps: int) -> dict[str, Any]:
     for name in ("sublet", "unmeasured"):
         mine, my_optimizer = made(sizes)
         loops[name] = session_steps(mine, my_optimizer, dataset, batch, epochs, measured=name == "sublet")
+    loops["grid of one"] = grid_steps(*made(sizes), dataset, batch, epochs)
     times = in_turns(loops, blocks=blocks, steps=steps, device=torch.device(sizes.device))
     medians = {name: statistics.median(each) for name, each in times.items()}
     watch_s = watch_cost_s(torch.device(sizes.device))
@@ -81,6 +82,7 @@ def overhead(*, tiny: bool, blocks: int, steps: int) -> dict[str, Any]:
         "step_ms": {name: round(1e3 * median, 4) for name, median in medians.items()},
         "over_plain": _ratios(times["sublet"], times["plain"]),
         "over_unmeasured": _ratios(times["sublet"], times["unmeasured"]),
+        "grid_over_session": _ratios(times["grid of one"], times["sublet"]),
         "watch_us": 1e6 * watch_s,
         "watch_share": watch_s / medians["sublet"],
     }
@@ -90,6 +92,8 @@ def overhead(*, tiny: bool, blocks: int, steps: int) -> dict[str, Any]:
     for name in ("over_plain", "over_unmeasured"):
         ratios = found[name]
         print(f"  session {name.replace('_', ' ')}: {ratios['median']:.4f} (quartiles {ratios['quartiles']})")
+    ratios = found["grid_over_session"]
+    print(f"  grid of one over session: {ratios['median']:.4f} (quartiles {ratios['quartiles']})   goal 1.01")
     print(f"  calls of the stopwatch: {1e6 * watch_s:.1f} us, {found['watch_share']:.3%} of a step   goal 0.5 %\n")
     return found
 
@@ -124,6 +128,17 @@ def session_steps(
             session._steps.watch = Unwatched(torch.device("cpu"))  # noqa: SLF001 - nobody else wants it off
         for pair in session.batches(epochs=epochs):
             session.step(loss_of(model, pair))
+            yield
+
+
+def grid_steps(
+    model: Gpt, optimizer: torch.optim.Optimizer, dataset: TensorDataset, batch: int, epochs: int
+) -> Iterator[None]:
+    """The same by a session whose model may be cut, and is whole."""
+    parts = train.Blocks("blocks")
+    with train.session(model, optimizer, dataset, global_batch=batch, micro_batch=batch, parts=parts) as session:
+        for pair in session.batches(epochs=epochs):
+            session.step(lambda given: loss_of(model, given), pair)
             yield
 
 

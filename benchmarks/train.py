@@ -39,6 +39,7 @@ def main() -> None:
     quick = "quick" in sys.argv[1:]
     overhead(blocks=10 if quick else 60)
     of_a_grid(blocks=10 if quick else 60)
+    of_a_grid(blocks=10 if quick else 40, hidden=4 * HIDDEN, block=2)
     for width in (2, 4):
         changes(width, count=5 if quick else 15)
 
@@ -62,11 +63,14 @@ def overhead(blocks: int) -> None:
     print()
 
 
-def of_a_grid(blocks: int) -> None:
-    """CPU of a step of the session whose model may be cut, in a grid of one, beside the plain session's."""
+def of_a_grid(blocks: int, hidden: int = HIDDEN, block: int = BLOCK) -> None:
+    """CPU of a step of the session whose model may be cut, in a grid of one, beside the plain session's.
+
+    In turns, `block` steps each. A step of the larger model takes some hundred ms, as those of real ones do.
+    """
     torch.set_num_threads(1)
-    dataset = _dataset(BATCH * BLOCK * (blocks + 1))
-    (plain, plain_optimizer), (cut, cut_optimizer) = _deep_network(), _deep_network()
+    dataset = _dataset(BATCH * block * (blocks + 1))
+    (plain, plain_optimizer), (cut, cut_optimizer) = _deep_network(hidden), _deep_network(hidden)
     facts = {"global_batch": BATCH, "micro_batch": BATCH // 4}
     pairs = []
     with (
@@ -74,25 +78,25 @@ def of_a_grid(blocks: int) -> None:
         train.session(cut, cut_optimizer, dataset, parts=train.Blocks("1"), **facts) as other,
     ):
         micro_batches, steps = one.batches(epochs=1), other.batches(epochs=1)
-        for block in range(blocks + 1):
+        for turn in range(blocks + 1):
             begun = _clocks()
-            for _ in range(BLOCK * 4):
+            for _ in range(block * 4):
                 x, y = next(micro_batches)
                 one.step(nn.functional.cross_entropy(plain(x), y))
-            ours = _since(begun)
+            ours = _since(begun, block)
             begun = _clocks()
-            for _ in range(BLOCK):
+            for _ in range(block):
                 other.step(lambda batch: nn.functional.cross_entropy(cut(batch[0]), batch[1]), next(steps))
-            if block:  # the first has the making of all things in it
-                pairs.append((ours, _since(begun)))
+            if turn:  # the first has the making of all things in it
+                pairs.append((ours, _since(begun, block)))
         for _ in micro_batches:
             raise AssertionError("the blocks are all that there is")
         for _ in steps:
             raise AssertionError("the blocks are all that there is")
     same = all(torch.equal(a, b) for a, b in zip(plain.parameters(), cut.parameters(), strict=True))
-    print(
-        f"a grid of one beside the plain session, {blocks} blocks of {BLOCK} steps (median ms), weights equal: {same}"
-    )
+    size = sum(each.numel() for each in plain.parameters()) / 1e6
+    print(f"a grid of one beside the plain session, {size:.1f} M parameters, {blocks} blocks of {block} steps")
+    print(f"  (median ms)        plain        cut   overhead   weights equal: {same}")
     for at, name in enumerate(("wall", "CPU")):
         middle = [statistics.median(pair[side][at] for pair in pairs) * 1e3 for side in (0, 1)]
         ratio = statistics.median(pair[1][at] / pair[0][at] for pair in pairs) - 1.0
@@ -193,9 +197,9 @@ def _clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def _since(begun: tuple[float, float]) -> tuple[float, float]:
+def _since(begun: tuple[float, float], steps: int = BLOCK) -> tuple[float, float]:
     wall_s, cpu_s = _clocks()
-    return (wall_s - begun[0]) / BLOCK, (cpu_s - begun[1]) / BLOCK
+    return (wall_s - begun[0]) / steps, (cpu_s - begun[1]) / steps
 
 
 def timed(directory: Path) -> None:
@@ -241,10 +245,10 @@ def _network() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def _deep_network() -> tuple[nn.Module, torch.optim.Optimizer]:
+def _deep_network(hidden: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU()) for _ in range(4)))
-    model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), blocks, nn.Linear(HIDDEN, 10))
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU()) for _ in range(4)))
+    model = nn.Sequential(nn.Linear(FEATURES, hidden), blocks, nn.Linear(hidden, 10))
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 

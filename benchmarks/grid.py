@@ -1,0 +1,235 @@
+"""What changes of a grid take on this machine, beside what their bytes take over its loopback, measured in between.
+
+    python -m benchmarks.grid                     a GPT of 10.9 million parameters, eight processes, three rounds
+    python -m benchmarks.grid --rounds 1 --small  the same of a model of nothing, to see that it works
+    python -m benchmarks.grid --json FILE         everything that was measured
+
+Each round leads real processes through 2 x 3, 1 x 3, 2 x 3 with another member, 1 x 6, and two kills. Seconds of a
+planned change are from when the last of all has come until all have joined: the step under way is no part of it. After
+a kill they are from the signal on. A goal is so many seconds and what the bytes take: all of them together, since all
+share a machine. What is printed is the middle of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpt import TINY, Gpt, Sizes, loss_of, text_of
+from sublet import train
+from sublet.domain.shape import Grid
+from sublet.testing.grid.control import Control, Process
+from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import Stepped
+
+MEDIUM = Sizes(512, 16, 384, 6, 6, used=64, next=4, rate=1e-3, device="cpu")
+BATCH, MICRO, STEPS, APART = 6, 1, 100_000, 3
+CHUNK, TOTAL = 1 << 20, 1 << 28  # bytes over the loopback
+PATIENCE_S = 240.0
+FORMING, AGREEING = "forming meshes of 6, the last to come", "agreement, over the slowest"
+GOALS_S = {  # beside what the bytes take
+    FORMING: 0.030,
+    AGREEING: 0.002,
+    "kill -9 to all joined, 2 x 3 to 1 x 3": 0.100,
+    "kill -9, a spare seated in 2 x 3": 0.300,
+    "hand-over within parts, 2 x 3 to 1 x 3": 0.020,
+    "between parts: one place of 2 x 3": 0.050,
+    "a pipeline joins: 1 x 3 to 2 x 3": 0.050,
+    "depth: 2 x 3 to 1 x 6": 0.050,
+}
+KILLED, SPARE, WITHIN, BETWEEN, JOINS, DEPTH = list(GOALS_S)[2:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One of a round."""
+
+    what: str
+    seconds: float
+    size_bytes: int = 0
+    bytes_per_s: float = 0.0  # of the loopback, right before
+
+    @property
+    def sent_s(self) -> float:
+        """What its bytes take."""
+        return self.size_bytes / self.bytes_per_s
+
+    @property
+    def goal_s(self) -> float:
+        """At most."""
+        return GOALS_S[self.what] + self.sent_s
+
+
+def main() -> None:
+    """All rounds, and a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--small", action="store_true", help="a model of nothing")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    asked = parser.parse_args()
+    sizes = replace(TINY, depth=6) if asked.small else MEDIUM
+    parameters = sum(each.numel() for each in Gpt(sizes).parameters())
+    load = os.getloadavg()[0]
+    rounds = [run(sizes) for _ in range(max(1, asked.rounds))]
+    print(f"{parameters / 1e6:.1f} M parameters, {os.cpu_count()} cores, load {load:.1f} when it began")
+    rows = table([each for found in rounds for each in found])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join([row[0].ljust(widths[0]), *cells]))
+    if asked.json:
+        facts = [[{**asdict(each), "goal_s": each.goal_s} for each in found] for found in rounds]
+        asked.json.write_text(json.dumps({"parameters": parameters, "load": load, "rounds": facts}, indent=1) + "\n")
+
+
+def table(seen: Sequence[Seen]) -> list[list[str]]:
+    """A title and a row for each goal."""
+    rows = [["what", "seen, ms", "MB", "bytes / bandwidth, ms", "ratio", "goal, ms", "met"]]
+    for what in GOALS_S:
+        of_it = sorted((each for each in seen if each.what == what), key=lambda each: each.seconds)
+        middle = of_it[(len(of_it) - 1) // 2]
+        rows.append(
+            [
+                what,
+                f"{1e3 * middle.seconds:.1f}",
+                f"{middle.size_bytes / 1e6:.1f}",
+                f"{1e3 * middle.sent_s:.1f}",
+                f"{middle.seconds / middle.sent_s:.1f}" if middle.size_bytes else "-",
+                f"{1e3 * middle.goal_s:.1f}",
+                "yes" if middle.seconds <= middle.goal_s else "no",
+            ]
+        )
+    return rows
+
+
+def run(sizes: Sizes) -> list[Seen]:
+    """One round."""
+    with Control(STEPS, partial(life, sizes), limit_s=PATIENCE_S) as control:
+        workers = [control.start(f"w{number}") for number in range(8)]
+        course = Course(control)
+        six = workers[:6]
+        course.go(six, Grid(2, 3))
+        found = [course.change(WITHIN, six[:3], Grid(1, 3), givers=six[3:])]
+        found.append(course.change(JOINS, six, Grid(2, 3)))
+        found.append(Seen(what=FORMING, seconds=course.met_s, bytes_per_s=1.0))
+        other = [*six[:5], workers[6]]
+        found.append(course.change(BETWEEN, other, Grid(2, 3), givers=[six[5]]))
+        found.append(Seen(what=AGREEING, seconds=course.agreed_s(), bytes_per_s=1.0))
+        found.append(course.change(DEPTH, other, Grid(1, 6)))
+        course.go(other, Grid(2, 3))
+        found.append(course.kill(KILLED, other[4], other[:3], Grid(1, 3), givers=[other[3], other[5]]))
+        whole = [*other[:4], six[5], other[5]]
+        course.go(whole, Grid(2, 3))
+        found.append(course.kill(SPARE, whole[4], [*whole[:4], workers[7], whole[5]], Grid(2, 3)))
+    return found
+
+
+class Course:
+    """Of one round."""
+
+    def __init__(self, control: Control) -> None:
+        self._control, self.met_s = control, 0.0
+
+    def go(
+        self, members: Sequence[Process], grid: Grid, givers: Sequence[Process] = (), *, broken: bool = False
+    ) -> int:
+        """Into a grid; bytes that moved, all together."""
+        control = self._control
+        control.order(members, grid, givers=givers, broken=broken)
+        control.until_joined()
+        joined = [each for each in control.joined if each.generation == control.generation]
+        self.met_s = min(each.met_s for each in joined)
+        self._after_s = max(each.state_s + each.formed_s for each in joined)
+        self._step = max(each.step for each in joined)
+        return sum(each.moved_bytes for each in joined)
+
+    def change(self, what: str, members: Sequence[Process], grid: Grid, givers: Sequence[Process] = ()) -> Seen:
+        """A planned one, after a few steps."""
+        self._train()
+        pace = bandwidth()
+        moved = self.go(members, grid, givers)
+        return Seen(what=what, seconds=self.met_s + self._after_s, size_bytes=moved, bytes_per_s=pace)
+
+    def kill(
+        self, what: str, victim: Process, members: Sequence[Process], grid: Grid, givers: Sequence[Process] = ()
+    ) -> Seen:
+        """One is gone without a word."""
+        self._train()
+        pace, control = bandwidth(), self._control
+        died_s = time.monotonic()
+        os.kill(victim.pid, signal.SIGKILL)
+        control.until_death()
+        moved = self.go(members, grid, givers, broken=True)
+        took_s = control.joined_s[control.generation] - died_s
+        return Seen(what=what, seconds=took_s, size_bytes=moved, bytes_per_s=pace)
+
+    def agreed_s(self) -> float:
+        """Of a step in the grid of now: who waits least is who comes last."""
+        self._train()
+        by_worker = defaultdict(list)
+        for process in self._control.members:
+            for message in process.said:
+                if isinstance(message, Stepped) and message.generation == self._control.generation:
+                    by_worker[process.name].append(message.agree_s)
+        return min(statistics.median(each) for each in by_worker.values())
+
+    def _train(self) -> None:
+        self._control.until_steps(self._step + APART)
+
+
+def bandwidth() -> float:
+    """Bytes a second through one connection over the loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as out:
+        into, _ = server.accept()
+        with into:
+            sender = threading.Thread(target=_send, args=(out,))
+            memory, left = memoryview(bytearray(CHUNK)), TOTAL
+            began_s = time.monotonic()
+            sender.start()
+            while left > 0:
+                left -= into.recv_into(memory)
+            took_s = time.monotonic() - began_s
+            sender.join()
+    return TOTAL / took_s
+
+
+def _send(out: socket.socket) -> None:
+    data = bytes(CHUNK)
+    for _ in range(TOTAL // CHUNK):
+        out.sendall(data)
+
+
+def life(sizes: Sizes, name: str, connection: socket.socket, _facts: int, _kept: object) -> None:
+    """A worker."""
+    os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = Gpt(sizes)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.rate)
+    dataset = text_of(sizes, BATCH * 100)
+    try:
+        with train.session(
+            model, optimizer, dataset, global_batch=BATCH, micro_batch=MICRO, parts=train.Blocks("blocks")
+        ) as session:
+            for batch in session.batches(epochs=STEPS):
+                session.step(partial(loss_of, model), batch)
+    except SystemExit as error:
+        if error.code != EXIT_LEFT:
+            raise
+
+
+if __name__ == "__main__":
+    main()
