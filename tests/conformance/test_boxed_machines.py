@@ -21,3 +21,17 @@ class TestSsh(ProviderSuite):
         from tests.rigs.boxed_ssh import BoxedSshRig
 
         return BoxedSshRig()
+
+
+@only_in_full
+class TestRay(ProviderSuite):
+    """Each node of the cluster with its own address, disk and processes; Sublet is installed there, as Ray is."""
+
+    registered_as = "ray"
+
+    def make_rig(self):
+        if why := why_no_hosts():
+            pytest.skip(why)
+        from tests.rigs.boxed_ray import BoxedRayRig
+
+        return BoxedRayRig()

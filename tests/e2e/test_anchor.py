@@ -100,3 +100,22 @@ def test_from_a_laptop_to_two_rented_nodes_and_back(box, sublet, tmp_path):
     store = Store(sublet.state / "log.sqlite")
     assert [job_id for job_id, _, _ in store.jobs()] == ["hello-1"]  # its record has come home
     store.close()
+
+
+STATE = "/root/.local/state/sublet"
+ENDS = "for pid in $(pgrep -f 'sublet.runtime.anchor.keeper|sublet.api.main'); do kill -9 $pid; done"
+
+
+def test_one_word_is_enough_after_a_reboot_and_one_that_cannot_live_says_why(box, sublet):
+    sublet("up", "--on", "aws", "--purse", "20")
+    anchor = box.host_of("anchor").machine
+    anchor.run("bash", "-c", ENDS)  # with the machine: nobody has cleaned up
+    assert anchor.read(f"{STATE}/controller.json")
+    assert "you may close the lid" in sublet("up", "--on", "aws")
+    assert json.loads(sublet("ps", "--json"))["jobs"] == []
+    anchor.run("bash", "-c", ENDS)
+    anchor.write(f"{STATE}/settings.json", "{")
+    assert "settings.json" in sublet("up", "--on", "aws", code=1)
+    assert "settings.json" in sublet("ps", code=75)
+    assert "anchor has ended" in sublet("down")  # with all that it knew
+    assert _alive(box) == []

@@ -10,7 +10,7 @@ import pytest
 
 from tests.rigs.sizes import FULL
 
-LONG = {"train_cnn", "train_gpt"}  # half a minute of them
+LONG = {"train_cnn", "train_gpt", "train_gpt_parts"}  # half a minute of them
 EXAMPLES = [
     path for path in sorted((Path(__file__).parents[2] / "examples").glob("*.py")) if FULL or path.stem not in LONG
 ]

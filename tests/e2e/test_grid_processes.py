@@ -26,6 +26,16 @@ def test_a_part_whose_only_copy_is_killed_goes_on_with_who_keeps_it_to_the_bit()
     assert outcomes("--only", "1 x 3, 1 at agreed") == ["bitwise"]
 
 
+def test_a_part_that_is_killed_with_who_keeps_it_comes_back_from_the_checkpoint_to_the_bit():
+    assert outcomes("--only", "saved, 1 x 3, (0, 1) at once") == ["bitwise"]
+
+
+@only_in_full
+@pytest.mark.parametrize("only", ["saved, 1x3", "saved, 1 x 3, 0 at", "saved, 1 x 3, 2 at"])
+def test_a_grid_goes_on_from_the_last_that_was_committed_whoever_dies_before_the_next_is(only):
+    assert set(outcomes("--only", only)) == {"bitwise"}
+
+
 @only_in_full
 @pytest.mark.parametrize("only", ["2 x 2, 3 at", "1 x 3, 0 at", "newcomer, giver at", "newcomer, newcomer at", "1x1"])
 def test_grids_of_processes_are_one_process_to_the_bit_wherever_one_dies(only):

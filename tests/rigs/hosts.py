@@ -17,12 +17,12 @@ import sys
 from pathlib import Path
 
 from sublet.runtime.agent import processes
+from sublet.runtime.agent.preload import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.providers.protocol import RentedNode
 from sublet.testing.memory_cloud import one_gpu_offer
 
-PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.loop")
 PORT = 7070  # on the loopback of each machine
 
 

@@ -140,7 +140,7 @@ class InMemoryApi:
             raise NotNow(job_id, self.rows[job_id]["phase"], "pause")
         return self.change(job_id, phase="paused", workers=0)
 
-    async def resume(self, job_id: str, *, start_over: bool = False) -> JobView:
+    async def resume(self, job_id: str, *, start_over: bool = False, secrets=None) -> JobView:
         if self.rows[job_id]["phase"] not in ("paused", "out-of-budget", "failed"):
             raise NotNow(job_id, self.rows[job_id]["phase"], "resume")
         return self.change(job_id, phase="queued", reason="from step 0" if start_over else "")
@@ -290,6 +290,10 @@ def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
         "min_workers": spec.min_workers if spec else 1,
         "max_workers": spec.max_workers if spec else 1,
         "shape": "",
+        "grid": "",
+        "spares": 0,
+        "places": [],
+        "moves": [],
         "node_ids": [],
         "generation": 0,
         "step": 0,
@@ -348,7 +352,7 @@ RUNNING: dict[str, Any] = {
 
 def cost_from(row: dict[str, Any]) -> CostView:
     shared = set(CostView.__annotations__) & set(row)
-    return {**{name: row[name] for name in shared}, "job_id": row["id"], "tiers": [], "jobs": []}  # type: ignore[typeddict-item, return-value]
+    return {**{name: row[name] for name in shared}, "job_id": row["id"], "tiers": [], "moves": [], "jobs": []}  # type: ignore[typeddict-item, return-value]
 
 
 @dataclass

@@ -39,6 +39,7 @@ SAID = {
     float | None: 2.5,
     tuple[str, ...]: ("a", "b"),
     tuple[int, ...]: (1, 2),
+    tuple[float, ...]: (1.5, 2.5),
 }
 SAID[Mapping[str, str]] = {"a": "b"}
 SAID[bytes] = b"x"

@@ -5,6 +5,7 @@ It is forked from one that has imported torch, once for all tests of this proces
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -19,22 +20,31 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "torch._dynamo", "sublet.train.loop"])
 
 
-def world(scenario: str, directory: Path, /, *, env: Mapping[str, str] | None = None, **settings: int) -> dict:
-    """What happened."""
+def world(
+    scenario: str,
+    directory: Path,
+    /,
+    *,
+    env: Mapping[str, str] | None = None,
+    module: str = "tests.rigs.training",
+    **settings: int,
+) -> dict:
+    """What happened in a scenario of this module."""
     directory.mkdir(exist_ok=True)
     os.environ.update(QUIET)  # read when torch is imported
     with ProcessPoolExecutor(1, mp_context=FORKS) as pool:
         try:
-            return json.loads(pool.submit(_lived, scenario, directory, env or {}, settings).result(PATIENCE_S))
+            return json.loads(pool.submit(_lived, module, scenario, directory, env or {}, settings).result(PATIENCE_S))
         except BaseException as error:
             for path in sorted(directory.glob("*.err")):
                 error.add_note(f"{path.name}: {path.read_text()}")
             raise
 
 
-def _lived(scenario: str, directory: Path, env: Mapping[str, str], settings: Mapping[str, int]) -> str:
+def _lived(module: str, scenario: str, directory: Path, env: Mapping[str, str], settings: Mapping[str, int]) -> str:
     os.environ.update(env)
     os.chdir(ROOT)
-    from tests.rigs import training  # reads its surroundings
-
-    return json.dumps(training.SCENARIOS[scenario](directory, **settings))
+    # As in a worker under an agent: workers of a DataLoader would else come from a server that outlives us.
+    multiprocessing.set_start_method("fork", force=True)
+    scenarios = importlib.import_module(module).SCENARIOS  # reads its surroundings
+    return json.dumps(scenarios[scenario](directory, **settings))

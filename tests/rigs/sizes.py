@@ -22,34 +22,42 @@ __all__ = ["DRAWN", "FULL", "SIZE", "drawn", "examples", "only_in_full", "sized"
 SIZE = os.environ.get("TEST_SIZE", "every")
 FULL = SIZE == "full"
 DRAWN = {  # of the tests of each file below this, one in so many, or none; the longest path that fits counts
-    "tests/conformance/": 3,
+    "tests/adoption/": 0,  # `make adoption`: half a minute to three minutes each
+    "tests/conformance/": 6,
     "tests/conformance/test_forecasters.py": 4,
     "tests/conformance/test_live.py": 0,  # `make policies-live`
-    "tests/conformance/test_policies.py": 6,
-    "tests/e2e/": 4,
+    "tests/conformance/test_policies.py": 8,
+    "tests/e2e/": 6,
     "tests/e2e/test_advise.py": 4,
     "tests/e2e/test_anchor.py": 0,  # one test of half a minute
     "tests/e2e/test_average.py": 4,
     "tests/e2e/test_box.py": 3,
     "tests/e2e/test_check_for_real.py": 3,
     "tests/e2e/test_examples.py": 5,
+    "tests/e2e/test_grid_live.py": 9,  # half a minute each
     "tests/e2e/test_grid_processes.py": 4,
     "tests/e2e/test_live_kills.py": 4,
+    "tests/e2e/test_shards_live.py": 3,  # half a minute each
     "tests/e2e/test_spot.py": 4,
-    "tests/faults/": 4,
+    "tests/faults/": 6,
     "tests/faults/test_seeds.py": 1,  # 150 lives, as the docs say
-    "tests/scenarios/": 6,
+    "tests/property/": 3,
+    "tests/scenarios/": 10,
     "tests/simulation/": 6,
     "tests/unit/advise/": 3,
-    "tests/unit/cli/": 2,
+    "tests/unit/cli/": 4,
+    "tests/unit/integrations/": 8,  # seconds to import what they are of
     "tests/unit/market/forecast/": 3,
     "tests/unit/perf/preemption/": 2,
-    "tests/unit/runtime/": 2,
-    "tests/unit/runtime/providers/aws/": 3,
+    "tests/unit/runtime/": 4,
+    "tests/unit/runtime/providers/aws/": 4,
     "tests/unit/sim/": 2,
     "tests/unit/sim/test_workload_catalog.py": 4,
-    "tests/unit/studies/": 2,
-    "tests/unit/train/": 2,
+    "tests/unit/studies/": 3,
+    "tests/unit/testing/": 2,
+    "tests/unit/train/": 5,
+    "tests/unit/train/grid/": 6,
+    "tests/unit/train/shards/": 12,
     "tests/unit/train/test_checkpoint_kills.py": 3,
 }
 PART = 0.25  # of the examples of a property

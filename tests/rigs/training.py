@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 
 import sublet.train.loop  # noqa: F401 - as above
 from sublet import train
-from sublet.testing.trainers import World
+from sublet.testing import trainers
 from sublet.train import agent_line, report
 from sublet.wire.messages import (
     Busy,
@@ -34,9 +35,19 @@ from sublet.wire.messages import (
     Stepped,
 )
 
+
+class World(trainers.World):
+    """With the ranges that KEEP asks for."""
+
+    def __init__(self, script: Callable[[Path], None], directory: Path, **env: str) -> None:
+        super().__init__(script, directory, **env)
+        self.keep = KEEP
+
+
 # -------------------------------------------------------------------------------------- what the workers train
 
 LIMP_S = 0.1  # that a rank which limps takes longer for a step
+KEEP = int(os.environ.get("KEEP", "0"))  # workers that hold each range of the optimizer's state
 SAMPLES, FEATURES, BATCH = int(os.environ.get("SAMPLES", "1000")), 8, int(os.environ.get("BATCH", "16"))
 
 
@@ -65,6 +76,7 @@ def network() -> torch.nn.Module:
 def logged_training(directory: Path) -> None:
     """Writes down each step before it is applied (which samples) and after (that it was)."""
     torch.set_num_threads(1)
+    torch.set_default_dtype(getattr(torch, os.environ.get("DTYPE", "float32")))
     epochs, pause_s = int(os.environ.get("EPOCHS", "3")), float(os.environ.get("PAUSE_S", "0"))
     limps = int(os.environ.get("LIMPS", "-1"))
     micro = int(os.environ["MICRO"]) if "MICRO" in os.environ else None
@@ -183,7 +195,7 @@ def read_logs(directory: Path) -> dict[str, object]:
     rows = [json.loads(line) for path in sorted(directory.glob("*.log")) for line in path.read_text().splitlines()]
     counted: dict[int, int] = {}
     for row in rows:
-        if row["said"] == "applied":
+        if row["said"] == ("given" if KEEP else "applied"):  # with ranges a step may be finished after a loss, unseen
             counted[row["step"]] = max(row["generation"], counted.get(row["step"], -1))
     seen: dict[int, list[int]] = {}
     for row in rows:
@@ -325,6 +337,32 @@ def resumes(directory: Path, *, width: int = 3) -> dict[str, object]:
     printed = [said.printed for _, _, said in world.messages if isinstance(said, Joined)]
     told = {"starts": starts, "saved": saved, "left": left, "sources": sources, "printed": printed}
     return {"codes": world.codes(), **told, **read_logs(directory)}
+
+
+def gone(directory: Path, *, saved: int = 1) -> dict[str, object]:
+    """Both holders of a range are killed at once: the others go back to the checkpoint, if one is `saved`."""
+    place = str(directory / "checkpoints")
+    world = World(logged_training, directory, PAUSE_S="0.02", SUBLET_CHECKPOINT_DIR=place)
+    first = world.start(5)  # of two ranges: 0, 2 and 4 hold one, and 1 and 3 the other
+    world.until_ready(first)
+    world.regroup(first)
+    world.until_step(20)
+    if saved:
+        first[0].say(SaveNow(worker_id=first[0].name))
+        world.until(lambda: any(isinstance(said, Saved) for _, said in first[0].heard), "saved")
+    world.until_step(40)
+    for number in (1, 3):
+        world.kill(first[number])
+    world.until(lambda: first[1].code is not None and first[3].code is not None, "killed", watch=False)
+    world.regroup([first[0], first[2], first[4]], broken=True)
+    if saved:
+        world.until_over()
+    else:
+        world.until(lambda: all(worker.code is not None for worker in first), "all end", watch=False)
+    back = [said for _, _, said in world.messages if isinstance(said, Joined) and said.generation == 2]
+    kept = [said.step for _, _, said in world.messages if isinstance(said, Saved)]
+    told = [(said.source, said.step, said.redone_steps) for said in back]
+    return {"codes": world.codes(), "saved": kept, "joined": told, **read_logs(directory)}
 
 
 def held(directory: Path, *, width: int = 2) -> dict[str, object]:
@@ -474,6 +512,7 @@ SCENARIOS = {
         kills,
         resumes,
         held,
+        gone,
         orphans,
         one_two_one,
         together,

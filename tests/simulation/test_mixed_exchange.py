@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money
 from sublet.domain.offer import Market
-from sublet.errors import InvariantBroken
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import Changes, a_job, an_offer
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=InvariantBroken,
-    reason="a job that is promised more of its GPUs on demand waits for one that another has and does not need",
-)
 def test_a_job_gets_its_nodes_on_demand_though_another_has_one_of_them_without_need():
     """A property found it: j0 is to have six of its seven GPUs on demand, and j2 trains on the sixth, promised spot.
 
-    Nothing is under way then: four nodes on demand are paid for and idle until j2 ends.
+    Nothing else is under way then, and four nodes on demand are free: j0 takes these, and j2 one of the four it left.
     """
     widths = [(7, 7), (1, 1), (1, 1), (1, 4), (1, 2)]
     jobs = [

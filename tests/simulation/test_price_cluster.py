@@ -9,7 +9,7 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.policies.price.plan import WorkBelief
+from sublet.policies.price.beliefs import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
@@ -69,7 +69,7 @@ def test_knowing_the_work_that_is_left_helps():
         for at in range(40)
     ]
     times = {knows: simulate(jobs, Price(knows=knows), owned(8)).metrics.mean_s for knows in WorkBelief}
-    assert times[WorkBelief.WORK] < times[WorkBelief.NOTHING]
+    assert times[WorkBelief.DECLARED] < times[WorkBelief.NOTHING]
 
 
 def test_weights_count():

@@ -27,7 +27,6 @@ ALLOWED = {
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
     "train/gradients.py": "measures a step",
-    "train/loading.py": "gives the dice of the user's dataset a seed",
     "train/report.py": "measures a step",
     "train/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
     "train/sockets.py": "waits for a store that is about to be opened",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.api.logs import Mask, log_stream
 from sublet.runtime.controller_api.views import JobLog, LogPart
+from sublet.runtime.secret_files import SecretFiles
 
 letters = st.text("ab\n", max_size=12)
 
@@ -32,6 +34,28 @@ def test_without_secrets_the_stream_is_as_it_was(chunks):
 def test_a_key_of_many_lines_is_hidden_line_by_line():
     mask = Mask(["-----BEGIN-----\nMIIEvQIBADAN\nBgkqhkiG\n"])
     assert mask.feed(b"it is BgkqhkiG, you see") == b"it is ***, you see"
+
+
+@pytest.mark.parametrize("secret", ["four", "a-token-of-twenty-eight-signs"])
+def test_nobody_sees_how_long_a_secret_was_that_was_taken_out_of_a_log(tmp_path, secret):
+    """The file stays as long as it was: whoever reads on in it finds the same place."""
+    path = tmp_path / "jobs" / "j" / "logs" / "x.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"it is {secret}{secret}, and *** is not\n")
+    size = path.stat().st_size
+    SecretFiles(tmp_path).forget("j", {"KEY": secret})
+    assert path.stat().st_size == size
+
+    async def read():
+        async def ended():
+            return True
+
+        async def look():
+            return JobLog(parts=(LogPart(path=str(path), rank=0),))
+
+        return b"".join([chunk async for chunk in log_stream(look, ended=ended, follow=False, rank=0)])
+
+    assert asyncio.run(read()) == b"it is ******, and *** is not\n"
 
 
 def test_the_last_lines_are_the_last_lines(tmp_path):

@@ -162,7 +162,10 @@ def test_whose_fault_it_is_that_nothing_was_done_is_said_by_the_status(there, mo
     with pytest.raises(Refused) as caught:
         there.client.post("/v1/jobs", body_of(), key="k")
     assert (caught.value.status, caught.value.exit_code) == (status, exit_code)
-    assert str(caught.value) == str(error)
+    said, _, advice = str(caught.value).partition("\n  next: ")
+    own, _, own_advice = str(error).partition("\n  next: ")
+    assert said == own
+    assert advice == own_advice if own_advice else advice
 
 
 def test_a_fault_is_no_answer_so_a_retry_may_succeed(there):
@@ -206,6 +209,23 @@ def test_every_error_has_the_same_shape(there, path, body, status, field):
     assert (code, facts["field"]) == (status, field)
     assert set(facts) == {"schema_version", "error", "field", "next", "exit_code"}
     assert facts["error"]
+    assert facts["next"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "advice"),
+    [
+        ("/v1/jobs", body_of(max_workers=0), "sublet submit FILE --dry-run"),
+        ("/v1/dry-run", body_of(max_workers=0), "sublet submit FILE --dry-run"),
+        ("/v1/budget", {"purse_usd": -1}, "sublet budget set"),
+        ("/v1/budget/top-up", {"usd": 0}, "sublet budget top-up"),
+        ("/v1/jobs/nosuch/scale", {"low": 3, "high": 0}, "sublet scale --help"),
+    ],
+)
+def test_a_refusal_names_the_next_step_by_the_command_that_asked(there, path, body, advice):
+    code, _, facts = raw(there, "POST", path, json.dumps(body).encode())
+    assert code == 422
+    assert advice in facts["next"]
 
 
 def test_broken_json_and_secrets_that_do_not_fit_are_errors_without_echo(there):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.controller.anchor import Anchor, Commit
 from sublet.runtime.controller.bucket_copies import CARRIED, has_checkpoints
+from sublet.runtime.travel.content import LARGE_PART_BYTES
 from sublet.runtime.travel.packing import pack
 from sublet.train.checkpoint.bucket import Bucket
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
@@ -88,6 +90,24 @@ def test_a_carried_one_whose_part_is_damaged_is_passed_over(tmp_path, capsys, bu
     (hurt,) = [path for path in Path(here / "parts").rglob(f"*{data.parts[0]}*") if path.is_file()]
     hurt.write_bytes(b"rot")
     assert told(capsys, f"{CARRIED}{here}", URI, "3")["step"] == 7
+
+
+def test_a_file_larger_than_memory_would_be_is_never_held_whole(tmp_path, monkeypatch):
+    """By the most that Python has had meanwhile: parts of it, whichever way it goes."""
+    here, size = tmp_path / "job-1", 80 * LARGE_PART_BYTES
+    with Checkpoints(tmp_path / "node", writer="w", generation=3) as checkpoints:
+        checkpoints.save(9, {"w": torch.zeros(size // 4)}, {}).wait()
+    anchor = Anchor(here, FILES)
+    root = pack(anchor.content, tmp_path / "node" / "nothing", {"step-9": tmp_path / "node" / "step-9"})
+    anchor.commit(Commit(step=9, generation=3, root=root, size_bytes=size), keep=3)
+    monkeypatch.setattr(copying, "open_store", lambda place: Directory(tmp_path / "far" if place == URI else place))
+    tracemalloc.start()
+    try:
+        assert copying.send(f"{CARRIED}{here}", URI, 3).size_bytes > size
+        assert copying.bring(URI, f"{CARRIED}{tmp_path / 'new'}", 3).step == 9
+        assert tracemalloc.get_traced_memory()[1] < size // 2
+    finally:
+        tracemalloc.stop()
 
 
 def test_where_there_is_nothing_that_is_said(tmp_path, capsys):

@@ -64,6 +64,33 @@ def test_the_bill_says_what_each_tier_of_checkpoints_cost_and_saved(capsys):
     assert "checkpoints" not in capsys.readouterr().out  # none was made
 
 
+def test_ps_shows_the_grid_of_a_model_that_is_cut_and_who_waits_beside_it(tmp_path, monkeypatch, capsys):
+    with served(tmp_path) as there:
+        monkeypatch.setenv("SUBLET_STATE", str(there.state.path))
+        there.api.rows["a-1"] = job("a-1", "a")
+        run(["ps"])
+        assert "grid" not in capsys.readouterr().out, "a column for nothing"
+        there.api.rows["b-1"] = job("b-1", "b", grid="2 x 3", spares=1)
+        there.api.rows["c-1"] = job("c-1", "c", grid="1 x 4")
+        run(["ps"])
+        lines = capsys.readouterr().out.splitlines()
+        assert "grid" in lines[0]
+        assert ["2 x 3 + 1 spare" in line for line in lines if line.startswith(("a-1", "b-1", "c-1"))] == [0, 1, 0]
+        assert ["1 x 4" in line for line in lines if line.startswith(("a-1", "b-1", "c-1"))] == [0, 0, 1]
+
+
+def test_the_bill_says_what_changes_of_grids_cost_by_kind(capsys):
+    moves = [
+        {"kind": "within", "count": 3, "size_bytes": 0, "seconds": 0.25},
+        {"kind": "between", "count": 1, "size_bytes": 2.5e9, "seconds": 1.5},
+    ]
+    print_bill(bill([job("gpt-1")], moves=moves))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(("within", "between"))]
+    assert rows == [["within", "3", "0", "0.25"], ["between", "1", "2.5", "1.50"]]
+    print_bill(bill([job("mlp-1")]))
+    assert "grid changed" not in capsys.readouterr().out
+
+
 # ---------------------------------------------------------------------- names
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 
 import pytest
@@ -9,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.domain.demand import Demand, kind_of
-from sublet.domain.events import JobCancelled, JobFinished
+from sublet.domain.ended import KEPT, Ended
+from sublet.domain.events import JobCancelled, JobFailed, JobFinished
 from sublet.kernel.census import Census
+from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.perf.speedup import Amdahl, Linear
+from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -96,3 +101,27 @@ def test_size_time_and_request_make_no_other_kind(fields):
 def test_whatever_changes_the_choice_of_a_shape_makes_another_kind(fields):
     plain = {"speed": Linear(), "max_gpus": 4}
     assert kind_of(a_job(**{**plain, **fields})) != kind_of(a_job("z", **plain))
+
+
+def test_what_is_learned_of_sizes_comes_from_jobs_that_are_done_alone():
+    driver = Driver([an_offer("o", pool="p", gpus=4)])
+    driver.submit(*(a_job(name, work=200.0, model="m", gpus=2) for name in ("done", "cancelled", "failed")))
+    driver.settle(Equal())
+    driver.tell(JobFinished(3600.0, "done"))
+    driver.tell(JobCancelled(3600.0, "cancelled"))
+    driver.tell(JobFailed(3600.0, "failed", "x"))
+    ended = driver.kernel.snapshot().ended
+    held_gpu_s = ended.jobs[0].gpu_h * 3600.0
+    assert [(each.group, each.work) for each in ended.jobs] == [("m", 200.0)]
+    assert 0.0 < held_gpu_s <= 2 * 3600.0
+    again = kernel_from_snapshot(json.loads(json.dumps(driver.kernel.facts())))
+    assert again.snapshot().ended.jobs == ended.jobs
+
+
+def test_only_the_newest_are_remembered_and_jobs_without_an_end_tell_nothing():
+    ended = Ended()
+    for work in range(1, KEPT + 3):
+        ended = ended.with_one_more(a_job(work=float(work), group="g"), gpu_h=work / 2)
+    assert ended.with_one_more(a_job(work=math.inf), gpu_h=1.0) is ended
+    assert ended.work_by_group == {"g": tuple(float(work) for work in range(3, KEPT + 3))}
+    assert ended.gpu_hours_from(2) == pytest.approx((KEPT + 2) / 2 + (KEPT + 1) / 2)

@@ -20,6 +20,11 @@ FILES = {
 }
 
 
+FIVE = "dry run: resources.accelerators: not on a node of its own, or a part of one that can be had: " + ", ".join(
+    f"H100:{gpus}" for gpus in (1, 16, 2, 4, 6, 8)
+)
+
+
 @pytest.fixture
 def clone(tmp_path):
     for name, text in FILES.items():
@@ -54,6 +59,30 @@ def test_the_table_says_how_many_are_taken_and_why_the_others_are_not(clone, cap
         (clone / name).unlink()
     assert main([str(clone), "--json"]) == 0
     assert [each["taken"] for each in json.loads(capsys.readouterr().out)["files"]] == [True, True]
+
+
+def test_a_controller_is_asked_about_those_that_are_taken_and_what_it_refuses_is_counted(clone, capsys):
+    resources = {"eight": "{accelerators: H100:8}", "five": "{accelerators: H100:5}", "tpu": "{accelerators: tpu-x:1}"}
+    for name, text in resources.items():
+        (clone / "llm" / f"{name}.yaml").write_text(f"run: torchrun --nproc_per_node 8 x.py; y\nresources: {text}")
+    (clone / "llm" / "keyed.yaml").write_text("run: 'true'\nworkdir: ../keyed")
+    (clone / "keyed").mkdir()
+    (clone / "keyed" / ".netrc").write_text("machine x password y")
+    found = {each.file: each for each in survey(clone, dry_run=True)}
+    accepted = {name for name, each in found.items() if each.accepted}
+    assert accepted == {"examples/mine.yml", "examples/plain.yaml", "llm/eight.yaml", "llm/tpu.yaml"}
+    assert {name for name, each in found.items() if each.accepted_here} == accepted - {"examples/mine.yml"}
+    five = found["llm/five.yaml"]
+    assert (five.taken, five.why) == (True, FIVE)
+    assert (found["llm/keyed.yaml"].taken, found["llm/keyed.yaml"].accepted) == (True, False)
+    assert "is never sent: it has keys of yours" in found["llm/keyed.yaml"].why
+    assert all(each.accepted is None for each in survey(clone))
+    assert main([str(clone), "--dry-run"]) == 1
+    told = capsys.readouterr().out
+    assert "6 taken (75.0%)" in told
+    assert "4 accepted (50.0%) by the dry run of a controller" in told
+    assert "3 accepted (37.5%) by it as this machine is" in told
+    assert [line.split()[-2:] for line in told.splitlines() if line.startswith(FIVE[:58])] == [["1", "llm/five.yaml"]]
 
 
 def test_a_folder_that_is_no_clone_is_told_as_that(tmp_path, capsys):

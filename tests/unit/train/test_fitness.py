@@ -50,14 +50,11 @@ def test_an_optimizer_that_does_not_fit_is_refused_at_once(optimizer, why):
         session(model, optimizer(model))
 
 
-@pytest.mark.parametrize("given", [list, lambda pair: dict(zip("gd", pair, strict=True)), tuple])
-def test_several_optimizers_are_refused_with_what_works_for_such_a_loop(given):
+@pytest.mark.parametrize("given", [list, tuple])
+def test_several_optimizers_without_names_are_refused_with_how_to_name_them(given):
     model = network()
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue, match=r"of 2.*by name: \{'D': optD.*s\.step\(loss, 'D'\)"):
         session(model, given((adam(model), adam(model))))
-    for word in ("of 2", "a session has one today", "GAN", "--no-sdk", "$SUBLET_CHECKPOINT_DIR"):
-        assert word in str(refused.value)
-    assert "wraps" not in str(refused.value)
 
 
 def test_an_optimizer_of_sparse_gradients_fits_one_worker(monkeypatch):

@@ -103,6 +103,10 @@ class Keeper:
     def done(self):
         return float(self.steps)
 
+    @property
+    def ahead(self):
+        return self.steps
+
     def open(self, generation):
         self.opened.append(generation)
 

@@ -11,15 +11,16 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     DistributedSampler,
-    IterableDataset,
     TensorDataset,
     WeightedRandomSampler,
 )
 
 from sublet import train
 from sublet.errors import InvalidValue
-from sublet.train.loading import Loaded, samples_of
+from sublet.train import loading
+from sublet.train.loading import Loaded, Seeded, samples_of
 from sublet.train.samples import Samples
+from sublet.train.state import host_dice_kept
 
 
 class Noisy(Dataset):
@@ -33,11 +34,6 @@ class Noisy(Dataset):
 
     def __getitem__(self, index):
         return index, float(torch.rand(())), random.random(), float(np.random.rand())  # noqa: NPY002 - as datasets do
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(3))
 
 
 def loaded(loader, seed=5, batch=6):
@@ -96,6 +92,66 @@ def test_a_loader_leaves_the_random_numbers_of_the_script_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
+class Rare(Dataset):
+    """Most draw nothing."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return index, float(torch.rand(())) if index % 7 == 5 else 0.0
+
+
+@pytest.mark.parametrize("dataset", [Rare(), Noisy(24)])
+def test_a_dataset_that_draws_late_is_seeded_from_the_first_draw_on(dataset):
+    def rows(collate, workers, widths):
+        loader = DataLoader(dataset, batch_size=6, num_workers=workers, collate_fn=collate)
+        return epoch_of(loaded(loader), widths)
+
+    straight = rows(None, 1, [1])
+    assert rows(None, 2, [2, 1, 3]) == straight
+    seeded = Seeded(dataset, 5, torch.utils.data.default_collate)
+    seeded._draws = True
+    with host_dice_kept():
+        every = [seeded[0, [index]] for index in range(24)]
+    assert straight == [tuple(column.item() for column in row) for row in every]
+
+
+def test_what_collate_draws_is_seeded_by_the_micro_batch():
+    quiet = list(range(24))
+
+    def drawn(workers):
+        samples = loaded(DataLoader(quiet, batch_size=6, num_workers=workers, collate_fn=masked))
+        return [samples.load(0, next(samples.pieces(offset, 6, 0, 1, None))) for offset in range(0, 24, 6)]
+
+    assert drawn(1) == drawn(2)
+    assert len(set(drawn(1))) == 4
+
+
+def masked(samples):
+    return random.random()
+
+
+def test_samples_that_draw_nothing_are_loaded_once_and_not_seeded_one_by_one(monkeypatch):
+    asked, real = set(), loading.reseed_host
+    monkeypatch.setattr(loading, "reseed_host", lambda *numbers: [asked.add(numbers), real(*numbers)])
+    seeded = Seeded(Counted(), 5, list)
+    with host_dice_kept():
+        assert seeded[0, [1, 2]] == [1, 2]
+        assert seeded[0, [3]] == [3]
+    assert seeded._dataset.loaded == [1, 2, 3]
+    assert asked == {(5,)}
+
+
+class Counted(Dataset):
+    def __init__(self):
+        self.loaded = []
+
+    def __getitem__(self, index):
+        self.loaded.append(index)
+        return index
+
+
 def test_the_order_and_the_end_are_those_that_the_loader_says():
     assert [row[0] for row in epoch_of(loaded(DataLoader(Noisy(), batch_size=6)), [2])] == list(range(20))
     short = loaded(DataLoader(Noisy(), batch_size=6, shuffle=True, drop_last=True))
@@ -117,7 +173,6 @@ def test_collate_of_the_loader_is_taken_and_one_of_the_session_goes_before_it():
 @pytest.mark.parametrize(
     ("loader", "word"),
     [
-        (lambda: DataLoader(Stream(), batch_size=2), "IterableDataset"),
         (lambda: DataLoader(Noisy(), batch_size=2, sampler=WeightedRandomSampler([1.0] * 20, 20)), "WeightedRandom"),
         (lambda: DataLoader(Noisy(), batch_sampler=[[0, 1], [2]]), "batch_sampler=list"),
         (lambda: DataLoader(Noisy(), batch_size=None), "batch_sampler=NoneType"),

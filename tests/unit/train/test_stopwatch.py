@@ -166,7 +166,7 @@ def trained_by_batch(monkeypatch, order=None):
     optimizer = torch.optim.SGD(bowl.parameters(), lr=1e-12)
     agent, worker = socket.socketpair()
 
-    def opened(link):
+    def opened(link, **_):
         link.line = AgentLine(worker, "w")
         link.line.hear(to_line(Regroup(worker_id="w", generation=1, rank=0, world=1, batch=order)))
 

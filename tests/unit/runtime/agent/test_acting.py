@@ -11,6 +11,7 @@ from sublet.machine.files import FILES
 from sublet.runtime.agent import users as users_module
 from sublet.runtime.agent.acting import ActingDisk, acting_as
 from sublet.runtime.agent.disk import DISK
+from sublet.runtime.agent.outside import Outside
 from sublet.runtime.agent.snapshots import Snapshot
 from sublet.runtime.agent.steps import Steps
 from sublet.runtime.agent.trees import Tree
@@ -105,8 +106,11 @@ def test_nor_one_that_says_it_works_there(node):
     users = Users(node / "files")
     users.prepare(an_order(cwd=str(node / "files")), {}, 0)
     users.prepare(an_order(cwd=str(node / "files" / "work")), {}, 0)
+    (other := node / "files" / "work" / "j-2-abc").mkdir()  # made for another job
+    users.prepare(an_order(cwd=str(other)), {}, 0)
     users.give("j-1", str(node))
-    assert {path.lstat().st_uid for path in (node, node / "files", node / "files" / "work", node / "n1.pem")} == {0}
+    places = (node, node / "files", node / "files" / "work", node / "n1.pem", other)
+    assert {path.lstat().st_uid for path in places} == {0}
 
 
 @as_root
@@ -136,7 +140,7 @@ def test_a_folder_is_given_without_what_links_lead_to_and_what_has_two_names(nod
 def test_files_are_put_in_place_as_the_job_and_nowhere_else(node):
     users, content = Users(node / "files"), Content(node / "files" / "content", FILES)
     part, place = content.add(b"evil"), node / "files" / "work" / "j-1-abc"
-    home = users.home("j-1")
+    home = users.home("j-1", str(place), ())
 
     def put(*paths):
         entries = [Entry(path=path, parts=(part,), size_bytes=4) for path in paths]
@@ -145,8 +149,14 @@ def test_files_are_put_in_place_as_the_job_and_nowhere_else(node):
         while not tree.work():
             pass
 
-    with pytest.raises(PermissionError, match="cannot write there"):
-        put(str(node / "n1.pem"))
+    place.mkdir()
+    users.give("j-1", str(place))
+    assert ((home / "sky_workdir").readlink(), (home / "sky_workdir").lstat().st_uid) == (place, FIRST)
+    outside = Outside(node / "files", FILES, DISK, lambda _: False)
+    for name, error in (("n1.pem", FileExistsError), ("n2.pem", PermissionError)):
+        entry = Entry(path=str(node / name), parts=(part,), size_bytes=4)
+        with pytest.raises(error, match=r"stays|cannot write there"):
+            list(outside.put("j-1", [entry], lambda _: b"evil", users.acting, str(place)))
     with acting_as(FIRST):
         (home / "out").symlink_to(node)
     with pytest.raises(PermissionError):

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
+from sublet.runtime.agent.disk import DISK
 from sublet.runtime.controller.pulling import STALE, UNDER_WAY_BYTES
 from sublet.runtime.travel.content import LARGE_PART_BYTES as PART_BYTES
 from sublet.runtime.travel.content import digest_of
@@ -39,6 +40,22 @@ def test_a_checkpoint_outlives_its_host_and_the_next_one_goes_on_from_it(scene):
     second = scene.host("b")
     assert second.load(second.start(2), 2) == 40
     assert (second.directory.place_of(40) / "data-0000.bin").read_bytes() == DATA
+
+
+def test_carrying_counts_from_when_its_host_begins_to_read_it(scene, monkeypatch):
+    """What a host is given notice for, and how often a job saves, follows from that: not from the line alone."""
+    host, piece = scene.host("a"), type(DISK).piece
+
+    def slow(self, *args, **facts):
+        scene.now_s += 0.5
+        return piece(self, *args, **facts)
+
+    worker = host.start(1)
+    host.save(worker, 10, 1, DATA)
+    monkeypatch.setattr(type(DISK), "piece", slow)
+    scene.run()
+    (saved,) = scene.saved
+    assert saved.seconds == pytest.approx(0.5 * 2 * (4 + 2)), "each part, the tree and the manifest: named, and sent"
 
 
 def test_only_what_a_host_lacks_is_sent(scene):
@@ -109,6 +126,24 @@ def test_a_host_that_was_away_replaces_nothing_and_what_it_has_is_not_gone_on_fr
     scene.run()
     assert away.load(away.start(3), 3) == 20
     assert away.directory.steps() == [20, 10]
+
+
+def test_what_is_still_being_carried_when_a_later_start_goes_on_from_an_older_one_is_never_committed(scene):
+    """All of it comes: who may commit is asked again when the last part is here."""
+    away, other = scene.host("a"), scene.host("b")
+    worker = away.start(1)
+    away.save(worker, 10, 1)
+    scene.run()
+    away.save(worker, 20, 1, DATA)
+    while not any(isinstance(message, Part) for message in away.out):
+        assert scene.turn()
+    other.start(2)
+    assert [commit.step for commit in scene.head.commits] == [10]
+    scene.pulling.hear("b", Wants(worker_id=f"{JOB}.2.0", generation=2))  # before any part of it has come
+    scene.run()
+    assert [commit.step for commit in scene.head.commits] == [10]
+    assert [saved.step for saved in scene.saved] == [10]
+    assert any(STALE in line for line in away.logged)
 
 
 def test_what_is_newer_on_the_disk_is_gone_on_from_if_nobody_else_has(scene):

@@ -11,7 +11,7 @@ from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.controller import pulling
 from sublet.runtime.travel.content import PART_BYTES
 from sublet.wire.messages import WorkerDown
-from tests.rigs.carried import Scene
+from tests.rigs.carried import JOB, Scene
 
 DATA = random.Random("weights").randbytes(3 * PART_BYTES + 1000)
 
@@ -102,3 +102,18 @@ def test_one_that_is_too_large_is_told_of(scene, monkeypatch):
     scene.run()
     (alarm,) = scene.alarms
     assert "job-1.1.0 saved stays on a, and is lost with it: it has 0 GiB, and at most 0 GiB are carried" in alarm
+
+
+def test_one_that_was_kept_is_not_said_to_be_lost_because_an_earlier_one_has_rotted(scene):
+    host = scene.host("a")
+    worker = host.start(1)
+    for step in (10, 20):
+        host.save(worker, step, 1, DATA)
+        scene.run()
+    scene.files.contents[scene.pulling.anchor(JOB).content.folder / scene.head.commits[0].root] = b"rot"
+    host.save(worker, 30, 1, DATA)
+    scene.run()
+    assert steps(scene) == [20, 30]
+    assert [saved.step for saved in scene.saved] == [10, 20, 30]
+    assert scene.alarms == ["its checkpoint 10 at the controller is damaged, and was removed"]
+    assert host.keeping.holds(WorkerDown(worker_id=worker, code=0)) is False  # nothing is left to carry

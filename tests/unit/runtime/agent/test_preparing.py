@@ -30,6 +30,7 @@ class Scene:
 
     def __init__(self):
         self.said, self.started, self.ended, self.now_s = [], [], [], 100.0
+        self.warm = True
         self.store, self.files = Content(Path("/state/content"), MemoryFiles()), MemoryFiles()
         self.storage = Storage(lambda: self.now_s)
         wall = SimpleNamespace(monotonic=lambda: self.now_s)
@@ -38,7 +39,8 @@ class Scene:
             wall=wall,
             disk=self.storage,
             processes=None,
-            home=lambda _: Path("/home/job"),
+            warm=lambda: self.warm,
+            home=lambda *_: Path("/home/job"),
             give=lambda *_: None,
             acting=as_we_are,
         )
@@ -207,3 +209,26 @@ def test_the_last_output_of_a_worker_goes_at_once_and_is_remembered_until_it_is_
     logs.note_kept(Kept(worker_id="w", offset=200_000))
     scene.wait(1.0)
     assert logs.due_s() == float("inf"), "nobody prints any more"
+
+
+def test_files_travel_while_libraries_are_imported_and_nobody_begins_before(scene):
+    scene.warm = False
+    scene.start(SMALL)
+    scene.fetch_all()
+    for _ in range(10):
+        scene.wait(TELL_S)
+    assert not scene.started
+    assert [each.what for each in scene.said if isinstance(each, Preparing)][-1] == "its libraries are imported"
+    scene.warm = True
+    scene.wait(0.0)
+    assert [order.worker_id for order in scene.started] == ["job-1.1.0"]
+
+
+def test_who_needs_no_files_waits_for_libraries_too(scene):
+    scene.warm = False
+    scene.node.start(StartWorker(worker_id="job-1.1.0", job_id="job-1", argv=("train",), cwd="/w"), {}, "host")
+    scene.wait(TELL_S)
+    assert not scene.started
+    scene.warm = True
+    scene.wait(TELL_S)
+    assert [(order.worker_id, order.cwd) for order in scene.started] == [("job-1.1.0", "/w")]

@@ -10,25 +10,19 @@ import json
 import os
 import shutil
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from sublet.machine.dice import DICE
-from sublet.machine.files import FILES
 from sublet.machine.remote import open_uri
-from sublet.runtime.controller.carrier import Carrier
-from sublet.runtime.controller.logs import JobLogs
-from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.content import Content
-from sublet.testing.rigs import Ears, LocalRig, until
+from sublet.testing.rigs import LocalRig, until
 from sublet.wire.exits import EXIT_LOST
-from sublet.wire.lines import to_line
-from sublet.wire.messages import Dismiss, EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
+from sublet.wire.messages import EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed
 from tests.rigs import little_docker, moto_bucket
+from tests.rigs.blind_node import scene
 
 DATA = "".join(f"{number} of many lines\n" for number in range(20_000))  # three parts
 SHOW = """
@@ -44,61 +38,6 @@ def rig():
     here = LocalRig()
     yield here
     assert here.clean_up() == []
-
-
-class Sender(Ears):
-    """The controller, as far as files and logs go; it remembers what it says, and holds it back if it is told to."""
-
-    def __init__(self, folder, engine):
-        super().__init__()
-        self.engine, self.sent, self.silent = engine, [], False
-        (folder / "state" / "jobs" / "job-1" / "logs").mkdir(parents=True)
-        self.logs = JobLogs(folder / "state")
-        facts = {"files": FILES, "dice": DICE, "engine": self, "logs": self.logs, "elsewhere": True}
-        self.carrier = Carrier(folder / "state", **facts)
-
-    def send(self, node_id, message):
-        self.sent.append(message)
-        return self.engine.send(node_id, message)
-
-    def hear(self, node_id, message):
-        super().hear(node_id, message)
-        if isinstance(message, Lacks | Printed) and not self.silent:
-            self.carrier.hear(node_id, message, lambda *_: True)
-
-    def bytes_of(self, *kinds):
-        return sum(len(to_line(message)) for message in self.sent if isinstance(message, kinds))
-
-    async def start(self, worker_id, argv, **facts):
-        spec = JobSpec(name="job", argv=argv, cwd=facts.pop("cwd"), **facts)
-        spec = await self.carrier.pack(spec)
-        log = str(self.logs.of("job-1").path(worker_id))
-        order = StartWorker(worker_id=worker_id, job_id="job-1", argv=argv, cwd=spec.cwd, log=log, env=dict(spec.env))
-        self.send("n", self.carrier.load(order, spec))
-
-    def log(self, worker_id):
-        path = self.logs.of("job-1").path(worker_id)
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-@asynccontextmanager
-async def scene(rig, *, blind=True):
-    """An agent, and whoever answers it; `blind`: the node cannot read the witness, as on a disk of its own."""
-    engine = rig.engine()
-    sender = Sender(rig.folder, engine)
-    await engine.open(sender.hear)
-    engine.expect("n", "token")
-    rig.agent("n", "token")
-    await sender.next(Hello)
-    if blind:
-        sender.carrier._witness_words()
-        (rig.folder / "state" / "witness").write_text("of another disk")
-    try:
-        yield sender
-    finally:
-        engine.send("n", Dismiss())
-        await until(lambda: not rig.left())
-        await engine.close()
 
 
 def open_in(env, uri):
@@ -150,7 +89,7 @@ def test_a_worker_in_a_container_finds_its_bucket_and_what_it_wrote_is_there_whe
     bucket.put("in.txt", b"from the bucket")
     place = str(rig.folder / "mounted")
     facts = {"mounts": {place: bucket.uri}, "kept_mounts": (place,), "image": "ubuntu:20.04", "sdk": False, "env": env}
-    script = f"cat {place}/in.txt /made; cat data/a.txt | head -1 > {place}/out.txt; exit 4"
+    script = f"cat {place}/in.txt /made; cat /root/sky_workdir/data/a.txt | head -1 > {place}/out.txt; exit 4"
 
     async def live():
         async with scene(rig) as sender:
@@ -283,6 +222,20 @@ def test_a_setup_that_fails_is_told_with_its_last_lines_and_run_again_for_the_ne
             (work / "mended").touch()
             await sender.start("job-1.1.1", ("true",), **facts)
             assert (await sender.next(WorkerDown, worker_id="job-1.1.1")).code == 0
+
+    asyncio.run(live())
+
+
+def test_a_key_that_only_its_owner_may_read_is_so_on_the_node(rig, work):
+    (work / "key").write_text("secret")
+    (work / "key").chmod(0o600)
+
+    async def live():
+        async with scene(rig) as sender:
+            argv = ("stat", "-c", "%a", "key", "in/key", "run.sh", "show.py")
+            await sender.start("job-1.1.0", argv, cwd=str(work), mounts={"in/key": str(work / "key")})
+            assert (await sender.next(WorkerDown)).code == 0
+            assert sender.log("job-1.1.0").split() == ["600", "600", "755", "644"]
 
     asyncio.run(live())
 

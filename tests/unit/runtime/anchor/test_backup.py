@@ -1,9 +1,16 @@
-"""Backups of two controllers in one bucket: each has a place of its own, by what its instances are marked with."""
+"""Backups of two controllers in one bucket: each has a place of its own. What a restore says of jobs with secrets."""
 
 from __future__ import annotations
 
-from sublet.runtime.anchor.backup import place_of
+import json
+
+import pytest
+
+from sublet.machine.remote import RemoteObjects
+from sublet.runtime.anchor.backup import STATE, _packed, place_of, restore_from
 from sublet.runtime.providers.aws.build import server_of
+from sublet.runtime.secret_files import SecretFiles
+from sublet.runtime.store import Store
 
 
 def test_two_directories_that_name_one_bucket_do_not_write_over_each_other(tmp_path):
@@ -22,3 +29,22 @@ def test_a_directory_that_moved_finds_its_own_again(tmp_path):
     server = server_of(tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")
     assert server_of(tmp_path / "there") == server
+
+
+def test_a_restore_names_the_jobs_that_wait_for_their_secrets(tmp_path):
+    memory = pytest.importorskip("obstore.store").MemoryStore
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    store = Store(there / "log.sqlite")
+    for name, facts in (("lacks", {}), ("has", {}), ("ended", {"outcome": "finished"}), ("plain", {})):
+        hidden = {} if name == "plain" else {"HF_TOKEN": "***"}
+        store.add_job(f"{name}-1", "", json.dumps({"name": name, "secrets": hidden}))
+        store.change_job(f"{name}-1", facts=json.dumps(facts))
+    store.close()
+    here.mkdir()
+    SecretFiles(here).keep("has-1", {"HF_TOKEN": "x"})  # of before it went to the anchor
+    bucket = RemoteObjects("memory", memory())
+    bucket.put(STATE, _packed(there, ["log.sqlite"]))
+    (said,) = restore_from(bucket, here, ())
+    assert said.startswith("lacks-1: waits for its secrets (HF_TOKEN)")
+    assert "sublet resume lacks-1 --secret" in said

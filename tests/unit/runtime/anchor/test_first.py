@@ -13,6 +13,7 @@ from moto import mock_aws
 
 from sublet.errors import BadInput, InvalidValue, MissingData, NoAccess
 from sublet.runtime.anchor.first import IMAGES, choose, region_from, write_choices
+from sublet.runtime.anchor.ground import renew_role
 from sublet.runtime.anchor.instance import launch_request
 from sublet.runtime.anchor.record import AnchorRecord
 from sublet.runtime.providers.aws.config import AwsConfig, read_config
@@ -73,6 +74,23 @@ def test_a_second_time_finds_what_the_first_one_made(account):
     assert choose(account.make, REGION, "s1") == choose(account.make, REGION, "s1")
     named = account.make("ec2", REGION).describe_security_groups()["SecurityGroups"]
     assert [group["GroupName"] for group in named].count("sublet-s1") == 1
+
+
+def test_a_role_that_was_made_gets_the_rights_of_a_bucket_that_is_named_later(account):
+    facts = {each.name: each.value for each in choose(account.make, REGION, "s1")}
+    lists = {name: tuple(value) for name, value in facts.items() if isinstance(value, list)}
+    config = AwsConfig(**{**facts, **lists, "anchor_backup": "s3://bucket/a"})
+
+    def rights():
+        role = {"RoleName": "sublet-anchor-s1", "PolicyName": "sublet"}
+        found = account.make("iam", REGION).get_role_policy(**role)["PolicyDocument"]
+        return {each["Sid"] for each in found["Statement"]}
+
+    before = rights()
+    assert {"RenewTheAnchor", "EndOnlyOurs"} <= before
+    assert not before & {"LaunchTheAnchor", "LeadTheAnchor"}  # which are the laptop's
+    renew_role(account.make, config, "s1")
+    assert rights() - before == {"ListItsBackup", "KeepItsBackup"}
 
 
 def test_who_sends_credentials_needs_no_role(account):

@@ -16,8 +16,8 @@ from sublet.machine.remote import RemoteObjects
 from sublet.runtime.anchor import kept_checkpoints
 from sublet.runtime.anchor.backup import restore_from
 from sublet.runtime.anchor.kept_checkpoints import CheckpointCopies, bring_checkpoints
-from sublet.runtime.controller.anchor import Anchor, Commit
-from sublet.runtime.travel.content import PART_BYTES
+from sublet.runtime.controller.anchor import Anchor, Commit, Head
+from sublet.runtime.travel.content import PART_BYTES, digest_of
 from sublet.runtime.travel.manifest import Entry, write_manifest
 
 JOB = "job-1"
@@ -139,3 +139,63 @@ def test_without_a_log_there_is_no_backup_whatever_checkpoints_there_are(bucket,
         restore_from(bucket, tmp_path / "b", ())
     assert not (tmp_path / "b").exists()
     assert json.loads(bucket.get(f"checkpoints/{JOB}/HEAD").data)["head"]["commits"][0]["step"] == 10
+
+
+def test_one_whose_manifest_is_gone_from_the_bucket_replaces_nothing_here(bucket, tmp_path):
+    commit(tmp_path / "a", 10, weights(1))
+    copy_all(CheckpointCopies(tmp_path / "a", bucket))
+    (pack,) = [each.key for each in bucket.list() if "pack-" in each.key]
+    bucket.put(pack, b"")
+    root = commit(tmp_path / "b", 5, weights(9))
+    with pytest.raises(BadInput, match="begins at step 0") as told:
+        bring_checkpoints(bucket, tmp_path / "b")
+    assert "the checkpoint of step 10 is not whole" in str(told.value)
+    assert [each.root for each in anchor_of(tmp_path / "b").head.commits] == [root]
+
+
+# ---------------------------------------------------------------------- a disk that loses something
+
+
+def rot(state, root):
+    (state / "checkpoints" / JOB / "parts" / root).write_bytes(b"rotten")
+
+
+def test_a_commit_goes_through_where_what_names_an_earlier_one_has_rotted_and_that_one_goes(tmp_path):
+    commit(tmp_path, 10, weights(1))
+    rot(tmp_path, commit(tmp_path, 20, weights(2)))
+    anchor = anchor_of(tmp_path)
+    digests = tuple(anchor.content.add(part) for part in weights(3))
+    root = write_manifest(anchor.content, [Entry(path="w.bin", parts=digests, size_bytes=1)])
+    assert anchor.commit(Commit(step=30, generation=1, root=root, size_bytes=1), keep=2) == [20]
+    again = anchor_of(tmp_path)
+    assert [each.step for each in again.head.commits] == [10, 30]  # two that can be read
+    assert all(again.is_whole(each) for each in again.head.commits)
+    assert len(list((tmp_path / "checkpoints" / JOB / "parts").iterdir())) == len(
+        {digest for each in again.head.commits for digest in (*again.names(each), *again.entries(each)[0].parts)}
+    )
+
+
+def test_one_of_which_the_manifest_is_not_here_does_not_count(tmp_path):
+    commit(tmp_path, 10, weights(1))
+    anchor = anchor_of(tmp_path)
+    with pytest.raises(BadInput):
+        anchor.commit(Commit(step=20, generation=1, root="0" * 64, size_bytes=1), keep=2)
+    assert [each.step for each in anchor_of(tmp_path).head.commits] == [10]
+
+
+def test_a_register_is_not_adopted_where_a_part_of_its_files_has_not_come(tmp_path):
+    commit(tmp_path, 10, weights(1))
+    before = anchor_of(tmp_path).head
+    anchor = anchor_of(tmp_path)
+    come, late = weights(2, 3)
+    entry = Entry(path="w.bin", parts=(anchor.content.add(come), digest_of(late)), size_bytes=len(come + late))
+    root = write_manifest(anchor.content, [entry])
+    found = Head(generation=2, commits=(Commit(step=20, generation=2, root=root, size_bytes=8),))
+    with pytest.raises(BadInput, match="1 parts of a checkpoint are not there"):
+        anchor.adopt(found)
+    again = anchor_of(tmp_path)
+    assert again.head == before
+    assert again.is_whole(before.newest), "what was there is not removed for it"
+    anchor.content.add(late)
+    anchor.adopt(found)
+    assert anchor_of(tmp_path).head == found

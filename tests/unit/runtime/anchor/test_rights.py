@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from sublet.runtime.anchor import instance, keeper
 from sublet.runtime.anchor.record import AnchorRecord
-from sublet.runtime.anchor.rights import anchor_statements
+from sublet.runtime.anchor.rights import anchor_statements, own_statements
 from sublet.runtime.providers.aws.config import AwsConfig
 
 CONFIG = AwsConfig(regions=("us-east-1",), instance_types=("g5.xlarge",), image="ami-1", anchor_profile="role")
@@ -21,11 +22,43 @@ def test_every_order_that_is_given_of_an_anchor_is_allowed_and_only_with_its_tag
     text = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (instance, keeper))
     given = {first or second for first, second in VERBS.findall(text)}
     assert {f"ec2:{verb.title().replace('_', '')}" for verb in given} == allowed
+    assert statements
     for each in statements:
         tags = {
             name: value for name, value in each["Condition"]["StringEquals"].items() if name.endswith("sublet:server")
         }
         assert set(tags.values()) == {"anchor-s1"}, each["Sid"]
+
+
+def _of(sid, config):
+    return next((each for each in anchor_statements(config, "s1") if each["Sid"] == sid), None)
+
+
+def test_the_image_and_the_subnet_of_the_anchor_are_allowed_where_those_of_the_nodes_are_others():
+    assert _of("WhereTheAnchorIs", CONFIG) is None  # as the nodes', which may be in any subnet
+    config = replace(CONFIG, anchor_image="ami-2", anchor_subnet="subnet-2", subnets={"use1-az1": "subnet-1"})
+    assert _of("WhereTheAnchorIs", config)["Resource"] == [
+        "arn:aws:ec2:us-east-1::image/ami-2",
+        "arn:aws:ec2:us-east-1:*:subnet/subnet-2",
+    ]
+    config = replace(CONFIG, anchor_image="resolve:ssm:/aws/service/x:3")
+    assert _of("ResolveItsImage", config)["Resource"] == ["arn:aws:ssm:us-east-1::parameter/aws/service/x"]
+
+
+def test_a_backup_may_be_kept_below_the_name_of_this_controller_and_nowhere_else():
+    config = replace(CONFIG, anchor_backup="s3://bucket/some/prefix/")
+    assert _of("KeepItsBackup", config)["Resource"] == ["arn:aws:s3:::bucket/some/prefix/s1/*"]
+    assert _of("ListItsBackup", config)["Resource"] == ["arn:aws:s3:::bucket"]
+    prefixes = _of("ListItsBackup", config)["Condition"]["StringLike"]["s3:prefix"]
+    assert prefixes == ["some/prefix/s1", "some/prefix/s1/*"]
+    assert _of("KeepItsBackup", CONFIG) is None
+    assert _of("KeepItsBackup", replace(CONFIG, anchor_backup="gs://bucket/a")) is None
+
+
+def test_the_machine_itself_may_neither_rent_nor_end_an_anchor():
+    config = replace(CONFIG, anchor_backup="s3://bucket/a")
+    allowed = {action for each in own_statements(config, "s1") for action in each["Action"]}
+    assert {action for action in allowed if not action.startswith("s3:")} == {"ec2:CreateTags"}
 
 
 class _Listed:

@@ -103,6 +103,7 @@ def test_the_last_one_of_a_job_that_ended_is_copied_at_once_and_once():
     story.has(20)
     story.record.outcome = Ending.FINISHED
     story.tick(1.0, done(10))  # that of step 20 turned out damaged
+    assert len(story.asked) == 2  # long before the interval is over
     for wall_s in range(2, 300):
         story.tick(float(wall_s))
     assert len(story.asked) == 2

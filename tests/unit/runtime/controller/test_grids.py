@@ -9,14 +9,23 @@ from dataclasses import replace
 
 import pytest
 
+from sublet import plugins
 from sublet.domain.actions import ResizeJob, StartJob
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged
+from sublet.domain.plan import Phase
 from sublet.domain.shape import Grid
 from sublet.kernel.invariants import check
+from sublet.perf.gridded import Gridded, LivePauses
+from sublet.perf.live_grids import LiveGrids
 from sublet.policies.liveput.policy import Liveput
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.forms import own_grid
 from sublet.sim.simulator import Cloud, simulate
-from sublet.testing.memory_cloud import Training
+from sublet.testing.driver import Driver
+from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet.testing.values import a_job, an_offer
+from sublet.wire import messages as wire
 from tests.rigs.story import OFFERS, Story, a_spec, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -65,8 +74,20 @@ def test_a_job_of_three_stages_trains_as_copies_of_three_and_outlives_losses(tmp
             assert training.restored == 0, "no part was lost"
             check(api._controller.kernel)
             moved = [event["text"] for event in await api.events() if event["kind"] == "Moved"]
-            assert [text.partition(":")[0] for text in moved] == ["is 1 x 3 (between)", "is 2 x 3 (between)"]
-            assert all("32.0 MB at most to one, 0.01 s" in text for text in moved), "a third of the blocks"
+            fewer, more = moved
+            assert more == "is 2 x 3 (between): 32.0 MB at most to one, 0.01 s", "a third of the blocks"
+            if policy == "liveput":  # others give nodes back, and not those whose workers have nothing to give
+                assert fewer == "is 1 x 3 (within): 0.0 MB at most to one, 0.01 s", "what a keeper lacks comes later"
+            view = await api.job("j-1")
+            told = [text.partition("(")[2].partition(")")[0] for text in moved]
+            assert {move["kind"]: move["count"] for move in view["moves"]} == Counter(told)
+            assert (view["grid"], view["spares"]) == ("2 x 3", 0)
+            assert (await api.cost())["moves"] == view["moves"]
+            (note,) = [note for note in (await api.explain("j-1"))["notes"] if note.startswith("it trains as")]
+            assert note.startswith("it trains as 2 x 3 (copies x parts), with 0 spare; its grid has changed: ")
+            for move in view["moves"]:
+                size, seconds = move["size_bytes"] / 1e6, move["seconds"]
+                assert f"{move['kind']} {move['count']} ({size:.1f} MB, {seconds:.2f} s)" in note
 
     asyncio.run(live())
 
@@ -145,3 +166,126 @@ def test_the_simulator_and_the_controller_give_the_same_grids_for_the_same_losse
     simulate([endless], Liveput(), Cloud(offers=OFFERS[:1], market=lambda: market), watch=watch, until_s=4 * 3600.0)
     assert told == [Grid(2, 3), Grid(1, 3), Grid(2, 3)]
     assert without_repeats(simulated) == told
+
+
+@pytest.mark.parametrize("policy", plugins.names("sublet.policies"))
+def test_under_every_policy_each_part_of_a_cut_model_has_a_worker(policy):
+    """One that plans no grids gives GPUs, and the job is the fastest grid that it knows of them."""
+    known = LiveGrids(most_gpus=7, depths=(3,), guess=1e-5).profile()
+    driver = Driver([an_offer("o", gpus=1, pool="p")])
+    driver.tell(AvailabilityChanged(0.0, "o", 4))
+    job = a_job("g", work=1.0, speed=Gridded(known), pauses=LivePauses(known), gpus=7, min_gpus=3, max_gpus=7)
+    driver.submit(job)
+    driver.settle(plugins.load("sublet.policies", policy)())
+    state = driver.kernel.jobs["g"]
+    assert state.phase is Phase.RUNNING
+    assert (state.shape.grid or own_grid(job, state.gpus, 3)) == Grid(1, 3)
+
+
+def test_a_job_of_three_parts_is_never_ordered_in_one():
+    """Of four workers, which its owner does not let be a grid of three and a spare, three train."""
+    known = LiveGrids(most_gpus=6, depths=(3,), guess=1e-5, sizes=(4, 6)).profile()
+    job = a_job("g", work=1.0, speed=Gridded(known), gpus=6, min_gpus=4, max_gpus=6)
+    assert [own_grid(job, gpus, 3) for gpus in (4, 5, 6)] == [Grid(1, 3), Grid(1, 3), Grid(2, 3)]
+
+
+def test_a_model_that_does_not_fit_is_cut_into_as_few_parts_as_do(tmp_path):
+    """By the first session, before a step is tried; the next controller knows it."""
+    story = Story(tmp_path, policy="liveput", limits=LIMITS)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000, blocks=BLOCKS, device_bytes=79_000_000)  # 96 uncut, 2 x 24 in 4
+
+    async def live():
+        async with story.controller(crash=True) as api:
+            await api.submit(a_spec(stages=0, max_workers=4))
+            await settled(api, "j-1", Grid(1, 4))
+            (why,) = [event["text"] for event in await api.events() if event["kind"] == "Memory"]
+            assert "uncut it takes 0.09 of the 0.07 GiB of a GPU, in 4 parts 0.04: it has 4 or more" in why
+            assert f"parts: {why}" in (await api.explain("j-1"))["notes"]
+            assert "Moved" not in {event["kind"] for event in await api.events()}, "no other grid was tried"
+            assert api._controller.kernel.jobs["j-1"].job.min_gpus == 4
+        async with story.controller() as api:
+            await settled(api, "j-1", Grid(1, 4))
+            assert api._controller.records["j-1"].grids.least_parts == 4
+
+    asyncio.run(live())
+
+
+def test_where_memory_does_not_ask_for_parts_the_fastest_grid_has_none(tmp_path):
+    story = Story(tmp_path, policy="liveput", limits=LIMITS)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000, blocks=BLOCKS, device_bytes=800_000_000)
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(stages=0, max_workers=4))
+            assert "is learned from its first session" in str((await api.explain("j-1"))["notes"])
+            await settled(api, "j-1", Grid(4, 1))
+            assert "uncut it takes 0.09 of the 0.75 GiB" in str((await api.explain("j-1"))["notes"])
+
+    asyncio.run(live())
+
+
+def test_one_that_has_too_few_workers_for_its_parts_lets_them_go_and_waits_for_enough(tmp_path):
+    story = Story(tmp_path, policy="liveput", limits=LIMITS)
+    story.cloud.jobs["j-1"] = Training(steps=1_000_000, blocks=BLOCKS, device_bytes=79_000_000)
+
+    def stock(nodes):
+        story.cloud._tell(AvailabilityChanged(story.cloud.clock.now_s(), "spot", nodes))
+
+    async def live():
+        async with story.controller() as api:
+            stock(1)
+            await api.submit(a_spec(stages=0, max_workers=4))
+
+            async def has_let_go():
+                state = api._controller.kernel.jobs["j-1"]
+                return state.job.min_gpus == 4 and state.gpus == 0 and state.phase is Phase.WAITING
+
+            await until(has_let_go, "it kept what is no use to it")
+            assert (await api.job("j-1"))["step"] == 0
+            stock(4)
+            await settled(api, "j-1", Grid(1, 4))
+
+    asyncio.run(live())
+
+
+class Told(MemoryCloud):
+    """Remembers who was told to keep what."""
+
+    def __init__(self, offers, clock):
+        super().__init__(offers, clock)
+        self.keeps = []
+
+    def _arrive(self, node_id, message):
+        if isinstance(message, wire.Keep):
+            self.keeps.append((node_id, message.parts))
+        super()._arrive(node_id, message)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_at_the_notice_of_all_who_hold_a_part_one_who_stays_is_told_to_keep_it(tmp_path, part):
+    """While the old grid trains: the part is on another node before theirs go."""
+    story = Story(tmp_path, policy="liveput", limits={**LIMITS, "spot": Limit(max_nodes=4)})
+    story.cloud = Told(OFFERS, Clock(speedup=60.0))
+    story.cloud.jobs["j-1"] = training = Training(steps=1_000_000, blocks=BLOCKS)
+
+    async def live():
+        async with story.controller() as api:
+            await api.submit(a_spec(stages=2, max_workers=4))
+            await settled(api, "j-1", Grid(2, 2))
+            await trained(api, "j-1", 50)
+            seated = places(api, "j-1")
+            going = [node for node, place in seated.items() if place[1] == part]
+            story.cloud.sold_out.add("spot")
+            for node in going:
+                story.cloud.warn(node, 3600.0)
+
+            async def told():
+                return story.cloud.keeps
+
+            await until(told, "nobody was told to keep anything")
+            assert {node for node, _ in story.cloud.keeps} <= seated.keys() - set(going)
+            assert {kept for _, parts in story.cloud.keeps for kept in parts} == {part}
+            await settled(api, "j-1", Grid(1, 2))
+            assert training.restored == 0
+
+    asyncio.run(live())

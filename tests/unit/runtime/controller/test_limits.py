@@ -72,6 +72,11 @@ IMPOSSIBLE = [
     (a_spec(), {"budget": budget(purse=0.1)}, 110, "sublet budget top-up 0.11"),
     (a_spec(min_workers=2), {"budget": budget(purse=0.3)}, 110, "sublet budget top-up 0.12"),  # two reserves
     (a_spec(deadline_s=3600.0, **SLOW), {}, 111, "could be met, on 2 x"),
+    # a grid has a worker for each part of its model, however few its owner allows
+    (a_spec(max_workers=8, stages=5), {}, 112, "parallel.stages 1..4"),
+    (a_spec(max_workers=6, sizes=(2, 6), stages=3), {}, 112, "ask for 1..4"),
+    (a_spec(max_workers=8, stages=3), {"budget": budget(burn=1.0)}, 110, "--burn 1.50"),
+    (a_spec(max_workers=8, stages=2), {"budget": budget(purse=0.3)}, 110, "sublet budget top-up 0.12"),
 ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +15,18 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import OfferState
 from sublet.domain.saving import MOST_SLOWDOWN, cost_of_write
+from sublet.machine.dice import DICE
+from sublet.machine.files import FILES
 from sublet.runtime.controller.bill import Account
+from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.intervals import LONGEST_S, Losses, Pace, intervals, losses_of
+from sublet.runtime.controller.logs import JobLogs
+from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.tiers import Tiers
 from sublet.runtime.controller_api.money import tier_views
+from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Saved
+from sublet.wire.saves import ANCHOR, DISK
 from tests.rigs.sizes import examples
 
 seconds = st.floats(0.0, 500.0)
@@ -172,3 +181,26 @@ def test_a_tier_that_a_newer_worker_names_is_taken_for_what_counts_as_saved():
     tiers = Tiers()
     saved(tiers, Books(), "moon", 3)
     assert tiers.newest == "anchor"
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "own", "told", "tier"),
+    [
+        (True, "", ANCHOR, DISK),
+        (True, "", "bucket", DISK),  # of which its job says nothing: nobody could go on from there
+        (True, "/mnt/all", ANCHOR, ANCHOR),
+        (False, "", ANCHOR, ANCHOR),
+    ],
+)
+def test_a_worker_does_not_say_of_what_is_carried_that_it_outlives_its_node(tmp_path, elsewhere, own, told, tier):
+    """Whoever believed it would end the node that has the only copy. Where all see the directory, it is true."""
+    facts = {"files": FILES, "dice": DICE, "engine": None, "logs": JobLogs(tmp_path)}
+    carrier = Carrier(tmp_path, **facts, elsewhere=elsewhere)
+    carrier.pulling = Pulling(
+        tmp_path, files=FILES, engine=None, wall=None, terms=lambda _: None, saved=print, alarm=print
+    )
+    spec = JobSpec(name="j", argv=("x",), cwd="/", checkpoint_dir=own)
+    said = Saved(worker_id="j-1.1.0", step=7, done=7.0, seconds=1.0, blocked_s=0.0, size_bytes=5, tier=told)
+    heard = carrier.judge({"j-1": SimpleNamespace(spec=spec)}, said)
+    assert heard == replace(said, tier=tier)
+    assert heard.safe is (tier == ANCHOR)

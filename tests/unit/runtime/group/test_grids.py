@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sublet.domain.shape import Grid
@@ -11,6 +13,7 @@ from sublet.runtime.group.places import Form
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
+from sublet.wire.exits import EXIT_LEFT, EXIT_MEMORY
 from tests.rigs.groups import sent
 
 
@@ -217,6 +220,68 @@ def test_a_noticed_node_without_which_no_copy_is_left_has_all_save_and_leave():
     assert places.keys() == {"a", "b"}
 
 
+def leaves(group):
+    """Those of now: who meets whom, by node."""
+    orders = sent(group, wire.Leave)
+    assert sorted(order.meeting for _, order in orders) == list(range(len(orders)))
+    assert all(order.save and order.meets == len(orders) for _, order in orders)
+    return dict(orders)
+
+
+def test_all_who_are_paused_meet_once_more_to_save_together():
+    group, _ = training(Grid(1, 3), "a", "b", "c", spares=("d",))
+    group.stop(2, resumable=True, wall_s=3.0)
+    told_to = leaves(group)
+    assert told_to.keys() == {"a", "b", "c"}
+    first = next(node for node, order in told_to.items() if order.meeting == 0)
+    leads = {"generation": told_to[first].generation, "host": "h", "port": 1}
+    group.hear(wire.Leading(worker_id=on_node(group, first).id, **leads), 3.5)
+    assert {node for node, _ in sent(group, wire.Meet)} == {"a", "b", "c"} - {first}
+    for node in "abc":
+        name = on_node(group, node).id
+        group.hear(wire.Left(worker_id=name, generation=told_to[node].generation, step=12, done=12.0), 4.0)
+        group.hear(wire.WorkerDown(worker_id=name, code=EXIT_LEFT), 4.5)
+    kill(group, "d", 5.0)
+    assert [news.outcome for news in group.news] == [Outcome.STOPPED]
+    assert group.step == 12
+
+
+def test_those_who_save_together_meet_again_without_one_that_dies():
+    group, _ = training(Grid(1, 3), "a", "b", "c")
+    group.stop(2, resumable=True, wall_s=3.0)
+    before = leaves(group)["a"]
+    kill(group, "b", 3.5)
+    again = leaves(group)
+    assert again.keys() == {"a", "c"}
+    assert again["a"].generation > before.generation
+    assert again["a"].broken
+    broke = {"generation": again["a"].generation, "step": 10, "why": "the line failed"}
+    group.hear(wire.Broke(worker_id=on_node(group, "a").id, **broke), 4.0)
+    group.hear(wire.Broke(worker_id=on_node(group, "c").id, **broke), 4.0)
+    third = leaves(group)
+    assert third.keys() == {"a", "c"}, "once for each mesh that failed"
+    group.node_lost("c", 4.2)
+    assert leaves(group).keys() == {"a"}
+    group.hear(wire.Left(worker_id=on_node(group, "a").id, generation=third["a"].generation, step=12, done=12.0), 4.5)
+    group.hear(wire.WorkerDown(worker_id=on_node(group, "a").id, code=EXIT_LEFT), 5.0)
+    assert [news.outcome for news in group.news] == [Outcome.STOPPED]
+
+
+def test_whoever_comes_waits_for_those_who_save():
+    """A notice for the only copy: all save and go, and the next grid is of their checkpoint, not of the one before."""
+    group, _ = training(Grid(1, 2), "a", "b")
+    group.evacuate("a", 3.0)
+    told_to = leaves(group)
+    group.move(2, on("c", "d"), 0, 4.0, Form(Grid(1, 2)))
+    ready(group, 5.0)
+    assert sent(group, wire.Regroup) == []
+    for node in "ab":
+        name = on_node(group, node).id
+        group.hear(wire.Left(worker_id=name, generation=told_to[node].generation, step=12, done=12.0), 6.0)
+        group.hear(wire.WorkerDown(worker_id=name, code=EXIT_LEFT), 6.5)
+    assert told(group).keys() == {"c", "d"}
+
+
 def test_every_part_of_the_first_copy_saves_and_part_0_says_that_it_is_committed():
     group, places = training(Grid(2, 2), "a", "b", "c", "d")
     group.save_now()
@@ -247,6 +312,101 @@ def test_a_session_that_cannot_be_cut_is_told_so(said, why):
     assert why in news.why
 
 
+def ready_on(group, device_bytes, at_s=1.0):
+    for _, start in sent(group, wire.StartWorker):
+        facts = {"version": 2, "blocks": (10,) * 12, "device_bytes": device_bytes}
+        group.hear(wire.Ready(worker_id=start.worker_id, **facts), at_s)
+
+
+def test_a_grid_whose_parts_do_not_fit_is_not_tried_and_the_shallowest_that_does_is_there_instead():
+    group = a_group()
+    group.move(1, on("a", "b", "c", "d"), 0, 0.0, Form(Grid(4, 1)))
+    ready_on(group, 100)  # uncut it takes 120, in three parts with one that is kept 80
+    places = told(group)
+    assert sorted(places.values()) == [(-1, -1), (0, 0), (0, 1), (0, 2)]
+    all_join(group, 2.0)
+    group.move(2, on("a", "b", "c", "d"), 0, 3.0, Form(Grid(1, 3)))
+    assert told(group) == places, "the plan has heard of it, and nobody moves"
+
+
+def test_too_few_for_a_grid_that_fits_wait():
+    group = a_group()
+    group.move(1, on("a", "b"), 0, 0.0, Form(Grid(2, 1)))
+    ready_on(group, 100)
+    assert sent(group, wire.Regroup) == []
+    assert not group.news
+
+
+def test_steps_that_were_made_count_more_than_what_they_are_thought_to_take():
+    group, _ = training(Grid(2, 1), "a", "b")
+    facts = {"step": 11, "done": 11.0, "epoch": 0, "loss": 1.0, "step_s": 0.1, "beside_bytes": 500}
+    group.places.memory = replace(group.places.memory, device_bytes=100)
+    old, now = (wire.Stepped(worker_id="x", generation=each, **facts) for each in (1, group.round.number))
+    group.places.hear_step(old)
+    assert group.places.memory.worked == 0, "of a grid that is no more"
+    group.places.hear_step(now)
+    assert group.places.memory.least(group.places.blocks, 8) == 1
+
+
+def test_memory_is_as_the_pool_states_it_where_a_session_cannot_look():
+    group = a_group()
+    group.move(1, on("a", "b"), 0, 0.0, Form(Grid(2, 1), device_bytes=100))
+    ready_on(group, 0)
+    assert sent(group, wire.Regroup) == []
+
+
+def test_a_model_no_part_of_which_fits_is_given_up_in_words():
+    group = a_group()
+    group.move(1, on("a", "b"), 0, 0.0, Form(Grid(2, 1)))
+    ready_on(group, 12)
+    (news,) = group.news
+    assert news.outcome is Outcome.FAILED
+    assert "no part fits: in 8 each takes" in news.why
+    assert "next: GPUs with more memory" in news.why
+
+
+def short(group, node, at_s, *, ends=True):
+    worker = on_node(group, node)
+    facts = {"generation": group.round.number, "step": 0, "samples": 2, "micro_batch": 0, "ends": ends}
+    group.hear(wire.ShortOfMemory(worker_id=worker.id, **facts), at_s)
+    if ends:
+        group.hear(wire.WorkerDown(worker_id=worker.id, code=EXIT_MEMORY), at_s)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_worker_that_runs_out_of_memory_uses_no_retry_and_there_are_more_parts(ends):
+    """In a forward it keeps what it has, and stays; amid an update it has to end."""
+    group, _ = training(Grid(4, 1), "a", "b", "c", "d")
+    short(group, "a", 3.0, ends=ends)
+    assert any(isinstance(order, wire.StartWorker) for _, order in group.outbox) is ends
+    assert group.places.memory.failed == 1
+    assert not group.failures
+    assert not group.news
+    assert {place for place in told(group).values() if place[0] >= 0} >= {(0, 0), (0, 1)}, "in two parts from now on"
+
+
+def test_a_part_that_does_not_fit_where_its_owner_has_said_how_many_is_told():
+    spec = JobSpec(name="job", argv=("x",), cwd="/", max_workers=8, stages=2)
+    group = build_group("job-1", spec, log_of=str, env=dict)
+    group.move(1, on("a", "b"), 0, 0.0, Form(Grid(1, 2)))
+    ready(group, 1.0)
+    short(group, "a", 2.0)
+    (news,) = group.news
+    assert news.outcome is Outcome.FAILED
+    assert "of 2 parts; next: parallel.stages: auto" in news.why
+
+
+def test_a_session_in_parts_is_told_where_its_job_says_of_none():
+    """It would be ordered into a group without places, and end with a mistake that is not its own."""
+    group = build_group("job-1", JobSpec(name="job", argv=("x",), cwd="/"), log_of=str, env=dict)
+    group.move(1, on("a"), 0, 0.0)
+    ((_, start),) = sent(group, wire.StartWorker)
+    group.hear(wire.Ready(worker_id=start.worker_id, version=2, blocks=(7, 7)), 1.0)
+    (news,) = group.news
+    assert news.outcome is Outcome.FAILED
+    assert "next: parallel: {stages: auto}" in news.why
+
+
 def test_the_next_controller_knows_who_sat_where():
     group, places = training(Grid(2, 2), "a", "b", "c", "d", "e")
     (spare,) = {"a", "b", "c", "d", "e"} - places.keys()
@@ -265,9 +425,49 @@ def test_the_next_controller_knows_who_sat_where():
     assert told(after) == {node: place for node, place in places.items() if node != lost} | {spare: places[lost]}
 
 
+def test_the_next_controller_knows_of_which_grid_the_places_are_though_another_was_ordered():
+    """It was ordered to be one part, and nobody had begun with that when its controller went."""
+    group, _ = training(Grid(1, 3), "a", "b", "c")
+    group.move(2, on("a", "b", "c", "d"), 0, 3.0, Form(Grid(4, 1)))
+    after = a_group()
+    after.before = Census.from_facts(group.census.facts())
+    assert after.before == group.census
+    after.adopt(2, on("a", "b", "c", "d"), 0, trains=False, wall_s=9.0, form=Form(Grid(4, 1)))
+    after.places.blocks = (1,) * 12
+    for node in ("a", "b", "c", "d"):
+        after.agent_came(node, [on_node(group, node).id], 9.0)
+    after.all_agents_came(9.0)
+    after.move(2, on("a", "b", "c", "d"), 0, 9.0, Form(Grid(4, 1)))
+    ready(after, 10.0)
+    assert sorted(told(after).values()) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+
+
 def test_workers_on_demand_are_one_whole_copy():
     group = a_group()
     group.move(1, on("a", "b", "c", "d"), 0, 0.0, Form(Grid(2, 2), frozenset({"c", "d"})))
     ready(group, 1.0)
     seated = told(group)
     assert {seated["c"], seated["d"]} == {(0, 0), (0, 1)}
+
+
+def test_copies_of_a_part_that_are_all_on_noticed_nodes_are_kept_by_who_stays_in_the_words_of_the_grid_that_trains():
+    """Another order is under way by then: its number is of a grid that nobody is in yet."""
+    group, places = training(Grid(2, 2), "n1", "n2", "n3", "n4")
+    formed = group.round.number
+    (goes,) = {part for _, part in places.values()} - {0}
+    doomed = {node for node, (_, part) in places.items() if part == goes}
+    group.move(2, on("n1", "n2", "n3", "n4", "n5", "n6"), 0, 3.0, Form(Grid(3, 2)))
+    group.prepare(doomed, None)
+    ((node, keep),) = sent(group, wire.Keep)
+    assert places[node][1] != goes
+    assert (keep.generation, keep.parts) == (formed, (goes,))
+    group.prepare(doomed, None)
+    assert not sent(group, wire.Keep), "it knows"
+
+
+def test_who_will_take_the_place_of_one_that_is_noticed_keeps_its_part():
+    group, places = training(Grid(2, 2), "n1", "n2", "n3", "n4")
+    group.prepare({"n1"}, Grid(1, 2))
+    assert not sent(group, wire.Keep), "the other copy is whole"
+    group.prepare({"n1", next(node for node in places if places[node] == (1, 1 - places["n1"][1]))}, Grid(1, 2))
+    assert not sent(group, wire.Keep), "so is one of what two have left of theirs"

@@ -258,11 +258,20 @@ def test_a_small_file_cannot_become_a_huge_one(folder):
         (["python", "-c", "print('sublet')"], False),
         (["true"], False),
         (["python", "broken.py"], False),
+        (["python", "own_loop.py"], False),
+        (["python", "renamed.py"], False),
+        (["python", "both.py"], True),
     ],
 )
 def test_the_script_tells_whether_it_uses_the_sdk(folder, argv, sdk):
     (folder / "beside.py").write_text("import train\n")
     (folder / "broken.py").write_text("import sublet\ndef (:\n")
+    own_loop = "from sublet import train\nck = train.checkpointed(model=model)\n"  # it is stopped and started
+    (folder / "own_loop.py").write_text(own_loop)
+    (folder / "renamed.py").write_text(
+        "from sublet import train as elastic\ndef train():\n    ck = elastic.checkpointed(model=model)\n"
+    )
+    (folder / "both.py").write_text(own_loop + "s = train.session(model, optimizer, data)\n")
     assert job_from_command(argv, cwd=str(folder)).sdk is sdk
     assert job_from_command(argv, cwd=str(folder), sdk=not sdk).sdk is not sdk
 
@@ -373,10 +382,20 @@ def test_a_job_says_into_how_many_stages_its_model_is_cut(tmp_path, parallel, st
 
 
 @pytest.mark.parametrize(
+    ("parallel", "shards"), [("{}", "auto"), ("{shards: on}", "on"), ("{shards: off}", "off"), ("{shards: 'on'}", "on")]
+)
+def test_a_job_says_whether_its_optimizer_state_is_in_ranges(tmp_path, parallel, shards):
+    text = f"name: a\nrun: 'true'\ntraining: {{sdk: true}}\nelastic: {{workers: 1..8}}\nparallel: {parallel}\n"
+    job = job_from_text(text, source="job", base=tmp_path)
+    assert (job.shards, job.cut) == (shards, "")
+
+
+@pytest.mark.parametrize(
     ("parallel", "sdk", "told"),
     [
         ("{stages: 2, shards: on}", "true", "with stages or with shards: on, not both"),
-        ("{shards: on}", "true", "no live job has its state in ranges yet"),
+        ("{shards: on}", "false", "left out where the script opens no session"),
+        ("{shards: perhaps}", "true", "parallel.shards"),
         ("{stages: 9}", "true", "parallel.stages"),
         ("{stages: 0}", "true", "parallel.stages"),
         ("{stages: 6}", "true", "at most 4, a worker for each"),
@@ -387,3 +406,14 @@ def test_a_cut_that_cannot_be_is_refused_in_words(tmp_path, parallel, sdk, told)
     text = f"name: a\nrun: 'true'\ntraining: {{sdk: {sdk}}}\nelastic: {{workers: 1..4}}\nparallel: {parallel}\n"
     with pytest.raises(BadInput, match=re.escape(told)):
         job_from_text(text, source="job", base=tmp_path)
+
+
+def test_sizes_none_of_which_is_whole_copies_are_refused_beside_stages(tmp_path):
+    text = "name: a\nrun: 'true'\ntraining: {{sdk: true}}\nparallel: {{stages: 3}}\n"
+    text += "elastic: {{workers: 4..8, sizes: {sizes}}}\n"
+    with pytest.raises(
+        BadInput, match=re.escape("elastic.sizes = '4, 8' is not allowed; it must be whole copies of 3 parts")
+    ):
+        job_from_text(text.format(sizes=[4, 8]), source="job", base=tmp_path)
+    job = job_from_text(text.format(sizes=[4, 6, 8]), source="job", base=tmp_path)
+    assert job.least_workers == 6

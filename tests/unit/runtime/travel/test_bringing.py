@@ -6,17 +6,23 @@ import asyncio
 import io
 import os
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("obstore")
+
+from obstore.store import MemoryStore
+
 from sublet.errors import InvalidValue
+from sublet.machine import remote
 from sublet.machine.dice import DICE
 from sublet.machine.objects import Found, StoreFailed
-from sublet.machine.remote import is_remote
+from sublet.machine.remote import RemoteObjects, is_remote
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.travel import bringing
+from sublet.runtime.travel import bringing, coming
 from sublet.testing.world.machine import MemoryFiles
 from sublet.wire.messages import StartWorker
 
@@ -37,7 +43,16 @@ class Objects:
 
     def list(self, prefix=""):
         marks = [Found(key, 0, 0.0) for key in self.MARKS]
-        return [*marks, *(Found(key, len(data), self.WRITTEN_S) for key, data in sorted(self._found.items()))]
+        return [
+            *marks,
+            *(Found(key, len(data), self.WRITTEN_S, f"tag of {data!r}") for key, data in sorted(self._found.items())),
+        ]
+
+    def look(self, key):
+        found = next((each for each in self.list() if each.key == key), None)
+        if found is None:
+            raise FileNotFoundError(key)
+        return found
 
     def open(self, key):
         if key in self.MARKS:
@@ -63,7 +78,8 @@ class _Reading:
 
 
 @pytest.fixture
-def bucket(monkeypatch):
+def bucket(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     state = SimpleNamespace(opened=[], cut=False)
     monkeypatch.setattr(bringing, "open_uri", lambda uri: Objects(uri, state.opened, state.cut))
     return state
@@ -97,16 +113,105 @@ def test_what_is_a_file_and_a_folder_at_once_is_told(bucket, tmp_path, monkeypat
     assert "next: rename one of them" in told
 
 
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (coming.MOST_TRIES, 1)])
+def test_an_object_that_is_replaced_while_it_is_fetched_is_read_again(tmp_path, monkeypatch, capsys, times, code):
+    """From its beginning, a few times; a file that is half of one and half of the other is never there."""
+    objects, left = RemoteObjects("memory://bucket", MemoryStore()), [times]
+
+    class Written(RemoteObjects):
+        def open(self, key):
+            reading = super().open(key)
+            if left[0]:
+                left[0] -= 1
+                objects.put(key, bytes([left[0]]) * 10_000)
+            return reading
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(remote, "MOST_PARTS", 1)
+    monkeypatch.setattr(remote, "PART_BYTES", 1000)
+    monkeypatch.setattr(bringing, "open_uri", lambda uri: Written(uri, objects._store))
+    objects.put("weights", b"first" * 2_000)
+    assert bringing.main(["s3://bucket", str(tmp_path / "data")]) == code
+    assert left == [0]
+    found = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    assert found == ({} if code else {"weights": b"\0" * 10_000})
+    assert ("another has written weights while it was read" in capsys.readouterr().err) is bool(code)
+
+
 def test_an_object_that_was_replaced_by_one_of_the_same_length_is_fetched_again(bucket, tmp_path, monkeypatch):
     words = ["s3://bucket/corpus", str(tmp_path / "data")]
     assert bringing.main(words) == 0
-    monkeypatch.setitem(BUCKET, "corpus/a.txt", b"new")
-    for written_s in (1700000000.25, 1600000000.0):  # also by one that is older
+    for written_s, text in ((0.0, b"new"), (1700000000.25, b"two"), (1600000000.0, b"one")):  # also within the second
         bucket.opened.clear()
+        monkeypatch.setitem(BUCKET, "corpus/a.txt", text)
         monkeypatch.setattr(Objects, "WRITTEN_S", written_s)
         assert bringing.main(words) == bringing.main(words) == 0
-        assert bucket.opened == ["a.txt", "in/b.txt"]
-    assert (tmp_path / "data" / "a.txt").read_bytes() == b"new"
+        assert bucket.opened == ["a.txt"]
+        assert (tmp_path / "data" / "a.txt").read_bytes() == text
+
+
+def test_a_file_that_was_written_since_or_whose_note_is_lost_is_fetched_again(bucket, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words, place = ["s3://bucket/corpus", "data"], tmp_path / "data"  # below the directory of the job
+    assert bringing.main(words) == 0
+    (place / "a.txt").write_bytes(b"bbb")
+    assert bringing.main(words) == 0
+    assert bucket.opened == ["a.txt", "in/b.txt", "a.txt"]
+    (notes,) = (Path.home() / ".sublet" / "brought").iterdir()
+    notes.write_bytes(notes.read_bytes()[:20])  # cut off
+    assert bringing.main(words) == 0
+    assert bucket.opened[3:] == ["a.txt", "in/b.txt"]
+    assert (place / "a.txt").read_bytes() == b"aaa"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_at_a_path_of_the_machine_nothing_is_replaced_that_is_not_from_there(bucket, tmp_path, capsys, link):
+    place = tmp_path / "data"
+    (place / "in").mkdir(parents=True)
+    mine = place / "in" / "b.txt"
+    if link:
+        (tmp_path / "elsewhere").write_bytes(b"b" * 100)  # even where it leads to the same
+        mine.symlink_to(tmp_path / "elsewhere")
+    else:
+        mine.write_bytes(b"my own")
+    assert bringing.main(["s3://bucket/corpus", str(place)]) == 1
+    told = capsys.readouterr().err
+    assert f"file_mounts.{mine}: something is there that did not come from a bucket, and stays; next: another" in told
+    assert mine.read_bytes() == (b"b" * 100 if link else b"my own")
+    assert not (place / "a.txt").exists(), "nothing is brought then"
+    single = tmp_path / "x.bin"
+    single.write_bytes(b"two")
+    assert bringing.main(["s3://bucket/one.bin", str(single)]) == 1
+    assert single.read_bytes() == b"two"
+
+
+def test_what_is_the_same_stays_whosever_it_is_and_what_came_from_there_gives_way(
+    bucket, tmp_path, monkeypatch, capsys
+):
+    place, words = tmp_path / "data", ["s3://bucket/corpus", str(tmp_path / "data")]
+    place.mkdir()
+    (place / "a.txt").write_bytes(b"aaa")
+    was = (place / "a.txt").stat()
+    assert bringing.main(words) == 0
+    assert (place / "a.txt").stat() == was, "it is not written again"
+    monkeypatch.setitem(BUCKET, "corpus/in/b.txt", b"newer")
+    assert bringing.main(words) == 0
+    assert (place / "in" / "b.txt").read_bytes() == b"newer"
+    (place / "in" / "b.txt").write_bytes(b"a job wrote this")
+    assert bringing.main(words) == 1
+    assert "it came from there, and was written to since, and stays" in capsys.readouterr().err
+    assert (place / "in" / "b.txt").read_bytes() == b"a job wrote this"
+
+
+def test_two_buckets_at_one_path_of_the_machine_do_not_mix(bucket, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(BUCKET, "other/a.txt", b"another")
+    assert bringing.main(["s3://bucket/corpus", str(tmp_path / "data")]) == 0
+    assert bringing.main(["s3://bucket/other", str(tmp_path / "data")]) == 1
+    assert "it came from s3://bucket/corpus, and stays" in capsys.readouterr().err
+    assert (tmp_path / "data" / "a.txt").read_bytes() == b"aaa"
+    monkeypatch.chdir(tmp_path)
+    assert bringing.main(["s3://bucket/other", "data"]) == 0, "what is below its directory is the job's own"
+    assert (tmp_path / "data" / "a.txt").read_bytes() == b"another"
 
 
 def test_what_comes_by_half_is_not_there_and_what_is_nowhere_is_told(bucket, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -183,3 +184,16 @@ def test_the_time_of_processes_in_a_container_is_a_sign_of_life(tmp_path):
     assert watch.look(5.0, {1: [(5, 1), (77, 900)]}).quiet_s == 0.0
     assert watch.look(10.0, {1: [(5, 1), (77, 900)]}).quiet_s == 5.0
     assert watch.look(15.0, {1: [(5, 1), (77, 990)], 77: [(78, 1)]}).quiet_s == 0.0
+
+
+def test_what_was_brought_below_the_jobs_home_is_below_that_of_the_image(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/root/nodes/home/job-1")
+    some = Facts(image="ubuntu", cwd="/root/nodes/work/job-1", seen=("~/in/key", "/data"))
+    words = contained.run_words(some, some.image, ("true",), env_file=tmp_path / "env", visible=None)
+    volumes = {after for word, after in itertools.pairwise(words) if word == "--volume"}
+    assert volumes >= {
+        "/root/nodes/home/job-1/in/key:/root/in/key",
+        "/data:/data",
+        "/root/nodes/work/job-1:/root/nodes/work/job-1",
+        "/root/nodes/work/job-1:/root/sky_workdir",
+    }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from sublet.api.sending import check_files
 from sublet.errors import BadInput
 from sublet.runtime.jobs.file import job_from_file
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.fetching import Fetch
 from sublet.runtime.travel.packing import pack
+from tests.rigs.asgi import serving
+from tests.rigs.story import a_spec
 
 
 @pytest.fixture
@@ -87,3 +92,21 @@ def test_the_state_directory_of_any_controller_is_refused(home):
     put(work, "state/identity/authority.pem", "key")
     with pytest.raises(BadInput, match="is a state directory, with the keys of its controller"):
         packed(work)
+
+
+@pytest.mark.parametrize("verb", ["dry_run", "submit"])
+def test_a_dry_run_refuses_what_a_submission_would(home, tmp_path, verb):
+    work = home / "work"
+    put(work, ".ssh/id_ed25519", "key")
+    spec = a_spec(cwd=str(work))
+
+    async def asked(elsewhere):
+        async with serving(tmp_path / "state") as server:
+            server.api._controller.carrier.elsewhere = elsewhere
+            await getattr(server.api, verb)(spec)
+
+    asyncio.run(asked(elsewhere=False))  # nothing travels
+    with pytest.raises(BadInput, match="is never sent: it has keys of yours"):
+        asyncio.run(asked(elsewhere=True))
+    with pytest.raises(BadInput, match="is never sent: it has keys of yours"):
+        check_files(spec, tmp_path / "state")  # for a controller that does not see them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,21 @@ def objects():
 def node(tmp_path, objects, name="node"):
     """A node of its own: folder and index."""
     return Mirror(objects, tmp_path / name / "data", tmp_path / name / "home" / "index.json")
+
+
+def end_before_the_index_is_written(monkeypatch, mirror):
+    """Its files are there, and nobody has said so."""
+    save = Mirror._save
+
+    def end(self, files):
+        if files:
+            raise KeyboardInterrupt
+        save(self, files)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Mirror, "_save", end)
+        with pytest.raises(KeyboardInterrupt):
+            mirror.pull()
 
 
 def data(objects):
@@ -150,16 +166,28 @@ def test_where_both_were_written_the_later_one_stays(tmp_path, objects, by_s, st
 
 def test_a_pull_that_was_ended_in_its_middle_leaves_nothing_that_goes_back(tmp_path, objects, monkeypatch):
     here, place = node(tmp_path, objects), tmp_path / "node" / "data"
-    save = Mirror._save
-    monkeypatch.setattr(Mirror, "_save", lambda self, files: None if files else save(self, files))
-    here.pull()
-    monkeypatch.undo()
+    end_before_the_index_is_written(monkeypatch, here)
     again = node(tmp_path, objects)
     assert again.pull() == 0
     assert again.push(last=True) == (0, 0, None)
     objects.put("a.txt", b"newer")
     assert again.pull() == 1
     assert (place / "a.txt").read_text() == "newer"
+
+
+def test_what_was_replaced_within_the_second_by_as_many_bytes_is_brought_all_the_same(tmp_path, objects, monkeypatch):
+    listed = objects.list
+    monkeypatch.setattr(objects, "list", lambda: [replace(found, changed_s=1_700_000_000.0) for found in listed()])
+    here, place = node(tmp_path, objects), tmp_path / "node" / "data"
+    end_before_the_index_is_written(monkeypatch, here)
+    objects.put("a.txt", b"OF THE BUCKET")
+    again = node(tmp_path, objects)
+    assert again.pull() == 1
+    assert (place / "a.txt").read_text() == "OF THE BUCKET"
+    assert again.push(last=True) == (0, 0, None)
+    objects.put("a.txt", b"by the next..")
+    assert again.pull() == 1
+    assert (place / "a.txt").read_text() == "by the next.."
 
 
 def test_what_could_not_be_taken_back_is_tried_again_and_the_rest_is_there(tmp_path, objects):

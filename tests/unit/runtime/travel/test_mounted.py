@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 
+import boto3
 import pytest
 
 pytest.importorskip("obstore")
@@ -24,6 +25,7 @@ from sublet.runtime.agent.dressing import dressed
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel import buckets, mounted
+from sublet.runtime.travel.mirror import Mirror
 from sublet.testing.world.machine import MemoryFiles
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
@@ -89,7 +91,7 @@ def test_what_is_quiet_is_in_the_bucket_while_the_command_goes_on(store, tmp_pat
 
 
 def test_sigterm_is_the_commands_and_what_it_saves_then_is_there(store, tmp_path):
-    text = "trap 'echo saved > state; exit 0' TERM; touch ready; while :; do read -t 0.05 < <(:); done"
+    text = "trap 'echo saved > state; exit 0' TERM; touch ready; while :; do sleep 0.05; done"
 
     def end():
         while not (tmp_path / "data" / "ready").exists():
@@ -115,7 +117,7 @@ def test_a_signal_that_comes_while_the_command_starts_is_its_own_as_well(store, 
         return process
 
     monkeypatch.setattr(mounted.subprocess, "Popen", slowly)
-    text = "trap 'echo saved > state; exit 0' TERM; touch ready; while :; do read -t 0.05 < <(:); done"
+    text = "trap 'echo saved > state; exit 0' TERM; touch ready; while :; do sleep 0.05; done"
     assert run(tmp_path, text) == 0
     assert store.get("state").data == b"saved\n"
 
@@ -227,3 +229,28 @@ def test_a_store_at_an_address_of_the_jobs_own_is_not_asked_and_that_is_noted(tm
     spec = JobSpec(name="job", argv=("x",), cwd=str(tmp_path), env=env, mounts={"/o": "s3://b"}, kept_mounts=("/o",))
     (note,) = asyncio.run(buckets.check_buckets(spec, make=True))
     assert "which the controller does not ask" in note
+
+
+@pytest.mark.parametrize("key", ["only/", "only/deep/empty/"])
+def test_a_bucket_with_nothing_but_an_empty_folder_of_a_console_is_mounted_and_written_to(monkeypatch, tmp_path, key):
+    for name, value in moto_bucket.environment().items():
+        monkeypatch.setenv(name, value)
+    uri = moto_bucket.a_bucket("only")
+    client = boto3.client("s3", region_name=os.environ["AWS_REGION"])
+    client.put_object(Bucket=moto_bucket.BUCKET, Key=key, Body=b"")
+    try:
+        spec = JobSpec(name="job", argv=("x",), cwd="/", mounts={"/out": uri}, kept_mounts=("/out",))
+        assert asyncio.run(buckets.check_buckets(spec, make=False)) == []
+        mirror, place = Mirror(open_uri(uri), tmp_path / "out", tmp_path / "index.json"), tmp_path / "out"
+        assert mirror.pull() == mirror.pull() == 0
+        assert (place / key.removeprefix("only/")).is_dir()
+        assert mirror.push(last=True) == (0, 0, None)
+        (place / key.removeprefix("only/") / "new.txt").write_text("new")
+        assert mirror.push(last=True) == (1, 0, None)
+        written = client.get_object(Bucket=moto_bucket.BUCKET, Key=f"{key}new.txt")["Body"].read()
+        assert written == b"new"
+        assert mirror.pull() == 0
+    finally:
+        found = client.list_objects_v2(Bucket=moto_bucket.BUCKET, Prefix="only/")["Contents"]
+        for each in found:
+            client.delete_object(Bucket=moto_bucket.BUCKET, Key=each["Key"])

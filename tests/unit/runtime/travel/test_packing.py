@@ -14,6 +14,7 @@ from sublet.runtime.travel import packing
 from sublet.runtime.travel.content import PART_BYTES, Content, digest_of
 from sublet.runtime.travel.fetching import Fetch
 from sublet.runtime.travel.ignoring import travelling_files
+from sublet.runtime.travel.manifest import entries_from, write_manifest
 from sublet.runtime.travel.packing import pack, pack_texts
 
 RULES = """
@@ -134,6 +135,24 @@ def test_the_same_files_have_the_same_name_and_only_what_changed_is_new(folder, 
     (work / "train.py").write_text("x")
     (work / "train.py").chmod(0o755)
     assert pack(content, work, {}) != first, "the mode is a part of it"
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [(0o600, 0o600), (0o400, 0o600), (0o640, 0o640), (0o700, 0o700), (0o666, 0o644), (0o777, 0o755), (0o4755, 0o755)],
+)
+def test_a_file_is_no_wider_on_a_node_than_here_and_written_by_its_owner_alone(folder, content, here, there):
+    work = folder({"key": "secret"})
+    (work / "key").chmod(here)
+    (entry,) = Fetch(content, pack(content, work, {})).entries
+    assert oct(entry.mode) == oct(there)
+
+
+def test_a_manifest_of_before_modes_is_read_as_it_was_and_named_as_it_was(content):
+    text = b'[["run.sh",1,0],["train.py",0,0]]'
+    entries = entries_from(text)
+    assert [(entry.path, oct(entry.mode)) for entry in entries] == [("run.sh", "0o755"), ("train.py", "0o644")]
+    assert write_manifest(content, entries) == content.add(content.add(text).encode())
 
 
 def test_mounts_are_where_they_are_asked_for_and_win_over_the_folder(folder, content, tmp_path):

@@ -49,6 +49,19 @@ def test_what_is_near_enough_is_no_further_from_the_best_of_all_than_it_may_be(t
         assert found.total >= best - tolerance * abs(found.bound) - 1e-9
 
 
+@pytest.mark.parametrize("tolerance", [0.1, 0.02])
+def test_a_rough_answer_from_a_start_is_no_worse_than_the_start_and_near_the_best_of_all(tolerance):
+    better = 0
+    for seed in range(12):
+        asked = several_pools(seed)
+        start_J = np.zeros(len(asked), dtype=np.intp)  # all may wait
+        found = best_moves(asked, start=start_J, tolerance=tolerance, rough=True)
+        assert asked.allows(found.column_J)
+        assert found.total >= max(asked.total(start_J), best_of_all(asked) - tolerance * abs(found.bound) - 1e-9)
+        better += found.total > asked.total(start_J)
+    assert better
+
+
 def test_rounding_keeps_all_limits_and_nobody_could_gain_alone():
     for seed in range(12):
         asked = several_pools(seed, jobs=12, choices=6)

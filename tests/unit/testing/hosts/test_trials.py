@@ -12,6 +12,7 @@ from sublet.testing.hosts.blows import BLOWS, FIVE_MINUTES_S, LEASE_S, LONG_S, S
 from sublet.testing.hosts.draws import draw
 from sublet.testing.hosts.first_step import first_of_all
 from sublet.testing.hosts.seeds import made_twice, went_back
+from sublet.testing.hosts.split import PARTS, marks_of_events, marks_of_words, rows_of
 from sublet.testing.hosts.study import TOLERANCE, most_lost, slowed, verdict
 from sublet.testing.hosts.trial import Outcome, at_of, executed, result_of
 
@@ -106,3 +107,21 @@ def test_a_register_may_stay_or_go_on():
     assert not went_back([1, 1, 2, 5])
     assert not went_back([])
     assert went_back([1, 3, 2])
+
+
+def test_of_each_mark_the_last_host_counts_and_a_part_that_was_over_by_then_took_nothing():
+    words = {"w0": ["WHEN begun 105.0", "WHEN formed 107.0"], "w1": ["WHEN begun 106.5", "noise", "WHEN formed 107.5"]}
+    events = [
+        {"kind": "NodeReady", "at": "1970-01-01T00:01:42.000+00:00"},
+        {"kind": "NodeReady", "at": "1970-01-01T00:01:43.500+00:00"},
+        {"kind": "StartJob", "at": "1970-01-01T00:01:43.500+00:00"},
+        {"kind": "NodeReady", "at": "1970-01-01T00:09:00.000+00:00"},  # of the job after it
+    ]
+    marks = marks_of_words(words) | marks_of_events(events, 2) | {"files": 103.0}
+    rows = {what: (took, since) for what, took, since in rows_of(marks, 100.0)}
+    assert rows[PARTS["ready"]] == ("3.50", "3.50")
+    assert rows[PARTS["files"]] == ("0.00", "3.00")
+    assert rows[PARTS["begun"]] == ("3.00", "6.50")
+    assert rows[PARTS["formed"]] == ("1.00", "7.50")
+    assert rows[PARTS["stepped"]] == ("not seen", "")
+    assert marks_of_events(events[:1], 2) == {}

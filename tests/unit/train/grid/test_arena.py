@@ -10,7 +10,22 @@ torch = pytest.importorskip("torch")
 
 from sublet.train.grid.arena import ALIGN, Arena  # noqa: E402
 
+
+class MakesAnew(torch.optim.Optimizer):
+    """Momentum whose tensor is another one after each step, as that of some optimizers is."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for each in self.param_groups[0]["params"]:
+            self.state[each]["momentum"] = 0.9 * self.state[each].get("momentum", 0.0) + each.grad
+            each.sub_(0.1 * self.state[each]["momentum"])
+
+
 OPTIMIZERS = {
+    "one that makes its moments anew": MakesAnew,
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
     "Adam, amsgrad": lambda parameters: torch.optim.Adam(parameters, lr=0.01, amsgrad=True),
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),

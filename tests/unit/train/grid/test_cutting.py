@@ -83,7 +83,23 @@ class Llama(nn.Module):
         return functional.cross_entropy(self.lm_head(self.norm(x)).flatten(0, 1), ids.flatten())
 
 
+class ByHand(Gpt):
+    """The words' table is read once more at the end, by no module."""
+
+    def __init__(self):
+        super().__init__(tied=False)
+        del self.head
+
+    def forward(self, ids):
+        x = self.transformer.wte(ids) + self.transformer.wpe(torch.arange(ids.shape[1]))
+        for block in self.transformer.h:
+            x = block(x)
+        logits = self.transformer.ln_f(x) @ self.transformer.wte.weight.T
+        return functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), ids[:, 1:].reshape(-1))
+
+
 MODELS = {
+    "tied by hand": (ByHand, "transformer.h"),
     "tied": (Gpt, "transformer.h"),
     "untied": (lambda: Gpt(tied=False), "transformer.h"),
     "masked": (Llama, "layers"),
@@ -146,8 +162,9 @@ def test_others_hold_nothing_of_a_unit():
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in Gpt(tied=False).named_parameters()]
 
 
-def test_units_name_each_parameter_once_and_say_who_holds_it():
-    cut = Cut(model := Gpt(), "transformer.h")
+@pytest.mark.parametrize("make", [Gpt, ByHand])
+def test_units_name_each_parameter_once_and_say_who_holds_it(make):
+    cut = Cut(model := make(), "transformer.h")
     cut.learn(lambda: model(torch.zeros((2, LENGTH), dtype=torch.long)))
     assert [unit.kind for unit in cut.units] == ["before", "0", "1", "2", "3", "after", "tied"]
     parts = parts_of(4, 3)

@@ -12,11 +12,19 @@ torch = pytest.importorskip("torch")
 from sublet.train.following import Broken  # noqa: E402
 from sublet.train.grid.gloo import Lines  # noqa: E402
 from sublet.train.patience import Patience  # noqa: E402
+from sublet.train.staging import Staging  # noqa: E402
 
 
-def with_all(world, work):
+class Elsewhere(Staging):
+    """As if no tensor were on the host: each message goes the way of those of a GPU."""
+
+    def is_needed(self, tensor):
+        return True
+
+
+def with_all(world, work, staging=None):
     """`work(rank, lines)` in a thread each; what it returned, by rank."""
-    lines = [Lines() for _ in range(world)]
+    lines = [Lines(staging) for _ in range(world)]
     host, port = lines[0].lead()
     for each in lines[1:]:
         each.find(host, port, lambda: None)
@@ -28,7 +36,8 @@ def with_all(world, work):
             each.close()
 
 
-def test_letters_arrive_by_their_tags_and_sums_are_over_whom_they_name():
+@pytest.mark.parametrize("staging", [Staging(), Elsewhere()], ids=["from where they are", "through the host"])
+def test_letters_arrive_by_their_tags_and_sums_are_over_whom_they_name(staging):
     def work(rank, lines):
         mesh = lines.mesh("all", rank, 3)
         forming = lines.begin(mesh, [(0, 2)] if rank != 1 else [])
@@ -51,7 +60,27 @@ def test_letters_arrive_by_their_tags_and_sums_are_over_whom_they_name():
         mesh.sum(alone, (rank,))
         return found.tolist(), float(total), float(alone)
 
-    assert with_all(3, work) == [([0, 0], 6, 1), ([1, 2, 3, 4], 3, 1), ([0, 0], 6, 1)]
+    assert with_all(3, work, staging) == [([0, 0], 6, 1), ([1, 2, 3, 4], 3, 1), ([0, 0], 6, 1)]
+
+
+def test_what_goes_through_the_host_may_be_written_over_at_once():
+    def work(rank, lines):
+        mesh, tensor = lines.mesh("all", rank, 2), torch.zeros(3, 2)
+        if rank == 0:
+            tensor.fill_(5.0)
+            mesh.send(tensor.t(), 1, 7)  # in another order than that of its numbers
+            tensor.zero_()
+        else:
+            mesh.receive(tensor.view(2, 3), 0, 7)
+        mesh.settle()
+        return tensor.sum().item()
+
+    assert with_all(2, work, Elsewhere()) == [0.0, 30.0]
+
+
+def test_a_tensor_of_the_host_is_sent_and_received_where_it_is():
+    tensor = torch.ones(2)
+    assert Staging().out(tensor) is Staging().room(tensor) is tensor
 
 
 def test_two_meshes_of_one_generation_do_not_hear_each_other():

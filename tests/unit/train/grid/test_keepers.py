@@ -147,3 +147,49 @@ def test_a_cut_is_where_it_is_told_to_be():
     for ends in ((1, 5), (1, 1, 6), (1, 5, 7), (0, 5, 6)):
         with pytest.raises(InvalidValue, match="ends"):
             parts_of(6, 3, ends)
+
+
+class Late(Worker):
+    """One that notes what each step began with, and is told at step 1 to keep more."""
+
+    def __init__(self, name, keep=()):
+        super().__init__(name)
+        self.keep, self.held, self.moved_bytes = keep, {}, None
+
+    def live(self, mesh, seat):
+        self.moved_bytes = self.member.meet(mesh, seat).moved_bytes
+        while (step := self.member.applied) < STEPS:
+            if step == 1 and self.keep:
+                self.member.keep(seat, self.keep)
+            self.member.step(
+                mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
+            )
+            self.held[step] = len(self.member.holdings.arenas)
+        return "done"
+
+
+def test_who_is_told_to_keep_a_part_has_it_two_boundaries_later_and_it_is_what_was_trained():
+    """Said before step 1, known to all after it, there when step 2 begins."""
+    threads, workers = Threads(), [Late("w0", keep=(1, 2)), Late("w1"), Late("w2")]
+    assert set(generation(threads, workers, ((), (), ())).values()) == {"done"}
+    own, units = workers[0].held[0], len(workers[0].cut.units)
+    assert (own < units, workers[0].held) == (True, {0: own, 1: own, 2: units, 3: units})
+    assert workers[1].held[3] == workers[1].held[0]
+    assert_as_plain(workers)
+
+
+def test_a_keeper_is_filled_after_the_first_step_of_the_new_grid_and_not_in_its_meeting():
+    """One who only keeps comes to a grid that trains: nothing is sent for it while all wait."""
+    threads, workers = (
+        Threads(),
+        [Worker(f"w{at}", ("before sum", 1) if at == 1 else None, fate=Broken) for at in range(3)],
+    )
+    generation(threads, workers, ((), (), ()))
+    late = [Late(worker.name) for worker in workers]
+    for new, old in zip(late, workers, strict=True):
+        new.member, new.model, new.cut = old.member, old.model, old.cut
+    hot = Late("hot")
+    assert set(generation(threads, [*late, hot], ((), (), (), (1,))).values()) == {"done"}
+    assert (hot.moved_bytes, hot.held[1]) == (0, 0)
+    assert 0 < hot.held[2] == hot.held[3]
+    assert_as_plain([*late, hot])

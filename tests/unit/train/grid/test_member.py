@@ -8,80 +8,14 @@ torch = pytest.importorskip("torch")
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of, momentum, plainly  # noqa: E402
-from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
-from sublet.train.following import Broken  # noqa: E402
+from sublet.testing.grid.model import a_net, adam, momentum, plainly  # noqa: E402
+from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
-from sublet.train.grid.member import Lost, Member  # noqa: E402
-from sublet.train.grid.seat import Seat, parts_of  # noqa: E402
+from sublet.train.grid.member import Member  # noqa: E402
+from sublet.train.grid.seat import parts_of  # noqa: E402
+from tests.rigs.grid_worker import Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
-
-
-class Worker:
-    """A member in a thread; `faults` are points at which it dies, or misses the answer."""
-
-    def __init__(self, threads, name, faults=(), make=adam, *, tied=False):
-        self.name, self._threads, self._faults, self.mesh = name, threads, list(faults), None
-        self.model = a_net(tied=tied)
-        self.cut = Cut(self.model, "blocks")
-        self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
-        self.member = Member(self.model, self.cut, make(self.model), seed=SEED, clip_norm=CLIP, point=self._at)
-        self.told, self.dead, self.taken = {}, False, []
-
-    def _at(self, point):
-        for fault in self._faults:
-            where, step, what = fault
-            if where == point and step == self.member.applied:
-                self._faults.remove(fault)
-                self.dead = what == "dies"
-                raise Died if self.dead else Broken("pretended: the answer was lost")
-
-    def live(self, mesh, rank, grid, until):
-        """One generation: meets, and trains until a step; whoever leaves it broken hangs up."""
-        self.mesh = mesh
-        seat = None if rank is None else Seat.of(rank, grid, BLOCKS)
-        try:
-            self.member.meet(mesh, seat)
-            while seat is not None and self.member.applied < until:
-                step = self.member.applied
-                found = self.member.step(
-                    mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
-                )
-                self.told[step] = found.loss
-        except (Died, Broken, Lost) as error:
-            mesh.hang_up()
-            return type(error).__name__
-        return "done"
-
-
-class Died(BaseException):
-    pass
-
-
-def generation(threads, workers, grid, until, givers=()):
-    """All of these as a grid, by their order; what became of each."""
-    meshes = ThreadsMesh.all_of(threads, len(workers) + len(givers))
-    works = {}
-    for rank, worker in enumerate([*workers, *givers]):
-        seat = rank if rank < grid.gpus else None
-        works[worker.name] = lambda worker=worker, rank=rank, seat=seat: worker.live(meshes[rank], seat, grid, until)
-    return threads.run(works)
-
-
-def assert_as_plain(workers, grid, copies_at, steps, make=adam):
-    losses, weights = plainly(copies_at, steps, make)
-    told = {}
-    for worker in workers:
-        told |= worker.told
-    assert [told[step] for step in sorted(told)][-1] == pytest.approx(losses[-1], abs=1e-6)
-    for rank, worker in enumerate(workers[: grid.gpus]):
-        assert worker.member.applied == steps
-        worker.cut.restore()
-        named = dict(worker.model.named_parameters())
-        for unit in worker.member.holdings.arenas:
-            for name in worker.cut.units[unit].names:
-                assert torch.equal(named[name], weights[name]), f"{name} of seat {rank}"
 
 
 @pytest.mark.parametrize("make", [adam, momentum] if FULL else [adam])

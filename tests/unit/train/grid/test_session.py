@@ -67,10 +67,10 @@ def in_parts(model, optimizer=None, epochs=2, after=lambda _: None, **more):
     return s
 
 
-def plainly(model, optimizer=None, **more):
+def plainly(model, optimizer=None, epochs=2, **more):
     optimizer = optimizer or adam(model)
     with train.session(model, optimizer, data(), global_batch=BATCH, micro_batch=MICRO, **more) as s:
-        for batch in s.batches(epochs=2):
+        for batch in s.batches(epochs=epochs):
             s.step(loss_on(model)(batch))
     return s
 
@@ -91,6 +91,20 @@ def test_a_grid_of_one_is_the_plain_session_to_the_bit(make):
     assert [group["lr"] for group in ours.param_groups] == [group["lr"] for group in theirs.param_groups]
 
 
+@pytest.mark.parametrize(("first", "second"), [(in_parts, plainly), (plainly, in_parts), (in_parts, in_parts)])
+def test_a_checkpoint_is_the_same_with_parts_and_without(tmp_path, first, second):
+    """One epoch by one kind of session and another by the other: two epochs of the plain one, to the bit."""
+    whole, one, other = a_net(), a_net(), a_net()
+    theirs = adam(whole)
+    plainly(whole, theirs, scheduler=torch.optim.lr_scheduler.StepLR(theirs, 3, 0.5))
+    for model, session, epochs in ((one, first, 1), (other, second, 2)):
+        optimizer = adam(model)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+        s = session(model, optimizer, epochs=epochs, scheduler=schedule, checkpoint_dir=tmp_path)
+    assert_equal(whole, other)
+    assert (s.steps, [group["lr"] for group in optimizer.param_groups]) == (10, [g["lr"] for g in theirs.param_groups])
+
+
 def test_a_gradient_that_is_too_long_is_clipped_as_the_plain_session_does_within_rounding():
     whole, cut = a_net(), a_net()
     plainly(whole, clip_norm=0.1)
@@ -107,6 +121,14 @@ def test_masks_of_dropout_follow_from_the_seed_and_nothing_else():
     in_parts(third, seed=1)
     assert_equal(one, other)
     assert not torch.equal(one.last.weight, third.last.weight)
+
+
+def test_after_the_session_the_model_and_its_dice_are_the_scripts_again():
+    model = a_net(dropout=0.5)
+    in_parts(model)
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    model.train()
+    assert not torch.equal(model(torch.ones(2, 3)), model(torch.ones(2, 3)))
 
 
 def test_an_evaluation_is_the_mean_over_all_samples_in_eval_mode():
@@ -187,7 +209,6 @@ def test_what_a_model_that_is_cut_cannot_do_is_refused_with_the_way_out():
     for more, match in (
         ({"micro_batch": None}, "micro_batch"),
         ({"batch_range": (4, 16)}, "batch_range"),
-        ({"checkpoint_dir": "kept"}, "checkpoint_dir"),
         ({"parts": train.Blocks("layers")}, "blocks"),
     ):
         with pytest.raises(InvalidValue, match=match):

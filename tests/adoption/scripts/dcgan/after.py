@@ -1,0 +1,24 @@
+"""Two networks and two optimizers, as in PyTorch's example `dcgan`."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sublet import train
+
+torch.manual_seed(1)
+loader = DataLoader(TensorDataset(torch.randn(192, 12) * 2 + 1), batch_size=16, shuffle=True)
+netG = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 12))
+netD = nn.Sequential(nn.Linear(12, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+optG = torch.optim.Adam(netG.parameters(), lr=2e-3, betas=(0.5, 0.999))
+optD = torch.optim.Adam(netD.parameters(), lr=2e-3, betas=(0.5, 0.999))
+criterion = nn.BCEWithLogitsLoss()
+
+with train.session({"D": netD, "G": netG}, {"D": optD, "G": optG}, loader, epochs=5) as s:
+    for (real,) in s:
+        ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+        fake = netG(torch.randn(len(real), 4))
+        s.step(criterion(netD(real), ones) + criterion(netD(fake.detach()), zeros), "D")
+        s.step(criterion(netD(fake), ones), "G")
+
+torch.save({**netG.state_dict(), **{f"D{k}": v for k, v in netD.state_dict().items()}}, "model.pt")

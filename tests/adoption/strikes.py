@@ -1,0 +1,181 @@
+"""Scripts of `scripts/` as workers whose nodes are taken, and what they come to.
+
+alone       one worker, left in peace
+resized     one, then two; the first is killed; all leave with a checkpoint, and another goes on to the end
+restarted   one worker; all leave with a checkpoint and another goes on, twice
+drifting    twenty random changes of width, in a loop of the guide
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import runpy
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
+
+from sublet import train
+from sublet.testing.trainers import World
+from sublet.train import loop
+from tests.rigs.training import BATCH, Logged, network
+
+SCRIPTS = Path(__file__).parent / "scripts"
+LONG_S = 100.0  # on a busy machine
+PAUSE_S = 0.05  # a step: strikes are told steps, and news of them come five times a second
+
+
+def paced(directory: Path) -> None:
+    """One of the scripts, slowly enough to be struck."""
+    torch.set_num_threads(1)
+    os.chdir(directory)
+    step, pause_s = loop.Session.step, float(os.environ["PAUSE_S"])
+
+    def slow_step(self: loop.Session, *given: object, **named: object) -> None:
+        time.sleep(pause_s)
+        step(self, *given, **named)
+
+    loop.Session.step = slow_step
+    runpy.run_path(str(SCRIPTS / os.environ["SCRIPT"] / "after.py"), run_name="__main__")
+
+
+def _world(directory: Path, script: Callable[[Path], None] = paced, pause_s: float = PAUSE_S) -> World:
+    if framework := os.environ.get("FRAMEWORK"):
+        importlib.import_module(framework)  # seconds, as above
+    # As a controller says at first.
+    ranks = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    return World(script, directory, PAUSE_S=str(pause_s), SUBLET_CHECKPOINT_DIR=str(directory / "checkpoints"), **ranks)
+
+
+def _until(world: World, reached: Callable[[], bool], what: str) -> None:
+    world.until(reached, what, wait_s=LONG_S)
+
+
+def _begin(world: World) -> None:
+    """One more worker, and the others that are there."""
+    staying = [member for member in world.members if member.code is None]
+    new = world.start(1)
+    _until(world, lambda: all(worker.ready for worker in new), "ready")
+    world.regroup(staying + new)
+    _until(world, lambda: world.finished or world.joined_all(), "joined")
+
+
+def _make(world: World, steps: int) -> None:
+    _until(world, lambda: world.finished or max(world.heard_steps(), default=-1) >= steps, f"step {steps}")
+
+
+def _save_and_leave(world: World) -> None:
+    world.regroup([], save=True)
+    _until(world, lambda: all(worker.code is not None for worker in world.workers), "all left")
+
+
+def _over(world: World, **facts: object) -> dict[str, object]:
+    _until(world, lambda: world.finished, "finished")
+    _until(world, lambda: all(member.code is not None for member in world.members), "exits")
+    return {"codes": list(world.codes().values()), "generations": world.generation, **facts}
+
+
+def alone(directory: Path) -> dict[str, object]:
+    world = _world(directory, pause_s=0.0)
+    _begin(world)
+    return _over(world)
+
+
+def resized(directory: Path) -> dict[str, object]:
+    world = _world(directory)
+    _begin(world)
+    _make(world, 8)
+    _begin(world)
+    _make(world, 18)
+    world.kill(world.members[0])
+    _until(world, lambda: world.finished or (len(world.members) == 1 and world.joined_all()), "the other goes on")
+    _make(world, 28)
+    _save_and_leave(world)
+    _begin(world)
+    return _over(world)
+
+
+def restarted(directory: Path) -> dict[str, object]:
+    world = _world(directory)
+    for steps in (10, 25):
+        _begin(world)
+        _make(world, steps)
+        _save_and_leave(world)
+    _begin(world)
+    return _over(world)
+
+
+# -------------------------------------------------------------------------------------- loops of the guide
+
+
+def guide(directory: Path) -> None:
+    """LOOP of the guide; each worker leaves its weights behind."""
+    torch.set_num_threads(1)
+    name, model, data = os.environ["LOOP"], network(), Logged(320)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+    def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
+        time.sleep(0.03)
+        while (directory / "hold").exists():
+            time.sleep(0.005)
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    more: dict[str, object] = {"epochs": 12}
+    if name == "steps":
+        more = {"steps": 240, "scheduler": scheduler}
+    elif name == "every epoch":
+        more |= {"scheduler": scheduler, "scheduler_every": "epoch"}
+    with train.session(model, optimizer, data, global_batch=BATCH, **more) as s:
+        if name == "by epoch":
+            for _ in s.epochs():
+                for batch in s:
+                    s.step(loss_of(batch))
+                scheduler.step()
+                s.evaluate(loss_of, data, limit=1)
+        else:
+            for batch in s:
+                s.step(loss_of(batch))
+    torch.save((s.rank, s.steps, list(model.parameters())), directory / f"{os.environ['SUBLET_WORKER_ID']}.pt")
+
+
+def drifting(directory: Path, *, count: int = 20, widest: int = 3, seed: int = 1) -> dict[str, object]:
+    rng, done = random.Random(seed), 0
+    world = _world(directory, guide)
+    first = world.start(widest)
+    _until(world, lambda: all(worker.ready for worker in first), "ready")
+    waiting = first[1:]
+    world.regroup(first[:1])
+    while done < count and not world.finished:
+        _until(world, lambda: world.finished or world.joined_all(), "joined")
+        width = rng.choice([width for width in range(1, widest + 1) if width != len(world.members)])
+        if done == count - 1:
+            width = widest if len(world.members) < widest else widest - 1  # several are there to compare at the end
+        missing = max(0, width - len(world.members))
+        if len(waiting) < missing:
+            (directory / "hold").touch()  # a busy machine takes long to start them: training is not to end meanwhile
+            waiting += world.start(missing - len(waiting))
+            _until(world, lambda w=waiting: all(worker.ready for worker in w), "ready")
+            (directory / "hold").unlink()
+        if world.finished:
+            break
+        new, waiting = waiting[:missing], waiting[missing:]
+        world.regroup(rng.sample(world.members, min(width, len(world.members))) + new)
+        done += 1
+    _over(world)
+    world.end()
+    ends = {path.stem: torch.load(path) for path in directory.glob("*.pt")}
+    flat = [torch.cat([each.detach().reshape(-1) for each in end[2]]).tolist() for end in ends.values()]
+    return {"resizes": done, "weights": flat, "ranks": sorted(end[0] for end in ends.values())}
+
+
+SCENARIOS = {scenario.__name__: scenario for scenario in (alone, resized, restarted, drifting)}

@@ -1,0 +1,131 @@
+"""Members of grids in threads, with or without checkpoints; and what they trained, beside one process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of, plainly
+from sublet.testing.threads_mesh import ThreadsMesh
+from sublet.train.following import Broken
+from sublet.train.grid.course import Course
+from sublet.train.grid.cutting import Cut
+from sublet.train.grid.member import Member
+from sublet.train.grid.outcome import Lost
+from sublet.train.grid.saving import Vault
+from sublet.train.grid.seat import Seat
+from sublet.train.grid.whole import Whole
+from sublet.train.link import ControllerLink
+from sublet.train.saving import Saver
+from sublet.train.schedules import Schedules
+from sublet.train.state import Progress, State
+
+SAMPLES = 1000 * SIZE
+
+
+class Worker:
+    """A member in a thread; `faults` are points at which it dies, or misses the answer."""
+
+    def __init__(self, threads, name, faults=(), make=adam, *, tied=False, directory=None, store=None):
+        self.name, self._threads, self._faults, self.mesh = name, threads, list(faults), None
+        self.model = a_net(tied=tied)
+        self.cut = Cut(self.model, "blocks")
+        self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
+        optimizer = make(self.model)
+        self.progress, self.said, self.link = Progress(samples=SAMPLES, batch=SIZE), [], Link(name)
+        saver = Saver(directory, name, self.link.said.append)
+        beside = None
+        if directory is not None:
+            saver._kept = store or saver._kept
+            beside = Course(self.progress, Schedules([], optimizer), optimizer, None, saver)
+        self.member = Member(self.model, self.cut, optimizer, seed=SEED, clip_norm=CLIP, beside=beside, point=self._at)
+        if directory is not None:
+            state = State(self.model, optimizer, [], None, SEED)
+            whole = Whole(state, self.progress, self.cut, self.member.holdings)
+            self.member.vault = Vault(saver, whole, self.member.holdings, self.progress, self.link, self._at)
+        self.told, self.dead, self.met = {}, False, None
+
+    def _at(self, point):
+        for fault in self._faults:
+            where, step, what = fault
+            if where == point and step == self.member.applied:
+                self._faults.remove(fault)
+                self.dead = what == "dies"
+                raise Died if self.dead else Broken("pretended: the answer was lost")
+
+    def live(self, mesh, seat, until, *, generation=None, saves=()):
+        """One generation: meets, and trains until a step; whoever leaves it broken hangs up.
+
+        A checkpoint is asked for where `saves` many steps are made, and written when the next is; None: waited for at
+        the end.
+        """
+        self.mesh = mesh
+        try:
+            self.met = self.member.meet(mesh, seat, generation=generation)
+            while seat is not None and self.member.applied < until:
+                step = self.member.applied
+                self.link.wanted |= step in saves
+                if self.member.vault is not None and self.member.vault._files is not None:
+                    self.member.vault._files.exception()  # disks are quick here, so that few steps do
+                found = self.member.step(
+                    mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
+                )
+                self.told[step] = found.loss
+            if None in saves:
+                self.member.vault.save(mesh, range(mesh.world))
+        except (Died, Broken, Lost) as error:
+            mesh.hang_up()
+            return type(error).__name__
+        return "done"
+
+    def weights(self):
+        """That it holds."""
+        self.cut.restore()
+        named = dict(self.model.named_parameters())
+        return {name: named[name] for unit in self.member.holdings.arenas for name in self.cut.units[unit].names}
+
+
+class Link(ControllerLink):
+    """What a controller would hear and ask."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.said, self.wanted = [], False
+
+    def say(self, message):
+        self.said.append(message)
+
+    def take_save_request(self):
+        wanted, self.wanted = self.wanted, False
+        return wanted
+
+
+class Died(BaseException):
+    pass
+
+
+def generation(threads, workers, grid, until, givers=(), *, keeps=(), **more):
+    """All of these as a grid, by their order; what became of each."""
+    meshes = ThreadsMesh.all_of(threads, len(workers) + len(givers))
+    works = {}
+    for rank, worker in enumerate([*workers, *givers]):
+        seat = None
+        if rank < grid.gpus:
+            seat = Seat.of(rank, grid, BLOCKS)
+            if keeps:
+                seat = Seat(copy=seat.copy, part=seat.part, copies=seat.copies, parts=seat.parts, keeps=keeps[rank])
+        works[worker.name] = lambda worker=worker, rank=rank, seat=seat: worker.live(meshes[rank], seat, until, **more)
+    return threads.run(works)
+
+
+def assert_as_plain(workers, grid, copies_at, steps, make=adam):
+    """Weights to the bit."""
+    losses, weights = plainly(copies_at, steps, make)
+    told = {}
+    for worker in workers:
+        told |= worker.told
+    assert [told[step] for step in sorted(told)][-1] == pytest.approx(losses[-1], abs=1e-6)
+    for rank, worker in enumerate(workers[: grid.gpus]):
+        assert worker.member.applied == steps
+        for name, weight in worker.weights().items():
+            assert torch.equal(weight, weights[name]), f"{name} of seat {rank}"

@@ -1,0 +1,74 @@
+"""Losses that are sums over what differs from sample to sample, such as tokens: the step is by the mean over all."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sublet import train  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
+from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
+
+
+def summed(model, batch):
+    """A sum over the samples whose first number is positive, and how many these are."""
+    x, y = batch
+    counts = x[:, 0] > 0
+    return ((model(x) - y)[counts] ** 2).sum(), int(counts.sum())
+
+
+def in_plain_torch(steps):
+    """Whole batches, in the session's order."""
+    model, other, seen = network().eval(), network(), []
+    optimizer = adam(model)
+    with train.session(other, adam(other), data(), global_batch=16, steps=steps) as s:
+        for batch in s:
+            seen.append(batch)
+            s.step(loss_of(other, batch))
+    for batch in seen:
+        loss, count = summed(model, batch)
+        optimizer.zero_grad()
+        (loss / count).backward()
+        optimizer.step()
+    return flat(model), float(loss.detach() / count)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 5, 1])
+def test_the_step_is_by_the_mean_over_all_that_was_counted(micro_batch):
+    model = network().eval()  # dropout would draw for each micro-batch
+    options = {"global_batch": 16, "steps": 6, "reduction": "counted", "micro_batch": micro_batch}
+    with train.session(model, adam(model), data(), **options) as s:
+        for batch in s:
+            loss, count = summed(model, batch)  # of a single sample it may be none
+            s.step(loss, counted=count)
+    expected, last = in_plain_torch(6)
+    torch.testing.assert_close(flat(model), expected, rtol=1e-4, atol=1e-5)
+    assert s.loss == pytest.approx(last, rel=1e-4)
+
+
+@pytest.mark.parametrize(("reduction", "counted"), [("counted", None), ("mean", 3), ("sum", 3)])
+def test_what_is_counted_is_said_where_it_is_asked_for_and_nowhere_else(reduction, counted):
+    model = network()
+    with train.session(model, adam(model), data(), global_batch=16, steps=1, reduction=reduction) as s:
+        batch = next(iter(s))
+        with pytest.raises(InvalidValue, match="counted"):
+            s.step(summed(model, batch)[0], counted=counted)
+
+
+def test_a_growing_batch_is_refused_for_losses_that_are_sums():
+    model = network()
+    with pytest.raises(InvalidValue, match="reduction"):
+        train.session(model, adam(model), data(), global_batch=16, batch_range=(16, 32), reduction="counted")
+
+
+def test_the_length_of_the_gradient_is_told_as_it_was_before_it_was_clipped():
+    model = network()
+    with train.session(model, adam(model), data(), global_batch=16, steps=1, clip_norm=1e-3) as s:
+        for x, y in s:
+            loss = loss_of(model, (x, y))
+            grads = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+            assert s.grad_norm is None
+            s.step(loss)
+    assert float(s.grad_norm) == pytest.approx(float(torch.nn.utils.get_total_norm(grads)), rel=1e-5)
+    assert float(s.grad_norm) > 1e-3
