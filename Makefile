@@ -33,7 +33,7 @@ test: $(READY) ## check, and beside it run the tests (TEST_ARGS="tests/unit -k m
 	@$(MAKE) --no-print-directory -j2 check pytest # types take a minute of one core
 
 pytest: $(READY)
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest --again $(TEST_ARGS)
 
 check: $(READY) ## lint, formatting, types, layers
 	$(BIN)/ruff check .

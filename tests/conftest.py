@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.rigs.again import pytest_addoption, pytest_sessionfinish  # noqa: F401 - hooks
 from tests.rigs.order import dealt
 from tests.rigs.sizes import DRAWN, SIZE, drawn, examples
 from tests.rigs.virtual_time import VirtualTime

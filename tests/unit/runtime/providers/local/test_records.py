@@ -10,7 +10,8 @@ from sublet.runtime.agent import processes
 from sublet.runtime.providers.local.lives import Life
 from sublet.runtime.providers.local.records import NodeRecord, Records
 
-A_NODE = NodeRecord(node_id="n1", offer_id="o", token="t", began_s=0.0, pid=7, start=9, boot="now")
+FACTS = {"node_id": "n1", "offer_id": "o", "token": "t", "began_s": 0.0, "pid": 7, "start": 9}
+A_NODE = NodeRecord(**FACTS, boot="now")
 
 
 class Machine:
