@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from sublet.errors import InvalidValue
 from sublet.train.beside import figures_of_rank_0, summed_figure
+from sublet.train.drawing import Drawn, order_of
 from sublet.train.link import ControllerLink
 from sublet.train.options import Options
 from sublet.train.samples import moved
@@ -37,7 +38,8 @@ class HeldOut:
                 raise InvalidValue("dataset", type(dataset).__name__, f"a map-style dataset, with {method}")
         self._dataset, self._device = dataset, None if device is None else torch.device(device)
         self._collate = data.collate_fn if isinstance(data, DataLoader) else collate
-        self.count = len(dataset) if most is None else min(len(dataset), most)
+        self._order: Sequence[int] = range(len(dataset)) if self._loader is None else _chosen(self._loader)
+        self.count = len(self._order) if most is None else min(len(self._order), most)
         if self.count < 1:
             raise InvalidValue("dataset", len(dataset), "at least one sample long")
 
@@ -63,7 +65,7 @@ class HeldOut:
             return ()
         loader = self._loader
         return DataLoader(
-            Subset(self._dataset, range(low, high)),
+            Subset(self._dataset, self._order[low:high]),
             batch_size=at_a_time,
             collate_fn=self._collate,
             num_workers=0 if loader is None else loader.num_workers,
@@ -71,6 +73,12 @@ class HeldOut:
             pin_memory=loader is not None and loader.pin_memory,
             generator=torch.Generator().manual_seed(0),  # it draws one number, which training is not to miss
         )
+
+
+def _chosen(loader: DataLoader[Any]) -> Sequence[int]:
+    """The samples that it gives: all of them, or those of its own sampler, such as a part that is held out."""
+    order = order_of(loader, 0) if type(loader.batch_sampler) is BatchSampler else False
+    return order.order(0).tolist() if isinstance(order, Drawn) else range(len(loader.dataset))  # type: ignore[arg-type]  # map-style: it has a length
 
 
 class Evaluates(Standing):

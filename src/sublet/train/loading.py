@@ -1,13 +1,15 @@
 """A DataLoader in place of a dataset: its workers load what the session will give next.
 
-The session decides which samples a step takes (`samples`), so the loader's own sampler is not used: what it says is
-taken over (in order or shuffled, `drop_last`), and everything else that it has: dataset, collate, workers, prefetching,
-pinned memory, `worker_init_fn`. The loader is fed with a plan: the micro-batches that this worker will have if nothing
-changes. Where something does (another width, another batch, a step that is taken again) what was loaded ahead is thrown
-away and a new plan is made, so that what the script gets is what it would have got from the dataset itself.
+The session decides which samples a step takes (`samples`), in the order that the loader says: that of the dataset,
+shuffled, or as a sampler of its own draws it (`drawing`). Everything else that it has is taken over too: dataset,
+collate, workers, prefetching, pinned memory, `worker_init_fn`, `drop_last`. The loader is fed with a plan: the
+micro-batches that this worker will have if nothing changes. Where something does (another width, another batch, a step
+that is taken again) what was loaded ahead is thrown away and a new plan is made, so that what the script gets is what
+it would have got from the dataset itself.
 
 Random numbers that a dataset draws in a loader's worker (crops, flips) follow from (seed, epoch, index of the sample):
-any width, and any number of loader workers, trains on the same pictures.
+any width, and any number of loader workers, trains on the same pictures. Where a sampler gives a sample several times
+in an epoch, its place in the order takes the place of the index, so that each time is another.
 """
 
 from __future__ import annotations
@@ -16,22 +18,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, default_collate
 
 from sublet.errors import InvalidValue
+from sublet.train.drawing import Drawn, order_of
 from sublet.train.samples import Piece, Samples, mixed, moved
 from sublet.train.state import host_draw, reseed_host
 
 __all__ = ["Loaded", "batch_of", "fed", "samples_of"]
 
-Chosen = tuple[int, list[int]]  # epoch, and the samples of a micro-batch: few objects, because they are sent
+# Epoch, the samples of a micro-batch, and the place of the first in the order of a sampler (-1 = no sampler): few
+# objects, because they are sent.
+Chosen = tuple[int, list[int], int]
 
 
 def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, batch: int) -> Samples:
@@ -39,14 +37,15 @@ def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, 
     if not isinstance(data, DataLoader):
         return Samples(data, seed, collate, device)
     dataset: Any = data.dataset
-    shuffled, kept = _shuffles(data), len(dataset)
+    order = order_of(data, seed)
+    kept = order.count if isinstance(order, Drawn) else len(dataset)
     if data.drop_last or getattr(data.batch_sampler, "drop_last", False):
         kept -= kept % batch
     if not kept:
         raise InvalidValue("loader", f"{len(dataset)} samples, drop_last", f"at least one batch of {batch} long")
     if collate is None and data.collate_fn is not default_collate:
         collate = data.collate_fn
-    return Loaded(data, seed, collate, device, shuffled=shuffled, kept=kept)
+    return Loaded(data, seed, collate, device, order=order, kept=kept)
 
 
 def batch_of(data: Any) -> int | None:
@@ -64,10 +63,11 @@ class Loaded(Samples):
         collate: Any,
         device: torch.device | None,
         *,
-        shuffled: bool,
+        order: bool | Drawn,
         kept: int,
     ) -> None:
-        super().__init__(loader.dataset, seed, collate, device, shuffled=shuffled)
+        super().__init__(loader.dataset, seed, collate, device, shuffled=order is True)
+        self.drawn = order if isinstance(order, Drawn) else None
         self.count, self._all = kept, self.count
         self._next: Iterator[Any] = iter(())
         self._ahead: Iterator[tuple[int, Piece]] = iter(())
@@ -92,6 +92,8 @@ class Loaded(Samples):
             )
 
     def _order(self, epoch: int) -> torch.Tensor:
+        if self.drawn is not None:
+            return self.drawn.order(epoch)[: self.count]
         if not self._shuffled:
             return torch.arange(self.count)
         order = torch.randperm(self._all, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
@@ -119,7 +121,8 @@ class Loaded(Samples):
         for epoch, piece in self._ahead:
             if epoch != of:
                 order, of = self._order(epoch), epoch  # not `order`, which keeps that of the epoch under way
-            yield [(epoch, order[piece.start : piece.start + piece.count].tolist())]
+            place = -1 if self.drawn is None else piece.start
+            yield [(epoch, order[piece.start : piece.start + piece.count].tolist(), place)]
 
     def _plan(self, epoch: int, first: Piece) -> Iterator[tuple[int, Piece]]:
         """Our micro-batches from this one on, for ever, if width and batch stay."""
@@ -184,40 +187,18 @@ class Seeded:
             return self._dataset.__getitems__(indices)
         return [self._dataset[index] for index in indices]
 
-    def _seeded(self, epoch: int, indices: list[int]) -> Any:
+    def _seeded(self, epoch: int, indices: list[int], place: int) -> Any:
+        keys = indices if place < 0 else range(place, place + len(indices))
         if hasattr(self._dataset, "__getitems__"):  # it draws for all of them at once
-            reseed_host(self._seed, epoch, indices[0])
+            reseed_host(self._seed, epoch, keys[0])
             return self._dataset.__getitems__(indices)
-        return [self._one(epoch, index) for index in indices]
+        return [self._one(epoch, key, index) for key, index in zip(keys, indices, strict=True)]
 
-    def _one(self, epoch: int, index: int) -> Any:
-        reseed_host(self._seed, epoch, index)
+    def _one(self, epoch: int, key: int, index: int) -> Any:
+        reseed_host(self._seed, epoch, key)
         return self._dataset[index]
 
 
 def as_it_is(batch: Any) -> Any:
     """What is collated already."""
     return batch
-
-
-def _shuffles(loader: DataLoader[Any]) -> bool:
-    """Whether it shuffles; refuses what only its own sampler knows."""
-    sampler = loader.batch_sampler
-    if type(sampler) is not BatchSampler:
-        raise InvalidValue(
-            "loader",
-            f"with batch_sampler={type(sampler).__name__}",
-            "one with batch_size: the session makes the batches",
-        )
-    order: Any = sampler.sampler
-    if type(order) is DistributedSampler:
-        return bool(order.shuffle)  # its division among ranks is the session's business
-    if type(order) is RandomSampler and not order.replacement and order.num_samples == len(loader.dataset):  # type: ignore[arg-type]  # map-style: it has a length
-        return True
-    if type(order) is SequentialSampler:
-        return False
-    raise InvalidValue(
-        "loader",
-        f"with sampler={type(order).__name__}",
-        "one with shuffle=True or False: every sample is seen once per epoch, at any width",
-    )

@@ -65,7 +65,7 @@ class Session(Evaluates):
             self._steps.readings,
             self._steps.schedules,
         )
-        kept = (options.extra_state, options.seed, options.scaler, self._steps.stream)
+        kept = (options.extra_state, options.seed, options.scaler, self._steps.kept_samples)
         self._state = State(self._model, turns.together, self._schedules.all, *kept)
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(self._worker_id)

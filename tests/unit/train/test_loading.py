@@ -12,7 +12,6 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 
 from sublet import train
@@ -113,7 +112,7 @@ def test_a_dataset_that_draws_late_is_seeded_from_the_first_draw_on(dataset):
     seeded = Seeded(dataset, 5, torch.utils.data.default_collate)
     seeded._draws = True
     with host_dice_kept():
-        every = [seeded[0, [index]] for index in range(24)]
+        every = [seeded[0, [index], -1] for index in range(24)]
     assert straight == [tuple(column.item() for column in row) for row in every]
 
 
@@ -137,8 +136,8 @@ def test_samples_that_draw_nothing_are_loaded_once_and_not_seeded_one_by_one(mon
     monkeypatch.setattr(loading, "reseed_host", lambda *numbers: [asked.add(numbers), real(*numbers)])
     seeded = Seeded(Counted(), 5, list)
     with host_dice_kept():
-        assert seeded[0, [1, 2]] == [1, 2]
-        assert seeded[0, [3]] == [3]
+        assert seeded[0, [1, 2], -1] == [1, 2]
+        assert seeded[0, [3], -1] == [3]
     assert seeded._dataset.loaded == [1, 2, 3]
     assert asked == {(5,)}
 
@@ -173,13 +172,12 @@ def test_collate_of_the_loader_is_taken_and_one_of_the_session_goes_before_it():
 @pytest.mark.parametrize(
     ("loader", "word"),
     [
-        (lambda: DataLoader(Noisy(), batch_size=2, sampler=WeightedRandomSampler([1.0] * 20, 20)), "WeightedRandom"),
         (lambda: DataLoader(Noisy(), batch_sampler=[[0, 1], [2]]), "batch_sampler=list"),
         (lambda: DataLoader(Noisy(), batch_size=None), "batch_sampler=NoneType"),
         (lambda: DataLoader(Noisy(4), batch_size=6, drop_last=True), "at least one batch of 6"),
     ],
 )
-def test_what_only_its_own_sampler_knows_is_refused_in_words(loader, word):
+def test_what_only_its_batches_know_is_refused_in_words(loader, word):
     with pytest.raises(InvalidValue, match=word):
         loaded(loader())
 

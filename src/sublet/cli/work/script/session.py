@@ -134,8 +134,9 @@ def _session_call(script: Script, facts: Facts, loop: Loop, names: Names, body: 
     models, loader = models_of(script, facts), _loader_of(loop.inner)
     made = facts.named(loader)
     assert made is not None  # noqa: S101 - that is why it is to be a session
-    if refused := {word.arg for word in made.call.keywords} & {"sampler", "batch_sampler"}:
-        raise CannotConvert(f"{loader} has a {refused.pop()}", made.line, "leave it out: the session deals the samples")
+    if any(word.arg == "batch_sampler" for word in made.call.keywords):
+        hint = "batch_size=, and sampler= for the order: the session makes the batches"
+        raise CannotConvert(f"{loader} has a batch_sampler", made.line, hint)
     for name in (loader, *body.stepped, *(models[each] for each in body.stepped)):
         if not script.is_visible(name, loop.inner):
             raise CannotConvert(f"{name} comes from elsewhere", loop.inner.lineno, "make the session where the loop is")
