@@ -53,10 +53,10 @@ def test_all_members_learn_where_each_shard_is_and_one_that_gets_another_reads_n
             assert not any(threads.run(works).values())
     for worker in workers:
         marks = worker.state_dict()["marks"]
-        assert {number: mark["position"] for number, mark in marks.items()} == {0: 101, 1: 202, 2: 101, 3: 202}
+        assert {number: mark["position"] for number, mark in marks.items()} == {0: 100, 1: 201, 2: 100, 3: 201}
     assert numbers(given(workers[1], 104, 0, 1)) == order_of(105)[104]
     shards = workers[1]._sources[0]._reader._shards
-    assert [shards[number]._dataset.begun for number in range(4)] == [[101], [202], [0], [0]]
+    assert [shards[number]._dataset.begun for number in range(4)] == [[100], [201], [0], [0]]
 
 
 def test_more_workers_than_lanes_have_nothing_and_nobody_is_counted_who_has():
@@ -156,8 +156,50 @@ def test_a_shard_that_ends_begins_anew_and_goes_on_so_after_a_mark(dataset):
     assert [text for text in said if "ended after 3" in text]
     for at in (3, 5):
         other = shard_of(dataset(8))
-        other.seek(at, marks[at - 1])
+        other.seek(at, marks[at - 2])
         assert rows_of(other, 8 - at) == found[at:]
+
+
+class Shuffled(Kept):
+    """In another order in each pass, which is drawn with its first sample: so a generator does it."""
+
+    def numbers(self):
+        numbers = super().numbers()
+        return [numbers[place] for place in torch.randperm(len(numbers)).tolist()]
+
+
+class Ordered(Shuffled):
+    """The order is drawn before the first sample is asked for."""
+
+    def __iter__(self):
+        self.begun.append(self.at)
+        numbers = self.numbers()
+        return self.rows(numbers)
+
+    def rows(self, numbers):
+        while self.at < len(numbers):
+            self.at += 1
+            yield self.sample(numbers[self.at - 1])
+        self.at = 0
+
+
+@pytest.mark.parametrize("dataset", [Shuffled, Ordered])
+def test_a_pass_that_began_before_a_mark_has_its_own_order_after_it(dataset):
+    """And so has each that follows."""
+    shard = shard_of(dataset(90))  # 30 numbers
+    shard.seek(0, None)
+    found, marks = [], []
+    for _ in range(120):
+        found.append(shard.read())
+        marks.append(shard.mark())
+    passes = [numbers(found[start : start + 30]) for start in range(0, 120, 30)]
+    assert all(sorted(each) == list(range(1, 90, 3)) for each in passes)
+    assert len({tuple(each) for each in passes}) == 4
+    for at in (10, 40, 75):  # in the first, the second and the third
+        other = shard_of(dataset(90))
+        other.seek(at, through_a_checkpoint(marks[at - 2]))
+        assert other._dataset.begun == [(at - 1) % 30]  # and not read from its beginning
+        assert rows_of(other, 120 - at) == found[at:]
 
 
 def test_a_shard_without_samples_is_an_error_that_names_it():

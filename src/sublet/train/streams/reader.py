@@ -23,7 +23,7 @@ class Task:
     count: int
     lanes: range  # all of this worker: shards of others are closed
     marks: Mapping[int, Mark]  # by shard: where the dataset was before
-    marked: bool  # say where it is after this
+    marked: bool  # say where it is before the last of this
 
 
 class Samples(list[Any]):
@@ -65,9 +65,10 @@ class Reader:
             shard = self._shard(number, len(places))
             position = dealing.position(step, lane) + low - places.start
             shard.seek(position, task.marks.get(number))
-            found.extend(shard.read() for _ in range(high - low))
+            found.extend(shard.read() for _ in range(high - low - 1))
             if task.marked and high == places.stop and (mark := shard.mark()) is not None:
-                found.marks[number] = mark
+                found.marks[number] = mark  # one before the next: see Shard
+            found.append(shard.read())
         if not self._looked and len(self._shards) > 1:
             self._looked = True
             self._require_different(found, step, task)

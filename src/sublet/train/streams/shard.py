@@ -4,6 +4,10 @@ It has a copy of the dataset, and is to it what a worker of a DataLoader is: `to
 its number and how many there are, and `worker_init_fn` is called for it. What it draws at random follows from the seed,
 its number and the sample. Some samples stay in memory for a while, because those of a step that is taken again, and
 those that were read ahead when the width changed, are wanted once more.
+
+What a pass draws as it begins (an order, say), a generator draws with its first sample. So a pass that goes on from a
+mark draws with its first sample what it drew at its beginning, and that sample is passed over: a mark is one before
+what is wanted.
 """
 
 from __future__ import annotations
@@ -65,6 +69,7 @@ class Shard:
         self._say = say
         self._recent: deque[Any] = deque(maxlen=keep)  # the last before `_end`
         self.position = self._end = self._passes = self._begun = 0  # `_begun`: where the pass under way began
+        self._fresh = False  # nothing was read since the pass began, or went on from a mark
         self._dataset: Any = None
         self._iterator: Iterator[Any] | None = None
         self._info = self._info_of(dataset)
@@ -80,7 +85,7 @@ class Shard:
             self.position = position
             return
         at = 0 if mark is None else int(mark["position"])
-        usable = mark is not None and at <= position
+        usable = mark is not None and (at < position or at == position == mark["begun"])
         if position < self._end or self._iterator is None or (usable and at > self._end):
             self._begin(mark if usable else None)
         skipped = position - self._end
@@ -94,6 +99,7 @@ class Shard:
         self.position = self._end
         while self.position < position:
             self.read()
+        self._recent.clear()  # the first may have drawn what another would
 
     def read(self) -> Any:
         """The next sample."""
@@ -136,12 +142,13 @@ class Shard:
             iterator: Any = iter(self._dataset)
             if state.get("iterator") is not None:
                 iterator.load_state_dict(copy.deepcopy(state["iterator"]))
-        self._iterator = iterator
+        self._iterator, self._fresh = iterator, True
 
     def _next(self) -> Any:
         for _ in range(2):
             assert self._iterator is not None  # noqa: S101 - `seek` comes first
-            reseed_host(self._seed, self._number, self._end)
+            reseed_host(self._seed, self._number, self._begun if self._fresh else self._end)
+            self._fresh = False
             try:
                 with self._as_worker():
                     return next(self._iterator)
