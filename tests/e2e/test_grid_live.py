@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from sublet.testing.notebook import noted
 from tests.chaos.rig import rig
 from tests.rigs import gpt_in_parts
 from tests.rigs.gpt_in_parts import alone, said
@@ -56,7 +57,12 @@ def ends_as_one_process(world, job_id, folder, steps=STEPS):
     assert [step for step, _, _ in rows] == list(range(1, steps + 1))
     assert all(len(copies) == 1 for _, _, copies in rows)
     copies = [min(found) for _, _, found in rows]
-    assert [losses for _, losses, _ in rows] == [{loss} for loss in alone(copies)]
+    losses = alone(copies)
+    assert [found for _, found, _ in rows] == [{loss} for loss in losses]
+    ((run, kept),) = noted(folder / "runs").items()  # one for the whole job, whoever was rank 0
+    assert run.endswith(job_id)
+    assert kept["loss"] == [(step, float.fromhex(loss)) for step, loss in enumerate(losses, 1)]
+    assert [step for step, _ in kept["sublet/width"]] == list(range(1, steps + 1))
     world.down()
     world.audit()
     return copies

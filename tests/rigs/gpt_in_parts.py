@@ -23,6 +23,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from sublet import train
+from sublet.testing.notebook import Notebook
 
 BLOCKS, WIDTH, HEADS, VOCAB, CONTEXT = 6, 16, 2, 24, 8
 SAMPLES, BATCH, MICRO, SEED, CLIP = 48, 12, 2, 5, 0.7
@@ -94,6 +95,7 @@ def main(folder, steps, pace_s, least):
             clip_norm=CLIP,
             seed=SEED,
             parts=train.Blocks("h"),
+            tracker=Notebook(folder / "runs"),
         ) as s,
     ):
         made_in = []
@@ -108,6 +110,7 @@ def main(folder, steps, pace_s, least):
 
         for batch in s.batches(epochs=-(-steps * BATCH // SAMPLES)):
             s.step(loss_of, batch)
+            s.log({"loss": s.loss})
             grid = made_in if s.place != (-1, -1) else []  # who only keeps has made nothing
             print(json.dumps({"step": s.steps, "loss": s.loss.hex(), "grid": grid, "at": s.place}), file=file)
             file.flush()

@@ -1,7 +1,9 @@
 """What a script logs: one run over all starts of a job, written by whoever is rank 0, each step once.
 
 A step that is made again after a loss is logged again by the script. What the run has already is found when it is
-opened, by name: a name has a value for each step, and the first one stays. Beside it stands what the job is and costs:
+opened, by name: a name has a value for each step, and the first one stays. A rank 0 that is killed between a step and
+its word leaves that out: who becomes rank 0 has said the same, and writes it. Beside it stands what the job is and
+costs:
 
     sublet/width          workers
     sublet/usd            that it has cost so far; this and the next two are told by the controller
@@ -14,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
@@ -24,6 +27,8 @@ from sublet.machine.wall import WALL
 from sublet.train.link import ControllerLink
 
 __all__ = ["Log", "Tracker", "check_trackers", "run_name"]
+
+HELD = 8  # words of a worker that is not rank 0: of the last step, which may have several
 
 
 class Tracker(Protocol):
@@ -62,25 +67,35 @@ class Log:
         self._trackers, self._link, self._run = trackers, link, run
         self._last: list[tuple[Tracker, dict[str, int]]] | None = None  # what each has; None = they are not open
         self._complained: set[int] = set()  # trackers
+        self._held: deque[tuple[int, dict[str, float]]] = deque(maxlen=HELD)
 
     def write(self, values: Mapping[str, Any], standing: Standing) -> None:
         """What a script says of the step that is behind it."""
         if not isinstance(values, Mapping):
             raise InvalidValue("log", type(values).__name__, 'numbers by name: s.log({"loss": s.loss})')
         found = {str(name): _number(str(name), value) for name, value in values.items()}
-        if standing.rank != 0 or not self._trackers:
+        if not self._trackers:
+            return
+        found["sublet/width"] = float(standing.world)
+        self._held.append((standing.steps, found))
+        if standing.rank != 0:
             return
         if self._last is None:
             self._open(standing.steps)
         told = None if self._link.line is None else self._link.line.spent
-        found["sublet/width"] = float(standing.world)
         if told is not None:
             found |= {"sublet/usd": told.usd, "sublet/resizes": told.resizes, "sublet/preemptions": told.preemptions}
+        while self._held:
+            step, said = self._held.popleft()
+            if step <= standing.steps:  # all may have gone back to a checkpoint
+                self._write(step, said)
+
+    def _write(self, step: int, found: Mapping[str, float]) -> None:
         for tracker, last in self._last or ():
-            new = {name: value for name, value in found.items() if last.get(name, -1) < standing.steps}
-            last.update(dict.fromkeys(new, standing.steps))
+            new = {name: value for name, value in found.items() if last.get(name, -1) < step}
+            last.update(dict.fromkeys(new, step))
             if new:
-                self._try(tracker, partial(tracker.write, standing.steps, new))
+                self._try(tracker, partial(tracker.write, step, new))
 
     def settle(self, rank: int) -> None:
         """In a new group: somebody else may be who writes now."""
