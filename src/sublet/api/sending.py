@@ -12,11 +12,13 @@ from pathlib import Path
 
 from sublet.api import limits
 from sublet.api.client import Client
+from sublet.machine.files import FILES
 from sublet.runtime.anchor.record import folder_of
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.manifest import entries_from, names_in
 from sublet.runtime.travel.packing import local_among, pack, travelling
+from sublet.runtime.travel.tracked import tracker_notes
 
 __all__ = ["check_files", "send_files"]
 
@@ -35,7 +37,8 @@ def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec,
         for batch in _batches(client, content, _names(content, code)):
             texts = {digest: base64.b64encode(packed).decode() for digest, packed in batch.items()}
             client.post("/v1/parts", {"parts": texts})
-    return replace(spec, code=code), client.meter.sent - before
+    notes = tracker_notes(spec, FILES)  # the script is not where the controller is
+    return replace(spec, code=code, notes=(*spec.notes, *notes)), client.meter.sent - before
 
 
 def _names(content: Content, root: str) -> list[str]:

@@ -130,7 +130,7 @@ def test_line_ends_of_windows_stay_and_a_loss_of_several_lines_too():
         ("for epoch", "model = nn.DataParallel(model)\nfor epoch", "distributed already", 9),
         ("for epoch", "import sublet\nfor epoch", "sublet already", 1),
         ("for epoch", "from transformers import Trainer\nfor epoch", "transformers", 1),
-        ("batch_size=4", "batch_size=4, sampler=some", "sampler", 8),
+        ("batch_size=4", "batch_sampler=some", "batch_sampler", 8),
         ("opt = torch.optim.SGD", "opt = MyOptimizer", "no optimizer", 1),
         ("opt = torch", "other = nn.Linear(1, 1)\nopt = torch", "", 0),
         ("(model.parameters()", "([*model.parameters(), *head.parameters()]", "whose parameters", 7),
@@ -219,6 +219,44 @@ def test_one_that_saves_and_loads_is_not_told_that_it_starts_over():
     script = a_script(source)
     found = inspect(script, look_at(script))
     assert not any("begins at the beginning" in each.what or "saves nothing" in each.what for each in found.findings)
+
+
+STREAM = """
+class Lines(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from read(PART)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "more", "said"),
+    [
+        ("0", "", ["no epochs", "gives the same samples", "passes over"]),
+        ("torch.utils.data.get_worker_info().id", "", ["no epochs", "passes over"]),
+        (
+            "0",
+            "    def state_dict(self): ...\n    def load_state_dict(self, state): ...\n",
+            ["no epochs", "same samples"],
+        ),
+        ("0", "    def state_dict(self): ...\n", ["no epochs", "same samples", "passes over"]),
+    ],
+)
+def test_a_stream_is_told_what_it_lacks_and_no_more(part, more, said):
+    source = HEAD.replace("\nmodel =", STREAM.replace("PART", part).rstrip() + "\n" + more + "\nmodel =") + PLAIN
+    script = a_script(source)
+    found = inspect(script, look_at(script))
+    told = [each for each in found.findings if each.line == 6]
+    assert len(told) == len(said)
+    assert all(words in each.what for words, each in zip(said, told, strict=True))
+    assert (found.by_hand.line, "steps=N" in found.by_hand.do) == (6, True)
+
+
+def test_a_dataset_that_streams_has_a_place_and_parts_of_its_own():
+    script = a_script(HEAD + "rows = load_dataset('wiki', streaming=True)\n" + PLAIN)
+    assert [each.what for each in inspect(script, look_at(script)).findings if each.line == 9] == [
+        "a stream has no epochs"
+    ]
 
 
 # ---------------------------------------------------------------------- the verbs

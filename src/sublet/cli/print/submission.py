@@ -26,7 +26,7 @@ def print_submitted(found: dict[str, Any], spec: JobSpec) -> None:
         typer.echo(f"sent for its files: {sent:,} bytes")
     if line := expected_line(found.get("expected")):
         typer.echo(line)
-    print_notes(spec.notes)
+    print_notes(found.get("notes", spec.notes))  # the controller's too
     if found.get("warning"):
         typer.echo(f"warning: {found['warning']}")
     typer.echo(f"next: sublet logs {job_id} -f | sublet ps -w | sublet explain {job_id} | sublet cancel {job_id}")

@@ -30,6 +30,7 @@ from sublet.runtime.travel.buckets import check_buckets
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.fetching import Fetch
 from sublet.runtime.travel.packing import local_among, pack, travelling
+from sublet.runtime.travel.tracked import tracker_notes
 from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
 from sublet.wire.saves import DISK, Damaged, Saved
 from sublet.wire.travel import Kept, Lacks, Part, Printed, Travel
@@ -90,7 +91,8 @@ class Carrier:
                     check_uri(f"file_mounts.{there}", source)
             if spec.image and (why := self.no_containers()):
                 raise InvalidValue("resources.image_id", spec.image, f"left out: {why}")
-            return await self.buckets(spec, make=make)
+            notes = [] if spec.code else tracker_notes(spec, self._files)  # else they were made where its files are
+            return [*notes, *await self.buckets(spec, make=make)]
         for there, source in spec.mounts.items():
             if not _is_there(there, source, spec.cwd):
                 allowed = "what is there already: nodes are processes of this machine, and its files are yours"

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sublet.cli.work.script.convert import Converted, convert
-from sublet.cli.work.script.facts import Facts, Made
+from sublet.cli.work.script.facts import Facts, Made, Stream
 from sublet.cli.work.script.reading import Script
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Finding", "Inspected", "inspect"]
 
 REFUSED = ("LBFGS", "SparseAdam")  # as sublet.train.fitness has it
+STREAMS = "'Streams' in docs/guides/make-a-script-elastic.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Inspected:
             "scalers": _listed(facts.scalers),
             "averages": _listed(facts.averages),
             "loaders": _listed(facts.loaders),
-            "streams": facts.streams,
+            "streams": [stream.line for stream in facts.streams],
             "trackers": facts.trackers,
             "loss": loss_of(facts),
             "saves": facts.saves,
@@ -128,15 +129,29 @@ def _findings(facts: Facts) -> Iterator[Finding]:
                 what="ReduceLROnPlateau follows a number that differs from rank to rank",
                 do="step it with s.evaluate(), which is the same in all",
             )
-    for line in facts.streams:
-        yield Finding(
-            line=line, what="a stream has no length and no place to go on from", do="see the guide on streams"
-        )
+    for stream in facts.streams:
+        yield from _of_stream(stream)
     for name in facts.trackers:
         yield Finding(
             line=0,
             what=f"{name}: a start over logs steps again, and every rank logs",
             do="tracker= of the session, and s.log()",
+        )
+
+
+def _of_stream(stream: Stream) -> Iterator[Finding]:
+    yield Finding(line=stream.line, what="a stream has no epochs", do=f"train.session(..., steps=N): {STREAMS}")
+    if not stream.asks:
+        yield Finding(
+            line=stream.line,
+            what="nothing asks get_worker_info(): each worker of a loader, and each shard, gives the same samples",
+            do="in __iter__, give part `id` of `num_workers`; a session refuses it without",
+        )
+    if not stream.has_state:
+        yield Finding(
+            line=stream.line,
+            what="a restart reads it from its beginning, and passes over what was trained on",
+            do="state_dict and load_state_dict in the dataset: it then goes on from where it was",
         )
 
 

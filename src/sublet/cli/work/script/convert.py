@@ -55,7 +55,11 @@ def convert(script: Script, facts: Facts | None = None) -> Converted:
                     "take it out: a session is data parallel by itself; or keep the loop and use train.checkpointed",
                 )
         if facts.streams:
-            raise CannotConvert("the dataset is a stream", facts.streams[0], "see the guide on streams")
+            raise CannotConvert(
+                "the dataset is a stream, whose steps nobody has counted",
+                facts.streams[0].line,
+                "hand the loader to train.session(..., steps=N): 'Streams' in docs/guides/make-a-script-elastic.md",
+            )
         splice, how = to_session(script, facts, loop, names), "session"
     else:
         if parts := sorted(name for name in script.modules if name.startswith(PARTS)):

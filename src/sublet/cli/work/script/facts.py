@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sublet.cli.work.script.reading import Script, is_method, root_of
 
-__all__ = ["Facts", "Loop", "Made", "look_at"]
+__all__ = ["Facts", "Loop", "Made", "Stream", "look_at"]
 
 FRAMEWORKS = ("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "jax", "tensorflow", "keras")
 TRACKERS = {"tensorboard", "tensorboardX", "wandb", "mlflow"}
@@ -44,6 +44,15 @@ class Loop:
     backwards: tuple[ast.Call, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A dataset that gives its samples one after the other."""
+
+    line: int
+    has_state: bool  # it can say where it is, and go on from there
+    asks: bool  # which part of its samples it is to give; or something else in the script does
+
+
 @dataclass(slots=True, kw_only=True)
 class Facts:
     """Of one script; lines are counted from 1."""
@@ -56,7 +65,7 @@ class Facts:
     averages: list[Made] = field(default_factory=list)
     loaders: list[Made] = field(default_factory=list)
     trackers: list[str] = field(default_factory=list)
-    streams: list[int] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
     saves: list[int] = field(default_factory=list)
     saves_in_loop: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
@@ -83,7 +92,7 @@ def look_at(script: Script) -> Facts:
         if isinstance(node, ast.Call):
             _see_call(script, node, found)
         elif isinstance(node, ast.ClassDef) and any("IterableDataset" in script.full_name(b) for b in node.bases):
-            found.streams.append(node.lineno)
+            found.streams.append(_stream(script, node))
     for node in ast.walk(script.tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             _see_made(script, node, node.value, found)
@@ -131,7 +140,17 @@ def _see_call(script: Script, call: ast.Call, found: Facts) -> None:
     if isinstance(told[1], ast.Constant) and told[1].value is False:
         found.sums.append(line)
     if isinstance(told[2], ast.Constant) and told[2].value is True:
-        found.streams.append(line)
+        found.streams.append(Stream(line=line, has_state=True, asks=True))  # as `datasets` makes them
+
+
+def _stream(script: Script, node: ast.ClassDef) -> Stream:
+    methods = {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
+    asks = any(
+        script.full_name(each.func).rpartition(".")[2] == "get_worker_info"
+        for each in ast.walk(script.tree)
+        if isinstance(each, ast.Call)
+    )
+    return Stream(line=node.lineno, has_state={"state_dict", "load_state_dict"} <= methods, asks=asks)
 
 
 def _loops(script: Script, found: Facts) -> Iterator[Loop]:
