@@ -6,7 +6,8 @@
 Without the limits that tie jobs together this is `best_split`, which is tried first where there is one pool: if its
 answer keeps them, it is the best. Otherwise prices of all limits give a bound and a loss per choice, and only choices
 that lose less than the best answer so far go to HiGHS: a few hundred variables instead of tens of thousands. Where near
-is enough for many jobs, and nobody says where to start, what the prices say is rounded first: mostly that is enough.
+is enough, what prices say is rounded first, prices that a short walk downhill finds before those of linear programs:
+mostly that is enough.
 
 >>> asked = Coupled.from_tables([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]], [3], current=[2, 1], most_changes=0)
 >>> found = best_moves(asked)
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.split import best_split
+from sublet.solve.mip.descent import descend
 from sublet.solve.mip.highs import Chosen, choose, excess
 from sublet.solve.mip.prices import SHARP, Bound, lowest_bound
 from sublet.solve.mip.problem import NOT_RUNNING, Coupled, Moves
@@ -34,6 +36,7 @@ FIRST_CHOICES = 300  # for HiGHS at the first try, beside the best of each job: 
 MORE = 8  # times as many, when these contain no answer
 SAME = 1e-9  # relative: HiGHS proves no more than this
 MANY = 50  # jobs: of fewer, each that is rounded weighs much, and HiGHS is quick
+NEARER = 0.25  # of a tolerance: prices that say more than they must are rounded better
 ROUGH = 0.05  # of a tolerance: no more of it goes into prices that are not sharp
 
 
@@ -47,7 +50,8 @@ def best_moves(
 ) -> Moves:
     """The best choices, or as good as can be proven within a tolerance (relative to the bound) and a time.
 
-    With `rough` prices are no sharper than the tolerance asks for, and what they say is rounded before HiGHS is asked.
+    With `rough` prices are no sharper than the tolerance asks for, and what they say is rounded before HiGHS is asked;
+    of many jobs without a start it is so anyway.
 
     Precondition: `start`, if given, is a column per job; the search begins there if these are allowed. The time is what
     HiGHS may take. `Infeasible` if nothing is allowed, or nothing is found in time. Cost: O(J C R) some tens of times,
@@ -73,17 +77,19 @@ def _solve_coupled(
 ) -> Moves:
     """The same with all limits, from the best choices known so far."""
     _each_has_a_choice(asked)
+    if near_enough:
+        reached = -np.inf if best_J is None else asked.total(best_J)
+        proof = descend(asked.gain_JC, asked.use_RJC, asked.limit_R, reached=reached, near=NEARER * tolerance)
+        best_J = _rounded(asked, proof, best_J)
+        if best_J is not None and proof.bound - (total := asked.total(best_J)) <= tolerance * abs(proof.bound):
+            return asked.moves(best_J, price_R=proof.price_R, bound=max(proof.bound, total), method="prices")
     sharp = max(SHARP, ROUGH * tolerance) if near_enough else SHARP
     proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R, sharp=sharp)
-    loss_JC = proof.worth_JC.max(axis=1, keepdims=True) - proof.worth_JC
-    bound = proof.bound
+    if near_enough:
+        best_J = _rounded(asked, proof, best_J)
+    loss_JC, bound = proof.losses(), proof.bound
     enough = max(tolerance, SAME) * abs(bound)
     count, ran_s = FIRST_CHOICES, 0.0
-    if near_enough:
-        most_loss, _ = _most_loss(asked, loss_JC, proof, None, count)
-        rounded_J = near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
-        if best_J is None or (rounded_J is not None and asked.total(rounded_J) > asked.total(best_J)):
-            best_J = rounded_J
     while best_J is None or bound - asked.total(best_J) > enough:
         most_loss, everything = _most_loss(asked, loss_JC, proof, best_J, count)
         gain_JC = np.where(loss_JC <= most_loss, asked.gain_JC, -np.inf)
@@ -111,6 +117,16 @@ def _solve_coupled(
     if bound - total <= SAME * abs(bound):
         bound = total
     return asked.moves(best_J, price_R=proof.price_R, bound=bound, method="mip")
+
+
+def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
+    """What the prices say, made to fit; or the best known so far, if that is better."""
+    loss_JC = proof.losses()
+    most_loss, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
+    rounded_J = near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
+    if best_J is None or (rounded_J is not None and asked.total(rounded_J) > asked.total(best_J)):
+        return rounded_J
+    return best_J
 
 
 def _most_loss(asked: Coupled, loss_JC: Floats, proof: Bound, best_J: Ints | None, count: int) -> tuple[float, bool]:

@@ -19,7 +19,7 @@ import numpy as np
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.mip.highs import new_solver
 
-__all__ = ["SHARP", "Bound", "lowest_bound"]
+__all__ = ["SHARP", "Bound", "bound_at", "lowest_bound"]
 
 # J jobs, C choices, R limits
 TRIES = 100  # any prices give a bound that holds; more tries only sharpen it
@@ -33,6 +33,11 @@ class Bound:
     bound: float
     price_R: Floats
     worth_JC: Floats  # gain less what is paid for what is used
+
+    def losses(self) -> Floats:
+        """(J, C): how much less each choice is worth than the best of its job."""
+        loss_JC: Floats = self.worth_JC.max(axis=1, keepdims=True) - self.worth_JC
+        return loss_JC
 
 
 def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, sharp: float = SHARP) -> Bound:
@@ -50,7 +55,7 @@ def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, sharp: fl
     for _ in range(limits):
         planes.addVar(0.0, dearest)
     price_R = np.zeros(limits)
-    tried, slope_R = _at(gain_JC, use_RJC, limit_R, price_R)
+    tried, slope_R = bound_at(gain_JC, use_RJC, limit_R, price_R)
     best = tried
     for _ in range(TRIES):
         # height >= bound at these prices + slope x (prices - these prices)
@@ -67,13 +72,13 @@ def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, sharp: fl
         if best.bound - lowest_R1[0] <= sharp * max(abs(best.bound), sharp):
             break
         price_R = np.clip(lowest_R1[1:], 0.0, dearest)
-        tried, slope_R = _at(gain_JC, use_RJC, limit_R, price_R)
+        tried, slope_R = bound_at(gain_JC, use_RJC, limit_R, price_R)
         if tried.bound <= best.bound:
             best = tried
     return best
 
 
-def _at(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, price_R: Floats) -> tuple[Bound, Floats]:
+def bound_at(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, price_R: Floats) -> tuple[Bound, Floats]:
     """The bound at these prices, and how it changes with each."""
     worth_JC = gain_JC - (price_R @ use_RJC.reshape(len(price_R), -1)).reshape(gain_JC.shape)
     column_J: Ints = worth_JC.argmax(axis=1)

@@ -26,7 +26,7 @@ __all__ = ["NOT_RUNNING", "Coupled", "Moves", "Way"]
 
 # J jobs, C choices, P pools, R limits: the pools, and the number of changes if that is limited
 NOT_RUNNING = -1
-Way = Literal["split", "mip"]
+Way = Literal["split", "prices", "mip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,7 +40,7 @@ class Moves:
     total: float  # gains less the cost of changes
     bound: float  # no other choices have a greater total
     price_R: Floats  # of a unit of each pool, then of a change if changes are limited
-    method: Way  # "split" if the limits that tie jobs together were not in the way, else "mip"
+    method: Way  # "split" if what ties jobs together was not in the way, "prices" if these proved enough, else "mip"
 
     @property
     def gap(self) -> float:

@@ -1,0 +1,89 @@
+"""The walk to cheap prices: what it says is a bound, near the lowest, and enough for most of what is asked."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sublet.solve.mip.descent import descend
+from sublet.solve.mip.moves import best_moves
+from sublet.solve.mip.prices import lowest_bound
+from sublet.solve.mip.problem import Coupled
+
+# J jobs, C choices, R limits
+
+
+def a_cluster(seed, *, jobs, choices=8, pools=3):
+    """Each choice takes some GPUs of one pool; to wait is the first and gains nothing."""
+    dice = np.random.default_rng(seed)
+    gpus_JC = dice.integers(1, 5, size=(jobs, choices))
+    gain_JC = gpus_JC ** dice.uniform(0.3, 1.0, size=(jobs, 1)) * dice.uniform(0.5, 2.0, size=(jobs, choices))
+    gain_JC[:, 0], gpus_JC[:, 0] = 0.0, 0
+    pool_JC = dice.integers(pools, size=(jobs, choices))
+    use_RJC = np.where(pool_JC == np.arange(pools)[:, None, None], gpus_JC, 0).astype(float)
+    return gain_JC, use_RJC, dice.integers(1, jobs + 2, size=pools).astype(float)
+
+
+def best_of_all(gain_JC, use_RJC, limit_R):
+    """By trying everything."""
+    jobs, choices = gain_JC.shape
+    job_J = np.arange(jobs)
+    return max(
+        float(gain_JC[job_J, column_J].sum())
+        for column_J in map(list, itertools.product(range(choices), repeat=jobs))
+        if (use_RJC[:, job_J, column_J].sum(axis=1) <= limit_R).all()
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("known", [True, False])
+def test_what_it_says_is_never_below_the_best_that_there_is(seed, known):
+    asked = a_cluster(seed, jobs=4, choices=6)
+    best = best_of_all(*asked)
+    found = descend(*asked, reached=best if known else -np.inf, near=0.0)
+    assert found.bound >= best - 1e-9
+    assert (found.price_R >= 0).all()
+    assert found.bound == pytest.approx(found.price_R @ asked[2] + found.worth_JC.max(axis=1).sum())
+
+
+def test_most_walks_end_near_the_lowest_bound():
+    shares = []
+    for seed in range(60):
+        asked = a_cluster(seed, jobs=10, choices=30)
+        shares.append(descend(*asked, reached=-np.inf, near=0.0).bound / lowest_bound(*asked).bound)
+    assert min(shares) >= 1 - 1e-9
+    assert np.median(shares) < 1.005
+    assert np.quantile(shares, 0.9) < 1.02
+
+
+def test_it_stops_where_enough_is_proven():
+    gain_JC, use_RJC, limit_R = a_cluster(1, jobs=10, choices=30)
+    begin = gain_JC.max(axis=1).sum()  # at no price at all
+    assert descend(gain_JC, use_RJC, limit_R, reached=begin / 1.01, near=0.02).bound == pytest.approx(begin)
+
+
+def test_nothing_is_short_and_nothing_has_a_price():
+    gain_JC, use_RJC, _ = a_cluster(1, jobs=5)
+    found = descend(gain_JC, use_RJC, np.full(3, 1e3), reached=-np.inf, near=0.0)
+    assert found.price_R.tolist() == [0.0] * 3
+    assert found.bound == pytest.approx(gain_JC.max(axis=1).sum())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_choices_that_need_be_no_better_are_as_near_as_they_say(seed):
+    gain_JC, use_RJC, limit_R = a_cluster(seed, jobs=4, choices=6)
+    asked = Coupled.from_uses(gain_JC, [int(most) for most in limit_R], use_RJC)
+    found, best = best_moves(asked, tolerance=0.05, rough=True), best_of_all(gain_JC, use_RJC, limit_R)
+    assert asked.allows(found.column_J)
+    assert best * 0.95 - 1e-9 <= found.total <= best + 1e-9 <= found.bound + 2e-9
+
+
+def test_most_are_answered_by_prices_alone():
+    ways = []
+    for seed in range(40):
+        gain_JC, use_RJC, limit_R = a_cluster(seed, jobs=12, choices=20)
+        asked = Coupled.from_uses(gain_JC, [int(most) for most in limit_R], use_RJC)
+        ways.append(best_moves(asked, tolerance=0.02, rough=True).method)
+    assert ways.count("prices") >= 20
