@@ -82,6 +82,7 @@ class InMemoryApi:
                 "node_id": "",
                 "text": text,
                 "workers": row.get("workers"),
+                "grid": row.get("grid", ""),
                 "nodes_held": held,
                 "usd_per_h": 0.3 * held,
                 "usd_total": self.spent,

@@ -11,7 +11,7 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.money import Money
-from sublet.domain.shape import Shape
+from sublet.domain.shape import Grid, Shape
 from sublet.kernel.kernel import Kernel
 
 __all__ = ["JobRow", "Recorder", "Segment"]
@@ -50,6 +50,7 @@ class Segment:
     start_s: float
     end_s: float
     gpus: int
+    grid: Grid | None = None  # that it trained in; None = data parallel, or broken
 
 
 @dataclass(slots=True)
@@ -170,7 +171,8 @@ class Recorder:
         row.gpu_s += gpus * (now_s - since_s)
         row.paused_gpu_s += gpus * (min(trains_s, now_s) - since_s)
         if self.keep_segments and now_s > since_s:
-            self.segments.append(Segment(job_id, since_s, now_s, gpus))
+            shape = self._shapes.get(job_id)
+            self.segments.append(Segment(job_id, since_s, now_s, gpus, None if shape is None else shape.grid))
 
     def close(self, kernel: Kernel, done: Mapping[str, float]) -> None:
         """The run is over: settle what is still open, and note how far each is that has not ended."""

@@ -82,6 +82,14 @@ class ThreadsMesh:
         with torch.no_grad():
             tensor.copy_(came)
 
+    def hand(self, memory: torch.Tensor, to: int, tag: int) -> None:
+        """As any letter."""
+        self.send(memory, to, tag)
+
+    def take(self, memory: torch.Tensor, giver: int, tag: int) -> None:
+        """As any letter."""
+        self.receive(memory, giver, tag)
+
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """A sum, of which all others are zero."""
         if self.rank != source:

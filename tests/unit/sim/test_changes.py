@@ -13,6 +13,8 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate, Linear
+from sublet.sim.record import Segment
+from sublet.sim.report.plots import grid_labels
 from sublet.sim.runs import Run
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
@@ -87,6 +89,18 @@ def test_several_nodes_that_are_lost_at_one_instant_are_one_change():
     assert heard[1:] == [Change(was=p(8), now=p(5), lost=3)]
     assert row.done == 4 * 40.0 + 2 * 40.0  # and nothing is redone
     assert row.resizes == 1
+
+
+def test_a_segment_knows_the_grid_and_the_picture_has_it_where_there_is_room():
+    _, _, run = ride([(0, 8), (50, 5), (53, 4)])
+    assert run.record.segments == [
+        Segment("a", 0.0, 50.0, 8, Grid(4, 2)),
+        Segment("a", 50.0, 53.0, 5, Grid(2, 2)),
+        Segment("a", 53.0, 100.0, 4, Grid(2, 2)),
+    ]
+    other = Segment("b", 0.0, 100.0, 3)
+    found = grid_labels([other, *run.record.segments], ["b", "a"])
+    assert found == [(25.0, 3 + 4.0, "4 x 2"), (76.5, 3 + 2.0, "2 x 2")]
 
 
 def test_the_rest_of_a_pause_survives_a_loss():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sublet import __version__
 from sublet.cli.print.bill import bill_rows, bill_sentence
 from sublet.cli.print.figures import labels, loss, percent, span
+from sublet.cli.print.grid_stays import draw_stays, stays_of
 from sublet.cli.status import ControllerStatus
 from sublet.domain.quantity import counted
 from sublet.sim.report.folder import write_all
@@ -27,6 +28,7 @@ __all__ = ["job_colours", "live_page", "timeline", "write_live_report"]
 
 PAGE, PICTURE, FACTS = "report.html", "timeline.png", "history.json"
 MOST_EVENTS = 500  # in the page; all of them are in history.json
+MOST_CUT, PANEL_IN = 4, 1.8  # jobs whose grids are shown, and the height of each
 MARKS = (("NodeNoticed", "#c98a1b", "notice"), ("NodeLost", "#d1495b", "node taken"))
 
 Event = Mapping[str, Any]
@@ -65,7 +67,7 @@ def live_page(
     body = f"""<p class="lead">{escape(bill_sentence(bill))}.</p>
 <h2>The bill</h2>
 {table(titles, rows, texts=1)}
-{figure("Workers of every job, nodes that were ready, preemptions, and dollars over time", png)}
+{figure("Workers of every job, nodes that were ready, preemptions, grids of cut models, and dollars over time", png)}
 <h2>Jobs</h2>
 {table(*_job_rows(status.jobs), texts=3)}
 <h2>What happened</h2>
@@ -106,7 +108,10 @@ def _event_row(event: Event) -> list[str]:
 
 
 def timeline(events: Sequence[Event], names: Mapping[str, str]) -> bytes:
-    """A PNG: workers stacked by job over the nodes that were held, with preemptions marked; dollars below."""
+    """A PNG: workers stacked by job over the nodes that were held, with preemptions marked; dollars below.
+
+    Between them a panel for each job whose model is cut (the first few), with its grids over time.
+    """
     from matplotlib import rc_context, rcdefaults
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -115,19 +120,24 @@ def timeline(events: Sequence[Event], names: Mapping[str, str]) -> bytes:
     end_s = max((event["at_s"] for event in events), default=0.0) or 1.0
     unit_s, unit = (3600.0, "hours") if end_s >= 7200.0 else (60.0, "minutes")  # noqa: PLR2004 - two hours
     colours = job_colours(events, names)
+    cut = {job_id: stays for job_id in names if (stays := stays_of(events, job_id, end_s))}
+    cut = dict(list(cut.items())[:MOST_CUT])
     with rc_context():
         rcdefaults()
         set_style()
-        picture, axes = canvas(rows=2, height_in=5.2, share_x=True)
+        picture, axes = canvas(rows=2 + len(cut), height_in=5.2 + PANEL_IN * len(cut), share_x=True)
         _draw_workers(axes[0], events, colours, unit_s=unit_s)
+        for ax, (job_id, stays) in zip(axes[1:], cut.items(), strict=False):
+            draw_stays(ax, stays, colours[job_id], unit_s=unit_s, end_s=end_s)
+            ax.set_title(f"{names[job_id]}: copies x parts", loc="left", fontsize=10, color=INK)
         times = [event["at_s"] / unit_s for event in events]
-        axes[1].plot(
+        axes[-1].plot(
             times, [event["usd_total"] for event in events], color=INK, linewidth=1.8
         )  # rent is even in between
-        axes[1].set_ylabel("USD spent")
-        axes[1].set_ylim(bottom=0)
-        axes[1].set_xlim(0, end_s / unit_s)
-        axes[1].set_xlabel(f"{unit} since the controller started, on the cloud's clock")
+        axes[-1].set_ylabel("USD spent")
+        axes[-1].set_ylim(bottom=0)
+        axes[-1].set_xlim(0, end_s / unit_s)
+        axes[-1].set_xlabel(f"{unit} since the controller started, on the cloud's clock")
         named = [job_id for job_id in names if colours[job_id] != OTHER_COLOUR]
         patches = [Patch(color=colours[job_id], label=names[job_id]) for job_id in named]
         if len(named) < len(names):

@@ -25,12 +25,21 @@ __all__ = ["Chronicle"]
 
 
 class Chronicle:
-    """`has_session(job_id)`: does the job say itself how far it is? `kept(job_id)`: what is left where nobody saved."""
+    """`has_session(job_id)`: does the job say itself how far it is? `kept(job_id)`: what is left where nobody saved.
+
+    `grid(job_id)`: how its workers sit, "" where its model is not cut.
+    """
 
     def __init__(
-        self, store: Store, has_session: Callable[[str], bool], kept: Callable[[str], str], *, wall: Wall = WALL
+        self,
+        store: Store,
+        has_session: Callable[[str], bool],
+        kept: Callable[[str], str],
+        grid: Callable[[str], str] = lambda _: "",
+        *,
+        wall: Wall = WALL,
     ) -> None:
-        self._store, self._wall = store, wall
+        self._store, self._grid, self._wall = store, grid, wall
         self._supply_news, self._progress = SupplyNews(), Progress(has_session, kept)
         self._rows: list[HistoryRow] = []  # not written yet
 
@@ -67,7 +76,14 @@ class Chronicle:
             workers = row.workers
             if workers is None and row.job_id in kernel.jobs:
                 workers = kernel.jobs[row.job_id].gpus
-            facts = {"workers": workers, "nodes_held": ready, "usd_per_h": burn, "usd_total": spent}
+            facts: dict[str, float | int | str | None] = {
+                "workers": workers,
+                "nodes_held": ready,
+                "usd_per_h": burn,
+                "usd_total": spent,
+            }
+            if grid := self._grid(row.job_id):
+                facts["grid"] = grid
             text = row.text.encode(errors="replace").decode()  # half a character is no text to the store
             rows.append((now_s, at, row.kind, row.job_id, row.node_id, text, json.dumps(facts)))
         self._rows.clear()

@@ -113,7 +113,7 @@ class Controller:
         table = self.table = JobTable()
         kernel = Kernel(offers, limits=self.limits)  # the budget is its first event
         self.bill = Bill(kernel, table.trains, table.has_session, table.is_doubtful, table.gpus_at_work)
-        chronicle = Chronicle(store, table.has_session, table.kept, wall=clock.wall)
+        chronicle = Chronicle(store, table.has_session, table.kept, table.grid, wall=clock.wall)
         inbox = self.inbox = Pump(kernel, store=store, clock=clock, bill=self.bill, chronicle=chronicle)
         self.gauges = Gauges(wall=clock.wall)
         self.alarms = Alarms(self.gauges, inbox.note, wall=clock.wall)

@@ -49,6 +49,11 @@ class JobTable:
             return ""
         return f"the checkpoint of step {record.checkpoint_step}" if record.checkpoint_step else "nothing"
 
+    def grid(self, job_id: str) -> str:
+        """How its workers sit, copies x parts; "" where its model is not cut, or nobody sits."""
+        record = self.records.get(job_id)
+        return "" if record is None or not record.group.size else str(record.group.places.formed or "")
+
     def checkpoint_terms(self, job_id: str) -> tuple[int, int] | None:
         """How many checkpoints it keeps, and its newest generation; None for a job that nobody has at hand."""
         record = self.records.get(job_id)

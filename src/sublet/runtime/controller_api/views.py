@@ -188,6 +188,7 @@ class EventView(TypedDict):
     node_id: str  # "" = about no node
     text: str  # a sentence for people, with the reason
     workers: int | None  # of the job, after it
+    grid: str  # that these sit in, copies x parts; "" where its model is not cut
     nodes_held: int  # ready nodes, after it
     usd_per_h: float  # burn rate, after it
     usd_total: float  # spent, after it

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sublet.sim.record import JobRow, Recorder
+from sublet.sim.record import JobRow, Recorder, Segment
 from sublet.sim.report.comparison import Comparison
 from sublet.sim.report.figures import duration
 from sublet.solve.arrays import Floats, Ints
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["canvas", "completion_times", "dollars", "gpus_held", "set_style"]
+__all__ = ["canvas", "completion_times", "dollars", "gpus_held", "grid_labels", "set_style"]
 
 
 MOST_SEGMENTS = 2_000  # above this, jobs of one model are drawn as one area: single ones would be thinner than a line
 MOST_POINTS = 2_000  # of a curve: about one for every pixel across
+LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its grid
 MOST_GROUPS = 10  # colours that can be told apart; the rest is "other"
 DPI = 140
 WIDTH_IN = 10.0
@@ -87,7 +88,10 @@ def completion_times(comparison: Comparison) -> Figure:
 
 @_drawing
 def gpus_held(comparison: Comparison) -> Figure:
-    """GPUs over time, one panel per policy: jobs in the colour of their model, paid but unused ones in grey."""
+    """GPUs over time, one panel per policy: jobs in the colour of their model, paid but unused ones in grey.
+
+    Where a job trains in a grid and there is room, its copies x parts stand on it.
+    """
     records = {policy: run.record for policy, run in comparison.runs.items()}
     figure, axes = canvas(rows=len(records), height_in=0.8 + PANEL_IN[len(records) > 1] * len(records), share_x=True)
     zero_s = comparison.workload.jobs[0].submit_s
@@ -177,6 +181,27 @@ def _draw_jobs(ax: Axes, record: Recorder, colours: dict[str, str], zero_s: floa
         outlines.append([((at_s - zero_s) / unit_s, gpus) for at_s, gpus in outline])
         faces.append(colours[_group(record.jobs[job_id])])
     ax.add_collection(PolyCollection(outlines, facecolors=faces, edgecolors="white", linewidths=0.2))
+    for at_s, gpus, text in grid_labels(record.segments, [row.job_id for row in jobs]):
+        x = (at_s - zero_s) / unit_s
+        ax.text(x, gpus, text, ha="center", va="center", fontsize=7, color="white", clip_on=True)
+
+
+def grid_labels(segments: Sequence[Segment], order: Sequence[str]) -> list[tuple[float, float, str]]:
+    """(time, GPUs, copies x parts) for the middle of every stay in a grid that has room for it."""
+    place = {job_id: index for index, job_id in enumerate(order)}
+    across_s = max((each.end_s for each in segments), default=0.0) - min((each.start_s for each in segments), default=0)
+    found = []
+    for segment in segments:
+        if segment.grid is None or segment.end_s - segment.start_s < LEAST_LABELLED * across_s:
+            continue
+        at_s = (segment.start_s + segment.end_s) / 2
+        under = [
+            each.gpus
+            for each in segments
+            if each.start_s <= at_s < each.end_s and place[each.job_id] < place[segment.job_id]
+        ]
+        found.append((at_s, sum(under) + segment.gpus / 2, str(segment.grid)))
+    return found
 
 
 def _stack_stays(record: Recorder, order: Sequence[str]) -> Iterable[tuple[str, list[tuple[float, float]]]]:

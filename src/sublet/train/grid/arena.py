@@ -74,6 +74,7 @@ class Arena:
         device = parameters[0].device
         self.layout, self.memory = sent or self._laid(layout_of(parameters))  # bytes: what is sent
         self.gradients = torch.zeros(self.layout.gradient_bytes, dtype=torch.uint8, device=device)
+        self.loose = False  # gradients lie outside, wherever backward makes them
         self._handed: list[dict[str, torch.Tensor]] = [{} for _ in parameters]  # moments that the optimizer has of us
         self._see()
 
@@ -113,10 +114,20 @@ class Arena:
     def _see(self) -> None:
         for number, parameter in enumerate(self.parameters):
             parameter.data = self.layout.weights[number].seen_in(self.memory)
-        self.see_gradients()
+        if not self.loose:
+            self.see_gradients()
+
+    def loosen_gradients(self) -> None:
+        """They lie outside, and take no memory here."""
+        self.loose, self.gradients = True, self.gradients.new_empty(0)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def see_gradients(self) -> None:
         """They lie here."""
+        if self.loose:
+            self.loose = False
+            self.gradients = self.gradients.new_zeros(self.layout.gradient_bytes)
         for number, parameter in enumerate(self.parameters):
             if parameter.requires_grad:
                 parameter.grad = self.layout.gradients[number].seen_in(self.gradients)

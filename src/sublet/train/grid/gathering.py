@@ -22,6 +22,7 @@ from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost, Met
 from sublet.train.grid.seat import Seat, parts_of
+from sublet.train.grid.sharing import Sharing
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Broke, Leading, Leave, Left, Regroup
 
@@ -92,7 +93,7 @@ class Gathering:
         if not order.copies:
             raise InvalidValue("order", "one without a grid", "one of a controller that knows of parts")
         line, self.generation, began_s = self.line, order.generation, WALL.monotonic()
-        self._lines = lines = Lines()
+        self._lines = lines = Lines(sharing=Sharing(self.member.holdings.device))
         with line.holds(lines.hang_up):
             self.mesh = mesh = self._meeting(lines, order)
             met_s = WALL.monotonic()
@@ -153,7 +154,7 @@ class Gathering:
         vault, self.generation = self.member.vault, order.generation
         if vault is None or not order.save or not order.meets:
             return
-        self._lines = lines = Lines()
+        self._lines = lines = Lines(sharing=Sharing(self.member.holdings.device))
         with self.line.holds(lines.hang_up):
             self.mesh = mesh = self._meeting(lines, order)
             with suppress(Lost):  # with whom a part has gone, there is nothing to save: the last one counts

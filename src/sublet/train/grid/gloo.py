@@ -16,12 +16,13 @@ import contextlib
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from sublet.train.following import Broken
+from sublet.train.grid.sharing import LETTER_BYTES, Sharing
 from sublet.train.patience import Patience
 from sublet.train.peers import talking
 from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
@@ -29,12 +30,14 @@ from sublet.train.staging import Staging
 
 __all__ = ["GlooMesh", "Lines"]
 
+TAKEN = 1 << 28  # beside the tag of what was handed over: it has been read
+
 
 class Lines:
     """All connections of one generation."""
 
-    def __init__(self, staging: Staging | None = None) -> None:
-        self.staging = staging or Staging()
+    def __init__(self, staging: Staging | None = None, sharing: Sharing | None = None) -> None:
+        self.staging, self.sharing = staging or Staging(), sharing or Sharing()
         self._connections, self.patience = Connections(), Patience()
         self._store: Any = None
         self._groups: list[Any] = []
@@ -76,6 +79,13 @@ class Lines:
         self._groups.append(group)
         return group
 
+    def names(self, name: str, rank: int, world: int) -> list[str]:
+        """Whose memory each of a mesh can read (`sharing`), by rank; blocks until all have said so."""
+        store = dist.PrefixStore(f"{name}/shares", self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
+        ours = self.sharing.name
+        store.set(str(rank), ours)
+        return [found.decode() for found in store.multi_get([str(each) for each in range(world)])] if ours else []
+
     def seal(self) -> None:
         """All that will be opened is open: sockets of later are others'."""
         self._connections.seal()
@@ -106,6 +116,9 @@ class GlooMesh:
         self._sent: list[tuple[Any, torch.Tensor]] = []
         self._groups: dict[tuple[int, ...], Any] = {}
         self._all = self.prepare(tuple(range(world)))
+        names = lines.names(name, rank, world) if world > 1 else []
+        self._near = {each for each, found in enumerate(names) if found == names[rank] and each != rank}
+        self._lent: list[tuple[torch.Tensor, int, int]] = []  # memory that others have not read yet
 
     def prepare(self, ranks: tuple[int, ...]) -> Any:
         """The group for sums over these; all of them ask for it in the same order."""
@@ -133,12 +146,39 @@ class GlooMesh:
             self._wait(self._all.recv([there], giver, tag))
         staging.bring(there, tensor)
 
+    def hand(self, memory: torch.Tensor, to: int, tag: int) -> None:
+        """To one who shares our GPU a letter goes, and it reads the memory itself."""
+        if to not in self._near:
+            self.send(memory, to, tag)
+            return
+        try:
+            letter = self._lines.sharing.letter(memory)
+        except RuntimeError as error:
+            self._refuse(error)
+        self.send(letter, to, tag)
+        self._lent.append((memory, to, tag))
+
+    def take(self, memory: torch.Tensor, giver: int, tag: int) -> None:
+        """Waits. One that cannot read it says so at the next meeting, which is soon: the grid breaks."""
+        if giver not in self._near:
+            self.receive(memory, giver, tag)
+            return
+        letter = torch.zeros(LETTER_BYTES, dtype=torch.uint8)
+        self.receive(letter, giver, tag)
+        try:
+            self._lines.sharing.bring(letter, memory)
+        except RuntimeError as error:
+            self._refuse(error)
+        self.send(torch.ones(1, dtype=torch.uint8), giver, TAKEN + tag)
+
     def settle(self) -> None:
         """Waits for all that was sent."""
-        sent, self._sent = self._sent, []
+        sent, self._sent, lent, self._lent = self._sent, [], self._lent, []
         for work, _ in sent:
             with talking():
                 self._wait(work)
+        for _, taker, tag in lent:
+            self.receive(torch.zeros(1, dtype=torch.uint8), taker, TAKEN + tag)
 
     def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Two alone add the same bits as any; of more, gloo chooses the order, the same for all."""
@@ -153,6 +193,10 @@ class GlooMesh:
         """Nobody hangs up before the last has heard the last sum."""
         with contextlib.suppress(Broken):
             self.sum(torch.zeros(1), range(self.world))
+
+    def _refuse(self, error: RuntimeError) -> NoReturn:
+        self._lines.sharing.refuse()
+        raise Broken(f"memory of another process on this GPU cannot be read: {error}") from error
 
     def _wait(self, work: Any) -> None:
         self._lines.patience.run(work.wait)

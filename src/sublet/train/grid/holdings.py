@@ -35,7 +35,6 @@ class Holdings:
                     self._group_of[id(each)] = -1  # no group has it: it is never changed
         self.arenas: dict[int, Arena] = {}
         self.counters: dict[str, torch.Tensor] = {}  # of the optimizer, the same for all parameters
-        self._loose: frozenset[int] = frozenset()
 
     @property
     def device(self) -> torch.device:
@@ -74,7 +73,7 @@ class Holdings:
     def gradients(self, unit: int) -> list[torch.Tensor]:
         """In as few tensors as there are types, in the order of the parameters."""
         arena = self.arenas[unit]
-        if unit in self._loose:
+        if arena.loose:
             return [each.grad for each in arena.parameters if each.grad is not None]
         kinds = {each.dtype for each in arena.layout.gradients}
         if len(kinds) == 1:
@@ -84,17 +83,20 @@ class Holdings:
     def loosen(self, units: Iterable[int]) -> None:
         """Gradients that nobody else needs lie outside of the arena: the first backward makes them, and adds nothing.
 
-        Until units are taken or made, or this is said anew.
+        Until this is said anew.
         """
-        for arena in self.arenas.values():
-            arena.see_gradients()
-        self._loose = frozenset(units)
+        loose = frozenset(units)
+        for unit, arena in self.arenas.items():
+            if unit in loose:
+                arena.loosen_gradients()
+            else:
+                arena.see_gradients()
         self.clear_gradients()
 
     def clear_gradients(self) -> None:
         """All zero."""
-        for unit, arena in self.arenas.items():
-            if unit in self._loose:
+        for arena in self.arenas.values():
+            if arena.loose:
                 for parameter in arena.parameters:
                     parameter.grad = None
             else:
@@ -102,8 +104,8 @@ class Holdings:
 
     def step(self) -> None:
         """The optimizer's, over what we hold; what took no part in the step has a gradient of zero."""
-        for unit in self._loose:
-            for parameter in self.arenas[unit].parameters:
+        for arena in self.arenas.values():
+            for parameter in arena.parameters if arena.loose else ():
                 if parameter.requires_grad and parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
@@ -121,7 +123,6 @@ class Holdings:
 
     def _hold(self) -> None:
         """The optimizer has what we hold, and nothing else."""
-        self._loose = frozenset()
         held = {id(parameter) for arena in self.arenas.values() for parameter in arena.parameters}
         state = self.optimizer.state
         for parameter in [each for each in state if id(each) not in held]:

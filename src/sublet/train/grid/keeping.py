@@ -98,13 +98,13 @@ class Keeping:
             if each.giver == mesh.rank:
                 counted = [float(self._holdings.counters.get(name, 0.0)) for name in names]
                 mesh.send(torch.tensor(counted, dtype=torch.float64), each.keeper, COUNTERS + each.unit)
-                mesh.send(self._holdings.arenas[each.unit].memory, each.keeper, FILLS + each.unit)
+                mesh.hand(self._holdings.arenas[each.unit].memory, each.keeper, FILLS + each.unit)
         for each in now:
             if each.keeper == mesh.rank:
                 counted_there = torch.zeros(len(names), dtype=torch.float64)
                 mesh.receive(counted_there, each.giver, COUNTERS + each.unit)
                 came[each.unit] = self._holdings.expect(each.unit, stepped=True)
-                mesh.receive(came[each.unit], each.giver, FILLS + each.unit)
+                mesh.take(came[each.unit], each.giver, FILLS + each.unit)
                 self._holdings.counters = {
                     name: torch.tensor(value) for name, value in zip(names, counted_there.tolist(), strict=True)
                 }

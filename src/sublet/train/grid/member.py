@@ -24,6 +24,7 @@ from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.keeping import Keeping
+from sublet.train.grid.losses import Losses
 from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
 from sublet.train.grid.outcome import Beside, Lost, Met, Stepped
@@ -64,6 +65,7 @@ class Member:
         self.judged: list[float] = []  # what evaluations since the last step came to
         self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
         self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
+        self._losses = Losses()  # of the last step that was applied
         self._own: tuple[int, ...] = ()  # units of our place
         self._keeping = Keeping(self.holdings)
 
@@ -72,7 +74,7 @@ class Member:
     @property
     def loss(self) -> float:
         """Of the last step that was applied, here or by those whose state we have."""
-        return float(self._agreed[len(self.cut.units) + LOSS])
+        return self._losses.total()
 
     def meet(self, mesh: Mesh, seat: Seat | None, *, generation: int | None = None, leaving: bool = False) -> Met:
         """With all of the mesh; the seat is that of the grid to come, None for one who only gives. Lost, or Broken.
@@ -146,7 +148,7 @@ class Member:
     def _go_back(self, restored: Restored) -> None:
         """To a checkpoint, and nothing of what was is left."""
         assert self.vault is not None  # noqa: S101 - it comes from there
-        self._agreed, self.judged = torch.zeros_like(self._agreed), []
+        self._agreed, self._losses, self.judged = torch.zeros_like(self._agreed), Losses(), []
         self.holdings.counters = restored.beside["counters"] if restored.step else {}
         self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
         self.holdings.clear_gradients()
@@ -166,16 +168,16 @@ class Member:
         }
         agreed, counters, tree = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
         if mesh.rank in met.roll:
-            self._agreed = agreed
+            self._hear(agreed)
             self._apply()
         came: dict[int, torch.Tensor] = {}
         for move in met.moves:
             if move.giver == mesh.rank:
                 memory = came[move.unit] if move.unit in came else self.holdings.arenas[move.unit].memory
-                mesh.send(memory, move.taker, MOVES + move.unit)
+                mesh.hand(memory, move.taker, MOVES + move.unit)
             elif move.taker == mesh.rank:
                 came[move.unit] = self.holdings.expect(move.unit, stepped=met.applied > 0)
-                mesh.receive(came[move.unit], move.giver, MOVES + move.unit)
+                mesh.take(came[move.unit], move.giver, MOVES + move.unit)
                 self.point("moving")
         mesh.settle()
         kept = wanted
@@ -187,7 +189,8 @@ class Member:
             raise
         finally:
             if mesh.rank in behind:
-                self._agreed, self.holdings.counters = agreed, counters
+                self._hear(agreed)
+                self.holdings.counters = counters
                 if self._beside is not None:
                     self._beside.take(tree)
             self.holdings.take(came, kept, stepped=met.applied > 0)
@@ -203,6 +206,7 @@ class Member:
         said = torch.zeros(count + len(names), dtype=torch.float64)
         if mesh.rank == met.speaker:
             said[:count] = self._agreed
+            said[len(self.cut.units) + LOSS] = self.loss
             for number, name in enumerate(names):
                 said[count + number] = float(self.holdings.counters.get(name, 0.0))
         mesh.sum(said, range(mesh.world))
@@ -211,6 +215,9 @@ class Member:
             tree = spread(mesh, met.speaker, self._beside.tree() if mesh.rank == met.speaker else None)
         counters = {name: torch.tensor(float(said[count + number])) for number, name in enumerate(names)}
         return said[:count].clone(), counters, tree
+
+    def _hear(self, agreed: torch.Tensor) -> None:
+        self._agreed, self._losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))
 
     def _hear_judged(self, mesh: Mesh, counts: list[int]) -> None:
         """What an evaluation came to that some have ended and others have not."""
@@ -230,8 +237,8 @@ class Member:
         )
 
     def _for_nobody_else(self, seat: Seat) -> list[int]:
-        """Units of which only we need the gradient. On a GPU it would take memory a second time."""
-        if self.clip_norm is not None or seat.copies > 1 or self.holdings.device.type != "cpu":
+        """Units of which only we need the gradient."""
+        if self.clip_norm is not None or seat.copies > 1:
             return []
         streamed = self._keeping.units
         return [
@@ -261,14 +268,14 @@ class Member:
         orders: bool = False,
     ) -> Stepped:
         """Of `size` samples from `offset` on; `loss_of` loads an atom and returns the mean loss of it. Or Broken."""
-        loss, units = 0.0, len(self.cut.units)
+        losses, units, alone = Losses(), len(self.cut.units), len(seat.everyone()) == 1
         fills_s = WALL.monotonic()
         if self._keeping.fill(mesh, self.applied):
             self.holdings.loosen(self._for_nobody_else(seat))
         fills_s = WALL.monotonic() - fills_s
         if seat.trains:
             work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
-            loss = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
+            losses = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
         self.point("before sum")
         began_s = WALL.monotonic()
         self._sum(mesh, seat)
@@ -284,7 +291,7 @@ class Member:
                     flats = [each.double() for each in self.holdings.gradients(number)]
                     words[number] = sum(float(torch.dot(each.flatten(), each.flatten())) for each in flats)
         words[units + LOSS], words[units + ORDERS], words[units + KEEPS] = (
-            loss,
+            0.0 if alone else losses.total(),  # nobody else wants to know it now
             float(orders),
             float(self._keeping.asks),
         )
@@ -295,7 +302,7 @@ class Member:
         words = said.tolist()
         agreed_s = WALL.monotonic()
         self.point("agreed")
-        self._agreed = said
+        self._agreed, self._losses = said, losses if alone else Losses(words[units + LOSS])
         norm = self._apply()
         self.point("applied")
         if words[units + KEEPS]:
@@ -305,7 +312,7 @@ class Member:
             self.vault.hear(mesh, seat.everyone(), words[units + SAVES :])
         return Stepped(
             step=self.applied - 1,
-            loss=words[units + LOSS],
+            losses=self._losses,
             norm=norm,
             orders=bool(words[units + ORDERS]),
             idle_s=self._pipeline.idle_s,

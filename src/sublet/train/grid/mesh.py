@@ -32,8 +32,14 @@ class Mesh(Protocol):
     def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
         """Into this memory; waits."""
 
+    def hand(self, memory: torch.Tensor, to: int, tag: int) -> None:
+        """State, as bytes: as `send`, in whatever way is shortest."""
+
+    def take(self, memory: torch.Tensor, giver: int, tag: int) -> None:
+        """State that another hands over; waits."""
+
     def settle(self) -> None:
-        """Until all that was sent has been taken."""
+        """Until all that was sent or handed over has been taken."""
 
     def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Over these workers, in place, the same bits at all of them; nothing to do for one alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sublet.train.grid.losses import Losses
 from sublet.train.grid.meeting import Meeting
 
 __all__ = ["Beside", "Lost", "Met", "Stepped"]
@@ -32,7 +33,7 @@ class Stepped:
     """What all members have agreed on, and seconds of ours."""
 
     step: int
-    loss: float
+    losses: Losses
     norm: float  # of the gradient, before it was clipped; 0 where nothing is
     orders: bool  # somebody has some: all stop here
     idle_s: float
@@ -40,6 +41,11 @@ class Stepped:
     keep_s: float
     agree_s: float
     units: tuple[float, ...] = ()  # s of an atom in each, as `wire.Stepped` has it
+
+    @property
+    def loss(self) -> float:
+        """The mean over the step."""
+        return self.losses.total()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

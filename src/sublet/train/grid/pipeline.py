@@ -13,6 +13,7 @@ import torch
 from sublet.machine.wall import WALL
 from sublet.train.grid.atoms import Atom
 from sublet.train.grid.cutting import Cut, Part
+from sublet.train.grid.losses import Losses
 from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.schedule import schedule
 from sublet.train.grid.seat import Seat
@@ -44,9 +45,9 @@ class Pipeline:
         """Neighbours are others: they know of no shapes."""
         self._shapes = {}
 
-    def train(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> float:
+    def train(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> Losses:
         """Gradients of all these atoms are added to those of the parameters; our part of the loss, if we are last."""
-        part, self.idle_s, loss = seat.parts[seat.part], 0.0, 0.0
+        part, self.idle_s, losses = seat.parts[seat.part], 0.0, Losses()
         if self._times is not None:
             self._times.begin()
         kept: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
@@ -61,7 +62,7 @@ class Pipeline:
             self._dice = stirred(0, self._seed, step, atom.start)  # for activations that are computed again
             self._cut.hold(came)
             if part.last:
-                loss += out.item() * (atom.count / size)
+                losses.add(out, atom.count / size)
                 gradient = self._share(atom.count / size, out)
             else:
                 gradient = torch.empty_like(out)
@@ -74,7 +75,7 @@ class Pipeline:
                 assert came.grad is not None  # noqa: S101 - the first block has used it
                 mesh.send(came.grad, seat.rank - 1, BACKWARD + each.atom)
         mesh.settle()
-        return loss
+        return losses
 
     def unit_s(self, part: Part) -> tuple[float, ...]:
         """Seconds that one atom takes in each unit of our part, forward and backward, in the last pass over all."""

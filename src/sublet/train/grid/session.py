@@ -97,7 +97,6 @@ class GridSession(Counted):
         self._calls = 0  # of `step`
         self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
         self._evaluations = 0  # that the script has asked for since the last step
-        self._loss = float("nan")
         gauge = gauge_of(next(model.parameters()).device)
         self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
         self._guard = Guard(model, optimizer)
@@ -136,7 +135,7 @@ class GridSession(Counted):
     @property
     def loss(self) -> float:
         """Mean loss over the global batch of the last step."""
-        return self._loss
+        return math.nan if self._member is None else self._member.loss
 
     # ------------------------------------------------------------------------------------------- the loop
 
@@ -231,7 +230,6 @@ class GridSession(Counted):
                 continue
             self._telling.stepped(found, self._progress, self._seat, self._micro_batch)
             self._ordered = found.orders
-        self._loss = member.loss
         self._schedules.check()
         self._link.script_goes_on()
 
@@ -332,7 +330,7 @@ class GridSession(Counted):
             if self.rank == 0:
                 self._link.say(
                     Finished(
-                        worker_id=self._link.worker_id, step=progress.steps, done=float(progress.done), loss=self._loss
+                        worker_id=self._link.worker_id, step=progress.steps, done=float(progress.done), loss=self.loss
                     )
                 )
             try:

@@ -48,8 +48,8 @@ class Telling:
         self._begin()
 
     def stepped(self, found: Stepped, progress: Progress, seat: Seat, micro_batch: int) -> None:
-        """Copy 0 of each part says it, if it is time."""
-        if seat.copy != 0:
+        """Copy 0 of each part says it, if it is time; alone nobody hears it, and to look at a loss may wait."""
+        if seat.copy != 0 or self._link.line is None:
             return
         now_s = WALL.monotonic()
         self._since.append(found)

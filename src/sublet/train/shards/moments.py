@@ -23,6 +23,7 @@ __all__ = ["Held", "Moments"]
 
 Held = tuple[Piece, Mapping[str, Any]]  # what the optimizer keeps for a piece; nothing before its first step
 CPU = torch.device("cpu")
+MOST_OF = 1.02  # memory beside moments that are kept in it: the padding between them, and counters
 
 
 class Moments:
@@ -145,7 +146,7 @@ class Moments:
         """The optimizer has this, of what is here and what came; nothing else is kept."""
         if span == self._span and not self._beside and not came:
             return
-        found = self._assembled(self.flat.pieces(*span), [*self.held(), *came])
+        found = _settled(self._assembled(self.flat.pieces(*span), [*self.held(), *came], reuse=True))
         self._span, whole = span, span == (0, self.flat.size)
         keys = [
             self.flat.parameters[piece.parameter] if whole else torch.nn.Parameter(self.flat.weights(piece))
@@ -278,10 +279,29 @@ def _joined(piece: Piece, sources: Sequence[Held], kept: Kept, device: torch.dev
     return found
 
 
+def _settled(found: Sequence[Held]) -> list[Held]:
+    """Where they lie, if nearly all of that memory is theirs; else a copy, so that nothing else is kept with them."""
+    used: dict[int, int] = defaultdict(int)
+    for _, state in found:
+        for value in filter(_is_moment, state.values()):
+            used[value.untyped_storage().data_ptr()] += value.nbytes
+
+    def settled(value: Any) -> Any:
+        if not _is_moment(value):
+            return value
+        memory = value.untyped_storage()
+        return value if memory.nbytes() <= MOST_OF * used[memory.data_ptr()] else value.clone()
+
+    return [(piece, {name: settled(value) for name, value in state.items()}) for piece, state in found]
+
+
+def _is_moment(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
+
+
 def _flattened(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v.view(-1) if isinstance(v, torch.Tensor) and v.dim() > 0 else v for n, v in state.items()}
+    return {name: value.view(-1) if _is_moment(value) else value for name, value in state.items()}
 
 
 def _shaped(value: Any, like: torch.Tensor) -> Any:
-    is_moment = isinstance(value, torch.Tensor) and value.dim() > 0
-    return value.view(like.shape) if is_moment else value
+    return value.view(like.shape) if _is_moment(value) else value

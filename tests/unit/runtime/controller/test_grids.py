@@ -83,6 +83,8 @@ def test_a_job_of_three_stages_trains_as_copies_of_three_and_outlives_losses(tmp
             assert {move["kind"]: move["count"] for move in view["moves"]} == Counter(told)
             assert (view["grid"], view["spares"]) == ("2 x 3", 0)
             assert (await api.cost())["moves"] == view["moves"]
+            grids = without_repeats([each["grid"] for each in await api.events("j-1") if each["workers"]])
+            assert [grid for grid in grids if grid] == ["2 x 3", "1 x 3", "2 x 3"], "as the timeline shows it"
             (note,) = [note for note in (await api.explain("j-1"))["notes"] if note.startswith("it trains as")]
             assert note.startswith("it trains as 2 x 3 (copies x parts), with 0 spare; its grid has changed: ")
             for move in view["moves"]:

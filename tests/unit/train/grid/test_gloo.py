@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from sublet.train.following import Broken  # noqa: E402
 from sublet.train.grid.gloo import Lines  # noqa: E402
+from sublet.train.grid.sharing import Sharing, as_letter, facts_of  # noqa: E402
 from sublet.train.patience import Patience  # noqa: E402
 from sublet.train.staging import Staging  # noqa: E402
 
@@ -22,9 +23,9 @@ class Elsewhere(Staging):
         return True
 
 
-def with_all(world, work, staging=None):
+def with_all(world, work, staging=None, sharings=None):
     """`work(rank, lines)` in a thread each; what it returned, by rank."""
-    lines = [Lines(staging) for _ in range(world)]
+    lines = [Lines(staging, each) for each in sharings or [None] * world]
     host, port = lines[0].lead()
     for each in lines[1:]:
         each.find(host, port, lambda: None)
@@ -81,6 +82,100 @@ def test_what_goes_through_the_host_may_be_written_over_at_once():
 def test_a_tensor_of_the_host_is_sent_and_received_where_it_is():
     tensor = torch.ones(2)
     assert Staging().out(tensor) is Staging().room(tensor) is tensor
+
+
+class OneRoom:
+    """As processes on one GPU: who has a letter reads what it tells of where it lies. `opens` = who may."""
+
+    def __init__(self, name, room, *, opens=True):
+        self.name, self._room, self._opens, self.read = name, room, opens, 0
+
+    def letter(self, memory):
+        self._room.append(memory)
+        return as_letter({"at": len(self._room) - 1})
+
+    def bring(self, letter, room):
+        if not self._opens:
+            raise RuntimeError("not permitted")
+        room.copy_(self._room[facts_of(letter)["at"]])
+        self.read += 1
+
+    def refuse(self):
+        self.name = ""
+
+
+def handed_over(sharings, memory):
+    """From the first to all others, which say what they have then."""
+
+    def work(rank, lines):
+        mesh, found = lines.mesh("all", rank, len(sharings)), torch.zeros_like(memory)
+        if rank == 0:
+            for to in range(1, len(sharings)):
+                mesh.hand(memory, to, 7)
+        else:
+            mesh.take(found, 0, 7)
+        mesh.settle()
+        return found.sum().item()
+
+    return with_all(len(sharings), work, sharings=sharings)
+
+
+def test_who_shares_a_gpu_reads_what_is_handed_over_where_it_lies_and_the_others_get_it_sent():
+    room, memory = [], torch.ones(100, dtype=torch.uint8)
+    sharings = [OneRoom("gpu 0", room), OneRoom("gpu 0", room), OneRoom("gpu 1", room), OneRoom("", room)]
+    assert handed_over(sharings, memory) == [0, 100, 100, 100]
+    assert [each.read for each in sharings] == [0, 1, 0, 0]
+    assert len(room) == 1
+    assert room[0] is memory
+
+
+def test_whoever_hands_over_waits_until_it_has_been_read():
+    room, memory = [], torch.ones(100, dtype=torch.uint8)
+    sharings, told = [OneRoom("gpu", room), OneRoom("gpu", room)], []
+    bring = sharings[1].bring
+
+    def late(letter, into):
+        settling.wait(60)
+        told.append("read")
+        bring(letter, into)
+
+    sharings[1].bring, settling = late, threading.Event()
+
+    def work(rank, lines):
+        mesh = lines.mesh("all", rank, 2)
+        if rank == 0:
+            mesh.hand(memory, 1, 7)
+            settling.set()
+        else:
+            mesh.take(torch.zeros_like(memory), 0, 7)
+        mesh.settle()
+        told.append(rank)
+
+    with_all(2, work, sharings=sharings)
+    assert told[0] == "read"
+
+
+def test_one_who_may_not_read_it_breaks_the_grid_once_and_gets_it_sent_from_then_on():
+    room, memory = [], torch.ones(100, dtype=torch.uint8)
+    sharings = [OneRoom("gpu", room), OneRoom("gpu", room, opens=False)]
+
+    def work(rank, lines):
+        mesh = lines.mesh("all", rank, 2)
+        if rank == 0:
+            mesh.hand(memory, 1, 7)
+            with pytest.raises(Broken):
+                mesh.settle()
+        else:
+            with pytest.raises(Broken, match="cannot be read: not permitted"):
+                mesh.take(torch.zeros_like(memory), 0, 7)
+            lines.hang_up()
+
+    with_all(2, work, sharings=sharings)
+    assert handed_over(sharings, memory) == [0, 100]
+
+
+def test_on_a_cpu_nobody_shares():
+    assert Sharing(torch.device("cpu")).name == Sharing().name == ""
 
 
 def test_two_meshes_of_one_generation_do_not_hear_each_other():

@@ -211,6 +211,44 @@ def test_any_sequence_of_worlds_is_one_process_within_rounding(make, keep, world
         assert_as_plain(workers, steps, make)
 
 
+def memory_of(worker):
+    """Where its moments lie, each piece of memory once: by address, what it has room for and what of it is used."""
+    room, used = {}, {}
+    for state in worker.optimizer.state.values():
+        for each in state.values():
+            if each.dim():
+                address = each.untyped_storage().data_ptr()
+                room[address], used[address] = each.untyped_storage().nbytes(), used.get(address, 0) + each.nbytes
+    return room, used
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_through_any_change_a_worker_keeps_the_memory_of_its_range_and_no_more(keep):
+    workers = [Worker("a"), *(Worker(f"b{n}") for n in range(4))]
+    for steps, world in enumerate((5, 2, 4, 3, 1, 5), start=1):
+        if world < len(workers):
+            part(workers, {each.name for each in workers[:world]})
+            workers = workers[:world]
+        workers += [Worker(next(names)) for _ in range(world - len(workers))]
+        assert set(generation(workers, steps, keep).values()) == {"done"}
+        for worker in workers:
+            room, used = memory_of(worker)
+            assert sum(room.values()) <= 1.02 * sum(used.values()), (world, worker.name)
+            low, high = worker.shards._ranges.of(workers.index(worker))
+            assert sum(used.values()) == 3 * 8 * (high - low), "three moments of 8 bytes"
+
+
+def test_what_a_worker_has_stays_where_it_is_when_its_range_grows():
+    workers = [Worker("a"), Worker("b")]
+    assert set(generation(workers, 3, 1).values()) == {"done"}
+    before = set(memory_of(workers[1])[0])  # of a piece of the first parameter, and of three whole ones
+    part(workers, {"b"})
+    assert set(generation(workers[1:], 4, 1).values()) == {"done"}
+    assert len(before) == 4 * 3
+    assert len(before & set(memory_of(workers[1])[0])) >= 3 * 3
+    assert_as_plain(workers[1:], 4)
+
+
 @pytest.mark.parametrize("how", ["dies", "misses"])
 @pytest.mark.parametrize(
     ("world", "point"),
