@@ -17,11 +17,11 @@ export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of the hundreds of processes of the tests compiles all that it imports
 test: export TEST_SIZE := $(SIZE)
 test: export TEST_SEED := $(SEED)
-test bench adoption scenarios policies-live soak: export OMP_NUM_THREADS := 1
-test bench adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
+test bench claims mutants adoption scenarios policies-live soak: export OMP_NUM_THREADS := 1
+test bench claims mutants adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test pytest check bench figures adoption faults scenarios policies-live soak clean help
+.PHONY: setup demo test pytest check bench claims mutants figures adoption faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -43,6 +43,9 @@ check: $(READY) ## lint, formatting, types, layers
 
 bench: $(READY) ## measure speed
 	$(BIN)/python -m benchmarks.run
+
+claims: $(READY) ## run the studies behind the README's tables, and write them (QUICK=1: minutes; ONLY=boa,fleet; RENDER=1: only write)
+	$(BIN)/python -m sublet.studies.claims $(if $(QUICK),--quick) $(if $(RENDER),--render) $(if $(ONLY),--only $(ONLY))
 
 faults: $(READY) ## live SEEDS=100000 lives of controller and agents with faults, from seed FROM=0; counts go to out/faults.jsonl
 	$(BIN)/python -m sublet.testing.world --seeds $(or $(SEEDS),100000) --from $(or $(FROM),0) --count out/faults.jsonl

@@ -198,10 +198,10 @@ def _checks(name: str, ratios: _Ratios, *, quick: bool) -> list[Check]:
             continue
         what = f"{name}: {{}} of {ours} over {rival}"
         goal = MEAN[name][ours] + (ROUGHLY if quick else 0.0)
-        checks.append(at_most(what.format("mean time"), mean.mean, goal))
+        checks.append(at_most(what.format("mean time"), mean.mean, goal, off=mean.off))
         if not quick:
-            checks.append(at_most(what.format("p99"), p99.mean, P99))
-            checks.append(at_most(what.format("GPU-hours"), gpu_hours.mean, GPU_HOURS))
+            checks.append(at_most(what.format("p99"), p99.mean, P99, off=p99.off))
+            checks.append(at_most(what.format("GPU-hours"), gpu_hours.mean, GPU_HOURS, off=gpu_hours.off))
     return checks
 
 

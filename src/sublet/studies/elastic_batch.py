@@ -64,7 +64,7 @@ FAMILIES: Mapping[str, BatchScaling] = {
     "balanced": _family(3.2e-3, 5e-3, 138.0, (16, 256), 32),
     "comm": _family(0.2e-3, 3e-3, 61.0, (32, 2048), 256),
 }
-PUBLISHED_FACTORS: Mapping[str, Sequence[float]] = {  # at the GPUs of SHOWN
+PROTOTYPE_FACTORS: Mapping[str, Sequence[float]] = {  # at the GPUs of SHOWN
     "compute": (1, 1.89, 3.66, 7.21, 8.60),
     "light": (1, 1.93, 3.79, 7.50, 9.10),
     "balanced": (1, 1.32, 2.26, 4.20, 4.56),
@@ -193,7 +193,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
         checks += _case_checks(case, found)
         rows += _case_rows(case, found)
     columns = ["case", "batch", "jobs", "done in span", "mean time, h", "rescales/job"]
-    columns += ["done, elastic /", "re-run", "time, / elastic", "re-run"]
+    columns += ["done, elastic /", "prototype", "time, / elastic", "prototype"]
     tables = [factors, StudyTable(title="At a fixed span", columns=columns, rows=rows, texts=2)]
     tell("at loads that the baselines can carry")
     more, stable = _stable(CASES[0], first, seeds[:2])
@@ -214,7 +214,7 @@ def _factors() -> tuple[list[Check], StudyTable]:
     rows, worst = [], 0.0
     for name, speed in FAMILIES.items():
         ours = [speed.factor(GPU, (gpus,)) for gpus in SHOWN]
-        worst = max(worst, *(abs(a - b) for a, b in zip(ours, PUBLISHED_FACTORS[name], strict=True)))
+        worst = max(worst, *(abs(a - b) for a, b in zip(ours, PROTOTYPE_FACTORS[name], strict=True)))
         fixed = speed.fixed(speed.batches[-1]).least_gpus(GPU, MOST_GPUS)
         rows.append([name, *(f"{factor:.2f}" for factor in ours), str(fixed)])
     columns = ["family", *(f"S({gpus})" for gpus in SHOWN), "fewest GPUs at the largest batch"]
@@ -228,8 +228,8 @@ def _case_checks(case: Case, found: Mapping[str, Outcome]) -> list[Check]:
     for batch, done, time in zip(BASELINES, case.done, case.time, strict=True):
         fewer, slower = elastic.done / found[batch].done, found[batch].time_h / elastic.time_h
         checks += [
-            within(f"{case}: jobs done, elastic / {batch}", fewer, done, TOLERANCE, published=done, unit="x"),
-            within(f"{case}: time, {batch} / elastic", slower, time, TOLERANCE, published=time, unit="x"),
+            within(f"{case}: jobs done, elastic / {batch}", fewer, done, TOLERANCE, prototype=done, unit="x"),
+            within(f"{case}: time, {batch} / elastic", slower, time, TOLERANCE, prototype=time, unit="x"),
         ]
     return checks
 

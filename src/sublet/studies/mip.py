@@ -50,7 +50,7 @@ MEAN_WORK_H = math.exp(SPREAD**2 / 2) * sum(p * n**0.7 for p, n in zip(CHANCE, W
 QUICK_SEEDS, SEEDS = range(2), range(6)
 TOLERANCE = 0.15
 CLOSE_H = 0.05  # a queue of 0.00 h has no percent
-APART = 1.05  # policies closer than this on the published table are not put in order
+APART = 1.05  # policies closer than this on the prototype's table are not put in order
 
 NODE = Offer(
     id="cluster", gpu="V100", gpus_per_node=NODES, market=Market.ON_DEMAND, price=Price.from_usd_per_h("1")
@@ -73,7 +73,7 @@ POLICIES: Mapping[str, Policy] = {  # add a policy here, and it has its row in e
 }
 OURS = "mip remaining"
 SLOW = frozenset({"mip total", "mip time-left"})  # left out of a quick run
-PUBLISHED: Mapping[str, Mapping[float, tuple[float, float, float]]] = {  # hours of queueing, training, completion
+PROTOTYPE: Mapping[str, Mapping[float, tuple[float, float, float]]] = {  # hours of queueing, training, completion
     "static fifo": {3.0: (1.35, 2.83, 4.18), 5.0: (13.97, 2.83, 16.80), 7.0: (23.90, 2.83, 26.73)},
     "greedy-keep (G3)": {3.0: (0.71, 2.47, 3.17), 5.0: (5.23, 3.40, 8.62), 7.0: (7.79, 3.74, 11.53)},
     "greedy-speed (G1)": {3.0: (0.00, 2.40, 2.40), 5.0: (0.05, 3.42, 3.46), 7.0: (2.35, 4.43, 6.77)},
@@ -194,14 +194,14 @@ def _price(found: Found) -> list[Check]:
 
 
 def _order(found: Found) -> list[Check]:
-    """Pairs of policies that are apart on the published table, and come in the same order here."""
+    """Pairs of policies that are apart on the prototype's table, and come in the same order here."""
     checks = []
     for per_h, by_name in found.items():
-        pairs = [(a, b) for a, b in combinations(PUBLISHED, 2) if a in by_name and b in by_name]
-        sides = [sorted(pair, key=lambda name: PUBLISHED[name][per_h][2]) for pair in pairs]
-        apart = [(a, b) for a, b in sides if PUBLISHED[b][per_h][2] > APART * PUBLISHED[a][per_h][2]]
+        pairs = [(a, b) for a, b in combinations(PROTOTYPE, 2) if a in by_name and b in by_name]
+        sides = [sorted(pair, key=lambda name: PROTOTYPE[name][per_h][2]) for pair in pairs]
+        apart = [(a, b) for a, b in sides if PROTOTYPE[b][per_h][2] > APART * PROTOTYPE[a][per_h][2]]
         same = sum(by_name[a].time_h < by_name[b].time_h for a, b in apart)
-        checks.append(equals(f"{per_h:g}/h: pairs of policies in the published order", same, len(apart)))
+        checks.append(equals(f"{per_h:g}/h: pairs of policies in the order of the prototype", same, len(apart)))
     return checks
 
 
@@ -209,8 +209,8 @@ def _magnitudes(found: Found) -> list[Check]:
     checks = []
     for per_h, by_name in found.items():
         for name, one in by_name.items():
-            if name in PUBLISHED:
-                sides = zip(("queue", "train", "time"), PUBLISHED[name][per_h], strict=True)
+            if name in PROTOTYPE:
+                sides = zip(("queue", "train", "time"), PROTOTYPE[name][per_h], strict=True)
                 ours = {"queue": one.queue_h, "train": one.train_h, "time": one.time_h}
                 checks += [_near(f"{per_h:g}/h: {name}: {what}", ours[what], of) for what, of in sides]
     return checks
@@ -219,7 +219,7 @@ def _magnitudes(found: Found) -> list[Check]:
 def _near(name: str, ours: float, of: float) -> Check:
     ok = abs(ours - of) <= max(TOLERANCE * of, CLOSE_H)
     goal = f"{of:g} +- {100 * TOLERANCE:g} % or {CLOSE_H:g}"
-    return Check(name=name, ours=ours, goal=goal, ok=ok, published=of, unit="h")
+    return Check(name=name, ours=ours, goal=goal, ok=ok, prototype=of, unit="h")
 
 
 def _decisions(found: Found) -> list[Check]:
@@ -236,13 +236,13 @@ def _table(found: Found) -> StudyTable:
     for per_h, by_name in found.items():
         for name, one in by_name.items():
             hours = (one.queue_h, one.train_h, one.time_h)
-            published = PUBLISHED.get(name, {}).get(per_h)
+            prototype = PROTOTYPE.get(name, {}).get(per_h)
             pairs = [
-                (f"{ours:.2f}", "" if published is None else f"{published[at]:.2f}") for at, ours in enumerate(hours)
+                (f"{ours:.2f}", "" if prototype is None else f"{prototype[at]:.2f}") for at, ours in enumerate(hours)
             ]
             rest = (one.waiting_h, one.efficiency, one.rescales)
             rows.append([f"{per_h:g}", name, *(text for pair in pairs for text in pair), *(f"{x:.2f}" for x in rest)])
-    columns = ["jobs/h", "policy", "queue, h", "re-run", "train, h", "re-run", "time, h", "re-run"]
+    columns = ["jobs/h", "policy", "queue, h", "prototype", "train, h", "prototype", "time, h", "prototype"]
     return StudyTable(
         title="Everyone at every load",
         columns=[*columns, "all waiting, h", "efficiency", "rescales/job"],

@@ -55,14 +55,16 @@ class Report:
             [
                 check.name,
                 "-" if check.published is None else _number(check.published),
-                _number(check.ours),
+                "-" if check.prototype is None else _number(check.prototype),
+                _number(check.ours) if math.isnan(check.off) else f"{_number(check.ours)} +- {check.off:.2g}",
                 check.goal,
                 check.unit,
                 "ok" if check.ok else "MISSED",
             ]
             for check in self.findings.checks
         ]
-        return StudyTable(title="Checks", columns=["check", "published", "ours", "goal", "unit", ""], rows=rows)
+        columns = ["check", "published", "prototype", "ours", "goal", "unit", ""]
+        return StudyTable(title="Checks", columns=columns, rows=rows)
 
     def write(self, folder: Path) -> Path:
         """All of it; the path of the page."""
@@ -93,7 +95,9 @@ def _json_from_check(check: Check) -> dict[str, Any]:
     return {
         "name": check.name,
         "published": check.published,
+        "prototype": check.prototype,
         "ours": check.ours if math.isfinite(check.ours) else None,
+        "off": check.off if math.isfinite(check.off) else None,
         "goal": check.goal,
         "ok": check.ok,
         "unit": check.unit,

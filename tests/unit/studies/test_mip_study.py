@@ -10,7 +10,7 @@ from sublet.policies.fifo import Fifo
 from sublet.policies.mip.policy import Mip
 from sublet.sim.simulator import simulate
 from sublet.studies import mip as study
-from sublet.studies.mip import GREEDY, POLICIES, PUBLISHED, Figures, figures, jobs_of
+from sublet.studies.mip import GREEDY, POLICIES, PROTOTYPE, Figures, figures, jobs_of
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def as_published(per_h=7.0):
     blank = Figures(**{field.name: 1.0 for field in fields(Figures)})
     found = {}
     for name in POLICIES:
-        queue_h, train_h, time_h = PUBLISHED.get(name, {}).get(per_h, (1.0, 4.0, 5.0))
+        queue_h, train_h, time_h = PROTOTYPE.get(name, {}).get(per_h, (1.0, 4.0, 5.0))
         efficiency = {"greedy-time (G2)": 1.0, "mip remaining": 1.3}.get(name, 1.1)
         found[name] = replace(
             blank, queue_h=queue_h, train_h=train_h, time_h=time_h, efficiency=efficiency, decision_s=0.1

@@ -48,7 +48,7 @@ class Case:
     grain_h: float  # in which a whole number of bursts of every type arrives
     cv: float = 1.0
     burst: int = 1
-    published: tuple[tuple[float, float], ...] = ()  # (budget, mean hours in theory) on the design's own instance
+    prototype: tuple[tuple[float, float], ...] = ()  # (budget, mean hours in theory) on the design's own instance
 
     @property
     def per_h(self) -> float:
@@ -204,7 +204,7 @@ CASES: dict[str, Case] = {
         ),
         widths=WIDE,
         grain_h=2.5,
-        published=((1.5, 0.4332), (3.0, 0.2464)),
+        prototype=((1.5, 0.4332), (3.0, 0.2464)),
     ),
     "B": Case(
         name="B: six types, bursts of 20, size CV 4",
@@ -234,6 +234,6 @@ CASES: dict[str, Case] = {
         ),
         widths=TABLE_WIDTHS,
         grain_h=26_752 / SECONDS_PER_H,
-        published=((22.0, 1819 / SECONDS_PER_H), (30.0, 1291 / SECONDS_PER_H), (40.0, 1240 / SECONDS_PER_H)),
+        prototype=((22.0, 1819 / SECONDS_PER_H), (30.0, 1291 / SECONDS_PER_H), (40.0, 1240 / SECONDS_PER_H)),
     ),
 }

@@ -14,7 +14,7 @@ from sublet.errors import Infeasible, MissingData
 from sublet.perf.measured import goodput_model, measured_step_time
 from sublet.perf.speedup import Table as SpeedTable
 from sublet.rental.plan import rental_plan
-from sublet.studies.study import Check, Findings, StudyTable, equals, within
+from sublet.studies.study import Findings, StudyTable
 
 __all__ = ["ROWS", "kinds", "measured_mix", "offers_of"]
 
@@ -32,40 +32,31 @@ BUDGETS = (6, 10, 15, 20)
 
 
 def kinds() -> Findings:
-    """Times and smallest budgets within 5 % of the table of the design."""
+    """What a budget buys, beside the notes on rental: no check, because what the notes leave out was fitted to them."""
     try:
         mix = measured_mix()
     except MissingData:
         return Findings(checks=[], notes=["two kinds and spot: left out, the step times of Sia are not here"])
-    checks: list[Check] = []
     rows = []
     for name, (minutes, least) in ROWS.items():
         cells, found_least = [], math.nan
         for budget in BUDGETS:
-            label = f"two kinds and spot: {name}, {budget} USD/h"
             try:
                 plan = rental_plan(mix, offers_of(name), budget)
             except Infeasible as refusal:
                 found_least = refusal.needed
                 cells.append("-")
-                if budget in minutes:
-                    checks.append(equals(f"{label} feasible", 0, 1))
                 continue
             found_least = plan.least.usd_per_h
-            cells.append(f"{plan.mean_s / 60:.2f}")
-            if budget in minutes:
-                ours = plan.mean_s / 60
-                checks.append(within(label, ours, minutes[budget], 0.05, published=minutes[budget], unit="min"))
-        label = f"two kinds and spot: {name}, smallest budget"
-        checks.append(within(label, found_least, least, 0.05, published=least, unit="USD/h"))
-        rows.append([name, *cells, f"{found_least:.2f}"])
+            cells.append(f"{plan.mean_s / 60:.2f} ({minutes.get(budget, '-')})")
+        rows.append([name, *cells, f"{found_least:.2f} ({least})"])
     columns = ["offered", *(f"{budget} USD/h, min" for budget in BUDGETS), "smallest, USD/h"]
     note = (
-        "two kinds and spot: batches and sizes, which the design does not state, were chosen as the round numbers that "
-        "give its figures, so this shows that the solver and its figures are consistent, not an independent result"
+        "two kinds and spot: batches and sizes, which the notes do not state, are fitted: the round numbers that give "
+        "the figures of the notes (in brackets). So this shows a consistent solver, and counts as no check"
     )
-    table = StudyTable(title="Two kinds of GPU, and spot", columns=columns, rows=rows)
-    return Findings(checks=checks, tables=[table], notes=[note])
+    table = StudyTable(title="Two kinds of GPU, and spot (fitted to the notes)", columns=columns, rows=rows)
+    return Findings(checks=[], tables=[table], notes=[note])
 
 
 def offers_of(row: str) -> list[Offer]:

@@ -23,7 +23,7 @@ BUDGET = 30.0
 QUOTA = 36  # 20 % above the budget
 SIZE_CV = 1.5  # the 95th percentile of the time is then 3.3 times the mean, as in the design's table
 SWING = 0.6  # busier by day, quieter by night
-PUBLISHED = {  # the design's prototype: quota -> mean seconds of (listing order, one price for all)
+PROTOTYPE = {  # the design's prototype: quota -> mean seconds of (listing order, one price for all)
     None: (1304.0, 1304.0),
     60: (1382.0, 1314.0),
     44: (2038.0, 1370.0),
@@ -38,7 +38,7 @@ def quota(quick: bool, tell: Tell) -> Findings:
     policies: dict[str, Policy] = {"boa": Boa(), "boa, exact widths": Boa(exact=True), "price": Price()}
     means: dict[tuple[str, int | None], float] = {}
     rows = []
-    for limit in (QUOTA,) if quick else PUBLISHED:
+    for limit in (QUOTA,) if quick else PROTOTYPE:
         for name, policy in policies.items():
             tell(f"quota of {limit or 'any number of'} GPUs, {name}")
             runs = []
@@ -47,7 +47,7 @@ def quota(quick: bool, tell: Tell) -> Findings:
                 cloud = gpu_cloud(BUDGET, quota=limit)
                 runs.append(simulate(jobs, policy, cloud, expected=case.forecast(), keep_segments=False))
             means[name, limit] = mean(run.metrics.mean_s for run in runs)
-            published = PUBLISHED[limit][name == "price"]
+            prototype = PROTOTYPE[limit][name == "price"]
             p95 = mean(_percentile(run, 95) for run in runs)
             spent = mean(run.metrics.usd for run in runs) / case.hours(count)
             rows.append(
@@ -57,20 +57,20 @@ def quota(quick: bool, tell: Tell) -> Findings:
                     f"{means[name, limit]:,.0f}",
                     f"{p95:,.0f}",
                     f"{spent:.1f}",
-                    "-" if name == "boa" else f"{published:,.0f}",
+                    "-" if name == "boa" else f"{prototype:,.0f}",
                 ]
             )
-    published_ratio = PUBLISHED[QUOTA][1] / PUBLISHED[QUOTA][0]
+    prototype_ratio = PROTOTYPE[QUOTA][1] / PROTOTYPE[QUOTA][0]
     checks = [
         at_most(
             f"quota of {QUOTA} GPUs: mean time of price over {name}",
             means["price", QUOTA] / means[name, QUOTA],
             0.45,
-            published=published_ratio,
+            prototype=prototype_ratio,
         )
         for name in ("boa", "boa, exact widths")
     ]
-    columns = ["quota", "policy", "mean, s", "p95, s", "GPUs used", "design: mean, s"]
+    columns = ["quota", "policy", "mean, s", "p95, s", "GPUs used", "prototype: mean, s"]
     note = (
         "boa rounds its widths down to what fits, so that it spends less than its budget and meets the quota more "
         "rarely than the design's baseline, which had exact widths: that one is shown too"

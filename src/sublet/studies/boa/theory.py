@@ -38,7 +38,7 @@ def theory(quick: bool, tell: Tell) -> Findings:
     rows = []
     for key, budgets in BUDGETS.items():
         case, line = CASES[key], CASES[key].frontier()
-        published = dict(case.published)
+        prototype = dict(case.prototype)
         jobs = case.jobs(count, np.random.default_rng(7))
         hours = case.hours(count)
         for budget in budgets:
@@ -63,14 +63,14 @@ def theory(quick: bool, tell: Tell) -> Findings:
                     case.name,
                     f"{budget:g}",
                     f"{spent:.3f}",
-                    "-" if budget not in published else f"{published[budget]:.4f}",
+                    "-" if budget not in prototype else f"{prototype[budget]:.4f}",
                     f"{expected_h:.4f}",
                     f"{mean_h:.4f}",
                     f"{uniform_h:.4f}",
                     f"{uniform_h / expected_h:.2f}x",
                 ]
             )
-    columns = ["case", "budget", "GPUs used", "design, h", "theory, h", "simulated, h", "one width, h", "gain"]
+    columns = ["case", "budget", "GPUs used", "prototype, h", "theory, h", "simulated, h", "one width, h", "gain"]
     table = StudyTable(title="Theory against simulation", columns=columns, rows=rows)
     note = (
         "case A is that of the design to the digit; of case B the design states no curves, so the six types are ours; "

@@ -93,8 +93,8 @@ def on_the_scaling_table() -> Findings:
         ours_s, ours_usd = (each.hours * SECONDS_PER_H, each.usd) if each else (math.nan, math.nan)
         label = f"scaling table: {nodes} x {name.partition('.')[0]}"
         checks.append(within(f"{label} on the frontier, time", ours_s, seconds, 0.02, published=seconds, unit="s"))
-        checks.append(within(f"{label} on the frontier, cost", ours_usd, usd, 0.02, published=usd, unit="USD"))
-    checks.append(equals("scaling table: nodes of the cheapest cluster", advice.best.nodes, 1, published=1))
+        checks.append(within(f"{label} on the frontier, cost", ours_usd, usd, 0.02, prototype=usd, unit="USD"))
+    checks.append(equals("scaling table: nodes of the cheapest cluster", advice.best.nodes, 1, prototype=1))
     rows = [
         [each.offer.instance_type, f"{each.nodes}", f"{each.hours * SECONDS_PER_H:.1f}", f"{each.usd:.4f}"]
         for each in advice.frontier

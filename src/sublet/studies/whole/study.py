@@ -141,7 +141,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     best = gains["the best of all these"]
     return Findings(
         checks=[
-            at_least("price faster than the best of all others, mean", fmean(best), AIM, unit="%"),
+            at_least("price faster than the best of all others, mean", fmean(best), AIM, off=_interval(best), unit="%"),
             at_most("runs of price in which a job never ended", unfinished, 0.0, unit="runs"),
         ],
         tables=[compared, *(_lines(found, scale, case) for case in scale.cases)],
