@@ -23,6 +23,7 @@ from sublet.cli.verbs.check import check
 from sublet.cli.verbs.compare import compare
 from sublet.cli.verbs.convert import convert
 from sublet.cli.verbs.cost import cost
+from sublet.cli.verbs.data import data_app
 from sublet.cli.verbs.demo import demo
 from sublet.cli.verbs.down import down
 from sublet.cli.verbs.events import events
@@ -116,6 +117,7 @@ for heading, verbs in VERBS.items():
     for name, verb in verbs:
         app.command(name, rich_help_panel=heading)(verb)
 app.add_typer(budget_app, name="budget", rich_help_panel=SEEING)
+app.add_typer(data_app, name="data", rich_help_panel="What is there")
 for alias in ("status", "queue"):  # what others call it
     app.command(alias, hidden=True)(ps)
 

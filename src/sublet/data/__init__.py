@@ -31,6 +31,5 @@ def locate(relative: str) -> Path:
     for path in (bundled(relative), external() / relative):
         if path.exists():
             return path
-    raise MissingData(
-        relative, hint="give a path to the file, or set SUBLET_DATA to a folder that holds it (it is not ours to ship)"
-    )
+    how = "'sublet data' says how to get it (it is not ours to ship); or give a path, or set SUBLET_DATA to its folder"
+    raise MissingData(relative, hint=how)
