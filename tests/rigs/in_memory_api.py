@@ -16,6 +16,7 @@ from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import NoSuchJob, NotNow, OutOfBudget
 from sublet.runtime.controller_api import views
+from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Api, Submitted
 from sublet.runtime.controller_api.views import (
@@ -47,6 +48,16 @@ BILL: dict[str, float] = {
 
 
 @dataclass
+class _Names:
+    records: dict[str, dict[str, Any]]
+
+    @property
+    def named(self) -> dict[str, list[str]]:
+        names = {row["name"] for row in self.records.values()}
+        return {name: [job_id for job_id, row in self.records.items() if row["name"] == name] for name in names}
+
+
+@dataclass
 class InMemoryApi:
     folder: Path
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -64,6 +75,7 @@ class InMemoryApi:
     def __post_init__(self) -> None:
         self.over = asyncio.Event()
         self.parts = Parts(Content(self.folder / "content"))
+        self.directory = Directory(_Names(self.rows), is_alive=lambda job_id: self.rows[job_id]["phase"] not in ENDED)
 
     async def run(self) -> None:
         await self.over.wait()
@@ -122,8 +134,8 @@ class InMemoryApi:
             "notes": ["speed not measured yet"],
         }
 
-    async def jobs(self, only: str | None = None) -> Sequence[JobView]:
-        return [row for job_id, row in self.rows.items() if only in (None, job_id)]  # type: ignore[misc]
+    async def jobs(self) -> Sequence[JobView]:
+        return list(self.rows.values())  # type: ignore[arg-type]
 
     async def job(self, job_id: str) -> JobView:
         if job_id not in self.rows:

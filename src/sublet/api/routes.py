@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Query, Request
@@ -16,7 +15,6 @@ from starlette.exceptions import HTTPException
 from sublet.api.advice import OTHERWISE, advice_for
 from sublet.api.guard import SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
-from sublet.api.job_refs import job_id_from
 from sublet.api.logs import log_stream
 from sublet.api.metrics import exposition
 from sublet.api.parts import add_parts
@@ -141,14 +139,6 @@ def _answer(**facts: Any) -> dict[str, Any]:
 
 
 def _add_jobs(app: FastAPI, api: Api) -> None:
-    async def resolve(ref: str) -> str:
-        try:
-            return job_id_from(ref, await api.jobs(ref) or await api.jobs())
-        except NoSuchJob as error:
-            with suppress(NoSuchJob):  # one that ended long ago is not in the list, and found by its whole id
-                return (await api.job(ref))["id"]
-            raise error from None
-
     @app.get("/v1/jobs")
     async def jobs() -> dict[str, Any]:
         return _answer(jobs=list(await api.jobs()))
@@ -163,35 +153,35 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
 
     @app.get("/v1/jobs/{ref}")
     async def job(ref: str) -> dict[str, Any]:
-        return _answer(**await api.job(await resolve(ref)))
+        return _answer(**await api.job(api.directory.find(ref)))
 
     @app.post("/v1/jobs/{ref}/cancel")
     async def cancel(ref: str, body: CancelBody) -> dict[str, Any]:
-        return _answer(**await api.cancel(await resolve(ref), now=body.now))
+        return _answer(**await api.cancel(api.directory.find(ref), now=body.now))
 
     @app.post("/v1/jobs/{ref}/pause")
     async def pause(ref: str) -> dict[str, Any]:
-        return _answer(**await api.pause(await resolve(ref)))
+        return _answer(**await api.pause(api.directory.find(ref)))
 
     @app.post("/v1/jobs/{ref}/resume")
     async def resume(ref: str, body: ResumeBody | None = None) -> dict[str, Any]:
         wanted = body or ResumeBody()
-        job_id = await resolve(ref)
+        job_id = api.directory.find(ref)
         return _answer(**await api.resume(job_id, start_over=wanted.start_over, secrets=wanted.secrets))
 
     @app.post("/v1/jobs/{ref}/top-up")
     async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:
-        return _answer(**await api.top_up_job(await resolve(ref), body.usd))
+        return _answer(**await api.top_up_job(api.directory.find(ref), body.usd))
 
     @app.post("/v1/jobs/{ref}/scale")
     async def scale(ref: str, body: ScaleBody) -> dict[str, Any]:
         if body.high < body.low:
             raise InvalidValue("workers", f"{body.low}..{body.high}", "low..high")
-        return _answer(**await api.scale(await resolve(ref), low=body.low, high=body.high))
+        return _answer(**await api.scale(api.directory.find(ref), low=body.low, high=body.high))
 
     @app.get("/v1/jobs/{ref}/explain")
     async def explain(ref: str) -> dict[str, Any]:
-        return _answer(**await api.explain(await resolve(ref)))
+        return _answer(**await api.explain(api.directory.find(ref)))
 
     @app.get("/v1/jobs/{ref}/log")
     async def log(
@@ -204,7 +194,7 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         follow: bool = False,
         lines: bool = False,
     ) -> StreamingResponse:
-        job_id = await resolve(ref)
+        job_id = api.directory.find(ref)
         wanted = None if every or worker else rank or 0
         await api.log_parts(job_id, rank=wanted, worker_id=worker)  # refuses before the first byte is sent
 
@@ -226,12 +216,12 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         after: Annotated[int, Query(ge=0, le=MOST_SEQ)] = 0,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
-        job_id = await resolve(job) if job else None
+        job_id = api.directory.find(job) if job else None
         return _answer(events=list(await api.events(job_id, after=after, limit=limit)))
 
     @app.get("/v1/cost")
     async def cost(job: str = "") -> dict[str, Any]:
-        return _answer(**await api.cost(await resolve(job) if job else None))
+        return _answer(**await api.cost(api.directory.find(job) if job else None))
 
 
 # ---------------------------------------------------------------------- money

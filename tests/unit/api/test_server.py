@@ -77,18 +77,6 @@ def test_whoever_has_the_token_of_readers_may_ask_everything_and_change_nothing(
     assert not there.api.stopping
 
 
-def test_a_job_that_is_asked_for_by_its_whole_id_is_found_without_a_look_at_the_others(there, monkeypatch):
-    job = spec_to_json(job_from_command(["true"], name="echo"), secrets=True)
-    job_id = raw(there, "POST", "/v1/jobs", json.dumps({"job": job}))[2]["job_id"]
-    looked = []
-    jobs = there.api.jobs
-    monkeypatch.setattr(there.api, "jobs", lambda only=None: looked.append(only) or jobs(only))
-    assert raw(there, "GET", f"/v1/jobs/{job_id}")[2]["id"] == job_id
-    assert looked == [job_id]
-    assert raw(there, "GET", "/v1/jobs/echo")[2]["id"] == job_id
-    assert looked == [job_id, "echo", None]
-
-
 def test_the_token_is_long_and_for_the_owner_alone(there):
     for file in (there.state.token_file, there.state.reader_file, there.state.address_file):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -48,7 +48,7 @@ class Shelving:
         sums = ShelfSums(steps_lost=record.steps_lost, noticed=record.noticed, unnoticed=record.unnoticed)
         self.shelf.put(record.id, account=account, name=record.spec.name, sums=sums)
         self._book(account, 1)
-        del self._table.records[record.id]
+        self._table.put_away(record)
         self._table.submitted.discard(record.id)
 
     def take_back(self, job_id: str) -> JobRecord | None:
@@ -60,7 +60,7 @@ class Shelving:
         self._bill.jobs[job_id] = Account(**account)
         self._asked.add(job_id)
         record = self._stored.read_one(job_id)
-        self._table.records[job_id] = record
+        self._table.lay_out(record)
         self._table.submitted.add(job_id)
         return record
 

@@ -18,10 +18,24 @@ class JobTable:
     records: dict[str, JobRecord] = field(default_factory=dict)  # all but those on the shelf
     live: dict[str, JobRecord] = field(default_factory=dict)  # those that have not ended, or whose workers have not
     submitted: set[str] = field(default_factory=set)  # jobs that the kernel has heard of
+    named: dict[str, dict[str, None]] = field(default_factory=dict)  # name -> ids of the records, the oldest first
 
     def keep(self, record: JobRecord) -> None:
         """Know of a job from now on."""
-        self.records[record.id] = self.live[record.id] = record
+        self.live[record.id] = record
+        self.lay_out(record)
+
+    def lay_out(self, record: JobRecord) -> None:
+        """Have a job at hand that has ended, or lives."""
+        self.records[record.id] = record
+        self.named.setdefault(record.spec.name, {})[record.id] = None
+
+    def put_away(self, record: JobRecord) -> None:
+        """It is on the shelf."""
+        del self.records[record.id]
+        del self.named[record.spec.name][record.id]
+        if not self.named[record.spec.name]:
+            del self.named[record.spec.name]
 
     def at_hand(self, job_ids: Iterable[str]) -> list[JobRecord]:
         """Of these jobs; one that is on the shelf has no workers, wherever it had some."""

@@ -15,6 +15,7 @@ from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.shelving import EARLIER
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.commands import JobCommands
+from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
@@ -56,6 +57,9 @@ class ControllerApi:
             secret_files=controller.secret_files,
         )
         self.parts = Parts(controller.carrier.content)
+        self.directory = Directory(
+            controller.table, is_alive=lambda job_id: job_id in controller.kernel.jobs, take_back=self.record
+        )
         self._began = self._wall.monotonic()
         self._started = asyncio.Event()
 
@@ -136,16 +140,15 @@ class ControllerApi:
 
     # ------------------------------------------------------------------ what there is
 
-    async def jobs(self, only: str | None = None) -> Sequence[views.JobView]:
-        """All jobs, in order of submission; `only` the one of this id."""
-        records = self._controller.records
-        asked = list(records) if only is None else [only] if only in records else []
+    async def jobs(self) -> Sequence[views.JobView]:
+        """All jobs, in order of submission."""
         sources = _settled_sources(self._controller)
-        return [job_view(records[job_id], sources) for job_id in asked]
+        return [job_view(record, sources) for record in self._controller.records.values()]
 
     async def job(self, job_id: str) -> views.JobView:
         """One job."""
-        return job_view(self.record(job_id), _settled_sources(self._controller))
+        record = self.record(job_id)
+        return job_view(record, _settled_sources(self._controller, record.id))
 
     async def explain(self, job_id: str) -> views.ExplainView:
         """Why it has this width."""
@@ -180,7 +183,7 @@ class ControllerApi:
 
     async def cost(self, job_id: str | None = None) -> views.CostView:
         """The bill of one job, or of everything."""
-        controller, sources = self._controller, _settled_sources(self._controller)
+        controller, sources = self._controller, _settled_sources(self._controller, job_id)
         records = list(controller.records.values()) if job_id is None else [self.record(job_id)]
         jobs = controller.bill.jobs
         costs = [job_cost_view(job_view(record, sources), jobs[record.id], record.tiers) for record in records]
@@ -237,9 +240,12 @@ class ControllerApi:
         await self._controller.stop(end_jobs=end_jobs)
 
 
-def _settled_sources(controller: Controller) -> JobSources:
-    """With a bill that goes up to this moment."""
-    controller.bill.settle(controller.now_s())
+def _settled_sources(controller: Controller, only: str | None = None) -> JobSources:
+    """With a bill that goes up to this moment; whoever looks at one job alone has no other booked for it."""
+    if only is None:
+        controller.bill.settle(controller.now_s())
+    else:
+        controller.bill.settle_job(only, controller.now_s())
     return _sources(controller)
 
 

@@ -207,6 +207,7 @@ def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -
         done=state.done,
         left=max(0.0, 1.0 - record.share),
         usd_per_h=sources.bill.burn_usd_per_h(record.id),
+        believed=state.job,
     )
 
 

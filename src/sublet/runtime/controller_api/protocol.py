@@ -1,9 +1,8 @@
 """Everything that can be asked of a controller, as a protocol. HTTP is one way to reach it, a test another.
 
 All calls run on the controller's own event loop, return at once what is known, and change nothing unless they say so.
-`job_id` is always a whole id; names and prefixes are resolved before (`sublet.api.job_refs`). What cannot be done is
-raised as an error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's
-phase), NoSuchJob.
+`job_id` is always a whole id; `directory` resolves names and prefixes before. What cannot be done is raised as an error
+of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's phase), NoSuchJob.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
+from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.views import (
     BudgetView,
@@ -43,6 +43,7 @@ class Submitted(TypedDict):
 class Api(Protocol):
     """What `sublet.api` serves: `controller_api.api.ControllerApi`, or a stand-in of a test."""
 
+    directory: Directory  # which jobs there are, and which one is meant
     parts: Parts  # of files that whoever submits has, and the controller does not
 
     async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
@@ -53,8 +54,8 @@ class Api(Protocol):
         """What would become of it now; nothing is kept."""
         ...
 
-    async def jobs(self, only: str | None = None) -> Sequence[JobView]:
-        """All jobs that are remembered, in order of submission; `only` the one of this id, if it is among them."""
+    async def jobs(self) -> Sequence[JobView]:
+        """All jobs that are remembered, in order of submission."""
         ...
 
     async def job(self, job_id: str) -> JobView:

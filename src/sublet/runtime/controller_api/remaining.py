@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,11 +17,12 @@ from sublet.domain.job import Job
 from sublet.domain.plan import OfferState
 from sublet.domain.shape import Shape, Spread
 from sublet.domain.units import SECONDS_PER_H
-from sublet.perf.preemption import Finish, believe_reclaims, finish_of, toll_of
+from sublet.perf.preemption import Reclaims, Toll, believe_reclaims, finish_of, toll_of
 from sublet.runtime.controller_api.views import Quantiles
 
 __all__ = ["Remaining", "estimate_remaining"]
 
+MOST_TOLLS = 4096  # of jobs in shapes; beyond that the one that was asked for longest ago
 SPEED_SPREAD = 0.08  # of the logarithm: how far the mean speed of the rest may be from what was measured so far
 
 
@@ -32,7 +34,7 @@ class Remaining:
     left_usd: Quantiles
 
 
-def estimate_remaining(
+def estimate_remaining(  # noqa: PLR0913 - a job, where it is, and how far
     offers: Sequence[OfferState],
     job: Job,
     shape: Shape,
@@ -42,22 +44,29 @@ def estimate_remaining(
     done: float,
     left: float,
     usd_per_h: float,
+    believed: Job | None = None,
 ) -> Remaining | None:
     """Of a job in a shape of the pool whose offers these are, with its GPUs spread over nodes like this.
 
-    `left` is the work to do, in the unit of its speed; None where it makes no progress.
+    `left` is the work to do, in the unit of its speed; None where it makes no progress. `believed` is the job as plans
+    have it, if that is another: what losses cost is asked of that one, which changes seldom.
     """
     offer = offers[0].offer
     rate = job.speed_on(shape).rate(offer.gpu, spread, done)
     if rate <= 0 or not math.isfinite(rate):
         return None
-    toll = toll_of(believe_reclaims(offers), job, offer.gpu, offer.gpus_per_node, [shape], np.array([spot_nodes]))
+    toll = _toll(believe_reclaims(offers), believed or job, offer.gpu, offer.gpus_per_node, shape, spot_nodes)
     finish = finish_of(left / rate, toll, spread=SPEED_SPREAD)
     if finish is None:
         return None
-    return Remaining(left_s=_quantiles(finish, 1.0), left_usd=_quantiles(finish, usd_per_h / SECONDS_PER_H))
+    p10, p50, p90 = (finish.quantile_s(share) for share in (0.1, 0.5, 0.9))
+    usd = usd_per_h / SECONDS_PER_H
+    return Remaining(
+        left_s={"p10": p10, "p50": p50, "p90": p90}, left_usd={"p10": usd * p10, "p50": usd * p50, "p90": usd * p90}
+    )
 
 
-def _quantiles(finish: Finish, times: float) -> Quantiles:
-    p10, p50, p90 = (times * finish.quantile_s(share) for share in (0.1, 0.5, 0.9))
-    return {"p10": p10, "p50": p50, "p90": p90}
+@lru_cache(maxsize=MOST_TOLLS)
+def _toll(reclaims: Reclaims, job: Job, gpu: str, gpus_per_node: int, shape: Shape, spot_nodes: int) -> Toll:
+    """Asked again and again of jobs whose progress alone has changed: all that it follows from is in the arguments."""
+    return toll_of(reclaims, job, gpu, gpus_per_node, [shape], np.array([spot_nodes]))

@@ -31,7 +31,7 @@ def submit_job(controller: Controller, spec: JobSpec, key: str) -> Submitted:
         raise NotNow(spec.name, "brought to a controller that is stopping", "be submitted", hint="sublet up")
     warning = refuse_impossible(controller.feasibility, spec)
     expected = expected_of(controller, spec)
-    number = 1 + sum(record.spec.name == spec.name for record in controller.records.values())
+    number = 1 + len(controller.table.named.get(spec.name, ()))
     number += controller.shelving.shelf.called(spec.name)
     record = controller.add(f"{spec.name}-{number}", spec, key)
     if warning:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sublet.domain.job import Job
 from sublet.domain.shape import Shape
-from sublet.perf.preemption import Reclaims, Toll, finish_of, toll_of
+from sublet.perf.preemption import Finish, Reclaims, Toll, finish_of, toll_of
 from sublet.testing.values import a_job
 
 HOUR_S = 3600.0
@@ -122,3 +122,13 @@ def test_a_job_that_never_ends_has_no_end_and_one_that_is_done_has_ended():
     assert finish_of(3600.0, never) is None
     assert finish_of(math.inf, Toll.nothing(1)) is None
     assert finish_of(0.0, Toll.nothing(1)).quantile_s(0.9) == 0.0
+
+
+@pytest.mark.parametrize("wide", [1e-9, 0.01, 0.5])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_so_many_runs_have_ended_by_their_quantile(wide, share):
+    terms = [(weight, math.log(100.0 + 40.0 * n**2), wide) for n, weight in enumerate((0.45, 0.3, 0.2, 0.05))]
+    found = Finish(0.0, tuple(terms))
+    at_s = found.quantile_s(share)
+    assert found.chance_by(at_s * (1 + 1e-6)) >= share - 1e-9
+    assert found.chance_by(at_s * (1 - 1e-6)) <= share + 1e-9

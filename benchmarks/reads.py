@@ -1,0 +1,142 @@
+"""How many single objects a second the API gives away: `python -m benchmarks.reads [JOBS] [NODES]`.
+
+The real controller, its routes and its server on a socket; nodes and workers are in memory. All jobs have their nodes
+and train, then nobody makes another step, so that the processor is the API's alone. Another process asks for one job by
+its id, one by its name, for the events after the last, and for the budget, over eight lines; first with a tenth of
+all. Beside each figure stands what one answer takes of this process's own time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from asyncio.subprocess import PIPE
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+
+from sublet import plugins
+from sublet.api.server import bind, serve
+from sublet.api.state import StateDir
+from sublet.domain.budget import Limit
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
+
+GOAL_PER_S = 1_000
+ASKED = 1_000
+ASKER = "ask"
+LINES = 8
+LONGEST_RAMP_S = 180.0
+WORK = 1e9  # samples: nobody finishes meanwhile
+
+
+def measure(jobs: int, nodes: int) -> dict[str, tuple[float, float]]:
+    """By what was asked: answers per second, and seconds of CPU for one."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_run(Path(folder), jobs, nodes))
+
+
+async def _run(folder: Path, jobs: int, nodes: int) -> dict[str, tuple[float, float]]:
+    clock = Clock(speedup=60.0)
+    cloud = MemoryCloud([one_gpu_offer("spot", hazard_per_h=0.01), one_gpu_offer("on-demand", 1.5)], clock)
+    limits = {"spot": Limit(max_nodes=nodes), "on-demand": Limit(max_nodes=nodes // 10)}
+    policy = plugins.load("sublet.policies", "equal")()  # type: ignore[operator]
+    state = StateDir(folder / "state")
+    state.prepare()
+    with api_over(cloud, folder / "state", policy, limits=limits) as api:
+        sock = bind("127.0.0.1", 0)
+        running = asyncio.create_task(serve(api, api.run, state=state, sock=sock, pid=0, signals=False))
+        await api.started()
+        await _fill(api, cloud, jobs, nodes)
+        found = await _ask_all(state, sock.getsockname()[1], jobs, (await api.events(limit=10_000))[-1]["seq"])
+        await api._controller.abandon()  # noqa: SLF001 - a shutdown would save every job first
+        await cloud.close()
+        await asyncio.gather(running, return_exceptions=True)
+    return found
+
+
+async def _fill(api: ControllerApi, cloud: MemoryCloud, jobs: int, nodes: int) -> None:
+    """Until all train, on nearly all nodes; then they stand still."""
+    for number in range(jobs):
+        facts = {"work": WORK, "samples_per_s": 50.0}
+        spec = JobSpec(name=f"job{number}", argv=("x",), cwd="/", min_workers=1, max_workers=nodes // jobs, **facts)  # type: ignore[arg-type]
+        cloud.jobs[f"job{number}-1"] = Training(steps=int(WORK), step_s=0.02)
+        await api.submit(spec, key=f"key{number}")
+    began = time.monotonic()
+    while time.monotonic() - began < LONGEST_RAMP_S and sum(bool(view["eta_s"]) for view in await api.jobs()) < jobs:  # noqa: ASYNC110 - with a deadline
+        await asyncio.sleep(0.5)
+    if cloud._stepping is not None:  # noqa: SLF001 - no test of ours has to stop a world that lives
+        cloud._stepping.cancel()  # noqa: SLF001 - as above
+    views = await api.jobs()
+    held, known = len(cloud.nodes), sum(view["eta_s"] is not None for view in views)
+    print(f"{jobs:,} jobs on {held:,} nodes, {known:,} of them with a forecast; ramp {time.monotonic() - began:.0f} s")
+
+
+async def _ask_all(state: StateDir, port: int, jobs: int, last: int) -> dict[str, tuple[float, float]]:
+    paths = {
+        "one job by id": [f"/v1/jobs/job{number}-1" for number in range(jobs)],
+        "one job by name": [f"/v1/jobs/job{number}" for number in range(jobs)],
+        "new events": [f"/v1/events?after={last}"],
+        "budget": ["/v1/budget"],
+    }
+    found = {}
+    for what, each in paths.items():
+        command = (sys.executable, "-m", "benchmarks.reads", ASKER, str(port))
+        asker = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        assert asker.stdin is not None
+        assert asker.stdout is not None
+        asker.stdin.write(json.dumps([state.token(), each]).encode() + b"\n")
+        await asker.stdout.readline()  # it has asked once
+        cpu, began = time.process_time(), time.perf_counter()
+        asker.stdin.write(b"go\n")
+        await asker.stdout.readline()
+        passed_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        await asker.wait()
+        found[what] = (ASKED / passed_s, cpu_s / ASKED)
+    return found
+
+
+def _ask(port: int) -> None:
+    """The other process. Several ask at once, so that the server never waits for the next question."""
+    token, paths = json.loads(sys.stdin.readline())
+    lines = [HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(LINES)]
+
+    def ask(number: int) -> None:
+        connection = lines[number % LINES]
+        connection.request("GET", paths[number % len(paths)], headers={"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        text = response.read()
+        assert response.status == 200, text
+
+    def ask_on(line: int) -> None:
+        for number in range(line, ASKED, LINES):
+            ask(number)
+
+    for line in range(LINES):
+        ask(line)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with ThreadPoolExecutor(LINES) as pool:
+        list(pool.map(ask_on, range(LINES)))
+    print("done", flush=True)
+
+
+def main() -> None:
+    """Print the figures and what they should be."""
+    if sys.argv[1:2] == [ASKER]:
+        _ask(int(sys.argv[2]))
+        return
+    jobs, nodes = (int(a) for a in (*sys.argv[1:3], *("500", "2000")[len(sys.argv) - 1 :]))
+    for share in (10, 1):
+        for what, (per_s, cpu_s) in measure(jobs // share, nodes // share).items():
+            print(f"  {what:16} {per_s:8,.0f}/s   {cpu_s * 1e3:6.2f} ms of CPU each, {1 / cpu_s:8,.0f}/s on one core")
+    print(f"goal: {GOAL_PER_S:,}/s on one core for single objects, however many there are")
+
+
+if __name__ == "__main__":
+    main()
