@@ -43,6 +43,7 @@ __all__ = [
     "TimePrice",
     "ValueOfTime",
     "constant_price",
+    "least_usd",
     "price_of_time",
     "spending_rate",
     "value_of_time",
@@ -222,6 +223,13 @@ def _bounded(price: TimePrice, rent_R: Rents) -> TimePrice:
     dearest = max(rent_R, default=0.0) or 1.0
     most = dearest * BEYOND
     return TimePrice(min(max(price.usd_per_h, dearest / BEYOND), most), price.share, price.usd_per_h >= most)
+
+
+def least_usd(terms: Terms) -> float:
+    """For which all that is forecast can be done, if nothing but rent counts and no GPU of a node is left over."""
+    demand = terms.snapshot.expected
+    line = None if demand is None else _frontier(None, demand, terms.lasting, terms.listed_R, 0.0)[0]
+    return 0.0 if line is None else line.least
 
 
 @lru_cache(maxsize=32)

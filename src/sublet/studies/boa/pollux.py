@@ -24,7 +24,7 @@ from sublet.sim.workloads.workload import Workload
 from sublet.sim.world import Physics
 from sublet.studies.study import Findings, StudyTable, Tell, at_most
 
-__all__ = ["pollux"]
+__all__ = ["aimed", "pollux", "t4_nodes"]
 
 OFFER = "aws:g4dn.12xlarge:us-east-1"
 AVERAGES = (110.0, 130.0, 160.0, 200.0, 260.0)  # USD per hour; the work cannot be done for less than 98
@@ -38,15 +38,15 @@ AIMED = ("boa", "boa-ideal")
 def pollux(quick: bool, tell: Tell) -> Findings:
     """Each budget is what `price` aims at; the others get the knob with which they spend as many dollars."""
     workload = load_workload("pollux-1")
-    offer = load_catalogue(next(iter(CATALOGUES))).find(OFFER)
+    offer = t4_nodes()
     rows, checks = [], []
     for average in AVERAGES[1:2] if quick else AVERAGES:
         tell(f"Pollux workload, {average:g} USD/h, price")
-        ours = _aimed(workload, offer, Price(), average)
+        ours = aimed(workload, offer, Price(), average)
         rows.append(_row(average, "price", ours, ours))
         others: dict[str, Callable[[float], Run]] = {
-            "boa": partial(_aimed, workload, offer, Boa()),
-            "boa-ideal": partial(_aimed, workload, offer, BoaIdeal()),
+            "boa": partial(aimed, workload, offer, Boa()),
+            "boa-ideal": partial(aimed, workload, offer, BoaIdeal()),
             "fifo": partial(_capped, workload, offer, Fifo()),
             "equal": partial(_capped, workload, offer, Equal()),
             "max-speedup": partial(_capped, workload, offer, MaxSpeedup()),
@@ -69,7 +69,13 @@ def pollux(quick: bool, tell: Tell) -> Findings:
     return Findings(checks=checks, tables=[table], notes=[note])
 
 
-def _aimed(workload: Workload, offer: Offer, policy: Policy, average: float) -> Run:
+def t4_nodes() -> Offer:
+    """Of four T4 each, on demand."""
+    return load_catalogue(next(iter(CATALOGUES))).find(OFFER)
+
+
+def aimed(workload: Workload, offer: Offer, policy: Policy, average: float) -> Run:
+    """A run that aims at this many dollars per hour."""
     scene = scenario.rented([offer], physics=BOOT)
     scene = scenario.with_average(scene, UsdPerHour.from_usd_per_h(f"{average:.4f}"))
     return _run(workload, policy, scene)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sublet.studies.boa.envelope import tight_budgets
 from sublet.studies.boa.kinds import kinds
 from sublet.studies.boa.limits import quota, wrong_load
 from sublet.studies.boa.pollux import pollux
@@ -16,7 +17,7 @@ __all__ = ["STUDY"]
 def _run(quick: bool, tell: Tell) -> Findings:
     """Every comparison of the notes on budget-optimal rental."""
     parts = [golden(), theory(quick, tell), kinds(), restarts(quick, tell), quota(quick, tell)]
-    parts += [wrong_load(quick, tell), purse(quick, tell), pollux(quick, tell)]
+    parts += [wrong_load(quick, tell), purse(quick, tell), pollux(quick, tell), tight_budgets(quick, tell)]
     return Findings(
         checks=[check for part in parts for check in part.checks],
         tables=[table for part in parts for table in part.tables],
