@@ -51,6 +51,7 @@ class JobState:
     stints: tuple[tuple[float, float, int], ...] = ()  # before that: (from, to, GPUs) of each time it held some
     generation: int = 0
     left_s: float = 0.0  # of a pause that a loss or an order cut short, as of then
+    lies_in: str = ""  # the pool where it is or was last: there its state lies; "" = it has not begun
 
     @property
     def batch(self) -> int:

@@ -46,6 +46,7 @@ def with_gpus(
         stints=stints,
         generation=state.generation if generation is None else generation,
         left_s=state.pause_left_s(now_s) if placement else 0.0,
+        lies_in=state.lies_in if runs_in is None else runs_in.pool,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sublet.domain.budget import Limit
+from sublet.domain.events import NodeLost
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.testing.driver import Driver
@@ -28,3 +29,15 @@ def test_every_change_of_gpus_ends_a_stint_and_their_sum_is_the_service():
     assert state.stints == ((10.0, 30.0, 2), (30.0, 70.0, 3))
     assert sum((until_s - since_s) * gpus for since_s, until_s, gpus in state.stints) == state.gpu_s == 160.0
     assert state.attained_gpu_s(110.0) == 170.0
+
+
+def test_where_the_state_of_a_job_lies_is_known_after_its_node_was_lost():
+    driver = Driver([an_offer("o", pool="p"), an_offer("z", pool="q")])
+    driver.submit(a_job("a", gpus=4, work=1e6))
+    assert driver.kernel.jobs["a"].lies_in == ""
+    driver.settle(Wish(a=4))
+    assert driver.kernel.jobs["a"].lies_in == "p"
+    (node_id,) = driver.kernel.cluster.nodes
+    driver.tell(NodeLost(10.0, node_id))
+    state = driver.kernel.jobs["a"]
+    assert (state.runs_in, state.lies_in) == (None, "p")
