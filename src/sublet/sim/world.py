@@ -41,6 +41,9 @@ class Physics:
     round_s: float = 0.0  # plan only at multiples of this; 0 = at every event that calls for it
     hits_any: bool = False  # a fall hits any of those that the record counts; else only what is held beyond it
     arrives_booted: bool = False  # what comes runs already, as where a record counts running instances
+    says_supply: bool = (
+        True  # the market says how many nodes there are; else one finds out by asking, as of a real cloud
+    )
 
     def __post_init__(self) -> None:
         for name in ("provision_s", "release_s", "notice_s", "planning_s", "round_s"):
@@ -126,7 +129,7 @@ class World:
         if isinstance(what, Fall):
             return self._notices(at_s, what)
         if isinstance(what, news.AvailabilityChanged):
-            return [what, *self._take_back(at_s, what)]
+            return [*([what] if self._physics.says_supply else []), *self._take_back(at_s, what)]
         if isinstance(what, news.PriceChanged):
             return [*self._above_cap(at_s, what), what]
         if isinstance(what, news.TimerFired):

@@ -420,3 +420,13 @@ def test_a_word_to_the_user_has_no_consequences():
     here = world()
     assert here.obey(0.0, TellUser("hello")) == []
     assert len(here.agenda) == 0
+
+
+def test_a_cloud_that_does_not_say_what_it_has_is_heard_by_asking():
+    silent = world(AvailabilityChanged(5.0, "o", 1), AvailabilityChanged(9.0, "o", 0), notice_s=0.0, says_supply=False)
+    assert silent.obey(0.0, RentNode("n1", "o")) == [NodeReady(0.0, "n1")]
+    heard = []
+    while len(silent.agenda):
+        heard += silent.occur(*silent.agenda.pop())
+    assert heard == [NodeLost(9.0, "n1")]
+    assert silent.obey(9.0, RentNode("n2", "o")) == [RentRefused(9.0, "n2")]
