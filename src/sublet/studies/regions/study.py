@@ -1,0 +1,206 @@
+"""One job with a deadline over regions: what it costs over the best in hindsight, with all asking paid for.
+
+All policies run through the kernel in a cloud that does not say what it has: who asks is refused, which is free, or
+gets a node, of which a minute is paid at least. Prices are public. The best in hindsight knows the whole record, and is
+exact.
+
+| set | scene | hours of the record | used for |
+|---|---|---|---|
+| tuning | v100 | 0 to 288 | constants of `regions` |
+| validation | v100 | 288 to 480 | a look whether they hold, before the others were run |
+| reported | v100 | 480 to 1092 | claims |
+| reported | h100 | all 241 | claims; nothing was chosen on this trace |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+
+from sublet.domain.plan import Policy
+from sublet.domain.units import SECONDS_PER_H
+from sublet.policies.regions.policy import Regions
+from sublet.studies.regions.ride import Outcome, best_usd, ride
+from sublet.studies.regions.rivals import GreedySpot, OnDemand, UniformProgress
+from sublet.studies.regions.scene import Scene, Window, gcp_h100, v100_2023
+from sublet.studies.regions.skynomad import SkyNomad
+from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
+
+__all__ = ["POLICIES", "SETS", "STUDY", "Row", "Set", "windows_of"]
+
+OURS = "regions"
+POLICIES: Mapping[str, Callable[[], Policy]] = {  # a fresh one for every window: SkyNomad's remembers
+    OURS: Regions,
+    "skynomad (rebuilt)": SkyNomad,
+    "skynomad, no probes": lambda: SkyNomad(probes=False),
+    "uniform progress": UniformProgress,
+    "greedy spot": GreedySpot,
+    "on demand": OnDemand,
+}
+GOAL = 1.05
+PUBLISHED = {"h100": 1.11, "v100": 1.12}  # SkyNomad over its optimum (section 5.2.2 of the paper), probes apart
+WORK_H, RATIOS = 24.0, (1.25, 1.5, 2.0)
+LONG_H, LONG_RATIO = 100.0, 1.5  # the job that the paper has in its simulations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Set:
+    """Hours of a scene, and what they are for."""
+
+    name: str
+    scene: Callable[[], Scene]
+    from_h: float
+    to_h: float
+    every_h: float = 24.0  # a window begins
+    is_reported: bool = False
+
+
+SETS = (
+    Set(name="tuning", scene=v100_2023, from_h=0.0, to_h=288.0),
+    Set(name="validation", scene=v100_2023, from_h=288.0, to_h=480.0),
+    Set(name="v100", scene=v100_2023, from_h=480.0, to_h=1092.0, is_reported=True),
+    Set(name="h100", scene=gcp_h100, from_h=0.0, to_h=241.0, every_h=12.0, is_reported=True),
+)
+
+
+def windows_of(part: Set, *, work_h: float, ratio: float, every_h: float) -> list[Window]:
+    """So many hours of work within `ratio` as many, a window every so many hours, none beyond the end of the set."""
+    scene = part.scene()
+    tick_s = scene.tick_s
+    work_s, within_s = (
+        round(hours * SECONDS_PER_H / scene.unit_s) * scene.unit_s for hours in (work_h, work_h * ratio)
+    )
+    last_h = part.to_h - within_s / SECONDS_PER_H
+    starts_h = [part.from_h + every_h * at for at in range(math.floor((last_h - part.from_h) / every_h) + 1)]
+    return [
+        Window(
+            scene=scene,
+            begins_s=math.ceil(start_h * SECONDS_PER_H / tick_s) * tick_s,
+            work_s=work_s,
+            within_s=within_s,
+        )
+        for start_h in starts_h
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One policy on the windows of a set."""
+
+    policy: str
+    over_best: tuple[float, ...]
+    outcomes: tuple[Outcome, ...]
+    best_usd: tuple[float, ...]
+    side_by_side: float  # so many windows fit into the set: those that overlap tell little more
+
+    @property
+    def mean(self) -> float:
+        """Of cost over the best in hindsight."""
+        return fmean(self.over_best)
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % interval of the mean, as if only windows side by side counted."""
+        if len(self.over_best) < 2:
+            return math.nan
+        return (
+            NormalDist().inv_cdf(0.975) * stdev(self.over_best) / math.sqrt(min(len(self.over_best), self.side_by_side))
+        )
+
+    @property
+    def in_time(self) -> float:
+        """Share of the windows."""
+        return fmean(each.in_time for each in self.outcomes)
+
+    def share(self, what: Callable[[Outcome], float]) -> float:
+        """Of the best cost, on average."""
+        return fmean(what(each) / best for each, best in zip(self.outcomes, self.best_usd, strict=True))
+
+
+def rows_of(windows: Sequence[Window], part: Set, policies: Mapping[str, Callable[[], Policy]]) -> list[Row]:
+    """Every policy on every window."""
+    best = tuple(best_usd(window) for window in windows)
+    found = []
+    for name, make in policies.items():
+        outcomes = tuple(ride(window, make()) for window in windows)
+        found.append(
+            Row(
+                policy=name,
+                over_best=tuple(each.usd / least for each, least in zip(outcomes, best, strict=True)),
+                outcomes=outcomes,
+                best_usd=best,
+                side_by_side=max(1.0, (part.to_h - part.from_h) * SECONDS_PER_H / windows[0].within_s),
+            )
+        )
+    return found
+
+
+def _run(quick: bool, tell: Tell) -> Findings:
+    """In a quick run a few windows of the record that is shipped, of a shorter job."""
+    tables, rows = [], {}
+    for part in SETS:
+        if quick and part.name != "h100":
+            continue
+        cases = [(6.0, 1.5, 108.0)] if quick else [(WORK_H, ratio, part.every_h) for ratio in RATIOS]
+        if part.is_reported and not quick:
+            cases.append((LONG_H, LONG_RATIO, 2.0 * part.every_h))
+        for work_h, ratio, every_h in cases:
+            tell(f"{part.name}: {work_h:g} h of work within {ratio:g} times as long")
+            windows = windows_of(part, work_h=work_h, ratio=ratio, every_h=every_h)
+            rows[part.name, work_h, ratio] = rows_of(windows, part, POLICIES)
+            tables.append(_table(part, work_h, ratio, rows[part.name, work_h, ratio]))
+    checks = [check for part in SETS if part.is_reported for check in _checks(part, rows)]
+    return Findings(checks=checks, tables=tables, notes=NOTES)
+
+
+def _table(part: Set, work_h: float, ratio: float, rows: Sequence[Row]) -> StudyTable:
+    kind = "reported" if part.is_reported else part.name
+    job = f"{work_h:g} h of work within {work_h * ratio:g} h, {len(rows[0].outcomes)} windows"
+    return StudyTable(
+        title=f"{kind} set, {part.scene().name}: {job}",
+        columns=["policy", "cost / best", "+-", "worst", "in time", "starts", "egress / best", "probes / best"],
+        rows=[
+            [
+                row.policy,
+                f"{row.mean:.3f}",
+                f"{row.half_width:.3f}",
+                f"{max(row.over_best):.2f}",
+                f"{row.in_time:.0%}",
+                f"{fmean(each.starts for each in row.outcomes):.1f}",
+                f"{row.share(lambda each: each.egress_usd):.3f}",
+                f"{row.share(lambda each: each.probes_usd):.3f}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _checks(part: Set, rows: Mapping[tuple[str, float, float], Sequence[Row]]) -> list[Check]:
+    of_set = [found for (name, _, _), found in rows.items() if name == part.name]
+    if not of_set:
+        return []
+    ours = [row for found in of_set for row in found if row.policy == OURS]
+    mean = fmean(row.mean for row in ours)
+    checks = [
+        equals(f"{part.name}: deadlines kept", fmean(row.in_time for row in ours), 1.0),
+        at_most(f"{part.name}: cost / best", mean, GOAL, published=PUBLISHED[part.name]),
+    ]
+    for name in POLICIES:
+        if name != OURS:
+            theirs = fmean(row.mean for found in of_set for row in found if row.policy == name)
+            checks.append(at_least(f"{part.name}: {name} / {OURS}", theirs / mean, 1.0))
+    return checks
+
+
+NOTES = (
+    "a request that is refused is free, a node that comes is paid for a minute at least; moving costs 1 USD of egress",
+    "skynomad and uniform progress are rebuilt from the papers' text, and have the same last call as regions",
+    "the published figure is SkyNomad's own, without what probes cost, on other windows of the same records",
+    "intervals count as many windows as fit side by side",
+)
+
+STUDY = Study(
+    name="regions", title="one job with a deadline over regions: SkyNomad, Uniform Progress and the best", run=_run
+)

@@ -1,0 +1,93 @@
+"""The study of regions: sets that share nothing, a best in hindsight that nobody beats, and bills that add up."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from sublet.domain.units import SECONDS_PER_H
+from sublet.policies.regions.policy import Regions
+from sublet.studies.regions.ride import best_usd, ride
+from sublet.studies.regions.rivals import GreedySpot, OnDemand
+from sublet.studies.regions.scene import gcp_h100, region_of
+from sublet.studies.regions.skynomad import SkyNomad, VirtualInstance
+from sublet.studies.regions.study import POLICIES, SETS, STUDY, windows_of
+
+SHIPPED = next(part for part in SETS if part.name == "h100")
+
+
+@pytest.fixture(scope="module")
+def window():
+    """The record that is shipped: eight hours of work in ten, at a time when zones come and go."""
+    return windows_of(SHIPPED, work_h=8.0, ratio=1.25, every_h=60.0)[1]
+
+
+def test_no_hour_of_a_record_is_in_two_sets():
+    spans = sorted((part.scene.__name__, part.from_h, part.to_h) for part in SETS)
+    for (scene, _, to_h), (next_scene, from_h, _) in pairwise(spans):
+        assert scene != next_scene or to_h <= from_h
+    assert {part.scene.__name__ for part in SETS if not part.is_reported} == {"v100_2023"}
+
+
+def test_windows_lie_within_their_set_on_ticks_of_the_record():
+    found = windows_of(SHIPPED, work_h=24.0, ratio=1.5, every_h=12.0)
+    assert len(found) == 18
+    for each in found:
+        assert each.begins_s % 600.0 == 0.0
+        assert each.begins_s + each.within_s <= SHIPPED.to_h * SECONDS_PER_H
+
+
+def test_nobody_is_cheaper_than_the_best_in_hindsight_and_all_are_in_time(window):
+    best = best_usd(window)
+    for name, make in POLICIES.items():
+        found = ride(window, make())
+        assert found.in_time, name
+        assert found.usd >= best * (1 - 1e-9), name
+
+
+def test_on_demand_pays_for_its_work_and_one_pause(window):
+    found = ride(window, OnDemand())
+    assert found.usd == pytest.approx(82.525434 * (8.0 + 0.1), rel=1e-6)
+    assert (found.starts, found.egress_usd, found.probes_usd) == (1, 0.0, 0.0)
+
+
+def test_probes_that_come_are_paid_for_a_minute_each(window):
+    """Every two hours a minute of all zones that have a node, but for the one that is held."""
+    scene = gcp_h100()
+    found = ride(window, SkyNomad())
+    rents = {zone: scene.spot[zone].value[0] / 1e6 for zone in scene.zones}
+    assert 0.0 < found.probes_usd <= 6 * sum(rents.values()) / 60.0
+    assert ride(window, SkyNomad(probes=False)).probes_usd == 0.0
+    assert ride(window, Regions()).probes_usd == 0.0  # what it is given, it uses
+
+
+def test_moves_between_regions_are_paid(window):
+    found = ride(window, GreedySpot())
+    regions = [region_of(place.split()[0]) for place in found.places if place.endswith("spot")]
+    assert found.egress_usd >= sum(was != now for was, now in pairwise(regions))
+
+
+def test_a_job_that_may_only_run_in_one_zone_stays_there(window):
+    found = ride(window, Regions(), pools=("us-central1-a spot", "us-central1 on demand"))
+    assert {place.split()[0] for place in found.places} <= {"us-central1-a", "us-central1"}
+
+
+def test_a_quick_run_ends_in_checks_that_can_fail():
+    found = STUDY.run(True, lambda _: None)
+    assert {check.name for check in found.checks if "deadlines" in check.name} == {"h100: deadlines kept"}
+    assert all(math.isfinite(check.ours) for check in found.checks)
+    assert len(found.tables) == 1
+    assert [row[0] for row in found.tables[0].rows] == list(POLICIES)
+
+
+def test_a_virtual_instance_lives_from_the_first_look_that_finds_it_to_the_first_that_does_not():
+    seen = VirtualInstance()
+    assert seen.expected_h(0.0, 10.0) == 10.0  # nothing speaks against it
+    for hour, there in ((0, True), (2, True), (4, False), (6, True)):
+        seen.look(there=there, now_s=hour * SECONDS_PER_H)
+    assert seen.lives_h == [4.0]
+    # one ended after 4 h, and one lives: at 4 h half of them end, by Nelson and Aalen exp(-1 / 2) live on
+    assert seen.expected_h(6 * SECONDS_PER_H, 10.0) == pytest.approx(4.0 + 6.0 * math.exp(-0.5 * 2.0))
+    assert seen.expected_h(11 * SECONDS_PER_H, 10.0) == 10.0  # older than any that ended
