@@ -169,6 +169,21 @@ def test_a_controller_that_dies_amid_training_finds_its_grid_again(submit, tmp_p
         ends_as_one_process(world, job_id, tmp_path)
 
 
+def test_a_controller_that_dies_amid_a_change_of_depth_brings_it_to_an_end(submit, tmp_path):
+    """Orders are out, some have heard them, and a worker dies with it."""
+    with rig(Struck, policy="by-the-book", most_nodes=6) as world:
+        world.start()
+        job_id = submit(world, tmp_path, workers="1..6", stages="auto")
+        world.until_grid(job_id, 2, 3)
+        world.strike("supply:4")
+        world.until(lambda: world.job(job_id)["grid"] != "2 x 3", "others are seated")
+        world.kill()
+        os.kill(world.workers()[-1], signal.SIGKILL)
+        world.start()  # its cloud has six nodes again
+        world.until_grid(job_id, 2, 3)
+        ends_as_one_process(world, job_id, tmp_path)
+
+
 def test_a_model_that_runs_out_of_memory_uncut_trains_in_as_few_parts_as_fit(submit, tmp_path, sublet):
     with rig(Struck, policy="liveput", most_nodes=2) as world:
         world.start()

@@ -12,7 +12,7 @@ they agree within rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -286,10 +286,8 @@ class Member:
         self.point("pending")
         words = [0.0] * len(self._agreed)
         if self.clip_norm is not None and seat.copy == 0:
-            for number in self._own:
-                if seat.part == holders(self.cut.units[number], seat.parts)[0]:
-                    flats = [each.double() for each in self.holdings.gradients(number)]
-                    words[number] = sum(float(torch.dot(each.flatten(), each.flatten())) for each in flats)
+            for number, square in self._squares(seat):
+                words[number] += square
         words[units + LOSS], words[units + ORDERS], words[units + KEEPS] = (
             0.0 if alone else losses.total(),  # nobody else wants to know it now
             float(orders),
@@ -321,6 +319,13 @@ class Member:
             agree_s=agreed_s - kept_s,
             units=self._pipeline.unit_s(seat.parts[seat.part]) if seat.trains else (),
         )
+
+    def _squares(self, seat: Seat) -> Iterator[tuple[int, float]]:
+        """Of the gradients of our units, each counted by one part; looked at once, for all of them together."""
+        ours = [each for each in self._own if seat.part == holders(self.cut.units[each], seat.parts)[0]]
+        found = [(unit, _square(each)) for unit in ours for each in self.holdings.gradients(unit)]
+        squares = torch.stack([square for _, square in found]).tolist() if found else []
+        yield from zip((unit for unit, _ in found), squares, strict=True)
 
     def keep(self, seat: Seat, parts: tuple[int, ...]) -> None:
         """Hold these parts too: from a boundary soon on, the others know at the end of the next step."""
@@ -364,6 +369,11 @@ class Member:
                     mesh.sum(gradient, seat.same_copy(among))
                 if seat.copies > 1:
                     mesh.sum(gradient, seat.same_part())
+
+
+def _square(gradient: torch.Tensor) -> torch.Tensor:
+    flat = gradient.double().flatten()
+    return torch.dot(flat, flat)
 
 
 def _ones(row: Any) -> list[int]:

@@ -80,9 +80,11 @@ def test_a_step_alone_makes_no_pass_over_the_weights_that_the_plain_one_does_not
     assert sum(more.values()) <= 4, more
 
 
-def test_a_step_alone_looks_at_no_number():
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_a_step_alone_looks_at_no_number_by_itself(clip_norm):
     model = a_model()
-    assert of_a_grid_of_one(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model)[LOOKS] == 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    assert of_a_grid_of_one(optimizer, model, clip_norm=clip_norm)[LOOKS] == 0
 
 
 def test_its_loss_is_there_for_who_asks():

@@ -121,6 +121,18 @@ def test_what_was_added_up_in_a_step_that_broke_is_in_no_later_one_where_nothing
         assert all(torch.equal(found, truth[name]) for name, found in worker.weights().items())
 
 
+def test_sums_are_where_keepers_are_sent_them_from_where_nothing_is_clipped():
+    """Only gradients that nobody else needs lie elsewhere: whoever keeps a part needs them."""
+    threads, workers = Threads(), [Worker(f"w{at}", clip=None) for at in range(3)]
+    assert set(generation(threads, workers, RING).values()) == {"done"}
+    alone = Worker("alone", clip=None)
+    assert generation(threads, [alone], ((),), Grid(1, 1)) == {"alone": "done"}
+    truth = alone.weights()
+    for worker in workers:
+        assert len(worker.member.holdings.arenas) > 2, "it keeps a part"
+        assert all(torch.equal(found, truth[name]) for name, found in worker.weights().items())
+
+
 def test_gradients_are_where_sums_look_for_them_once_there_is_another_copy():
     """Nothing is ever so long that it is clipped in the other training."""
     found = []
