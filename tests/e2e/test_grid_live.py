@@ -177,10 +177,11 @@ def test_a_controller_that_dies_amid_a_change_of_depth_brings_it_to_an_end(submi
         world.until_grid(job_id, 2, 3)
         world.strike("supply:4")
         world.until(lambda: world.job(job_id)["grid"] != "2 x 3", "others are seated")
+        step = world.job(job_id)["step"]
         world.kill()
         os.kill(world.workers()[-1], signal.SIGKILL)
-        world.start()  # its cloud has six nodes again
-        world.until_grid(job_id, 2, 3)
+        world.start()
+        world.until(lambda: world.job(job_id).get("step", 0) > step + 1, "they have met again")
         ends_as_one_process(world, job_id, tmp_path)
 
 

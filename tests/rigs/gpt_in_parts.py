@@ -143,7 +143,7 @@ def alone(copies_of):
     optimizer, samples = an_optimizer(model), Samples(text(), SEED, None, None)
 
     def throw(unit, *_):
-        torch.manual_seed(mixed(SEED, *now, unit))
+        torch.default_generator.manual_seed(mixed(SEED, *now, unit))  # the other one asks every kind of device
 
     for number, block in enumerate(model.h):
         block.register_forward_pre_hook(partial(throw, number + 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ __all__ = ["SLICE_S", "STUCK_S", "Patience"]
 SLICE_S = 0.1  # of waiting, between looks at whether it still makes sense
 STUCK_S = 0.3  # from hanging up until what has not noticed never will; the others take milliseconds
 
+SLICE = timedelta(seconds=SLICE_S)
 Answer = TypeVar("Answer")
 
 
@@ -54,6 +56,23 @@ class Patience:
         while not wait([outcome], SLICE_S).done:
             self.look()
         return outcome.result()
+
+    def until_summed(self, work: Any) -> None:
+        """A collective of gloo, here and in slices, without a change of threads; a message is no such thing.
+
+        Whoever waits for a message in slices closes all connections with the first that runs out.
+        """
+        while True:
+            try:
+                work.wait(SLICE)
+                return
+            except RuntimeError as error:
+                if "timed out" not in str(error):
+                    raise
+                if work.is_completed():  # between the end of our patience and this look: how, it says now
+                    work.wait(SLICE)
+                    return
+                self.look()
 
     def run(self, work: Callable[[], Answer]) -> Answer:
         """One after the other in one thread, for what is waited for often."""

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,13 +18,12 @@ import torch.distributed as dist
 
 from sublet.train.devices import NCCL, agreed_backend, device_name
 from sublet.train.following import Broken
-from sublet.train.patience import SLICE_S, Patience
+from sublet.train.patience import Patience
 from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
 from sublet.wire.messages import Meet
 
 __all__ = ["BROKEN", "PeerGroup", "gist_of", "talking"]
 
-SLICE = timedelta(seconds=SLICE_S)
 BROKEN = (RuntimeError, ValueError)  # what a collective raises whose group is gone (ValueError: already destroyed)
 CPU = torch.device("cpu")
 LONGEST_GIST = 300  # characters of a line
@@ -106,25 +104,11 @@ class PeerGroup:
             self.all_reduce(torch.zeros(1))
 
     def wait(self, work: Any) -> None:
-        """Until the collective is over; one of BROKEN if it fails, or never ends after we have hung up.
-
-        Gloo can lose the news that a connection has ended: a message that it was about to answer when the answer
-        failed is not told of it, and its collective waits on. Seen about once in a hundred kills.
-        """
+        """Until the collective is over; one of BROKEN if it fails, or never ends after we have hung up."""
         if self._nccl:
             work.wait()  # waits on the stream alone
-            return
-        while True:
-            try:
-                work.wait(SLICE)
-                return
-            except RuntimeError as error:
-                if "timed out" not in str(error):
-                    raise
-                if work.is_completed():  # between the end of our patience and this look: how, it says now
-                    work.wait(SLICE)
-                    return
-                self._patience.look()
+        else:
+            self._patience.until_summed(work)
 
     def wait_for_message(self, work: Any) -> None:
         """As `wait`, for one that is sent or received: gloo closes all connections where the wait for one runs out."""

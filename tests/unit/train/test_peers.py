@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet.train.peers import SLICE, PeerGroup
+from sublet.train.patience import SLICE
+from sublet.train.peers import PeerGroup
 from sublet.train.sockets import Connections
 
 

@@ -127,7 +127,7 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _throw(now: list[int], unit: int, *_: object) -> None:
-    torch.manual_seed(mixed(SEED, *now, unit))
+    torch.default_generator.manual_seed(mixed(SEED, *now, unit))  # torch.manual_seed asks every kind of device
 
 
 def _clip(model: nn.Module, total: list[torch.Tensor]) -> None:

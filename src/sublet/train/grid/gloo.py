@@ -187,7 +187,7 @@ class GlooMesh:
             return
         with talking():
             group = self._groups.get(among) or self._lines.patience.run(lambda: self.prepare(among))
-            self._wait(group.allreduce([tensor]))
+            self._lines.patience.until_summed(group.allreduce([tensor]))
 
     def part(self) -> None:
         """Nobody hangs up before the last has heard the last sum."""
