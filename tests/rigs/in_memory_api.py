@@ -80,7 +80,7 @@ class InMemoryApi:
     async def run(self) -> None:
         await self.over.wait()
 
-    def tell(self, kind: str, job_id: str, text: str) -> None:
+    def tell(self, kind: str, job_id: str, text: str, by: str = "") -> None:
         self.now_s += 60.0
         row = self.rows.get(job_id, {})
         held = sum(each["workers"] for each in self.rows.values())
@@ -93,6 +93,7 @@ class InMemoryApi:
                 "job_id": job_id,
                 "node_id": "",
                 "text": text,
+                "by": by,
                 "workers": row.get("workers"),
                 "grid": row.get("grid", ""),
                 "nodes_held": held,
@@ -101,7 +102,7 @@ class InMemoryApi:
             }
         )
 
-    async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
+    async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:
         if key in self.keys:
             job_id = self.keys[key]
             return {"job_id": job_id, "name": self.specs[job_id].name}
@@ -111,7 +112,7 @@ class InMemoryApi:
         self.keys[key or job_id] = job_id
         self.specs[job_id] = spec
         self.rows[job_id] = row_from(job_id, spec)
-        self.tell("JobSubmitted", job_id, f"{spec.name} was submitted")
+        self.tell("JobSubmitted", job_id, f"{spec.name} was submitted", by)
         return {"job_id": job_id, "name": spec.name}
 
     def change(self, job_id: str, **facts: Any) -> JobView:
@@ -142,32 +143,35 @@ class InMemoryApi:
             raise NoSuchJob(job_id, self.rows)
         return self.rows[job_id]  # type: ignore[return-value]
 
-    async def cancel(self, job_id: str, *, now: bool = False) -> JobView:
+    async def cancel(self, job_id: str, *, now: bool = False, by: str = "") -> JobView:
         if self.rows[job_id]["phase"] not in ENDED:
             self.change(job_id, phase="cancelled", workers=0, reason="now" if now else "saved")
-            self.tell("JobCancelled", job_id, "cancelled by the user")
+            self.tell("JobCancelled", job_id, "cancelled by the user", by)
         return await self.job(job_id)
 
-    async def pause(self, job_id: str) -> JobView:
+    async def pause(self, job_id: str, *, by: str = "") -> JobView:
         if self.rows[job_id]["phase"] in ENDED:
             raise NotNow(job_id, self.rows[job_id]["phase"], "pause")
+        self.tell("Paused", job_id, "held back by its owner", by)
         return self.change(job_id, phase="paused", workers=0)
 
-    async def resume(self, job_id: str, *, start_over: bool = False, secrets=None) -> JobView:
+    async def resume(self, job_id: str, *, start_over: bool = False, secrets=None, by: str = "") -> JobView:
         if self.rows[job_id]["phase"] not in ("paused", "out-of-budget", "failed"):
             raise NotNow(job_id, self.rows[job_id]["phase"], "resume")
         return self.change(job_id, phase="queued", reason="from step 0" if start_over else "")
 
-    async def top_up_job(self, job_id: str, usd: float) -> JobView:
+    async def top_up_job(self, job_id: str, usd: float, *, by: str = "") -> JobView:
         return self.change(job_id, purse_usd=(self.rows[job_id]["purse_usd"] or 0.0) + usd)
 
-    async def scale(self, job_id: str, *, low: int, high: int) -> JobView:
+    async def scale(self, job_id: str, *, low: int, high: int, by: str = "") -> JobView:
         self.specs[job_id] = replace(self.specs[job_id], min_workers=low, max_workers=high, sizes=())
         return self.change(job_id, min_workers=low, max_workers=high)
 
-    async def events(self, job_id: str | None = None, *, after: int = 0, limit: int = 1000) -> Sequence[EventView]:
+    async def events(
+        self, job_id: str | None = None, *, after: int = 0, limit: int = 1000, newest: bool = False
+    ) -> Sequence[EventView]:
         found = [event for event in self.history if event["seq"] > after and job_id in (None, event["job_id"])]
-        return found[:limit]
+        return found[-limit:] if newest else found[:limit]
 
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         ranks = (0, 1) if rank is None else (rank,)
@@ -224,12 +228,13 @@ class InMemoryApi:
         burn_limit_usd_per_h: float | None = None,
         average_usd_per_h: float | None = None,
         purse_usd: float | None = None,
+        by: str = "",
     ) -> BudgetView:
         self.burn = burn_limit_usd_per_h or self.burn
         self.purse = purse_usd or self.purse
         return await self.budget()
 
-    async def top_up(self, usd: float) -> BudgetView:
+    async def top_up(self, usd: float, *, by: str = "") -> BudgetView:
         self.purse = (self.purse or 0.0) + usd
         return await self.budget()
 

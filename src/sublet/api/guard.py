@@ -1,30 +1,31 @@
-"""Who may ask: the right Host, no foreign Origin, a token, and a body of bounded size. Before anything else runs.
-
-There are two tokens: with one all may be asked, with the other what changes nothing.
+"""Who may ask: the right Host, no foreign Origin, a token or a cookie, a body of bounded size. Before anything runs.
 
 A page in the user's browser can send requests to the loopback address too. It cannot know the token; the checks of
-Host (a name that was re-bound to 127.0.0.1) and Origin (another site) refuse it even if it could.
+Host (a name that was re-bound to 127.0.0.1) and Origin (another site) refuse it even if it could. A browser sends a
+cookie by itself, and to every port of a host: so one that comes by a cookie must say that our own page asks.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sublet.api.callers import READING, Caller, Callers, Scope, needed
 from sublet.api.limits import LONGEST_BODY
-from sublet.api.state import digest
 from sublet.runtime.settings import LOOPBACK
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Send
+    from starlette.types import Scope as AsgiScope
 
-__all__ = ["OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
+__all__ = ["CALLER", "OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
 
 SCHEMA_VERSION = 1
 OPEN = ("/healthz", "/readyz")  # say yes or no, and why not, and nothing of anybody's jobs
-READING = ("GET", "HEAD")  # no such request changes anything
+PAGE = ("/", "/enter")  # the page without what it shows, and the way in
+FILES = "/console/"  # of the page
+CALLER = "sublet.caller"  # where the rest of the server finds who asks
 HEADERS = [
     (b"content-type", b"application/json"),
     (b"cache-control", b"no-store"),
@@ -44,36 +45,58 @@ async def refuse(send: Send, status: int, error: str, advice: str, *, exit_code:
 class Guard:
     """Lets through what may be asked."""
 
-    def __init__(self, app: ASGIApp, *, port: int, token_digest: bytes, read_digest: bytes | None = None) -> None:
-        self.app, self.token_digest, self.read_digest = app, token_digest, read_digest
+    def __init__(self, app: ASGIApp, *, port: int, callers: Callers) -> None:
+        self.app, self.callers = app, callers
         names = [f"[{host}]" if ":" in host else host for host in LOOPBACK]
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())  # noqa: PLR2004 - http
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        method, path = scope["method"], scope["path"]
         if headers.get("host", "").lower() not in self.hosts:
             await refuse(send, 403, "the Host header names another host", "ask for 127.0.0.1 and the right port")
-        elif (origin := headers.get("origin")) is not None and origin.removeprefix("http://") not in self.hosts:
+            return
+        if (origin := headers.get("origin")) is not None and origin.removeprefix("http://") not in self.hosts:
             await refuse(send, 403, "a page of another site may not ask", "use the command line")
-        elif scope["path"] not in OPEN and not self._knows_token(headers, self.token_digest, self.read_digest):
+            return
+        if path in OPEN or (method in READING and (path in PAGE or path.startswith(FILES))):
+            await self.app(scope, receive, send)
+            return
+        caller, by_cookie = self.callers.by_token(headers), self.callers.by_cookie(headers)
+        if caller is None and by_cookie is not None and not self._is_our_page(method, headers):
+            await refuse(send, 403, "a page of another site may not ask", "use the page that 'sublet dashboard' opens")
+            return
+        caller = caller or by_cookie
+        if caller is None:
             advice = "send 'Authorization: Bearer TOKEN'; the token is in the file 'token' of the state directory"
             await refuse(send, 401, "the token is missing or wrong", advice)
-        elif scope["method"] not in READING and not self._knows_token(headers, self.token_digest):
-            advice = "the token that may change something is in the file 'token' of the state directory"
-            await refuse(send, 403, "this token may only read", advice)
-        elif scope["method"] == "POST" and not headers.get("content-type", "").startswith("application/json"):
+        elif not caller.scope.covers(least := needed(method, path)):
+            await _refuse_scope(send, caller, least)
+        elif method == "POST" and not headers.get("content-type", "").startswith("application/json"):
             await refuse(send, 415, "the body must be JSON", "send 'Content-Type: application/json'", exit_code=2)
         elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LONGEST_BODY:
             await refuse(send, 413, f"the body has more than {LONGEST_BODY} bytes", "send less", exit_code=2)
         elif "transfer-encoding" in headers:
             await refuse(send, 411, "the length of the body is missing", "send Content-Length", exit_code=2)
         else:
+            scope[CALLER] = caller
             await self.app(scope, receive, send)
 
-    def _knows_token(self, headers: Mapping[str, str], *digests: bytes | None) -> bool:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        told = digest(token.strip())
-        return scheme.lower() == "bearer" and any(known and hmac.compare_digest(told, known) for known in digests)
+    def _is_our_page(self, method: str, headers: Mapping[str, str]) -> bool:
+        """A browser says whence a request comes; what changes something must say it by its Origin."""
+        site = headers.get("sec-fetch-site", "same-origin")
+        return site in ("same-origin", "none") if method in READING else site == "same-origin" and "origin" in headers
+
+
+async def _refuse_scope(send: Send, caller: Caller, least: Scope) -> None:
+    if caller.scope is Scope.READ:
+        advice = "the token that may change something is in the file 'token' of the state directory"
+        await refuse(send, 403, "this token may only read", advice)
+    else:
+        advice = f"ask with a token of the scope {least}, or whoever has one"
+        await refuse(
+            send, 403, f"the token of {caller.who} has the scope {caller.scope}, and this takes {least}", advice
+        )

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Header, Query, Request
+from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from sublet.api.advice import OTHERWISE, advice_for
-from sublet.api.guard import SCHEMA_VERSION, Guard
+from sublet.api.callers import OWNER, READER, Caller, Callers, Scope
+from sublet.api.console.routes import add_console
+from sublet.api.guard import CALLER, SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
 from sublet.api.logs import log_stream
 from sublet.api.metrics import exposition
@@ -112,12 +114,29 @@ class ShutdownBody(_Body):
 
 def application(api: Api, *, port: int, token_digest: bytes, read_digest: bytes | None = None) -> ASGIApp:
     """The whole server, guard first."""
-    return guarded(routes_to(api), port=port, token_digest=token_digest, read_digest=read_digest)
+    callers = _callers(port, token_digest, read_digest)
+    app = routes_to(api)
+    add_console(app, api, callers, port=port)
+    return Guard(Idempotency(app), port=port, callers=callers)
 
 
-def guarded(app: ASGIApp, *, port: int, token_digest: bytes, read_digest: bytes | None = None) -> ASGIApp:
+def guarded(app: ASGIApp, *, port: int, token_digest: bytes) -> ASGIApp:
     """What may be asked passes, and twice under one key is once."""
-    return Guard(Idempotency(app), port=port, token_digest=token_digest, read_digest=read_digest)
+    return Guard(Idempotency(app), port=port, callers=_callers(port, token_digest, None))
+
+
+def _callers(port: int, token_digest: bytes, read_digest: bytes | None) -> Callers:
+    tokens = {token_digest: (OWNER, Scope.ADMIN)}
+    return Callers(port=port, tokens=tokens | ({read_digest: (READER, Scope.READ)} if read_digest else {}))
+
+
+def _by(request: Request) -> str:
+    """Who asks."""
+    caller = request.scope.get(CALLER)
+    return caller.who if isinstance(caller, Caller) else ""
+
+
+By = Annotated[str, Depends(_by)]
 
 
 def routes_to(api: Api) -> FastAPI:
@@ -144,8 +163,8 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         return _answer(jobs=list(await api.jobs()))
 
     @app.post("/v1/jobs", status_code=201)
-    async def submit(body: JobBody, idempotency_key: Annotated[str, Header()] = "") -> dict[str, Any]:
-        return _answer(**await api.submit(spec_from_json(body.job), key=idempotency_key))
+    async def submit(body: JobBody, by: By, idempotency_key: Annotated[str, Header()] = "") -> dict[str, Any]:
+        return _answer(**await api.submit(spec_from_json(body.job), key=idempotency_key, by=by))
 
     @app.post("/v1/dry-run")
     async def dry_run(body: JobBody) -> dict[str, Any]:
@@ -156,28 +175,28 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         return _answer(**await api.job(api.directory.find(ref)))
 
     @app.post("/v1/jobs/{ref}/cancel")
-    async def cancel(ref: str, body: CancelBody) -> dict[str, Any]:
-        return _answer(**await api.cancel(api.directory.find(ref), now=body.now))
+    async def cancel(ref: str, body: CancelBody, by: By) -> dict[str, Any]:
+        return _answer(**await api.cancel(api.directory.find(ref), now=body.now, by=by))
 
     @app.post("/v1/jobs/{ref}/pause")
-    async def pause(ref: str) -> dict[str, Any]:
-        return _answer(**await api.pause(api.directory.find(ref)))
+    async def pause(ref: str, by: By) -> dict[str, Any]:
+        return _answer(**await api.pause(api.directory.find(ref), by=by))
 
     @app.post("/v1/jobs/{ref}/resume")
-    async def resume(ref: str, body: ResumeBody | None = None) -> dict[str, Any]:
+    async def resume(ref: str, by: By, body: ResumeBody | None = None) -> dict[str, Any]:
         wanted = body or ResumeBody()
         job_id = api.directory.find(ref)
-        return _answer(**await api.resume(job_id, start_over=wanted.start_over, secrets=wanted.secrets))
+        return _answer(**await api.resume(job_id, start_over=wanted.start_over, secrets=wanted.secrets, by=by))
 
     @app.post("/v1/jobs/{ref}/top-up")
-    async def top_up(ref: str, body: TopUpBody) -> dict[str, Any]:
-        return _answer(**await api.top_up_job(api.directory.find(ref), body.usd))
+    async def top_up(ref: str, body: TopUpBody, by: By) -> dict[str, Any]:
+        return _answer(**await api.top_up_job(api.directory.find(ref), body.usd, by=by))
 
     @app.post("/v1/jobs/{ref}/scale")
-    async def scale(ref: str, body: ScaleBody) -> dict[str, Any]:
+    async def scale(ref: str, body: ScaleBody, by: By) -> dict[str, Any]:
         if body.high < body.low:
             raise InvalidValue("workers", f"{body.low}..{body.high}", "low..high")
-        return _answer(**await api.scale(api.directory.find(ref), low=body.low, high=body.high))
+        return _answer(**await api.scale(api.directory.find(ref), low=body.low, high=body.high, by=by))
 
     @app.get("/v1/jobs/{ref}/explain")
     async def explain(ref: str) -> dict[str, Any]:
@@ -215,9 +234,11 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         job: str = "",
         after: Annotated[int, Query(ge=0, le=MOST_SEQ)] = 0,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+        *,
+        newest: bool = False,
     ) -> dict[str, Any]:
         job_id = api.directory.find(job) if job else None
-        return _answer(events=list(await api.events(job_id, after=after, limit=limit)))
+        return _answer(events=list(await api.events(job_id, after=after, limit=limit, newest=newest)))
 
     @app.get("/v1/cost")
     async def cost(job: str = "") -> dict[str, Any]:
@@ -233,12 +254,12 @@ def _add_money(app: FastAPI, api: Api) -> None:
         return _answer(**await api.budget())
 
     @app.post("/v1/budget")
-    async def set_budget(body: BudgetBody) -> dict[str, Any]:
-        return _answer(**await api.set_budget(**body.model_dump()))
+    async def set_budget(body: BudgetBody, by: By) -> dict[str, Any]:
+        return _answer(**await api.set_budget(**body.model_dump(), by=by))
 
     @app.post("/v1/budget/top-up")
-    async def top_up(body: TopUpBody) -> dict[str, Any]:
-        return _answer(**await api.top_up(body.usd))
+    async def top_up(body: TopUpBody, by: By) -> dict[str, Any]:
+        return _answer(**await api.top_up(body.usd, by=by))
 
 
 # ---------------------------------------------------------------------- the controller itself

@@ -23,6 +23,7 @@ from sublet.cli.verbs.check import check
 from sublet.cli.verbs.compare import compare
 from sublet.cli.verbs.convert import convert
 from sublet.cli.verbs.cost import cost
+from sublet.cli.verbs.dashboard import dashboard
 from sublet.cli.verbs.data import data_app
 from sublet.cli.verbs.demo import demo
 from sublet.cli.verbs.down import down
@@ -101,6 +102,7 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     ),
     "Make a script elastic": (("inspect", inspect), ("convert", convert)),
     SEEING: (
+        ("dashboard", dashboard),
         *(("ps", ps), ("logs", logs), ("events", events), ("explain", explain), ("cost", cost), ("replay", replay)),
     ),
     "Ask before you spend": (

@@ -241,15 +241,17 @@ class Store:
         with self.transaction():
             self._db.executemany(added, rows)
 
-    def history(self, job_id: str | None, after: int, limit: int) -> Sequence[StoredRow]:
-        """Rows with `seq` above `after`, oldest first."""
+    def history(self, job_id: str | None, after: int, limit: int, *, newest: bool = False) -> Sequence[StoredRow]:
+        """Rows with `seq` above `after`, oldest first; of more than `limit`, the first or the `newest`."""
         where, values = ("AND job_id = ?", (after, job_id, limit)) if job_id is not None else ("", (after, limit))
-        rows = self._db.execute(f"SELECT * FROM history WHERE seq > ? {where} ORDER BY seq LIMIT ?", values)  # noqa: S608 - `where` is one of our own texts
+        order = "DESC" if newest else "ASC"
+        found = f"SELECT * FROM history WHERE seq > ? {where} ORDER BY seq {order} LIMIT ?"  # noqa: S608 - our own texts
+        rows = self._db.execute(found, values).fetchall()
         return [
             StoredRow(
                 seq=seq, at_s=at_s, at=at, kind=kind, job_id=job, node_id=node, text=text, facts=json.loads(facts)
             )
-            for seq, at_s, at, kind, job, node, text, facts in rows
+            for seq, at_s, at, kind, job, node, text, facts in (reversed(rows) if newest else rows)
         ]
 
     # ------------------------------------------------------------------ what is cut

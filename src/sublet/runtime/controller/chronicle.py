@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sublet.domain import events as news
 from sublet.domain.actions import Action
@@ -42,6 +43,7 @@ class Chronicle:
         self._store, self._grid, self._wall = store, grid, wall
         self._supply_news, self._progress = SupplyNews(), Progress(has_session, kept)
         self._rows: list[HistoryRow] = []  # not written yet
+        self.by = ""  # whose wish it is that is told now; "" = nobody's
 
     @property
     def waits(self) -> bool:
@@ -50,7 +52,7 @@ class Chronicle:
 
     def add(self, row: HistoryRow) -> None:
         """One more."""
-        self._rows.append(row)
+        self._rows.append(self._signed(row))
 
     def tell(self, event: Event, actions: Sequence[Action], kernel: Kernel) -> None:
         """What people are told of an event and its orders; nothing that is done depends on it."""
@@ -62,7 +64,10 @@ class Chronicle:
         for row in (happened, *(row_from_order(action, kernel, self._progress) for action in actions)):
             if row is not None and (matters or row.kind != "AvailabilityChanged"):
                 rows.append(row)
-        self._rows += rows
+        self._rows += [self._signed(row) for row in rows]
+
+    def _signed(self, row: HistoryRow) -> HistoryRow:
+        return replace(row, by=self.by) if self.by else row
 
     def write(self, kernel: Kernel, now_s: float) -> None:
         """All that waits."""
@@ -82,6 +87,8 @@ class Chronicle:
                 "usd_per_h": burn,
                 "usd_total": spent,
             }
+            if row.by:
+                facts["by"] = row.by
             if grid := self._grid(row.job_id):
                 facts["grid"] = grid
             text = row.text.encode(errors="replace").decode()  # half a character is no text to the store

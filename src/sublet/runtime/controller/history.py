@@ -36,6 +36,7 @@ class HistoryRow:
     job_id: str = ""
     node_id: str = ""
     workers: int | None = None
+    by: str = ""  # whose wish it was; "" = nobody's
 
 
 class SupplyNews:

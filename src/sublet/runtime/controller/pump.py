@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -108,6 +109,15 @@ class Pump:
         """Something for the history alone."""
         self._chronicle.add(row)
         self.wake()
+
+    @contextmanager
+    def asked_by(self, who: str) -> Iterator[None]:
+        """What is told meanwhile follows from somebody's wish. Nothing may be awaited in it."""
+        self._chronicle.by = who
+        try:
+            yield
+        finally:
+            self._chronicle.by = ""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do it beside everything else; a failure is logged."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,43 +93,45 @@ class ControllerApi:
 
     # ------------------------------------------------------------------ jobs come and go
 
-    async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
+    async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:
         """Take a job; durable when it returns."""
         await self.started()
         if (known := known_job(self._controller, key)) is not None:
             return known
-        return submit_job(self._controller, await self._controller.carrier.pack(spec), key)
+        packed = await self._controller.carrier.pack(spec)
+        with self._controller.inbox.asked_by(by):
+            return submit_job(self._controller, packed, key)
 
-    async def cancel(self, job_id: str, *, now: bool = False) -> views.JobView:
+    async def cancel(self, job_id: str, *, now: bool = False, by: str = "") -> views.JobView:
         """End it."""
         await self.started()
-        with self._controller.writing():
+        with _asked(self._controller, by):
             return _view(self._controller, self._commands.cancel(job_id, now=now))
 
-    async def pause(self, job_id: str) -> views.JobView:
+    async def pause(self, job_id: str, *, by: str = "") -> views.JobView:
         """Save it and take its workers away."""
         await self.started()
-        with self._controller.writing():
+        with _asked(self._controller, by):
             return _view(self._controller, self._commands.pause(job_id))
 
     async def resume(
-        self, job_id: str, *, start_over: bool = False, secrets: Mapping[str, str] | None = None
+        self, job_id: str, *, start_over: bool = False, secrets: Mapping[str, str] | None = None, by: str = ""
     ) -> views.JobView:
         """Let it go on."""
         await self.started()
-        with self._controller.writing():
+        with _asked(self._controller, by):
             return _view(self._controller, self._commands.resume(job_id, start_over=start_over, secrets=secrets))
 
-    async def top_up_job(self, job_id: str, usd: float) -> views.JobView:
+    async def top_up_job(self, job_id: str, usd: float, *, by: str = "") -> views.JobView:
         """Let it spend more."""
         await self.started()
-        with self._controller.writing():
+        with _asked(self._controller, by):
             return _view(self._controller, self._commands.top_up(job_id, usd))
 
-    async def scale(self, job_id: str, *, low: int, high: int) -> views.JobView:
+    async def scale(self, job_id: str, *, low: int, high: int, by: str = "") -> views.JobView:
         """Other widths."""
         await self.started()
-        with self._controller.writing():
+        with _asked(self._controller, by):
             return _view(self._controller, self._commands.scale(job_id, low=low, high=high))
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
@@ -157,13 +160,15 @@ class ControllerApi:
         return explain_view(self._controller, record, policy=self._settings.policy, reason=reason)
 
     async def events(
-        self, job_id: str | None = None, *, after: int = 0, limit: int = 1000
+        self, job_id: str | None = None, *, after: int = 0, limit: int = 1000, newest: bool = False
     ) -> Sequence[views.EventView]:
         """History, oldest first."""
         if job_id is not None:
             self.record(job_id)
         store = self._controller.store
-        rows = [event_view(row) for row in store.history(job_id, after, limit)]
+        rows = [event_view(row) for row in store.history(job_id, after, limit, newest=newest)]
+        if newest and len(rows) == limit:  # what is before them was not asked for
+            return rows
         cut = store.cut_until(Kept.HISTORY)
         return [cut_view(cut, store.path.parent, rows), *rows] if after < cut else rows
 
@@ -205,6 +210,7 @@ class ControllerApi:
         burn_limit_usd_per_h: float | None = None,
         average_usd_per_h: float | None = None,
         purse_usd: float | None = None,
+        by: str = "",
     ) -> views.BudgetView:
         """Change what is given."""
         await self.started()
@@ -214,13 +220,13 @@ class ControllerApi:
             average_usd_per_h=average_usd_per_h,
             purse_usd=purse_usd,
         )
-        with self._controller.writing():
+        with _asked(self._controller, by):
             self._controller.tell(news.BudgetChanged(self._controller.now_s(), budget))
         return await self.budget()
 
-    async def top_up(self, usd: float) -> views.BudgetView:
+    async def top_up(self, usd: float, *, by: str = "") -> views.BudgetView:
         """Put more into the purse."""
-        return await self.set_budget(purse_usd=top_up_purse(self._controller.kernel.supply.budget, usd))
+        return await self.set_budget(purse_usd=top_up_purse(self._controller.kernel.supply.budget, usd), by=by)
 
     # ------------------------------------------------------------------ the controller itself
 
@@ -238,6 +244,13 @@ class ControllerApi:
     async def shutdown(self, *, end_jobs: bool = False) -> None:
         """Save and stop every job, give everything back, then let `run` return."""
         await self._controller.stop(end_jobs=end_jobs)
+
+
+@contextmanager
+def _asked(controller: Controller, by: str) -> Iterator[None]:
+    """What follows is somebody's wish, and on disk when it is answered."""
+    with controller.writing(), controller.inbox.asked_by(by):
+        yield
 
 
 def _settled_sources(controller: Controller, only: str | None = None) -> JobSources:

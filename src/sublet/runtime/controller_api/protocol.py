@@ -1,6 +1,7 @@
 """Everything that can be asked of a controller, as a protocol. HTTP is one way to reach it, a test another.
 
 All calls run on the controller's own event loop, return at once what is known, and change nothing unless they say so.
+`by` is who asks, for the history.
 `job_id` is always a whole id; `directory` resolves names and prefixes before. What cannot be done is raised as an error
 of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's phase), NoSuchJob.
 """
@@ -46,7 +47,7 @@ class Api(Protocol):
     directory: Directory  # which jobs there are, and which one is meant
     parts: Parts  # of files that whoever submits has, and the controller does not
 
-    async def submit(self, spec: JobSpec, *, key: str = "") -> Submitted:
+    async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:
         """Take a job; durable when it returns. The same `key` again gives the same job, after a restart too."""
         ...
 
@@ -62,16 +63,16 @@ class Api(Protocol):
         """One job."""
         ...
 
-    async def cancel(self, job_id: str, *, now: bool = False) -> JobView:
+    async def cancel(self, job_id: str, *, now: bool = False, by: str = "") -> JobView:
         """End it: with a last checkpoint, or `now` without. A job that has ended stays as it is."""
         ...
 
-    async def pause(self, job_id: str) -> JobView:
+    async def pause(self, job_id: str, *, by: str = "") -> JobView:
         """Save it and take its workers away until `resume`; costs nothing meanwhile."""
         ...
 
     async def resume(
-        self, job_id: str, *, start_over: bool = False, secrets: Mapping[str, str] | None = None
+        self, job_id: str, *, start_over: bool = False, secrets: Mapping[str, str] | None = None, by: str = ""
     ) -> JobView:
         """Let a job go on that was paused, stopped at the limit of the budget, or failed by its retry limit.
 
@@ -80,16 +81,18 @@ class Api(Protocol):
         """
         ...
 
-    async def top_up_job(self, job_id: str, usd: float) -> JobView:
+    async def top_up_job(self, job_id: str, usd: float, *, by: str = "") -> JobView:
         """Let a job with a budget of its own spend so much more; one that was held for want of money goes on."""
         ...
 
-    async def scale(self, job_id: str, *, low: int, high: int) -> JobView:
+    async def scale(self, job_id: str, *, low: int, high: int, by: str = "") -> JobView:
         """From now on between `low` and `high` workers."""
         ...
 
-    async def events(self, job_id: str | None = None, *, after: int = 0, limit: int = 1000) -> Sequence[EventView]:
-        """History with `seq` above `after`, oldest first, at most `limit`; of one job, or all."""
+    async def events(
+        self, job_id: str | None = None, *, after: int = 0, limit: int = 1000, newest: bool = False
+    ) -> Sequence[EventView]:
+        """History with `seq` above `after`, oldest first; of more than `limit` the first, or the `newest`."""
         ...
 
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> JobLog:
@@ -114,11 +117,12 @@ class Api(Protocol):
         burn_limit_usd_per_h: float | None = None,
         average_usd_per_h: float | None = None,
         purse_usd: float | None = None,
+        by: str = "",
     ) -> BudgetView:
         """Change what is given; None leaves a limit as it is."""
         ...
 
-    async def top_up(self, usd: float) -> BudgetView:
+    async def top_up(self, usd: float, *, by: str = "") -> BudgetView:
         """Put more into the purse."""
         ...
 

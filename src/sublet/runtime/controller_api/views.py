@@ -187,6 +187,7 @@ class EventView(TypedDict):
     job_id: str  # "" = about no job
     node_id: str  # "" = about no node
     text: str  # a sentence for people, with the reason
+    by: str  # whose wish it was, by the name of a token; "" = nobody's
     workers: int | None  # of the job, after it
     grid: str  # that these sit in, copies x parts; "" where its model is not cut
     nodes_held: int  # ready nodes, after it

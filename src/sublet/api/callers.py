@@ -1,0 +1,135 @@
+"""Who asks, and what they may: the owner's token, that of readers, tokens with names, and browsers by their cookie.
+
+A browser is let in by a link that opens once: whoever has a token asks for one, and the cookie that the link leaves may
+do what that token may, for as long as the token does. Nothing is kept here but digests.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sublet.api.state import digest
+from sublet.machine.dice import DICE, Dice
+from sublet.machine.wall import WALL, Wall
+
+__all__ = ["COOKIE_S", "LINK_S", "Caller", "Callers", "Scope", "cookie_name", "needed"]
+
+LINK_S = 60.0  # wall: how long a link opens the page
+COOKIE_S = 12 * 3600  # wall: a working day
+MOST_LINKS, MOST_COOKIES = 100, 1000
+CODE_BYTES = 32
+READING = ("GET", "HEAD")  # no such request changes anything
+OWNER, READER = "owner", "reader"
+USERS = ("/v1/jobs", "/v1/dry-run", "/v1/parts", "/v1/job-files")  # whoever may bring jobs may ask these
+OWN = ("/v1/sessions",)  # a link for oneself, and the end of one's cookie
+SECRET = ("/v1/tokens",)  # not for all eyes
+
+
+class Scope(StrEnum):
+    """What a token may, each more than the one before."""
+
+    READ = "read"  # look at everything
+    USER = "user"  # bring jobs, and change them
+    ADMIN = "admin"  # all: budgets, tokens, the end of the controller
+
+    def covers(self, other: Scope) -> bool:
+        """Whether whoever may this may that."""
+        order = list(Scope)
+        return order.index(self) >= order.index(other)
+
+
+def needed(method: str, path: str) -> Scope:
+    """What a request takes. What nobody thought of is for admins."""
+    if any(path == each or path.startswith(f"{each}/") for each in OWN):
+        return Scope.READ
+    if any(path == each or path.startswith(f"{each}/") for each in SECRET):
+        return Scope.ADMIN
+    if method in READING:
+        return Scope.READ
+    return Scope.USER if any(path == each or path.startswith(f"{each}/") for each in USERS) else Scope.ADMIN
+
+
+def cookie_name(port: int) -> str:
+    """Cookies know no ports: two controllers of one machine would take each other's away."""
+    return f"sublet_{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who it is, and what they may."""
+
+    who: str
+    scope: Scope
+    key: bytes = field(repr=False)  # digest of the token that it all began with
+
+
+@dataclass(slots=True)
+class _Let:
+    caller: Caller
+    until_s: float
+
+
+class Callers:
+    """All who may ask one server."""
+
+    def __init__(
+        self, *, port: int, tokens: Mapping[bytes, tuple[str, Scope]], wall: Wall = WALL, dice: Dice = DICE
+    ) -> None:
+        self._cookie, self._wall, self._dice = cookie_name(port), wall, dice
+        self.tokens = dict(tokens)  # digest -> name, scope
+        self._links: dict[bytes, _Let] = {}
+        self._cookies: dict[bytes, _Let] = {}
+
+    def by_token(self, headers: Mapping[str, str]) -> Caller | None:
+        """Of `Authorization: Bearer`."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        told = digest(token.strip())
+        if scheme.lower() != "bearer":
+            return None
+        for known, (who, scope) in self.tokens.items():
+            if hmac.compare_digest(told, known):
+                return Caller(who=who, scope=scope, key=known)
+        return None
+
+    def by_cookie(self, headers: Mapping[str, str]) -> Caller | None:
+        """Of a browser that came by a link; not once its token is revoked."""
+        let = self._cookies.get(digest(self._cookie_in(headers)))
+        if let is None or let.until_s < self._wall.monotonic() or let.caller.key not in self.tokens:
+            return None
+        return let.caller
+
+    def invite(self, caller: Caller) -> str:
+        """A code that lets one browser in, once and soon."""
+        code = self._dice.token(CODE_BYTES)
+        _keep(self._links, digest(code), _Let(caller, self._wall.monotonic() + LINK_S), MOST_LINKS)
+        return code
+
+    def enter(self, code: str) -> str | None:
+        """The cookie for whoever has such a code; None for any other."""
+        let = self._links.pop(digest(code), None)
+        if let is None or let.until_s < self._wall.monotonic():
+            return None
+        cookie = self._dice.token(CODE_BYTES)
+        _keep(self._cookies, digest(cookie), _Let(let.caller, self._wall.monotonic() + COOKIE_S), MOST_COOKIES)
+        return cookie
+
+    def leave(self, headers: Mapping[str, str]) -> None:
+        """The cookie is worth nothing from now on."""
+        self._cookies.pop(digest(self._cookie_in(headers)), None)
+
+    def _cookie_in(self, headers: Mapping[str, str]) -> str:
+        for part in headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self._cookie:
+                return value
+        return ""
+
+
+def _keep(kept: dict[bytes, _Let], key: bytes, let: _Let, most: int) -> None:
+    """The newest; whoever asks for many links loses the oldest."""
+    kept[key] = let
+    while len(kept) > most:
+        del kept[next(iter(kept))]

@@ -1,0 +1,40 @@
+// The way to the controller: the same routes that programs use, with the cookie that the link left here.
+
+export class Refused extends Error {
+  constructor(status, facts) {
+    super(facts.error || `the controller answered ${status}`);
+    this.status = status;
+    this.next = facts.next || "";
+  }
+}
+
+async function answered(response) {
+  const text = await response.text();
+  let facts = {};
+  try { facts = JSON.parse(text); } catch { facts = { error: text.slice(0, 200) }; }
+  if (!response.ok) throw new Refused(response.status, facts);
+  return facts;
+}
+
+export async function get(path, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const asked = given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  return answered(await fetch(asked, { credentials: "same-origin" }));
+}
+
+/** Asked again under the same key, it happens once. */
+export async function post(path, body = {}, key = crypto.randomUUID()) {
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
+  return answered(await fetch(path, { method: "POST", headers, body: JSON.stringify(body), credentials: "same-origin" }));
+}
+
+export const jobPath = (id, verb = "") => `/v1/jobs/${encodeURIComponent(id)}${verb ? `/${verb}` : ""}`;
+
+/** What changes, as it changes; `lost(true)` when the line broke and is tried again, `lost(false)` when it is back. */
+export function listen(hear, lost) {
+  const source = new EventSource("/v1/live");
+  for (const kind of ["all", "change"]) {
+    source.addEventListener(kind, (event) => { lost(false); hear(kind, JSON.parse(event.data)); });
+  }
+  source.addEventListener("error", () => lost(true));
+}

@@ -1,0 +1,34 @@
+// Numbers as people read them. What is not known is a dash.
+
+export const DASH = "–";
+
+export function usd(value, digits = 2) {
+  if (value === null || value === undefined) return DASH;
+  const small = value !== 0 && Math.abs(value) < 0.1;
+  return `USD ${value.toFixed(small ? 4 : digits)}`;
+}
+
+export const rent = (value) => (value === null || value === undefined ? DASH : `${usd(value)}/h`);
+
+export function span(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return DASH;
+  const s = Math.round(seconds);
+  if (s < 120) return `${s} s`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return `${(s / 3600).toFixed(1)} h`;
+  return `${(s / 86400).toFixed(1)} d`;
+}
+
+export const share = (value) => (value === null || value === undefined ? DASH : `${(100 * value).toFixed(1)} %`);
+
+export function number(value, digits = 0) {
+  if (value === null || value === undefined) return DASH;
+  return value.toLocaleString("en", { maximumFractionDigits: digits });
+}
+
+/** The middle, and what 8 of 10 outcomes lie between. */
+export function interval(found, show) {
+  return found ? `${show(found.p50)} (${show(found.p10)} to ${show(found.p90)})` : DASH;
+}
+
+export const workers = (count) => `${count} worker${count === 1 ? "" : "s"}`;

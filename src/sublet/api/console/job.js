@@ -1,0 +1,94 @@
+// One job: how it does, what can be done about it, why it has the shape it has, what happened to it.
+
+import { jobActions } from "./actions.js";
+import { get, jobPath } from "./api.js";
+import { draw } from "./charts.js";
+import { facts, fill, h, row, table } from "./dom.js";
+import { eventColumns, eventRow } from "./events.js";
+import { DASH, interval, number, rent, share, span, usd } from "./figures.js";
+import { state, watch } from "./state.js";
+
+const WEIGHED = [["Shape"], ["Chosen"], ["Time left", "figure"], ["Rent to the end", "figure"], ["Time, in dollars", "figure"], ["In all", "figure"], ["Rent", "figure"], ["Losses", "figure"], ["Why"]];
+
+function pairs(job) {
+  return [
+    ["Phase", job.phase], ["Why", job.reason], ["Progress", share(job.progress)], ["Step", number(job.step)],
+    ["Loss", number(job.loss, 4)], ["Workers", `${job.workers} of ${job.min_workers} to ${job.max_workers}`], ["Shape", job.shape || DASH],
+    ["Grid", job.grid || DASH], ["Batch", number(job.global_batch)], ["Samples a second", number(job.samples_per_s, 1)],
+    ["Rent", rent(job.usd_per_h)], ["Spent", usd(job.usd_total)], ["Useful", usd(job.usd_useful)], ["Redone", usd(job.usd_redone)],
+    ["Restarts", usd(job.usd_restart)], ["Checkpoints", usd(job.usd_checkpoint)], ["Idle", usd(job.usd_idle)],
+    ["May spend", job.purse_usd === null ? "no limit of its own" : usd(job.purse_usd)],
+    ["Time left", interval(job.eta_s, span)], ["Whole cost", interval(job.forecast_usd, usd)],
+    ["Steps for a dollar", job.usd_total > 0 ? number(job.step / job.usd_total, 1) : DASH],
+    ["On demand it would have cost", usd(job.usd_on_demand)], ["Taken back", `${job.preemptions_noticed} with notice, ${job.preemptions_unnoticed} without`],
+    ["Steps lost", number(job.steps_lost)], ["Resizes", number(job.resizes)],
+  ];
+}
+
+function weighedRow(each) {
+  return row([each.shape, each.chosen ? "yes" : "", span(each.left_s), usd(each.left_usd), usd(each.time_usd), usd(each.price_usd), rent(each.usd_per_h),
+    number(each.losses, 2), each.why], { class: each.chosen ? "chosen" : "" });
+}
+
+/** Hours against dollars, with the chosen one marked. */
+export function drawWeighed(place, options) {
+  const known = options.filter((each) => each.left_s !== null && each.left_usd !== null).sort((a, b) => a.left_s - b.left_s);
+  if (known.length < 2) return;
+  draw(place, "Hours against dollars to the end, of each shape that was weighed", [
+    known.map((each) => each.left_s / 3600), known.map((each) => each.left_usd), known.map((each) => (each.chosen ? each.left_usd : null))],
+  [{ label: "hours left" }, { label: "USD to the end", points: true }, { label: "chosen", points: true, large: true }], { x: "hours" });
+}
+
+export function jobView(place, id) {
+  const figures = h("div", {});
+  const actions = h("div", {});
+  const curve = h("div", {});
+  const why = h("div", {});
+  const happened = h("div", {});
+  fill(place, h("h2", {}, `Job ${id}`), h("p", {}, h("a", { href: `#logs/${encodeURIComponent(id)}` }, "Its log")), actions, figures, curve, h("h3", {}, "Why it has this shape"), why,
+    h("h3", {}, "What happened to it"), happened);
+  let phase = null;
+  let events = [];
+
+  async function explain() {
+    const found = await get(jobPath(id, "explain"));
+    const chart = h("div", {});
+    fill(why, h("p", {}, found.reason), h("p", { class: "hint" },
+      `By ${found.policy}, ${span(found.at_s)} after the start${found.value_of_time_usd_per_h === null ? "" : `; an hour is worth ${usd(found.value_of_time_usd_per_h)}`}`),
+    chart, found.alternatives.length ? table("What was weighed", WEIGHED, found.alternatives.map(weighedRow)) : null,
+    found.notes.length ? h("ul", {}, found.notes.map((note) => h("li", {}, note))) : null);
+    drawWeighed(chart, found.alternatives);
+  }
+
+  function drawEvents() {
+    fill(happened, table("What happened to it", eventColumns, events.slice(-100).reverse().map(eventRow)));
+  }
+
+  function look(change) {
+    const job = state.jobs.get(id);
+    if (!job) {
+      fill(figures, h("p", {}, "There is no such job among those that are remembered."));
+      return;
+    }
+    fill(figures, facts(pairs(job)));
+    const losses = state.losses.get(id) || [];
+    if (losses.length > 1) {
+      draw(curve, "Loss by step, since this page is open", [losses.map(([step]) => step), losses.map(([, loss]) => loss)],
+        [{ label: "step" }, { label: "loss" }], { x: "step" });
+    }
+    if (job.phase !== phase) {
+      phase = job.phase;
+      fill(actions, jobActions(job));
+      explain().catch((error) => fill(why, h("p", { class: "fault" }, error.message)));
+    }
+    const news = change.events.filter((event) => event.job_id === id && !events.some((known) => known.seq === event.seq));
+    if (news.length) {
+      events.push(...news);
+      drawEvents();
+    }
+  }
+
+  look({ events: [] });
+  get("/v1/events", { job: id, limit: 1000, newest: true }).then((found) => { events = found.events; drawEvents(); }).catch(() => {});
+  return watch(look);
+}

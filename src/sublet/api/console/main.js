@@ -1,0 +1,56 @@
+// Which view is shown, by what stands after the # of the address; and the line to the controller.
+
+import { get, listen } from "./api.js";
+import { costView } from "./cost.js";
+import { fill, h, say } from "./dom.js";
+import { eventsView } from "./events.js";
+import { jobView } from "./job.js";
+import { logsView } from "./logs.js";
+import { nowView } from "./now.js";
+import { hear, state, watch } from "./state.js";
+import { submitView } from "./submit.js";
+import { timelineView } from "./timeline.js";
+
+const VIEWS = { now: ["Now", nowView], timeline: ["Timeline", timelineView], logs: ["Logs", logsView], events: ["Events", eventsView], cost: ["Cost", costView], submit: ["Submit", submitView] };
+const BESIDES = { job: ["Job", jobView] };
+
+const place = document.getElementById("view");
+const word = document.getElementById("word");
+let leave = () => {};
+
+function show() {
+  const [name, ...rest] = location.hash.slice(1).split("/");
+  const [title, view] = VIEWS[name] || BESIDES[name] || VIEWS.now;
+  leave();
+  leave = view(place, decodeURIComponent(rest.join("/")));
+  document.title = `${title} - Sublet`;
+  fill(document.getElementById("views"), Object.entries(VIEWS).map(([each, [text]]) =>
+    h("li", {}, h("a", { href: `#${each}`, "aria-current": text === title ? "page" : null }, text))));
+}
+
+async function begin() {
+  try {
+    state.me = await get("/v1/me");
+  } catch (error) {
+    fill(place, h("h2", {}, "No way in"), h("p", {}, error.status === 401 ? "This browser has no key to the controller, or it has run out." : error.message),
+      h("p", {}, "Next: ", h("code", {}, "sublet dashboard"), ", which gives a link that opens once."));
+    return;
+  }
+  const older = await get("/v1/events", { limit: 500, newest: true });
+  state.events = older.events;
+  let begun = false;
+  listen((kind, told) => {
+    hear(kind, told);
+    if (!begun) {
+      begun = true;
+      window.addEventListener("hashchange", () => { show(); place.focus(); });
+      show();
+    }
+  }, (lost) => say(word, lost ? "The line to the controller is broken; it is tried again." : ""));
+  watch(() => {
+    const health = state.head.health;
+    say(document.getElementById("controller"), `${state.me.who} (${state.me.scope}) · ${health.provider}, policy ${health.policy}${health.ready ? "" : ` · not ready: ${health.why}`}`);
+  });
+}
+
+begin();

@@ -1,0 +1,44 @@
+// What the page knows: the jobs, nodes and events that the controller has told, and who looks at what.
+
+const MOST_EVENTS = 2000;
+const MOST_LOSSES = 600;
+
+export const state = { jobs: new Map(), nodes: new Map(), events: [], losses: new Map(), head: null, me: null };
+const watchers = new Set();
+
+/** Called with what changed, until the view goes. */
+export function watch(look) {
+  watchers.add(look);
+  return () => watchers.delete(look);
+}
+
+export function hear(kind, told) {
+  if (kind === "all") {
+    state.jobs.clear();
+    state.nodes.clear();
+  }
+  state.head = told;
+  for (const job of told.jobs) {
+    state.jobs.set(job.id, job);
+    keepLoss(job);
+  }
+  for (const id of told.gone || []) state.jobs.delete(id);
+  for (const node of told.nodes) state.nodes.set(node.id, node);
+  for (const id of told.gone_nodes || []) state.nodes.delete(id);
+  const last = state.events.length ? state.events[state.events.length - 1].seq : 0;
+  state.events.push(...told.events.filter((event) => event.seq > last));
+  if (state.events.length > MOST_EVENTS) state.events.splice(0, state.events.length - MOST_EVENTS);
+  const change = { all: kind === "all", jobs: told.jobs, nodes: told.nodes, events: told.events };
+  for (const look of [...watchers]) look(change);
+}
+
+/** The controller keeps the last loss alone: a curve begins when the page is opened. */
+function keepLoss(job) {
+  if (job.loss === null || job.loss === undefined) return;
+  if (!state.losses.has(job.id)) state.losses.set(job.id, []);
+  const curve = state.losses.get(job.id);
+  if (!curve.length || curve[curve.length - 1][0] < job.step) curve.push([job.step, job.loss]);
+  if (curve.length > MOST_LOSSES) curve.splice(0, curve.length - MOST_LOSSES);
+}
+
+export const may = (scope) => ({ read: 0, user: 1, admin: 2 })[state.me?.scope ?? "read"] >= { read: 0, user: 1, admin: 2 }[scope];

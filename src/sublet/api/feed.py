@@ -1,0 +1,152 @@
+"""What changes, as it changes, for pages that are open: server-sent events with the same values as `/v1/...` gives.
+
+All pages share one look: it is taken as long as anybody listens, and written once for all of them. What costs most is
+the view of a job, so a look takes some of them, those first to which something happened, and the others in turn: the
+control loop waits for a few views at a time, however many jobs and pages there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from sublet.errors import NoSuchJob, SubletError
+from sublet.runtime.controller_api.protocol import Api
+
+__all__ = ["Feed"]
+
+log = logging.getLogger("sublet.api")
+PERIOD_S = 0.5  # wall
+MOST_VIEWS = 50  # of jobs, in a look
+AT_ONCE = 5  # ... before others have their turn
+MOST_EVENTS = 500  # in a look; more wait for the next
+BEHIND = 20  # messages that a page may not have read: then it is let go, and comes again
+
+Rows = dict[str, dict[str, Any]]
+
+
+class Feed:
+    """Of one server."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._pages: set[asyncio.Queue[bytes | None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._beginning = asyncio.Lock()
+        self._head: dict[str, Any] = {}
+        self._jobs: Rows = {}
+        self._nodes: Rows = {}
+        self._turn: deque[str] = deque()  # jobs, the one that was looked at longest ago first
+        self._seq = 0
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        """All there is, then what changes, until the page goes or the controller ends."""
+        async with self._beginning:
+            if self._looking is None or self._looking.done():
+                await self._begin()
+        page: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND)
+        self._pages.add(page)
+        try:
+            whole = {"jobs": list(self._jobs.values()), "nodes": list(self._nodes.values()), "events": []}
+            yield _message("all", self._head | whole | {"order": list(self._jobs)})
+            while (message := await page.get()) is not None:
+                yield message
+        finally:
+            self._pages.discard(page)
+            if not self._pages and self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
+
+    async def _begin(self) -> None:
+        newest = await self._api.events(limit=1, newest=True)
+        self._seq = newest[-1]["seq"] if newest else 0
+        self._jobs.clear()
+        self._nodes.clear()
+        self._turn = deque(self._api.directory.ids())
+        await self._look(most=len(self._turn))
+        self._looking = asyncio.create_task(self._look_on())
+
+    async def _look_on(self) -> None:
+        """Until nobody listens any more."""
+        try:
+            while not self._head.get("stopping"):
+                await asyncio.sleep(PERIOD_S)
+                message = _message("change", await self._look(most=MOST_VIEWS))
+                for page in list(self._pages):
+                    if page.full():
+                        self._let_go(page)
+                    else:
+                        page.put_nowait(message)
+        except SubletError:
+            log.exception("nothing more is told to open pages")  # the store failed: whoever asks anything hears why
+        for page in list(self._pages):
+            self._let_go(page)
+
+    def _let_go(self, page: asyncio.Queue[bytes | None]) -> None:
+        self._pages.discard(page)
+        while not page.empty():
+            page.get_nowait()
+        page.put_nowait(None)
+
+    async def _look(self, *, most: int) -> dict[str, Any]:
+        """What is otherwise than at the last."""
+        events = await self._api.events(after=self._seq, limit=MOST_EVENTS)
+        self._seq = events[-1]["seq"] if events else self._seq
+        health = await self._api.health()
+        self._head = {"now_s": health["now_s"], "stopping": health["stopping"], "seq": self._seq}
+        self._head |= {"budget": dict(await self._api.budget()), "health": dict(health)}
+        ids = self._api.directory.ids()
+        gone = self._jobs.keys() - set(ids)
+        for job_id in gone:
+            del self._jobs[job_id]
+        jobs = await self._look_at_jobs(ids, {event["job_id"] for event in events}, most)
+        nodes = {node["id"]: dict(node) for node in await self._api.nodes()}
+        changed = [node for node_id, node in nodes.items() if self._nodes.get(node_id) != node]
+        gone_nodes = self._nodes.keys() - nodes.keys()
+        self._nodes = nodes
+        rows = {"jobs": jobs, "gone": sorted(gone), "nodes": changed, "gone_nodes": sorted(gone_nodes)}
+        return self._head | rows | {"events": list(events)}
+
+    async def _look_at_jobs(self, ids: Iterable[str], first: set[str], most: int) -> list[dict[str, Any]]:
+        known = set(ids)
+        new = [job_id for job_id in ids if job_id not in self._jobs and job_id not in self._turn]
+        self._turn = deque(job_id for job_id in self._turn if job_id in known)
+        self._turn.extend(new)
+        urgent = [job_id for job_id in self._turn if job_id in first or job_id in new]
+        others = [job_id for job_id in self._turn if job_id not in first and job_id not in new]
+        chosen = [*urgent, *others[: max(0, most - len(urgent))]]
+        changed = []
+        for number, job_id in enumerate(chosen):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+            try:
+                view = dict(await self._api.job(job_id))
+            except NoSuchJob:
+                continue
+            if self._jobs.get(job_id) != view:
+                self._jobs[job_id] = view
+                changed.append(view)
+        looked = set(chosen)
+        self._turn = deque([*(job_id for job_id in self._turn if job_id not in looked), *chosen])
+        return changed
+
+
+def _message(kind: str, facts: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(facts, allow_nan=False)
+    except ValueError:  # a loss that is no number: to a page it is not known
+        text = json.dumps(_finite(facts))
+    return f"event: {kind}\ndata: {text}\n\n".encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,203 @@
+"""The page in a real browser, over a real controller: a job's life by clicks, what is seen at once, who is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sublet.api.client import Client
+from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.serialize import spec_to_json
+from tests.rigs.console import browser, faults_of_access, fleet
+
+VIEWS = ("now", "timeline", "logs", "events", "cost", "submit")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def there(chromium, tmp_path_factory):
+    with fleet(tmp_path_factory.mktemp("console")) as found:
+        yield found
+
+
+@pytest.fixture
+def open_page(chromium, there):
+    """A page of a fresh browser; with `link`, let in by it. What the page complains of fails the test."""
+    contexts, complaints = [], []
+
+    def opened(link=None, **facts):
+        context = chromium.new_context(**facts)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"it called {dialog.type}"))
+        page.on("console", lambda said: complaints.append(said.text) if "Content Security" in said.text else None)
+        page.goto(link or there.link())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def submit(there, name, workers=(1, 2), **facts):
+    body = spec_to_json(job_from_command(["true"], name=name, workers=workers), secrets=True)
+    return there.client.post("/v1/jobs", {"job": {**body, "sdk": True, **facts}})["job_id"]
+
+
+def confirm(page, verb):
+    page.locator("#ask").get_by_role("button", name=verb).click()
+    page.locator("#ask").wait_for(state="hidden")
+
+
+def phase(page, text):
+    page.locator(".facts dd", has_text=re.compile(f"^{text}$")).first.wait_for()
+
+
+def test_a_job_lives_its_whole_life_by_clicks(open_page, there, tmp_path):
+    page = open_page()
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label("Job file").fill(f"name: clicked\nworkdir: {tmp_path}\nrun: 'true'\nelastic: {{workers: 1..2}}\n")
+    page.get_by_text("clicked is right").wait_for()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    assert "USD" in page.locator("#ask").inner_text()  # it says what it costs, and nothing has happened yet
+    assert "clicked-1" not in str(there.client.get("/v1/jobs"))
+    confirm(page, "Submit it")
+    page.get_by_role("heading", name="Job clicked-1").wait_for()
+    page.get_by_role("button", name="Pause").click()
+    confirm(page, "Pause")
+    phase(page, "paused")
+    page.get_by_role("button", name="Resume").click()
+    confirm(page, "Resume")
+    page.get_by_role("button", name="Scale").click()
+    page.get_by_label("At most").fill("3")
+    confirm(page, "Scale")
+    page.get_by_role("button", name="Cancel").click()
+    confirm(page, "Cancel the job")
+    phase(page, "cancelled")
+    told = [(event["kind"], event["by"]) for event in there.client.get("/v1/events", job="clicked-1")["events"]]
+    for kind in ("JobSubmitted", "Paused", "Resumed", "Scaled"):
+        assert (kind, "owner") in told
+    assert "owner" in [
+        by for kind, by in told[told.index(("Scaled", "owner")) + 1 :] if kind in ("StopJob", "JobCancelled")
+    ]
+
+
+def test_a_notice_is_on_the_page_without_a_reload(open_page, there):
+    job_id = submit(there, "noticed")
+    page = open_page()
+    page.locator(f"tr[data-job={job_id}].phase-running").wait_for()
+    node_id = there.client.get(f"/v1/jobs/{job_id}")["node_ids"][0]
+    page.get_by_role("link", name="Events").click()
+    there.do(there.cloud.warn, node_id, 3600.0)
+    page.locator("tr[data-kind=NodeNoticed]", has_text=node_id).wait_for()
+    there.client.post(f"/v1/jobs/{job_id}/cancel", {"now": True})
+
+
+def test_a_link_opens_once_and_leaves_nothing_in_the_address(open_page, there):
+    link = there.link()
+    page = open_page(link)
+    page.get_by_role("heading", name="Now").wait_for()
+    assert "code" not in page.url
+    (cookie,) = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert page.evaluate("document.cookie") == ""
+    assert "used before" in open_page(link).inner_text("body")
+
+
+def test_whoever_has_no_key_sees_how_to_get_one(open_page, there):
+    page = open_page(f"{there.client.address}/")
+    page.get_by_text("sublet dashboard").wait_for()
+    assert "USD" not in page.inner_text("body")
+
+
+def test_a_reader_sees_all_and_is_offered_nothing(open_page, there):
+    job_id = submit(there, "looked-at")
+    facts = {"host": there.client.host, "port": there.client.port}
+    reader = Client(**facts, token=there.state.reader_file.read_text())
+    page = open_page(there.link(reader))
+    page.goto(f"{there.client.address}/#job/{job_id}")
+    page.get_by_text("Your token may look").wait_for()
+    assert page.get_by_role("button", name="Cancel").count() == 0
+    status = page.evaluate(
+        """async (job) => (await fetch(`/v1/jobs/${job}/cancel`, {method: "POST", body: "{}",
+        headers: {"Content-Type": "application/json"}})).status""",
+        job_id,
+    )
+    assert status == 403
+
+
+def test_another_site_and_another_name_for_this_host_are_refused(open_page, there, chromium):
+    """A page of another port has the cookie's site, and a name that was re-bound has our address."""
+    page = open_page()
+    page.get_by_role("heading", name="Now").wait_for()
+    port = there.client.port
+    page.route("http://127.0.0.1:1/", lambda route: route.fulfill(body="<p>elsewhere</p>", content_type="text/html"))
+    page.goto("http://127.0.0.1:1/")
+    before = there.client.get("/v1/budget")["purse_usd"]
+    asked = """async (port) => { try { return (await fetch(`http://127.0.0.1:${port}/v1/budget/top-up`, {method: "POST",
+        credentials: "include", mode: "no-cors", body: '{"usd": 5}'})).status } catch { return -1 } }"""
+    assert page.evaluate(asked, port) in (0, -1)  # the browser shows nothing of the refusal
+    assert there.client.get("/v1/budget")["purse_usd"] == before
+    rebound = chromium.new_context()
+    other = rebound.new_page()
+    answer = other.goto(f"http://evil.localhost:{port}/")  # Chromium takes every name under localhost to be here
+    assert answer.status == 403
+    rebound.close()
+
+
+def test_names_and_reasons_are_text_whatever_they_hold(open_page, there):
+    evil = "<img src=x onerror=alert(1)>"
+    page = open_page()
+    page.get_by_role("heading", name="Now").wait_for()
+    page.evaluate(
+        """async (evil) => { const { hear, state } = await import("/console/state.js");
+        const job = {id: evil, name: evil, phase: "running", reason: `<script>alert(2)</script>`, workers: 1,
+          min_workers: 1, max_workers: 1, usd_per_h: 0, usd_total: 0, usd_useful: 0, progress: null, loss: null,
+          grid: evil, global_batch: null, eta_s: null, forecast_usd: null};
+        hear("change", {...state.head, jobs: [job], nodes: [], gone: [], gone_nodes: [], events: []}); }""",
+        evil,
+    )
+    page.get_by_role("link", name=evil).wait_for()
+    assert page.locator("main img, main script").count() == 0
+    refused = page.evaluate(
+        "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch { return 'refused' } }"
+    )
+    assert refused == "refused"  # nobody who changes the page can forget it
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_serious_fault_of_access_and_all_fit_a_phone(open_page, there, scheme):
+    job_id = submit(there, f"seen-{scheme}")
+    page = open_page(color_scheme=scheme, viewport={"width": 360, "height": 740}, bypass_csp=True)
+    page.get_by_role("heading", name="Now").wait_for()
+    for view in (*VIEWS, f"job/{job_id}") if scheme == "light" else ("now", f"job/{job_id}"):
+        page.goto(f"{there.client.address}/#{view}")
+        page.get_by_role("heading", level=2).wait_for()
+        assert faults_of_access(page) == [], view
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
+
+
+def test_the_keyboard_reaches_every_view_and_an_action(open_page, there):
+    job_id = submit(there, "keys")
+    page = open_page()
+    page.locator(f"tr[data-job={job_id}]").wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    for view in VIEWS:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.getAttribute('href')") == f"#{view}"
+    page.goto(f"{there.client.address}/#job/{job_id}")
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Enter")
+    page.locator("#ask").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("#ask").wait_for(state="hidden")
+    assert there.client.get(f"/v1/jobs/{job_id}")["phase"] != "paused"

@@ -1,0 +1,112 @@
+"""A real controller over a cloud in memory, served on loopback from a thread, and a browser that looks at its page."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import shutil
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sublet import plugins
+from sublet.api.client import Client, connect
+from sublet.api.server import bind, serve
+from sublet.api.state import StateDir
+from sublet.runtime.clock import Clock
+from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
+from tests.rigs.story import LIMITS, OFFERS
+
+AXE = (
+    Path(__file__).parents[1] / "data" / "axe" / "axe.min.js.gz"
+)  # axe-core 4.14.0, MPL-2.0, as the npm registry has it
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+
+
+@dataclass
+class Fleet:
+    """A controller in another thread: what changes its world goes through its loop."""
+
+    cloud: MemoryCloud
+    client: Client
+    loop: asyncio.AbstractEventLoop
+    state: StateDir
+
+    def do(self, change: Any, *arguments: Any) -> None:
+        self.loop.call_soon_threadsafe(change, *arguments)
+
+    def link(self, client: Client | None = None) -> str:
+        """That lets one browser in."""
+        return f"{self.client.address}{(client or self.client).post('/v1/sessions')['path']}"
+
+
+@contextmanager
+def fleet(folder):
+    """Until the block ends; its jobs make steps for as long as anybody looks."""
+    state, box, up = StateDir(folder / "state"), {}, threading.Event()
+    state.prepare()
+
+    async def live() -> None:
+        cloud = MemoryCloud(OFFERS, Clock(speedup=60.0))
+        cloud.jobs = _Endless()
+        with api_over(cloud, state.path, plugins.load("sublet.policies", "price")(), limits=LIMITS) as api:
+            box.update(cloud=cloud, api=api, loop=asyncio.get_running_loop())
+            serving = asyncio.create_task(
+                serve(api, api.run, state=state, sock=bind("127.0.0.1", 0), pid=os.getpid(), signals=False)
+            )
+            await api.started()
+            while not state.address_file.exists() and not serving.done():  # noqa: ASYNC110 - a file has no event
+                await asyncio.sleep(0.01)
+            up.set()
+            await serving
+            await cloud.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
+    thread.start()
+    assert up.wait(30)
+    try:
+        yield Fleet(box["cloud"], connect(state.path), box["loop"], state)
+    finally:
+        with suppress(RuntimeError):
+            asyncio.run_coroutine_threadsafe(box["api"].shutdown(), box["loop"])
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+class _Endless(dict):
+    def setdefault(self, job_id, default=None):
+        if job_id not in self:
+            self[job_id] = Training(steps=10**9, step_s=0.05)
+        return self[job_id]
+
+
+@contextmanager
+def browser():
+    """Debian's Chromium, without a window; skipped where it or Playwright is not installed."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make setup")
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("no Chromium: apt install chromium")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        yield chromium
+        chromium.close()
+
+
+def faults_of_access(page) -> list[str]:
+    """What axe-core finds on a page that is serious or worse."""
+    page.evaluate(gzip.decompress(AXE.read_bytes()).decode())
+    found = page.evaluate("async () => (await axe.run()).violations")
+    return [
+        f"{each['id']}: {each['help']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
