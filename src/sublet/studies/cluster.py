@@ -7,13 +7,10 @@ event, and is told of sizes what its owner said, what can be learned from jobs t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import NamedTuple
-
-from scipy.stats import t as student
 
 from sublet.domain.job import Job
 from sublet.domain.plan import Policy
@@ -47,6 +44,7 @@ from sublet.studies.peers import (
     pollux_as_published,
     sia_as_published,
 )
+from sublet.studies.ratio import Ratio
 from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
 
 __all__ = ["STUDY"]
@@ -151,47 +149,26 @@ def _table(title: str, found: Mapping[str, _Found]) -> StudyTable:
 # ---------------------------------------------------------------------- beside rivals that know the same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ratio:
-    """One policy over another: the mean over traces, and half the width of its 95 % interval; NaN for one trace."""
-
-    mean: float
-    off: float
-
-    @classmethod
-    def over(cls, ours: Sequence[float], theirs: Sequence[float]) -> _Ratio:
-        """Trace by trace."""
-        ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
-        if len(ratios) == 1:
-            return cls(mean=ratios[0], off=math.nan)
-        return cls(
-            mean=fmean(ratios), off=float(student.ppf(0.975, len(ratios) - 1)) * stdev(ratios) / len(ratios) ** 0.5
-        )
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f}" if math.isnan(self.off) else f"{self.mean:.3f} +- {self.off:.3f}"
-
-
-def _ratios(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> tuple[_Ratio, _Ratio, _Ratio]:
+def _ratios(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> tuple[Ratio, Ratio, Ratio]:
     """Of the mean time, the p99 and the GPU-hours."""
     return (
-        _Ratio.over([one.mean_h for one in ours], [one.mean_h for one in theirs]),
-        _Ratio.over([one.p99_h for one in ours], [one.p99_h for one in theirs]),
-        _Ratio.over([one.gpu_hours for one in ours], [one.gpu_hours for one in theirs]),
+        Ratio.over([one.mean_h for one in ours], [one.mean_h for one in theirs]),
+        Ratio.over([one.p99_h for one in ours], [one.p99_h for one in theirs]),
+        Ratio.over([one.gpu_hours for one in ours], [one.gpu_hours for one in theirs]),
     )
 
 
-_Ratios = Mapping[tuple[str, str], tuple[_Ratio, _Ratio, _Ratio]]
+Ratios = Mapping[tuple[str, str], tuple[Ratio, Ratio, Ratio]]
 
 
-def _ratio_table(name: str, ratios: _Ratios) -> StudyTable:
+def _ratio_table(name: str, ratios: Ratios) -> StudyTable:
     rows = [[ours, PRICES[ours][1], rival, *map(str, each)] for (ours, rival), each in ratios.items()]
     columns = ["policy", "sizes it knows", "over", "mean time", "p99", "GPU-hours"]
     title = f"{name}: all know all speeds and move freely, the rival knows no sizes; means of ratios, 95 % intervals"
     return StudyTable(title=title, columns=columns, rows=rows, texts=3)
 
 
-def _checks(name: str, ratios: _Ratios, *, quick: bool) -> list[Check]:
+def _checks(name: str, ratios: Ratios, *, quick: bool) -> list[Check]:
     checks = []
     for (ours, rival), (mean, p99, gpu_hours) in ratios.items():
         if ours not in MEAN[name]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,8 @@ from sublet.sim.workloads import load_workload
 from sublet.sim.workloads.workload import Workload
 from sublet.solve.hull import lower_left
 from sublet.studies.boa.pollux import aimed, t4_nodes
-from sublet.studies.study import Check, Findings, StudyTable, Tell, at_most
+from sublet.studies.ratio import Ratio
+from sublet.studies.study import Findings, StudyTable, Tell, at_most
 
 __all__ = ["Spent", "mean_at", "tight_budgets"]
 
@@ -57,7 +57,7 @@ def mean_at(runs: Sequence[Spent], usd: float) -> float:
 
 def tight_budgets(quick: bool, tell: Tell) -> Findings:
     """Every aim of ours against every aim of theirs."""
-    offer, rows, ratios = t4_nodes(), [], dict[tuple[str, float], list[float]]()
+    offer, rows, means = t4_nodes(), [], dict[tuple[str, float], list[tuple[float, float]]]()
     for name in REPORTED[:1] if quick else REPORTED:
         workload = load_workload(name)
         least = _least(workload, offer)
@@ -70,11 +70,11 @@ def tight_budgets(quick: bool, tell: Tell) -> Findings:
         for aim in OURS[2:3] if quick else OURS:
             tell(f"{name}: price at {aim:g} times the least")
             ours = _spent(workload, offer, Price(), aim * least)
-            shares = {rival: ours.mean_s / mean_at(runs, ours.usd) for rival, runs in theirs.items()}
-            for rival, share in shares.items():
-                ratios.setdefault((rival, aim), []).append(share)
-            cheaper = {rival: ours.usd < min(runs).usd for rival, runs in theirs.items()}
-            texts = [f"{share:.3f}{' *' if cheaper[rival] else ''}" for rival, share in shares.items()]
+            texts = []
+            for rival, runs in theirs.items():
+                pair = (ours.mean_s, mean_at(runs, ours.usd))
+                means.setdefault((rival, aim), []).append(pair)
+                texts.append(f"{pair[0] / pair[1]:.3f}{' *' if ours.usd < min(runs).usd else ''}")
             rows.append([name, f"{aim:g}", f"{ours.usd:,.0f}", f"{ours.mean_s / 60:,.1f}", *texts])
     columns = ["workload", "aim / least", "USD", "mean, min", *(f"over {rival}" for rival in RIVALS)]
     table = StudyTable(title="Tight budgets, by envelope", columns=columns, rows=rows)
@@ -83,16 +83,12 @@ def tight_budgets(quick: bool, tell: Tell) -> Findings:
         "does, boa as published; a mixture of two runs of a rival counts as a run of it; * none of its runs is as "
         "cheap: over its cheapest"
     )
-    return Findings(checks=_checks(ratios), tables=[table], notes=[note])
-
-
-def _checks(ratios: dict[tuple[str, float], list[float]]) -> list[Check]:
     checks = []
-    for (rival, aim), shares in ratios.items():
-        spread = f" (+- {stdev(shares) / len(shares) ** 0.5:.2f})" if len(shares) > 1 else ""
-        label = f"at {aim:g} times the least: mean time of price over the envelope of {rival}, mean{spread}"
-        checks.append(at_most(label, fmean(shares), RIVALS[rival][1]))
-    return checks
+    for (rival, aim), pairs in means.items():
+        ratio = Ratio.over(*zip(*pairs, strict=True))
+        label = f"at {aim:g} times the least: mean time of price over the envelope of {rival}"
+        checks.append(at_most(label, ratio.mean, RIVALS[rival][1], off=ratio.off))
+    return Findings(checks=checks, tables=[table], notes=[note])
 
 
 def _spent(workload: Workload, offer: Offer, policy: Policy, average: float) -> Spent:

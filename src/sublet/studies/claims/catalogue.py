@@ -156,6 +156,22 @@ RENTAL = (
         data=Data.TUNED,
     ),
     Claim(
+        what="`price` on tight budgets, 1.1 to 2 times the least that the work costs, the worst of five: mean time",
+        over="all that `boa` or `boa-ideal` can do for as much money, at 22 aims",
+        knows="the same: true rates of arrival, sizes, speeds",
+        study="boa",
+        figures=tuple(
+            Figure(
+                check=f"at * times the least: mean time of price over the envelope of {rival}",
+                label=rival,
+                take=Take.MOST,
+            )
+            for rival in ("boa", "boa-ideal")
+        ),
+        source=Source.REBUILD,
+        data=Data.HELD_OUT,
+    ),
+    Claim(
         what="`price` as it ships where changes cost restarts, at its own dollars, the worst of six: mean time",
         over="the exact program",
         knows="a forecast that it trusts like any; all that is to come",
