@@ -13,6 +13,7 @@ from sublet.domain.events import BudgetChanged, JobStarted, NodeLost, NodeNotice
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase, Plan
 from sublet.domain.shape import Grid, Shape
+from sublet.kernel.changing import as_ordered
 from sublet.kernel.values_json import from_plain, to_plain
 from sublet.perf.speedup import ConstantRate, Linear
 from sublet.testing.driver import Driver
@@ -81,6 +82,14 @@ def test_the_rest_of_a_pause_survives_a_loss_and_ends_with_the_next_change():
     (move,) = driver.plan(Plan(shapes={"a": p(1)}))
     driver.answer(move)
     assert driver.kernel.jobs["a"].left_s == 0.0
+
+
+def test_other_nodes_on_demand_are_an_order_to_workers_that_sit_in_a_grid_and_to_nobody_else():
+    for grid in (None, Grid(2, 2)):
+        ordered, now = Shape("p", 4, grid=grid), Shape("p", 4, steady=2, grid=grid)
+        assert as_ordered(ordered, now) == (grid is None)
+        assert as_ordered(now, now)
+    assert not as_ordered(Shape("p", 4), Shape("p", 5, steady=2))
 
 
 def test_spares_are_the_first_to_go():

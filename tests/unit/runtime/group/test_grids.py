@@ -9,7 +9,7 @@ import pytest
 from sublet.domain.shape import Grid
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.census import Census
-from sublet.runtime.group.places import Form
+from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
@@ -327,6 +327,16 @@ def test_a_grid_whose_parts_do_not_fit_is_not_tried_and_the_shallowest_that_does
     all_join(group, 2.0)
     group.move(2, on("a", "b", "c", "d"), 0, 3.0, Form(Grid(1, 3)))
     assert told(group) == places, "the plan has heard of it, and nobody moves"
+
+
+def test_too_few_for_another_depth_are_no_more_copies_of_the_old_one_than_were_ordered():
+    """What a copy more would cost, only a plan has weighed."""
+    places = Places("stages")
+    places.take(Form(Grid(1, 8)))
+    places.formed = Grid(3, 2)
+    assert places.possible(6, broken=True) == Grid(1, 2)
+    assert places.possible(6, broken=False) is None
+    assert places.possible(8, broken=True) == Grid(1, 8)
 
 
 def test_too_few_for_a_grid_that_fits_wait():

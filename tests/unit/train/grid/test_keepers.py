@@ -146,6 +146,14 @@ def test_gradients_are_where_sums_look_for_them_once_there_is_another_copy():
         assert all(torch.equal(found[0][name], weight) for name, weight in other.items())
 
 
+def test_a_newcomer_hears_the_loss_that_one_alone_had_not_looked_at():
+    threads = Threads()
+    alone, fresh = Worker("w0", ("before sum", 2), None, Broken), Worker("w1", ("forward 0", 2), None, Broken)
+    assert generation(threads, [alone], ((),), Grid(1, 1)) == {"w0": "Broken"}
+    assert generation(threads, [alone, fresh], ((), ()), Grid(2, 1))["w1"] == "Broken"
+    assert fresh.member.loss == alone.member.loss > 0.0
+
+
 def test_a_part_and_its_keeper_that_die_together_are_lost():
     threads = Threads()
     workers = [Worker("w0"), Worker("w1", ("pending", 2)), Worker("w2", ("pending", 2))]
