@@ -19,6 +19,7 @@ from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Api, Submitted
+from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.controller_api.views import (
     ENDED,
     BudgetView,
@@ -57,6 +58,11 @@ class _Names:
         return {name: [job_id for job_id, row in self.records.items() if row["name"] == name] for name in names}
 
 
+class _Facts(dict[str, str]):
+    def put(self, key: str, value: str) -> None:
+        self[key] = value
+
+
 @dataclass
 class InMemoryApi:
     folder: Path
@@ -75,6 +81,7 @@ class InMemoryApi:
     def __post_init__(self) -> None:
         self.over = asyncio.Event()
         self.parts = Parts(Content(self.folder / "content"))
+        self.tokens = Tokens(_Facts(), lambda row, by: self.tell(row.kind, "", row.text, by))
         self.directory = Directory(_Names(self.rows), is_alive=lambda job_id: self.rows[job_id]["phase"] not in ENDED)
 
     async def run(self) -> None:

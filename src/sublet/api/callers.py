@@ -9,36 +9,22 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from sublet.api.state import digest
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
+from sublet.runtime.controller_api.tokens import Scope
 
-__all__ = ["COOKIE_S", "LINK_S", "Caller", "Callers", "Scope", "cookie_name", "needed"]
+__all__ = ["COOKIE_S", "LINK_S", "Caller", "Callers", "cookie_name", "needed"]
 
 LINK_S = 60.0  # wall: how long a link opens the page
 COOKIE_S = 12 * 3600  # wall: a working day
 MOST_LINKS, MOST_COOKIES = 100, 1000
 CODE_BYTES = 32
 READING = ("GET", "HEAD")  # no such request changes anything
-OWNER, READER = "owner", "reader"
 USERS = ("/v1/jobs", "/v1/dry-run", "/v1/parts", "/v1/job-files")  # whoever may bring jobs may ask these
 OWN = ("/v1/sessions",)  # a link for oneself, and the end of one's cookie
 SECRET = ("/v1/tokens",)  # not for all eyes
-
-
-class Scope(StrEnum):
-    """What a token may, each more than the one before."""
-
-    READ = "read"  # look at everything
-    USER = "user"  # bring jobs, and change them
-    ADMIN = "admin"  # all: budgets, tokens, the end of the controller
-
-    def covers(self, other: Scope) -> bool:
-        """Whether whoever may this may that."""
-        order = list(Scope)
-        return order.index(self) >= order.index(other)
 
 
 def needed(method: str, path: str) -> Scope:

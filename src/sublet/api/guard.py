@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sublet.api.callers import READING, Caller, Callers, Scope, needed
+from sublet.api.callers import READING, Caller, Callers, needed
 from sublet.api.limits import LONGEST_BODY
+from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.settings import LOOPBACK
 
 if TYPE_CHECKING:

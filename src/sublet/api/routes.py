@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from sublet.api.advice import OTHERWISE, advice_for
-from sublet.api.callers import OWNER, READER, Caller, Callers, Scope
+from sublet.api.callers import Caller, Callers
 from sublet.api.console.routes import add_console
 from sublet.api.guard import CALLER, SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
+from sublet.api.keys import add_tokens
 from sublet.api.logs import log_stream
 from sublet.api.metrics import exposition
 from sublet.api.parts import add_parts
@@ -35,6 +36,7 @@ from sublet.errors import (
     UnknownName,
 )
 from sublet.runtime.controller_api.protocol import Api
+from sublet.runtime.controller_api.tokens import OWNER, READER, Scope
 from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
 from sublet.runtime.jobs.bounds import MOST_USD, MOST_WORKERS
 from sublet.runtime.jobs.serialize import spec_from_json
@@ -115,7 +117,9 @@ class ShutdownBody(_Body):
 def application(api: Api, *, port: int, token_digest: bytes, read_digest: bytes | None = None) -> ASGIApp:
     """The whole server, guard first."""
     callers = _callers(port, token_digest, read_digest)
+    callers.tokens |= api.tokens.digests()
     app = routes_to(api)
+    add_tokens(app, api, callers)
     add_console(app, api, callers, port=port)
     return Guard(Idempotency(app), port=port, callers=callers)
 

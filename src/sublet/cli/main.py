@@ -50,6 +50,7 @@ from sublet.cli.verbs.simulate import simulate
 from sublet.cli.verbs.spot import spot
 from sublet.cli.verbs.study import study
 from sublet.cli.verbs.submit import submit
+from sublet.cli.verbs.token import token_app
 from sublet.cli.verbs.traces import traces
 from sublet.cli.verbs.up import up
 from sublet.cli.verbs.workloads import workloads
@@ -119,6 +120,7 @@ for heading, verbs in VERBS.items():
     for name, verb in verbs:
         app.command(name, rich_help_panel=heading)(verb)
 app.add_typer(budget_app, name="budget", rich_help_panel=SEEING)
+app.add_typer(token_app, name="token", rich_help_panel="Keep things in order")
 app.add_typer(data_app, name="data", rich_help_panel="What is there")
 for alias in ("status", "queue"):  # what others call it
     app.command(alias, hidden=True)(ps)

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from sublet.api import console
-from sublet.api.callers import COOKIE_S, LINK_S, Caller, Callers, Scope, needed
+from sublet.api.callers import COOKIE_S, LINK_S, Caller, Callers, needed
 from sublet.api.console.routes import files
 from sublet.api.feed import Feed
 from sublet.api.state import digest
 from sublet.cli.main import run
 from sublet.errors import Refused
+from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.jobs.file import job_from_command
 from tests.rigs.in_memory_api import RUNNING, InMemoryApi, served
 

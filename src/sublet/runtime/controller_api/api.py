@@ -11,6 +11,7 @@ from pathlib import Path
 from sublet.domain import events as news
 from sublet.runtime.anchor.troubles import Watch, is_anchor
 from sublet.runtime.archive import Kept
+from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.shelving import EARLIER
@@ -34,6 +35,7 @@ from sublet.runtime.controller_api.nodes import node_views
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
+from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
@@ -58,6 +60,7 @@ class ControllerApi:
             secret_files=controller.secret_files,
         )
         self.parts = Parts(controller.carrier.content)
+        self.tokens = Tokens(controller.store, lambda row, by: _note(controller, row, by), wall=controller.clock.wall)
         self.directory = Directory(
             controller.table, is_alive=lambda job_id: job_id in controller.kernel.jobs, take_back=self.record
         )
@@ -244,6 +247,11 @@ class ControllerApi:
     async def shutdown(self, *, end_jobs: bool = False) -> None:
         """Save and stop every job, give everything back, then let `run` return."""
         await self._controller.stop(end_jobs=end_jobs)
+
+
+def _note(controller: Controller, row: HistoryRow, by: str) -> None:
+    with _asked(controller, by):
+        controller.note(row)
 
 
 @contextmanager

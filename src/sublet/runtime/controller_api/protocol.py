@@ -13,6 +13,7 @@ from typing import NotRequired, Protocol, TypedDict
 
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.parts import Parts
+from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.controller_api.views import (
     BudgetView,
     CostView,
@@ -45,6 +46,7 @@ class Api(Protocol):
     """What `sublet.api` serves: `controller_api.api.ControllerApi`, or a stand-in of a test."""
 
     directory: Directory  # which jobs there are, and which one is meant
+    tokens: Tokens  # keys for others
     parts: Parts  # of files that whoever submits has, and the controller does not
 
     async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:
