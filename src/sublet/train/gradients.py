@@ -144,12 +144,16 @@ class Gradients:
         self._settle(group)
         self.wait_s = time.perf_counter() - started_s
 
-    def divide(self) -> None:
-        """After the sum: the gradient, and the loss, of the mean over what was counted; nothing is the mean of none."""
+    def divide(self, share: float, *, known: bool) -> int:
+        """After the sum: the gradient, and the loss, of the mean over what was counted; nothing is the mean of none.
+
+        `share` was in what was summed. How often what was counted can be halved, where that is to be `known`: the
+        device is waited for.
+        """
         counted = self.slots[COUNTED].clamp(min=1.0)
-        self.slots[LOSS].div_(counted)
-        for tensor in self.tensors:
-            tensor.div_(counted)
+        for tensor in (self.slots[LOSS], *self.tensors):
+            tensor.div_(counted * share)
+        return int(counted).bit_length() - 1 if known else 0
 
     def give_up(self, group: PeerGroup) -> None:
         """Drop the step: end what is under way, so that nothing writes into the buckets any more."""

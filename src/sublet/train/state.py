@@ -44,6 +44,7 @@ class Progress:
     offset: int = 0
     scheduled: int = 0  # steps of the schedulers
     turn: int = 0  # updates of the step under way that are applied: of several optimizers each has its turn
+    halved: int = 0  # how often sums are halved before their backward, for half precision: see Steps
     noise: Noise = field(default_factory=Noise)
 
     @property

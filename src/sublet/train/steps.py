@@ -57,6 +57,8 @@ class Steps:
         self.schedules = Schedules(options.schedulers, *turns.optimizers)
         self.drift = Drift(model.parameters(), turns.together)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
+        if options.counts and options.scaler is not None:
+            self.progress.halved = options.global_batch.bit_length() - 1
         self.readings = Readings(CONTROLS, self.device)
         self.memory = Memory(options.micro_batch, gauge_of(self.device), samples_that_fit())
         self.watch = Stopwatch(self.device)
@@ -176,7 +178,8 @@ class Steps:
         if not self._judged:
             check_loss(loss, piece.count, summed=self._options.sums)
             self._judged = piece.count > 1
-        turn, share = self._turns.now(self.progress), 1.0 if self._options.sums else piece.count / self._size
+        turn = self._turns.now(self.progress)
+        share = self._sums_share if self._options.sums else piece.count / self._size
         gradients = turn.gradients
         if piece.last and gradients.shared:
             gradients.arm(self._measure_small if self._measured and piece.first else None)
@@ -314,8 +317,9 @@ class Steps:
                 self.drift.compare(gradients.control, self._group.world)
             else:  # whoever has left its loop, or evaluates, is not there for the next sum
                 self.drift.require_together(gradients.control.tolist(), self._group, progress)
+        halved = self.progress.halved
         if self._options.counts:
-            gradients.divide()
+            halved = gradients.divide(self._sums_share, known=self._options.scaler is not None)
         if last:
             self.watch.summed()
             self.loss = gradients.slots[LOSS].clone()
@@ -335,8 +339,18 @@ class Steps:
             gradients.clear()
             progress.turn += 1
             return
+        self.progress.halved = halved
         self.count()
         self.updated = True
+
+    @property
+    def _sums_share(self) -> float:
+        """By which sums are multiplied for their backward, and divided after it: a power of two.
+
+        Where losses are scaled for half precision, a sum over thousands of tokens would be too large for it. So it
+        counts as about a mean, over as many as the last step had (before the first: samples), which all members know.
+        """
+        return 0.5**self.progress.halved
 
     def apply_late(self, noise: Noise) -> None:
         """The update of our range, with sums that another had, clipped as they were."""

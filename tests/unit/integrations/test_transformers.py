@@ -125,6 +125,49 @@ def test_half_precision_is_that_of_the_trainer(tmp_path):
     assert any(not torch.equal(found[1][name], plain[0][name]) for name in found[1])
 
 
+class Scaled(Trainer):
+    """With the scaler that accelerate makes for `fp16`, which it makes for GPUs alone."""
+
+    start = 2.0**10
+
+    def create_accelerator_and_postprocess(self):
+        super().create_accelerator_and_postprocess()
+        self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=self.start, growth_interval=4)
+
+
+class Overflowing(Scaled):
+    start = 2.0**127  # no loss times that is finite
+
+
+def test_losses_are_scaled_by_the_trainers_scaler_and_gradients_unscaled(tmp_path):
+    """By powers of two: what is scaled and unscaled is the same to the bit."""
+    more = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "max_grad_norm": 0.3, "logging_steps": 2}
+    plain, scaled = (trained(kind, llama(), Texts(22), arguments(tmp_path, **more)) for kind in (Trainer, Scaled))
+    assert all(torch.equal(scaled[0][name], plain[0][name]) for name in plain[0])
+    assert scaled[1] == plain[1]
+
+
+def test_steps_that_are_not_finite_are_left_out_until_the_scale_fits(tmp_path):
+    args = arguments(tmp_path, per_device_train_batch_size=4, num_train_epochs=3)
+    before, model = llama().state_dict(), llama()
+    trainer = Overflowing(model=model, args=args, train_dataset=Texts(22))
+    trainer.train()
+    assert trainer.state.global_step == 18
+    assert trainer.accelerator.scaler.get_scale() < 2.0**127
+    assert all(torch.isfinite(weight).all() for weight in model.state_dict().values())
+    assert any(not torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="fp16 of the Trainer takes a GPU")
+def test_fp16_is_that_of_the_trainer(tmp_path):
+    found = []
+    for kind in (transformers.Trainer, Trainer):
+        more = {"use_cpu": False, "fp16": True, "per_device_train_batch_size": 4, "learning_rate": 1e-3}
+        args = arguments(tmp_path, num_train_epochs=3, max_grad_norm=0.3, **more)
+        found.append(trained(kind, llama(), Texts(22), args)[0])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=1e-3)  # sums of float16 have three digits
+
+
 def test_evaluation_saving_and_stopping_early_are_those_of_the_trainer(tmp_path):
     found = []
     for kind in (transformers.Trainer, Trainer):
