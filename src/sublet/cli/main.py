@@ -86,15 +86,6 @@ class Verbs(TyperGroup):
                 formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in verbs])
 
 
-app = typer.Typer(
-    name=PROGRAM,
-    cls=Verbs,
-    help="Rent GPUs from a cloud and sublet them to training jobs, within a budget.",
-    epilog=EXIT_CODES,
-    rich_markup_mode=None,  # rich would double the time that --help takes
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 SEEING = "See what they do, and what they cost"
 VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     "Run jobs": (
@@ -116,14 +107,12 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     ),
     "Keep things in order": (("check", check), ("gc", gc)),
 }
-for heading, verbs in VERBS.items():
-    for name, verb in verbs:
-        app.command(name, rich_help_panel=heading)(verb)
-app.add_typer(budget_app, name="budget", rich_help_panel=SEEING)
-app.add_typer(token_app, name="token", rich_help_panel="Keep things in order")
-app.add_typer(data_app, name="data", rich_help_panel="What is there")
-for alias in ("status", "queue"):  # what others call it
-    app.command(alias, hidden=True)(ps)
+GROUPS = {
+    "budget": (budget_app, SEEING),
+    "token": (token_app, "Keep things in order"),
+    "data": (data_app, "What is there"),
+}
+ALIASES = ("status", "queue")  # what others call ps
 
 
 def _print_version(wanted: bool) -> None:
@@ -132,7 +121,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
     version: Annotated[
@@ -142,6 +130,44 @@ def _root(
     del version  # its callback has spoken
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def _assembled(wanted: str | None) -> typer.Typer:
+    """All verbs: `wanted` as it is, the others by name and first sentence alone; None = all as they are."""
+    made = typer.Typer(
+        name=PROGRAM,
+        cls=Verbs,
+        help="Rent GPUs from a cloud and sublet them to training jobs, within a budget.",
+        epilog=EXIT_CODES,
+        rich_markup_mode=None,  # rich would double the time that --help takes
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for heading, verbs in VERBS.items():
+        for name, verb in verbs:
+            made.command(name, rich_help_panel=heading)(verb if wanted in (None, name) else _named(verb.__doc__))
+    for alias in ALIASES:
+        made.command(alias, hidden=True)(ps if wanted in (None, alias) else _named(ps.__doc__))
+    for name, (group, heading) in GROUPS.items():
+        if wanted in (None, name):
+            made.add_typer(group, name=name, rich_help_panel=heading)
+        else:
+            made.command(name, rich_help_panel=heading)(_named(group.info.help))
+    made.callback(invoke_without_command=True)(_root)
+    return made
+
+
+def _named(text: str | None) -> Callable[[], None]:
+    """A verb of which only this is asked."""
+
+    def verb() -> None:
+        raise AssertionError("it is not the one that was typed")
+
+    verb.__doc__ = text
+    return verb
+
+
+app = _assembled(None)
 
 
 def main() -> None:
@@ -155,7 +181,7 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name that this terminal cannot show must not end the program
     try:
-        code = _command().main(
+        code = _command(_verb_of(arguments)).main(
             args=list(arguments),
             prog_name=PROGRAM,
             standalone_mode=False,
@@ -177,9 +203,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 @cache
-def _command() -> Any:
-    """All verbs with their options, which typer reads off their functions: longer than most of them take."""
-    return get_command(app)
+def _command(wanted: str | None) -> Any:
+    """The verb with its options, which typer reads off its function: of all of them that takes longer than most do."""
+    return get_command(_assembled(wanted))
+
+
+def _verb_of(arguments: Sequence[str]) -> str | None:
+    """What is typed first; "" if nothing is, None where a shell asks for what could be."""
+    if f"_{PROGRAM.upper()}_COMPLETE" in os.environ:
+        return None
+    return next((word for word in arguments if not word.startswith("-")), "")
 
 
 def _report_fault(error: Exception, arguments: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from sublet.cli import main
 from sublet.cli.main import app, run
 from sublet.cli.work import controller_process
 from tests.rigs.in_memory_api import served
@@ -22,6 +23,26 @@ def verbs(command=None, path=()):
         yield from verbs(each, (*path, name))
     if not getattr(command, "commands", {}):
         yield " ".join(path), {option for parameter in command.params for option in parameter.opts}
+
+
+def test_help_is_that_of_all_verbs_and_reads_the_options_of_none():
+    whole, light = get_command(app), main._command("")
+    texts = [each.get_help(each.make_context("sublet", ["ps"])) for each in (whole, light)]
+    assert texts[0] == texts[1]
+    assert {name for name, options in verbs(light) if options} == set()
+
+
+@pytest.mark.parametrize("verb", ["ps", "status", "budget", "data", "up"])
+def test_a_verb_that_is_typed_has_all_of_its_options_and_no_other_has(verb):
+    typed = {name: options for name, options in verbs(main._command(verb)) if options}
+    assert typed == {name: options for name, options in verbs() if name.split()[0] == verb}
+
+
+def test_a_shell_that_completes_sees_all(monkeypatch):
+    assert main._verb_of(["--json", "ps", "x"]) == "ps"
+    assert main._verb_of(["--help"]) == ""
+    monkeypatch.setenv("_SUBLET_COMPLETE", "complete_bash")
+    assert main._verb_of(["ps"]) is None
 
 
 def test_every_verb_takes_json():
