@@ -44,7 +44,7 @@ class Progress:
     offset: int = 0
     scheduled: int = 0  # steps of the schedulers
     turn: int = 0  # updates of the step under way that are applied: of several optimizers each has its turn
-    halved: int = 0  # how often sums are halved before their backward, for half precision: see Steps
+    halved: int = 0  # how often sums are halved before their backward, for half precision
     noise: Noise = field(default_factory=Noise)
 
     @property
@@ -56,6 +56,15 @@ class Progress:
     def size(self) -> int:
         """Samples of the next step: the last of an epoch may be smaller."""
         return min(self.batch, self.samples - self.offset)
+
+    @property
+    def sums_share(self) -> float:
+        """By which sums are multiplied for their backward, and divided after it: a power of two.
+
+        Where losses are scaled for half precision, a sum over thousands of tokens would be too large for it. So it
+        counts as about a mean, over as many as the last step had (before the first: samples), which all members know.
+        """
+        return 0.5**self.halved
 
     def advance(self) -> None:
         """A step has been applied."""

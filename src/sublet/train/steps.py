@@ -179,7 +179,7 @@ class Steps:
             check_loss(loss, piece.count, summed=self._options.sums)
             self._judged = piece.count > 1
         turn = self._turns.now(self.progress)
-        share = self._sums_share if self._options.sums else piece.count / self._size
+        share = self.progress.sums_share if self._options.sums else piece.count / self._size
         gradients = turn.gradients
         if piece.last and gradients.shared:
             gradients.arm(self._measure_small if self._measured and piece.first else None)
@@ -319,7 +319,7 @@ class Steps:
                 self.drift.require_together(gradients.control.tolist(), self._group, progress)
         halved = self.progress.halved
         if self._options.counts:
-            halved = gradients.divide(self._sums_share, known=self._options.scaler is not None)
+            halved = gradients.divide(self.progress.sums_share, known=self._options.scaler is not None)
         if last:
             self.watch.summed()
             self.loss = gradients.slots[LOSS].clone()
@@ -342,15 +342,6 @@ class Steps:
         self.progress.halved = halved
         self.count()
         self.updated = True
-
-    @property
-    def _sums_share(self) -> float:
-        """By which sums are multiplied for their backward, and divided after it: a power of two.
-
-        Where losses are scaled for half precision, a sum over thousands of tokens would be too large for it. So it
-        counts as about a mean, over as many as the last step had (before the first: samples), which all members know.
-        """
-        return 0.5**self.progress.halved
 
     def apply_late(self, noise: Noise) -> None:
         """The update of our range, with sums that another had, clipped as they were."""
