@@ -71,9 +71,10 @@ def test_it_goes_on_demand_early_enough_to_come_back_to_spot():
 
 
 def test_what_comes_back_too_late_for_another_pause_is_left_alone():
-    went, _, ended_h = ride([spot("cheap"), SURE], [(0, "cheap", 0), (1, "cheap", 1)], within_h=10.15)
+    """After its first pause it has slack for one more, and not for one on spot and another on demand."""
+    went, _, ended_h = ride([spot("cheap"), SURE], [(0, "cheap", 0), (1, "cheap", 1), (2, "cheap", 0)], within_h=10.25)
     assert [pool for _, pool in went] == ["sure"]
-    assert ended_h <= 10.15
+    assert ended_h <= 10.25
 
 
 @pytest.mark.parametrize(("egress_usd", "places"), [(0.0, ["home", "away"]), (8.0, ["home", "home"])])
@@ -96,10 +97,11 @@ def test_without_a_deadline_it_takes_the_cheapest_that_there_is():
 
 
 def test_a_place_that_loses_nodes_often_is_left_for_one_that_keeps_them():
-    flaps = [(hour / 2, "flaps", (hour + 1) % 2) for hour in range(20)]
-    went, _, _ = ride([spot("flaps"), spot("stays", "1.05"), SURE], flaps, within_h=20)
+    """Each time it is soon back, so that waiting for it seems cheap: what its pauses cost is seen from losses alone."""
+    falls = [(at / 2 + later, "flaps", nodes) for at in range(1, 40) for later, nodes in ((0.0, 0), (0.03, 1))]
+    went, _, _ = ride([spot("flaps"), spot("stays", "1.1"), SURE], falls, within_h=40)
     assert went[-1][1] == "stays"
-    assert [pool for _, pool in went].count("flaps") < 5
+    assert 2 <= [pool for _, pool in went].count("flaps") <= 8
 
 
 def test_a_negative_price_of_carriage_is_refused():
