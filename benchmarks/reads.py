@@ -52,7 +52,9 @@ async def _run(folder: Path, jobs: int, nodes: int) -> dict[str, tuple[float, fl
         sock = bind("127.0.0.1", 0)
         running = asyncio.create_task(serve(api, api.run, state=state, sock=sock, pid=0, signals=False))
         await api.started()
-        await _fill(api, cloud, jobs, nodes)
+        await fill(api, cloud, jobs, nodes)
+        if cloud._stepping is not None:  # noqa: SLF001 - no test of ours has to stop a world that lives
+            cloud._stepping.cancel()  # noqa: SLF001 - as above
         found = await _ask_all(state, sock.getsockname()[1], jobs, (await api.events(limit=10_000))[-1]["seq"])
         await api._controller.abandon()  # noqa: SLF001 - a shutdown would save every job first
         await cloud.close()
@@ -60,8 +62,8 @@ async def _run(folder: Path, jobs: int, nodes: int) -> dict[str, tuple[float, fl
     return found
 
 
-async def _fill(api: ControllerApi, cloud: MemoryCloud, jobs: int, nodes: int) -> None:
-    """Until all train, on nearly all nodes; then they stand still."""
+async def fill(api: ControllerApi, cloud: MemoryCloud, jobs: int, nodes: int) -> None:
+    """Until all train, on nearly all nodes."""
     for number in range(jobs):
         facts = {"work": WORK, "samples_per_s": 50.0}
         spec = JobSpec(name=f"job{number}", argv=("x",), cwd="/", min_workers=1, max_workers=nodes // jobs, **facts)  # type: ignore[arg-type]
@@ -70,8 +72,6 @@ async def _fill(api: ControllerApi, cloud: MemoryCloud, jobs: int, nodes: int) -
     began = time.monotonic()
     while time.monotonic() - began < LONGEST_RAMP_S and sum(bool(view["eta_s"]) for view in await api.jobs()) < jobs:  # noqa: ASYNC110 - with a deadline
         await asyncio.sleep(0.5)
-    if cloud._stepping is not None:  # noqa: SLF001 - no test of ours has to stop a world that lives
-        cloud._stepping.cancel()  # noqa: SLF001 - as above
     views = await api.jobs()
     held, known = len(cloud.nodes), sum(view["eta_s"] is not None for view in views)
     print(f"{jobs:,} jobs on {held:,} nodes, {known:,} of them with a forecast; ramp {time.monotonic() - began:.0f} s")

@@ -15,8 +15,10 @@ from sublet.api.client import Client, connect
 from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import NoSuchJob, NotNow, OutOfBudget
+from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.directory import Directory
+from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Api, Submitted
 from sublet.runtime.controller_api.tokens import Tokens
@@ -35,6 +37,7 @@ from sublet.runtime.controller_api.views import (
 )
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.content import Content
+from sublet.testing.memory_cloud import one_gpu_offer
 
 HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}
 BILL: dict[str, float] = {
@@ -81,6 +84,7 @@ class InMemoryApi:
     def __post_init__(self) -> None:
         self.over = asyncio.Event()
         self.parts = Parts(Content(self.folder / "content"))
+        self.prices = Prices(lambda: Kernel([one_gpu_offer()]))
         self.tokens = Tokens(_Facts(), lambda row, by: self.tell(row.kind, "", row.text, by))
         self.directory = Directory(_Names(self.rows), is_alive=lambda job_id: self.rows[job_id]["phase"] not in ENDED)
 

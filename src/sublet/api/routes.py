@@ -276,6 +276,10 @@ def _add_controller(app: FastAPI, api: Api) -> None:
     async def nodes() -> dict[str, Any]:
         return _answer(nodes=list(await api.nodes()))
 
+    @app.get("/v1/prices")
+    async def prices() -> dict[str, Any]:
+        return _answer(prices=list(api.prices.list()))
+
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
         return _answer(**await api.health())

@@ -1,4 +1,4 @@
-// Timeline: GPUs over time by job, with notices, losses and resizes; burn and spending beneath. From the events alone.
+// Timeline: GPUs over time by job, with notices, losses and resizes; burn, nodes and prices beneath. From the events, and /v1/prices.
 
 import { get } from "./api.js";
 import { draw } from "./charts.js";
@@ -27,14 +27,22 @@ export function stacked(events) {
   return { jobs, hours, lines };
 }
 
+/** Hours at which any price changed, and for each offer its price from then on. */
+export function priceLines(prices, nowS) {
+  const hours = [...new Set([...prices.flatMap(({ changes }) => changes.map(([at]) => at)), nowS])].sort((a, b) => a - b);
+  const lines = prices.map(({ changes }) => hours.map((hour) => changes.findLast(([at]) => at <= hour)?.[1] ?? null));
+  return { hours: hours.map((at) => at / 3600), lines };
+}
+
 export function timelineView(place) {
   fill(place, h("h2", {}, "Timeline"), h("p", {}, "Asks ..."));
-  get("/v1/events", { limit: 10000, newest: true }).then(({ events }) => {
+  Promise.all([get("/v1/events", { limit: 10000, newest: true }), get("/v1/prices")]).then(([{ events }, { prices }]) => {
     const { jobs, hours, lines } = stacked(events);
     const gpus = h("div", {});
     const money = h("div", {});
+    const market = h("div", {});
     const marks = events.filter((event) => MARKED.test(event.kind)).slice(-200).reverse();
-    fill(place, h("h2", {}, "Timeline"), gpus, money,
+    fill(place, h("h2", {}, "Timeline"), gpus, money, market,
       h("h3", {}, "Notices, losses, resizes, prices"), table("Notices, losses, resizes, prices", eventColumns, marks.map(eventRow)));
     if (hours.length) {
       const top = jobs.map((_, at) => at).reverse(); // the highest is drawn first, and the lower ones over it
@@ -46,6 +54,11 @@ export function timelineView(place) {
     if (events.length > 1) {
       draw(money, "Burn in USD/h, and nodes held", [events.map((event) => event.at_s / 3600), events.map((event) => event.usd_per_h), events.map((event) => event.nodes_held)],
         [{ label: "hours" }, { label: "USD/h", steps: true, colour: 1 }, { label: "nodes", steps: true, colour: 2 }], { x: "hours" });
+    }
+    const priced = priceLines(prices, state.head?.now_s ?? 0);
+    if (prices.length) {
+      draw(market, "Price of a node in USD/h, by offer", [priced.hours, ...priced.lines],
+        [{ label: "hours" }, ...prices.map(({ offer_id }) => ({ label: offer_id, steps: true }))], { x: "hours" });
     }
   }).catch((error) => fill(place, h("h2", {}, "Timeline"), h("p", { class: "fault" }, error.message)));
   return () => {};

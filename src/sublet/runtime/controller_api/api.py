@@ -23,6 +23,7 @@ from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
 from sublet.runtime.controller_api.history import cut_view, event_view
 from sublet.runtime.controller_api.jobs import JobSources, job_view, reason_of
+from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.money import (
     budget_view,
     change_budget,
@@ -60,6 +61,7 @@ class ControllerApi:
             secret_files=controller.secret_files,
         )
         self.parts = Parts(controller.carrier.content)
+        self.prices = Prices(lambda: controller.kernel)
         self.tokens = Tokens(controller.store, lambda row, by: _note(controller, row, by), wall=controller.clock.wall)
         self.directory = Directory(
             controller.table, is_alive=lambda job_id: job_id in controller.kernel.jobs, take_back=self.record

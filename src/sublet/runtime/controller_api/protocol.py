@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
 from sublet.runtime.controller_api.directory import Directory
+from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.controller_api.views import (
@@ -46,6 +47,7 @@ class Api(Protocol):
     """What `sublet.api` serves: `controller_api.api.ControllerApi`, or a stand-in of a test."""
 
     directory: Directory  # which jobs there are, and which one is meant
+    prices: Prices  # of what is on offer, over time
     tokens: Tokens  # keys for others
     parts: Parts  # of files that whoever submits has, and the controller does not
 
