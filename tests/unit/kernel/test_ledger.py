@@ -129,3 +129,12 @@ def test_a_bill_of_the_cloud_counts_only_between_our_order_and_the_news_of_the_e
     ledger = Ledger([an_offer("o", usd_per_h="6", minimum_billing_s=0.0)])
     ledger.open("n1", "o", 100.0)
     assert ledger.close("n1", 280.0, billed_from_s=40.0, billed_to_s=900.0) == usd("0.3")  # 180 s
+
+
+def test_the_minimum_counts_from_the_times_that_the_cloud_says():
+    ledger = ledger_with_a_node()
+    assert ledger.close("n1", 3600.0, billed_from_s=100.0, billed_to_s=130.0) == usd("0.1")  # 30 s, charged as 60
+    again = ledger_with_a_node()
+    assert again.close("n1", 3600.0, billed_from_s=1800.0) == usd("3")
+    (lease,) = again.closed
+    assert (lease.start_us, lease.end_us, lease.minimum_us) == (1_800_000_000, 3_600_000_000, 60_000_000)

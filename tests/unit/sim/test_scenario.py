@@ -147,3 +147,13 @@ def test_a_disguised_node_keeps_its_price_and_changes_its_pool():
     assert (disguised.gpu, disguised.price, disguised.pool) == ("A100", FOUR.price, "A100x4:on-demand")
     with pytest.raises(UnknownName, match="did you mean A100"):
         scenario.as_if(FOUR, "A1000")
+
+
+def test_what_a_fall_takes_at_once_is_a_share_of_what_is_there_on_average():
+    """Four for half an hour, then two: three on average, and one fall that took two."""
+    offers, _ = scenario.spot_offers(trace(), price=Price.from_usd_per_h("1"))
+    assert offers["z"].reclaim_share == pytest.approx(2 / 3)
+    one_by_one = trace(series={"z": steps((0, 4), (1200, 3), (2400, 2))})
+    offers, _ = scenario.spot_offers(one_by_one, price=Price.from_usd_per_h("1"))
+    assert offers["z"].reclaim_share == pytest.approx(1 / 3)
+    assert offers["z"].hazard_per_h == pytest.approx(2 / 3)  # two losses in three instance-hours

@@ -7,10 +7,12 @@ from statistics import fmean
 
 import pytest
 
+from sublet.domain.plan import JobState, Phase
 from sublet.errors import MissingData
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.studies import peers
 from sublet.studies.peers import homogeneous_cluster, measured, mixed_cluster, pollux_as_published, sia_as_published
+from sublet.testing.values import a_job
 
 
 def part(setting, jobs):
@@ -87,3 +89,13 @@ def test_a_check_that_is_missed_says_so(mixed, monkeypatch):
 
 def test_what_was_published_of_four_workloads_is_near_that_of_all():
     assert fmean(peers.POLLUX_MEAN_S.values()) == pytest.approx(peers.POLLUX_MEAN_OF_EIGHT_S, rel=0.1)
+
+
+@pytest.mark.parametrize(("model", "assumed_s"), [("cifar10", 30.0), ("yolov3", 45.0), ("imagenet", 77.0)])
+def test_sia_reckons_with_the_pauses_that_its_planner_assumes(model, assumed_s):
+    """Not with those that its simulator charges, here 77 s; after 300 s and one move so far."""
+    setting = peers.Setting(name="none", jobs=(), cloud=peers.pollux_oracle.CLOUD, batch={})
+    job = a_job("a", model=model, restart_s=77.0)
+    state = JobState(job=job, seq=0, phase=Phase.RUNNING, gpus=1, stints=((0.0, 10.0, 1),), as_of_s=0.0)
+    found = sia_as_published(setting).policy.discount(state, 300.0)
+    assert found == pytest.approx((300.0 - assumed_s) / (300.0 + assumed_s))

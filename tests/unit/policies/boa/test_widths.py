@@ -204,3 +204,11 @@ def test_jobs_get_the_widths_of_their_kind_and_the_others_what_they_asked_for():
     driver.settle(Boa())
     assert driver.kernel.active["known"].shape.gpus == 9  # sqrt(9) hours of one GPU cost 3
     assert driver.kernel.active["other"].shape.gpus == 3
+
+
+@pytest.mark.parametrize("budget", [5.97, 6.53, 7.03, 7.69])
+def test_a_budget_that_rounding_overspends_is_shrunk_by_a_hundredth_at_a_time(budget):
+    """A square root on up to 64 GPUs: k of them cost the root of k, and neighbours are less than 2 % apart."""
+    job = a_job(work=3600.0, speed=PowerLaw(exponent=0.5), gpus=1, max_gpus=64)
+    ((gpus,),) = boa_widths(Demand.from_jobs([job], 1.0), SITES, 1.0, budget, 0).values()
+    assert 0.98 * budget <= gpus**0.5 <= budget

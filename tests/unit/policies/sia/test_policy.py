@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sublet.domain.budget import Limit
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
+from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate
 from sublet.planning.fitness import by_time_left
@@ -151,3 +152,20 @@ def test_no_other_choices_cost_less(kinds):
 def test_knobs_that_mean_nothing_are_refused(knobs):
     with pytest.raises(InvalidValue):
         Sia(**knobs)
+
+
+# ---------------------------------------------------------------------- as published
+
+
+def test_goodput_counts_to_the_power_of_minus_one_half():
+    """Four T4s, one that scales and one that does not: 4 ** -0.5 + 1.1 < 2 ** -0.5 + 2 ** -0.15."""
+    jobs = [elastic("keen", a100=0.0, high=4), elastic("flat", a100=0.0, power=0.3, high=4)]
+    assert shapes(town(*jobs)) == {"keen": ("t", 4)}
+    for power in (-1.0, -0.25):
+        assert shapes(town(*jobs, policy=Sia(power=power))) == {"keen": ("t", 2), "flat": ("t", 2)}
+
+
+def test_it_looks_again_every_minute_while_there_are_jobs():
+    assert town(elastic("a")).timers[PlanAgain()] == 60.0
+    assert town(elastic("a"), policy=Sia(round_s=7.0)).timers[PlanAgain()] == 7.0
+    assert PlanAgain() not in town().timers
