@@ -94,9 +94,25 @@ def _run(file: str, source: str, tests: Sequence[str], writer: int) -> None:
             if report.failed:
                 os.write(writer, f"{report.nodeid}\n".encode())
 
+        @pytest.hookimpl
+        def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+            if report.failed:
+                os.write(writer, f"{report.nodeid} cannot be imported\n".encode())
+
     code = 3
     try:
-        words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", *tests]
+        words = [
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "-o",
+            "addopts=",
+            "--import-mode=importlib",
+            *tests,
+        ]
         code = int(pytest.main(words, plugins=[FirstFailure()]))
     finally:
         os._exit(code)

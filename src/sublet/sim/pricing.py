@@ -41,7 +41,9 @@ def with_prices_since(cloud: Cloud, since_utc: str, *, first_s: float) -> Cloud:
             ids = ", ".join(offer.id for offer in cloud.offers)
             raise InvalidValue("--prices-since", since_utc, f"left out: no prices of {ids} are recorded")
         raise InvalidValue("--prices-since", since_utc, f"a day with recorded prices: {', '.join(recorded)}")
-    return _laid_over(cloud, books, first_s, f"at recorded prices from {instant} on: {', '.join(books)}")
+    others = [offer.id for offer in cloud.offers if offer.id not in books]
+    not_then = f"; not recorded then, and at one price: {', '.join(others)}" if others else ""
+    return _laid_over(cloud, books, first_s, f"at recorded prices from {instant} on: {', '.join(books)}{not_then}")
 
 
 def _instant(text: str) -> str:

@@ -40,6 +40,7 @@ __all__ = [
     "with_purse",
 ]
 
+WHOLE = 0.99  # of the span of a trace: a zone that is recorded for less ends early
 MOST_TOLD = 3  # of what the user was told, in the notes of a run
 
 
@@ -144,6 +145,7 @@ def spot_market(
 
     told = [
         f"spot supply in {_count(len(offers), 'zone')} follows {trace.name} ({trace.span_s / SECONDS_PER_H:.1f} h)",
+        *_ends_early(trace),
         *notes,
         *(f"beside it, on demand: {_describe_offer(offer)}" for offer in beside),
         *([f"never above USD {burn.usd_per_h:,.2f} per hour"] if burn is not None else []),
@@ -152,6 +154,16 @@ def spot_market(
     ]
     cloud = Cloud(offers=everything, quotas=quotas, budget=budget, physics=physics, market=changes, notes=tuple(told))
     return Scene(cloud=cloud, record_ends_s=first_s + trace.span_s)
+
+
+def _ends_early(trace: SpotTrace) -> list[str]:
+    """Zones whose record is shorter than the trace: what they have after that is nobody's word."""
+    early = {zone: end_s for zone, end_s in trace.end_s.items() if end_s < WHOLE * trace.span_s}
+    goes_on = "nothing new" if trace.repeat else "its last number"
+    return [
+        f"{zone} is recorded for {end_s / SECONDS_PER_H:.1f} h only: {goes_on} after that"
+        for zone, end_s in early.items()
+    ]
 
 
 def with_average(scene: Scene, average: Price) -> Scene:

@@ -157,3 +157,13 @@ def test_what_a_fall_takes_at_once_is_a_share_of_what_is_there_on_average():
     offers, _ = scenario.spot_offers(one_by_one, price=Price.from_usd_per_h("1"))
     assert offers["z"].reclaim_share == pytest.approx(1 / 3)
     assert offers["z"].hazard_per_h == pytest.approx(2 / 3)  # two losses in three instance-hours
+
+
+def test_zones_whose_record_ends_early_are_named():
+    series = {"z": steps((0, 4), (1800, 2)), "y": steps((0, 1), (900, 0))}
+    short = trace(series=series, end_s={"z": 3600.0, "y": 1800.0})
+    offers, _ = scenario.spot_offers(short, price=Price.from_usd_per_h("1"))
+    notes = scenario.spot_market(short, offers, first_s=0.0).cloud.notes
+    assert [note for note in notes if "only" in note] == ["y is recorded for 0.5 h only: its last number after that"]
+    whole = trace(series=series, end_s={"z": 3600.0, "y": 3590.0})
+    assert not any("only" in note for note in scenario.spot_market(whole, offers, first_s=0.0).cloud.notes)
