@@ -51,6 +51,8 @@ class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def outcome_of(file: str, source: str, tests: Sequence[str] = ()) -> tuple[Outcome, str, float]:
     """What became of it, the test that saw it, and the CPU seconds. `tests` in place of those that cover the file."""
+    if any(name.startswith("sublet") for name in sys.modules):
+        raise RuntimeError("modules of Sublet are loaded already: no child would load the changed one")
     for name in LOADED:
         importlib.import_module(name)
     reader, writer = os.pipe()

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
+import pytest
+
+from sublet.kernel import ledger  # noqa: F401 - so that it is loaded
+from tests.figures import HERE
 from tests.mutants.__main__ import wilson
 from tests.mutants.covering import covering
 from tests.mutants.draw import MODULES, SOURCE, drawn, mutants_of
 from tests.mutants.named import NAMED
-from tests.mutants.run import Outcome, outcome_of
+from tests.mutants.run import outcome_of
 
 LEDGER, TESTS = "kernel/ledger.py", ("tests/unit/kernel/test_ledger.py",)
 
 
+def said_of(text):
+    """What a process of its own says: here the modules of Sublet are loaded already."""
+    script = (
+        "import sys; from tests.mutants.run import outcome_of; print(*outcome_of(*sys.argv[1:3], sys.argv[3:])[:2])"
+    )
+    words = [sys.executable, "-c", script, LEDGER, text, *TESTS]
+    return subprocess.run(words, cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def test_a_fault_is_seen_and_sound_code_is_not_taken_for_one():
     text = (SOURCE / LEDGER).read_text(encoding="utf-8")
-    assert outcome_of(LEDGER, text, TESTS)[:2] == (Outcome.ALIVE, "")
-    planted = text.replace("meter.open_count += 1", "pass")
-    outcome, by, _ = outcome_of(LEDGER, planted, TESTS)
-    assert outcome is Outcome.KILLED
-    assert by.startswith(f"{TESTS[0]}::test_a_node_is_paid_from_the_order_on")
+    assert said_of(text) == "alive"
+    planted = said_of(text.replace("meter.open_count += 1", "pass"))
+    assert planted == f"killed {TESTS[0]}::test_a_node_is_paid_from_the_order_on"
+
+
+def test_where_the_module_is_loaded_already_nothing_is_taken_for_seen():
+    with pytest.raises(RuntimeError, match="loaded already"):
+        outcome_of(LEDGER, "", TESTS)
 
 
 def test_a_draw_repeats_and_changes_one_place_of_a_module_that_still_is_python():
