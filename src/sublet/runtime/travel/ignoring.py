@@ -5,6 +5,7 @@ Keys do not: where one would, all is refused (`keys`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ def travelling_files(
 
     BadInput for a link that leads out of the folder, or nowhere, for what cannot be read, and for keys.
     """
-    root = folder.resolve()
+    root = _resolved(folder)
     refuse_home(root, decided=not whole and (root / IGNORE_FILES[-1]).is_file())
-    yield from _below(root, root, None if whole else (), (root,), {path.resolve() for path in besides})
+    yield from _below(root, root, None if whole else (), (root,), {_resolved(path) for path in besides})
 
 
 def _below(
@@ -43,26 +44,31 @@ def _below(
         found = sorted(folder.iterdir())
     except OSError as error:
         raise BadInput(folder, f"cannot be read ({error.strerror}); {OWN_WORDS}") from None
-    kinds = {path: path.is_dir() for path in found if path.resolve() not in besides}
+    kinds = {path: path.is_dir() for path in found if _resolved(path) not in besides}
     kinds = {path: is_folder for path, is_folder in kinds.items() if not _is_ignored(path, rules, is_folder=is_folder)}
     refuse_keys(folder, kinds)
     for path, is_folder in kinds.items():
         target = _inside(root, path) if path.is_symlink() else path
         if is_folder:
-            if target.resolve() in above:
+            if _resolved(target) in above:
                 raise BadInput(path, f"is a link to a folder that it is in; {OWN_WORDS}")
-            yield from _below(root, path, rules, (*above, target.resolve()), besides)
+            yield from _below(root, path, rules, (*above, _resolved(target)), besides)
         elif path.is_file():  # neither a socket nor a device
             yield _name(root, path), path
 
 
 def _inside(root: Path, link: Path) -> Path:
-    target = link.resolve()
+    target = _resolved(link)
     if not target.exists():
         raise BadInput(link, f"is a link that leads nowhere; {OWN_WORDS}")
     if not target.is_relative_to(root):
         raise BadInput(link, f"is a link that leads out of {root}, to {target}; {OWN_WORDS}")
     return target
+
+
+def _resolved(path: Path) -> Path:
+    """Also of a link that leads to itself, for which `Path.resolve` has an error: that one is not there."""
+    return Path(os.path.realpath(path))
 
 
 def _name(root: Path, path: Path) -> str:

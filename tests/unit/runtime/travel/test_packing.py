@@ -105,6 +105,17 @@ def test_a_link_is_what_it_leads_to_and_one_out_of_the_folder_is_refused_by_name
         names(work)
 
 
+def test_a_link_to_itself_leads_nowhere_and_is_left_out_where_it_is_ignored(folder, content):
+    work = folder({"train.py": "x"})
+    (work / "loop").symlink_to("loop")
+    with pytest.raises(BadInput, match=r"work/loop: is a link that leads nowhere"):
+        names(work)
+    with pytest.raises(BadInput, match=r"work/loop: cannot be read"):
+        pack(content, work.parent / "none", {"in": work / "loop"})
+    folder({".subletignore": "loop\n"})
+    assert names(work) == {"train.py", ".subletignore"}
+
+
 def test_what_is_too_large_is_refused_and_the_largest_are_named(folder, content, monkeypatch):
     work = folder({"train.py": "x", "weights.bin": "w" * 3000, "data.bin": "d" * 2000})
     monkeypatch.setattr(packing, "MOST_BYTES", 4000)
