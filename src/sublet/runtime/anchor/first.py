@@ -46,7 +46,10 @@ class Choice:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.name} = {json.dumps(self.value)}  # {self.why}"
+        value = json.dumps(self.value)
+        if isinstance(self.value, Mapping):
+            value = "{" + ", ".join(f"{json.dumps(key)} = {json.dumps(each)}" for key, each in self.value.items()) + "}"
+        return f"{self.name} = {value}  # {self.why}"
 
 
 def region_from(found: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -68,7 +71,7 @@ def choose(
         hint = "another AWS_REGION; or aws.toml with the types that you want (docs/guides/rent-on-aws.md)"
         raise BadInput(region, f"none of {', '.join(KINDS)} is listed there", hint=hint)
     image, named = _image(make, region)
-    subnet, network, of_network = place_for_it(make, region)
+    ground = place_for_it(make, region)
     usd_per_h, of_price = _anchor_price(make, region)
     chosen = [
         Choice(name="regions", value=[region], why="as AWS_REGION or ~/.aws/config says"),
@@ -80,9 +83,11 @@ def choose(
         Choice(name="anchor_usd_per_h", value=usd_per_h, why=of_price),
         Choice(name="anchor_user", value=LOGIN, why="who logs in on that image"),
         Choice(name="anchor_install", value=NEEDS, why="what a controller imports"),
-        Choice(name="anchor_subnet", value=subnet, why=of_network),
+        Choice(name="anchor_subnet", value=ground.subnet, why=ground.why),
     ]
-    group = own_group(make, region, network, server)
+    if ground.subnets:
+        chosen.append(Choice(name="subnets", value=ground.subnets, why="of nodes, by zone: no zone has a default one"))
+    group = own_group(make, region, ground.network, server)
     chosen.append(Choice(name="security_groups", value=[group], why="ssh by key from anywhere; all among its members"))
     if not credentials_sent:
         config = AwsConfig(**{each.name: _as_field(each.value) for each in chosen})

@@ -7,9 +7,9 @@ first was cut short.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from sublet.errors import BadInput, SubletError
 from sublet.runtime.anchor.rights import own_statements
@@ -18,7 +18,7 @@ from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import SERVER_TAG
 from sublet.runtime.providers.aws.rights import narrow_policy
 
-__all__ = ["own_group", "own_role", "place_for_it", "renew_role", "role_name"]
+__all__ = ["Ground", "own_group", "own_role", "place_for_it", "renew_role", "role_name"]
 
 SSH = 22
 TRUST = {
@@ -30,8 +30,17 @@ THERE = ("EntityAlreadyExists", "InvalidPermission.Duplicate", "InvalidGroup.Dup
 Make = Callable[[str, str], Any]
 
 
-def place_for_it(make: Make, region: str) -> tuple[str, str, str]:
-    """(subnet, its network, why): of the account's default network, or of its only one."""
+class Ground(NamedTuple):
+    """Where an anchor and its nodes are."""
+
+    subnet: str  # of the anchor
+    network: str
+    why: str
+    subnets: Mapping[str, str]  # of nodes, by zone id, where no zone has a default one
+
+
+def place_for_it(make: Make, region: str) -> Ground:
+    """In the account's default network, or in its only one."""
     with _asking("ec2:DescribeSubnets"):
         client = make("ec2", region)
         networks = client.describe_vpcs()["Vpcs"]
@@ -42,8 +51,11 @@ def place_for_it(make: Make, region: str) -> tuple[str, str, str]:
         why = "it has no default network" if len(usual) != 1 else f"{usual[0]['VpcId']} has no subnet"
         hint = "'aws ec2 create-default-vpc' makes one; or write aws.toml with anchor_subnet and security_groups"
         raise BadInput(f"the account in {region}", why, hint=hint)
-    of = "the account's default network" if usual[0].get("IsDefault") else "the account's only network"
-    return str(subnets[0]["SubnetId"]), str(usual[0]["VpcId"]), f"of {of}, {usual[0]['VpcId']}"
+    default = bool(usual[0].get("IsDefault"))
+    of = "the account's default network" if default else "the account's only network"
+    zones = {} if default else {str(each["AvailabilityZoneId"]): str(each["SubnetId"]) for each in reversed(subnets)}
+    network = str(usual[0]["VpcId"])
+    return Ground(str(subnets[0]["SubnetId"]), network, f"of {of}, {network}", dict(sorted(zones.items())))
 
 
 def own_group(make: Make, region: str, network: str, server: str) -> str:

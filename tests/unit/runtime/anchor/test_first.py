@@ -12,11 +12,13 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from sublet.errors import BadInput, InvalidValue, MissingData, NoAccess
+from sublet.market.catalogue import load_catalogue
 from sublet.runtime.anchor.first import IMAGES, choose, region_from, write_choices
 from sublet.runtime.anchor.ground import renew_role
 from sublet.runtime.anchor.instance import launch_request
 from sublet.runtime.anchor.record import AnchorRecord
 from sublet.runtime.providers.aws.config import AwsConfig, read_config
+from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.userdata import packages, user_data
 
 REGION = "us-east-1"
@@ -74,6 +76,33 @@ def test_a_second_time_finds_what_the_first_one_made(account):
     assert choose(account.make, REGION, "s1") == choose(account.make, REGION, "s1")
     named = account.make("ec2", REGION).describe_security_groups()["SecurityGroups"]
     assert [group["GroupName"] for group in named].count("sublet-s1") == 1
+
+
+def test_in_an_only_network_that_is_not_the_default_nodes_are_told_where(account, tmp_path):
+    """Without `subnets` AWS would look for a default network for them, and there is none."""
+    client = account.make("ec2", REGION)
+    for subnet in client.describe_subnets()["Subnets"]:
+        client.delete_subnet(SubnetId=subnet["SubnetId"])
+    for network in client.describe_vpcs()["Vpcs"]:
+        client.delete_vpc(VpcId=network["VpcId"])
+    network = client.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    made = [
+        client.create_subnet(VpcId=network, CidrBlock=f"10.9.{at}.0/24", AvailabilityZone=f"{REGION}{letter}")["Subnet"]
+        for at, letter in enumerate("aab")
+    ]
+    write_choices(tmp_path / "aws.toml", choose(account.make, REGION, "s1"))
+    config = read_config(tmp_path / "aws.toml")
+    by_zone = {subnet["AvailabilityZoneId"]: subnet["SubnetId"] for subnet in made}
+    assert config.subnets.keys() == by_zone.keys()
+    assert set(config.subnets.values()) <= {subnet["SubnetId"] for subnet in made}
+    assert config.anchor_subnet in config.subnets.values()
+    zones = {offer.zone for offer in offers_from(config, load_catalogue())}
+    assert zones
+    assert zones <= by_zone.keys(), "no other zone has a subnet"
+
+
+def test_in_the_default_network_each_zone_has_its_own(account):
+    assert "subnets" not in {each.name for each in choose(account.make, REGION, "s1")}
 
 
 def test_a_role_that_was_made_gets_the_rights_of_a_bucket_that_is_named_later(account):

@@ -36,7 +36,7 @@ class AwsConfig:
     python: str = "python3"  # on the node
     ray: str = ""  # host:port of a Ray cluster that nodes join, too; `install` must bring Ray then; "" = none
     markets: tuple[Market, ...] = (Market.SPOT, Market.ON_DEMAND)
-    subnets: Mapping[str, str] = field(default_factory=dict)  # zone id -> subnet; {} = the default of the zone
+    subnets: Mapping[str, str] = field(default_factory=dict)  # zone id -> that of nodes there; {} = its default
     security_groups: tuple[str, ...] = ()
     instance_profile: str = ""  # a name; what jobs may do at AWS
     key_name: str = ""  # for ssh

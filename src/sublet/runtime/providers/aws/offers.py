@@ -43,10 +43,13 @@ def offers_from(
 ) -> tuple[Offer, ...]:
     """One offer per zone and market, which are pools apart unless they are mixed; `asked` prices go before listed ones.
 
-    A spot node never costs more than its on-demand price: that is its cap.
+    A spot node never costs more than its on-demand price: that is its cap. Where subnets of a region are named, zones
+    without one are left out: their default network is another one, if there is any, and the security groups are not in
+    it.
     """
     offers: list[Offer] = []
     for region in config.regions:
+        named = config.subnets.keys() & {offer.zone for offer in catalogue.select(cloud="aws", region=region)}
         for kind in config.instance_types:
             listed = catalogue.select(cloud="aws", region=region, instance_type=kind)
             told = (asked or {}).get((region, kind))
@@ -56,7 +59,7 @@ def offers_from(
             offers += [
                 _ours(offer, on_demand.get(offer.zone), config, mixed=mixed)
                 for offer in listed
-                if offer.market in config.markets
+                if offer.market in config.markets and (not named or offer.zone in named)
             ]
     if not offers:
         what = f"{', '.join(config.instance_types)} in {', '.join(config.regions)}"
