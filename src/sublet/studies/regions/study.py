@@ -40,7 +40,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {  # a fresh one for every window
     "on demand": OnDemand,
 }
 GOAL = 1.05
-PUBLISHED = {"h100": 1.11, "v100": 1.12}  # SkyNomad over its optimum (section 5.2.2 of the paper), probes apart
+PUBLISHED = {"h100": 1.11, "v100": 1.12}  # SkyNomad over its optimum (section 5.2.2 of the paper)
 WORK_H, RATIOS = 24.0, (1.25, 1.5, 2.0)
 LONG_H, LONG_RATIO = 100.0, 1.5  # the job that the paper has in its simulations
 
@@ -197,7 +197,7 @@ def _checks(part: Set, rows: Mapping[tuple[str, float, float], Sequence[Row]]) -
 NOTES = (
     "a request that is refused is free, a node that comes is paid for a minute at least; moving costs 1 USD of egress",
     "skynomad and uniform progress are rebuilt from the papers' text, and have the same last call as regions",
-    "the published figure is SkyNomad's own, without what probes cost, on other windows of the same records",
+    "the published figure is SkyNomad's own, on other windows of the same records; it does not say if probes are in it",
     "intervals count as many windows as fit side by side",
 )
 
