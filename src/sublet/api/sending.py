@@ -15,17 +15,23 @@ from sublet.api.client import Client
 from sublet.machine.files import FILES
 from sublet.runtime.anchor.record import folder_of
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.content import Content, digest_of
 from sublet.runtime.travel.manifest import entries_from, names_in
 from sublet.runtime.travel.packing import local_among, pack, travelling
 from sublet.runtime.travel.tracked import tracker_notes
 
 __all__ = ["check_files", "send_files"]
 
+NOT_SENT = digest_of(b"")
 
-def check_files(spec: JobSpec, state_dir: Path) -> None:
-    """BadInput where `send_files` would refuse them; nothing is sent."""
+
+def check_files(spec: JobSpec, state_dir: Path) -> JobSpec:
+    """BadInput where `send_files` would refuse them; nothing is sent.
+
+    The job is for a dry run alone: it has the name of no files, so that nobody looks for them where they are not.
+    """
     travelling(Path(spec.cwd), local_among(spec.mounts), besides=[state_dir])
+    return replace(spec, code=NOT_SENT, notes=(*spec.notes, *tracker_notes(spec, FILES)))
 
 
 def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec, int]:

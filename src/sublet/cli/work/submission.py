@@ -25,28 +25,29 @@ def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) ->
     """Hand it in, or ask what would happen; with `follow`, end with the exit code of the job."""
     from sublet.api.client import connect
     from sublet.api.sending import check_files, send_files
+    from sublet.runtime.anchor.troubles import is_anchor
     from sublet.runtime.jobs.serialize import spec_to_json
     from sublet.runtime.settings import default_state_dir
 
     client = connect()
-    body = {"job": spec_to_json(spec, secrets=True)}
+    away = client.remote or is_anchor(default_state_dir())  # who is logged in on an anchor brings files as others do
     if dry_run:
-        if client.remote:
-            check_files(spec, default_state_dir())
+        asked = check_files(spec, default_state_dir()) if away else spec
+        body = {"job": spec_to_json(asked, secrets=True)}
         found = client.post("/v1/dry-run", body)
         if as_json:
             print_document(found)
         else:
             print_dry_run(found, spec)
-            if not client.remote and found["feasible"]:
+            if not away and found["feasible"]:
                 print_notes(_of_an_anchor(found["usd_per_h"], default_state_dir()))
         if not found["feasible"]:
             raise typer.Exit(INFEASIBLE)
         return
     sent = {}
-    if client.remote:
+    if away:
         spec, sent["files_sent_bytes"] = send_files(client, spec, default_state_dir())
-        body = {"job": spec_to_json(spec, secrets=True)}
+    body = {"job": spec_to_json(spec, secrets=True)}
     found = replace(client, timeout_s=PACK_S).post("/v1/jobs", body) | sent
     job_id = found["job_id"]
     if as_json:

@@ -49,6 +49,7 @@ class Carrier:
     ) -> None:
         self._state_dir, self._files, self._dice, self._engine, self._logs = state_dir, files, dice, engine, logs
         self.elsewhere = elsewhere
+        self.is_owners = True  # this machine is that of whoever submits; on an anchor paths of theirs mean nothing
         self.content = Content(state_dir / "content", files)
         self._words = ""
         self.packer, self.looker = pack, travelling
@@ -69,6 +70,9 @@ class Carrier:
             return replace(spec, notes=(*spec.notes, *notes))
         if not self.elsewhere:
             return replace(spec, code="")
+        if not self.is_owners:
+            _refuse_unsent(spec)
+            return replace(spec, notes=(*spec.notes, *notes))
         folder, besides = Path(spec.cwd), [self._state_dir]
         try:
             code = await asyncio.to_thread(self.packer, self.content, folder, local_among(spec.mounts), besides=besides)
@@ -79,7 +83,9 @@ class Carrier:
     async def look(self, spec: JobSpec) -> list[str]:
         """As `pack` would refuse it, and what it would note; nothing is kept."""
         notes = await self.check(spec)
-        if self.elsewhere and not spec.code:
+        if self.elsewhere and not spec.code and not self.is_owners:
+            _refuse_unsent(spec)
+        elif self.elsewhere and not spec.code:
             await asyncio.to_thread(self.looker, Path(spec.cwd), local_among(spec.mounts), besides=[self._state_dir])
         return notes
 
@@ -91,7 +97,8 @@ class Carrier:
                     check_uri(f"file_mounts.{there}", source)
             if spec.image and (why := self.no_containers()):
                 raise InvalidValue("resources.image_id", spec.image, f"left out: {why}")
-            notes = [] if spec.code else tracker_notes(spec, self._files)  # else they were made where its files are
+            ours = self.is_owners and not spec.code  # else they were made where its files are
+            notes = tracker_notes(spec, self._files) if ours else []
             return [*notes, *await self.buckets(spec, make=make)]
         for there, source in spec.mounts.items():
             if not _is_there(there, source, spec.cwd):
@@ -206,6 +213,13 @@ class Carrier:
         words = self._dice.token(16)
         self._files.write(self._witness, words.encode())
         return words
+
+
+def _refuse_unsent(spec: JobSpec) -> None:
+    """Without files that came with it, a job has what is on its nodes; what is here is not its owner's."""
+    for there, source in local_among(spec.mounts).items():
+        allowed = "of the machine of whoever submits, which sends it: sublet submit FILE"
+        raise InvalidValue(f"file_mounts.{there}", str(source), allowed)
 
 
 def _is_there(there: str, source: str, cwd: str) -> bool:

@@ -12,6 +12,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Policy
 from sublet.errors import BadInput
 from sublet.policies.price.policy import in_a_hurry
+from sublet.runtime.anchor.troubles import is_anchor
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.paces import PACES
@@ -56,6 +57,7 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
         elsewhere=setup.elsewhere,
         paces=replace(PACES, silence_s=settings.silence_s),
     )
+    controller.carrier.is_owners = not is_anchor(state_dir)
     if isinstance(setup.provider, Contains):
         controller.carrier.no_containers = setup.provider.no_containers
     return ControllerApi(controller, settings, warm=setup.warm)
