@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import os
 import shutil
 import threading
@@ -22,9 +21,7 @@ from sublet.runtime.clock import Clock
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import LIMITS, OFFERS
 
-AXE = (
-    Path(__file__).parents[1] / "data" / "axe" / "axe.min.js.gz"
-)  # axe-core 4.14.0, MPL-2.0, as the npm registry has it
+AXE = Path(__file__).parents[1] / "vendor" / "axe" / "axe.min.js"
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
@@ -103,7 +100,7 @@ def browser():
 
 def faults_of_access(page) -> list[str]:
     """What axe-core finds on a page that is serious or worse."""
-    page.evaluate(gzip.decompress(AXE.read_bytes()).decode())
+    page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("async () => (await axe.run()).violations")
     return [
         f"{each['id']}: {each['help']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
