@@ -17,7 +17,8 @@ from sublet.runtime.anchor.record import folder_of
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.content import Content, digest_of
 from sublet.runtime.travel.manifest import entries_from, names_in
-from sublet.runtime.travel.packing import local_among, pack, travelling
+from sublet.runtime.travel.packing import local_among, pack, packed_names, travelling
+from sublet.runtime.travel.told import file_notes
 from sublet.runtime.travel.tracked import tracker_notes
 
 __all__ = ["check_files", "send_files"]
@@ -30,20 +31,21 @@ def check_files(spec: JobSpec, state_dir: Path) -> JobSpec:
 
     The job is for a dry run alone: it has the name of no files, so that nobody looks for them where they are not.
     """
-    travelling(Path(spec.cwd), local_among(spec.mounts), besides=[state_dir])
-    return replace(spec, code=NOT_SENT, notes=(*spec.notes, *tracker_notes(spec, FILES)))
+    besides = [state_dir, *map(Path, spec.unsent)]
+    found = travelling(Path(spec.cwd), local_among(spec.mounts), besides=besides)
+    return replace(spec, code=NOT_SENT, notes=(*spec.notes, *tracker_notes(spec, FILES), *file_notes(spec, found)))
 
 
 def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec, int]:
     """The job with the name of its files, which are there when it returns; bytes sent for them, questions too."""
     before = client.meter.sent
     content = Content(folder_of(state_dir) / "content")
-    code = pack(content, Path(spec.cwd), local_among(spec.mounts), besides=[state_dir])
+    code = pack(content, Path(spec.cwd), local_among(spec.mounts), besides=[state_dir, *map(Path, spec.unsent)])
     if code and not client.post("/v1/parts/whole", {"digest": code})["whole"]:
         for batch in _batches(client, content, _names(content, code)):
             texts = {digest: base64.b64encode(packed).decode() for digest, packed in batch.items()}
             client.post("/v1/parts", {"parts": texts})
-    notes = tracker_notes(spec, FILES)  # the script is not where the controller is
+    notes = [*tracker_notes(spec, FILES), *file_notes(spec, packed_names(content, code))]  # none of them are over there
     return replace(spec, code=code, notes=(*spec.notes, *notes)), client.meter.sent - before
 
 

@@ -85,7 +85,9 @@ def _why_not_away(spec: JobSpec, state_dir: Path) -> str:
         return f"its checkpoints are in {spec.checkpoint_dir} (checkpoint.uri), which no other machine sees"
     if not Path(spec.cwd).is_dir():
         return f"its working directory {spec.cwd} is not here"
-    travelling(Path(spec.cwd), local_among(spec.mounts), besides=[state_dir])  # which says what is too much
+    travelling(
+        Path(spec.cwd), local_among(spec.mounts), besides=[state_dir, *map(Path, spec.unsent)]
+    )  # which says what is too much
     return ""
 
 
@@ -98,7 +100,8 @@ def _why_not_home(spec: JobSpec) -> str:
 def _send_away(state_dir: Path, job: _Job) -> int | None:
     """Its files become parts, and its newest checkpoint a commit; its step."""
     content = Content(state_dir / "content")
-    code = pack(content, Path(job.spec.cwd), local_among(job.spec.mounts), besides=[state_dir])
+    besides = [state_dir, *map(Path, job.spec.unsent)]
+    code = pack(content, Path(job.spec.cwd), local_among(job.spec.mounts), besides=besides)
     step = _commit(state_dir, job) if not job.spec.checkpoint_dir else None
     with closing(Store(state_dir / "log.sqlite")) as store:
         store.change_job(job.id, spec=json.dumps({**job.facts, "code": code}))

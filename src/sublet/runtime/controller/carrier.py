@@ -29,7 +29,8 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.buckets import check_buckets
 from sublet.runtime.travel.content import Content
 from sublet.runtime.travel.fetching import Fetch
-from sublet.runtime.travel.packing import local_among, pack, travelling
+from sublet.runtime.travel.packing import local_among, pack, packed_names, travelling
+from sublet.runtime.travel.told import file_notes
 from sublet.runtime.travel.tracked import tracker_notes
 from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
 from sublet.wire.saves import DISK, Damaged, Saved
@@ -73,12 +74,16 @@ class Carrier:
         if not self.is_owners:
             _refuse_unsent(spec)
             return replace(spec, notes=(*spec.notes, *notes))
-        folder, besides = Path(spec.cwd), [self._state_dir]
         try:
-            code = await asyncio.to_thread(self.packer, self.content, folder, local_among(spec.mounts), besides=besides)
+            code, names = await asyncio.to_thread(self._packed, spec)
         except OSError as error:
             raise BadInput(self.content.folder, f"cannot be written ({error.strerror})", hint="make room") from error
-        return replace(spec, code=code, notes=(*spec.notes, *notes))
+        return replace(spec, code=code, notes=(*spec.notes, *notes, *file_notes(spec, names)))
+
+    def _packed(self, spec: JobSpec) -> tuple[str, list[str]]:
+        besides = [self._state_dir, *map(Path, spec.unsent)]
+        code = self.packer(self.content, Path(spec.cwd), local_among(spec.mounts), besides=besides)
+        return code, packed_names(self.content, code)
 
     async def look(self, spec: JobSpec) -> list[str]:
         """As `pack` would refuse it, and what it would note; nothing is kept."""
@@ -86,7 +91,9 @@ class Carrier:
         if self.elsewhere and not spec.code and not self.is_owners:
             _refuse_unsent(spec)
         elif self.elsewhere and not spec.code:
-            await asyncio.to_thread(self.looker, Path(spec.cwd), local_among(spec.mounts), besides=[self._state_dir])
+            besides = [self._state_dir, *map(Path, spec.unsent)]
+            names = await asyncio.to_thread(self.looker, Path(spec.cwd), local_among(spec.mounts), besides=besides)
+            notes += file_notes(spec, names)
         return notes
 
     async def check(self, spec: JobSpec, *, make: bool = False) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def job_from_text(
         spec, wrong = build_job(file, document, surroundings, notes)
         mistakes += [Mistake(path=tuple(error.field.split(".")), text=str(error)) for error in wrong]
         if spec is not None and not mistakes:
-            return spec
+            written = isinstance(source, Path) and any(file.secrets.values())
+            return replace(spec, unsent=(str(Path(str(source)).resolve()),)) if written else spec
     raise as_error(mistakes, document, source)
 
 

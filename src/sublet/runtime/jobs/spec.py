@@ -63,6 +63,7 @@ class JobSpec:
     hurry: bool = False  # the quickest within the limits, where no budget weighs time against money
     stages: int = 1  # parts of its model, a pipeline; 0 = as many as the plan finds best
     shards: Shards = Shards.AUTO  # ranges of the optimizer's state
+    unsent: tuple[str, ...] = ()  # paths that do not travel: its own file, where secrets are written in it
     code: str = ""  # what names its files at submit, for nodes that do not see them; the controller sets it
 
     @property
@@ -102,4 +103,6 @@ class JobSpec:
         bounds.node_loss(self.on_node_loss)
         bounds.stages(self.stages, self.max_workers, self.sizes, sdk=self.sdk)
         bounds.shards(self.shards, sdk=self.sdk, stages=self.stages)
+        for path in self.unsent:
+            bounds.path("unsent", path)
         bounds.digest("code", self.code)

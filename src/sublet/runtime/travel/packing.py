@@ -9,9 +9,18 @@ from sublet.errors import BadInput
 from sublet.machine.remote import is_remote
 from sublet.runtime.travel.content import PART_BYTES, Content
 from sublet.runtime.travel.ignoring import travelling_files
-from sublet.runtime.travel.manifest import RUNS, Entry, in_parts, write_manifest
+from sublet.runtime.travel.manifest import RUNS, Entry, entries_from, in_parts, names_in, write_manifest
 
-__all__ = ["LARGEST_FILE", "MOST_BYTES", "MOST_FILES", "local_among", "pack", "pack_texts", "travelling"]
+__all__ = [
+    "LARGEST_FILE",
+    "MOST_BYTES",
+    "MOST_FILES",
+    "local_among",
+    "pack",
+    "pack_texts",
+    "packed_names",
+    "travelling",
+]
 
 MOST_FILES = 20_000
 MOST_BYTES = 1 << 30
@@ -42,17 +51,17 @@ def travelling(folder: Path, mounts: Mapping[str, Path], *, besides: Collection[
     """The files that would be packed, by their names over there; BadInput where keys or too much is among them."""
     found = dict(travelling_files(folder, besides=besides)) if folder.is_dir() else {}
     for there, source in mounts.items():
-        found |= _mounted(there, source)
+        found |= _mounted(there, source, besides)
     sizes = {name: path.stat().st_size for name, path in found.items()}
     _refuse_too_much(folder, [(size, name) for name, size in sizes.items()])
     return found
 
 
-def _mounted(there: str, source: Path) -> dict[str, Path]:
+def _mounted(there: str, source: Path, besides: Collection[Path]) -> dict[str, Path]:
     place = PurePosixPath(there)
     if source.is_file():
         return {str(place): source}
-    return {str(place / name): path for name, path in travelling_files(source, whole=True)}
+    return {str(place / name): path for name, path in travelling_files(source, besides=besides, whole=True)}
 
 
 def pack_texts(content: Content, texts: Mapping[str, bytes]) -> str:
@@ -64,6 +73,15 @@ def pack_texts(content: Content, texts: Mapping[str, bytes]) -> str:
             for path, data in texts.items()
         ],
     )
+
+
+def packed_names(content: Content, root: str) -> list[str]:
+    """Of the files of a manifest; none where there is no manifest, or none that can be read."""
+    try:
+        parts = [content.data(name) or b"" for name in names_in(content.data(root) or b"")]
+        return [entry.path for entry in entries_from(b"".join(parts))]
+    except BadInput:
+        return []
 
 
 def _entry(content: Content, name: str, path: Path) -> Entry:
