@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from sublet.errors import NoSuchJob, SubletError
+from sublet.errors import NoSuchJob
 from sublet.runtime.controller_api.protocol import Api
 
 __all__ = ["Feed"]
@@ -82,8 +82,8 @@ class Feed:
                         self._let_go(page)
                     else:
                         page.put_nowait(message)
-        except SubletError:
-            log.exception("nothing more is told to open pages")  # the store failed: whoever asks anything hears why
+        except Exception:  # whatever it is: a page that waits for ever looks as if nothing happened
+            log.exception("open pages are told nothing more, and come again")
         for page in list(self._pages):
             self._let_go(page)
 
