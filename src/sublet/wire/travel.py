@@ -30,6 +30,7 @@ class Travel:
     code: str = ""  # names the working directory as it was submitted; "" = that of the order, which the node has
     setup: str = ""  # a script of bash, to be run once on the node in the working directory
     carries: bool = False  # it saves on the node's own disk, and its agent carries that to the controller
+    shared: str = ""  # ... unless the node sees this folder: then the order names a directory that the controller sees
     kept: Mapping[str, str] = field(default_factory=dict)  # folders that the worker has, by the URI they go back to
     image: str = ""  # of the container that it runs in
     inside: str = ""  # ... with what this script, run in it once on the node, has made of it

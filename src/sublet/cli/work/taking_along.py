@@ -48,7 +48,7 @@ def refuse_to_strand(state_dir: Path, before: Settings | None, after: str) -> No
         return
     for job in _jobs(state_dir):
         try:
-            why = _why_not_away(job.spec, state_dir) if before.provider == SHARED else _why_not_home(job.spec)
+            why = _why_not_away(job.spec, state_dir) if before.provider == SHARED else _why_not_home(state_dir, job)
         except BadInput as error:
             why = str(error).replace("\n", " ")
         if why:
@@ -91,7 +91,10 @@ def _why_not_away(spec: JobSpec, state_dir: Path) -> str:
     return ""
 
 
-def _why_not_home(spec: JobSpec) -> str:
+def _why_not_home(state_dir: Path, job: _Job) -> str:
+    spec = job.spec
+    if spec.checkpoint_dir and Anchor(state_dir / "checkpoints" / job.id, FILES).head.newest is not None:
+        return f"its checkpoints were carried here, and here it would look for them in {spec.checkpoint_dir}"
     if spec.image or spec.mounts:
         return f"it has {'an image' if spec.image else 'file_mounts'}, and nodes would be processes of this machine"
     return "" if Path(spec.cwd).is_dir() else f"its working directory {spec.cwd} is not here"

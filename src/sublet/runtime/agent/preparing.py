@@ -73,7 +73,7 @@ class Preparations:
             self._crew.start(order, node_env, host)
             return
         travel = order.travel or Travel()
-        if travel.carries:
+        if travel.carries and not self._shares_place(travel):
             order = self._keeping.adopt(order)
         if not self.waiting:
             self._tell_s = self._machine.wall.monotonic()
@@ -262,6 +262,13 @@ class Preparations:
             return True
         try:
             return bool(travel.words) and self._machine.files.read(Path(travel.witness)) == travel.words.encode()
+        except OSError:
+            return False
+
+    def _shares_place(self, travel: Travel) -> bool:
+        """The directory that its job has named is the controller's own, whoever else's disk it is."""
+        try:
+            return bool(travel.shared) and bool(self._machine.disk.facts(travel.shared))
         except OSError:
             return False
 

@@ -58,7 +58,7 @@ class Attempts:
     """The starts of all jobs that have no session."""
 
     def __init__(
-        self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, clock: Clock, carries: Callable[[JobSpec], bool]
+        self, inbox: Inbox, *, jobs: Lifecycle, bill: Bill, clock: Clock, carries: Callable[[JobSpec, str], bool]
     ) -> None:
         self._inbox, self._jobs, self._bill, self._clock, self._carries = inbox, jobs, bill, clock, carries
         self._running: dict[str, _Attempt] = {}  # by job
@@ -126,15 +126,19 @@ class Attempts:
                 return
             if running.carried_wall_s is not None:
                 self._note_carried(record, running, running.carried_wall_s)
-            elif message.saved_ago_s is not None and not self._carries(record.spec):
+            elif message.saved_ago_s is not None and not self._carries(record.spec, record.id):
                 self._note_save(record, running, message.saved_ago_s * self._clock.speedup)
-        elif isinstance(message, wire.WorkerDown) and message.code == EXIT_LEFT and not self._carries(record.spec):
+        elif (
+            isinstance(message, wire.WorkerDown)
+            and message.code == EXIT_LEFT
+            and not self._carries(record.spec, record.id)
+        ):
             self._note_save(record, running, 0.0)
         elif isinstance(message, wire.WorkerDown) and message.code > 0:
             running.failed = True
         elif isinstance(message, wire.Joined):
             self._hear_start(record, running, message)
-        elif isinstance(message, wire.Saved) and message.safe and not self._carries(record.spec):
+        elif isinstance(message, wire.Saved) and message.safe and not self._carries(record.spec, record.id):
             self._note_save(record, running, 0.0)
 
     def _hear_start(self, record: JobRecord, running: _Attempt, message: wire.Joined) -> None:

@@ -27,7 +27,7 @@ from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel.buckets import check_buckets
-from sublet.runtime.travel.content import Content
+from sublet.runtime.travel.content import Content, digest_of
 from sublet.runtime.travel.fetching import Fetch
 from sublet.runtime.travel.packing import local_among, pack, packed_names, travelling
 from sublet.runtime.travel.told import file_notes
@@ -55,6 +55,8 @@ class Carrier:
         self._words = ""
         self.packer, self.looker = pack, travelling
         self.pulling: Pulling | None = None  # None = no checkpoints are carried here
+        self._asked: dict[str, str] = {}  # jobs whose nodes are to say whether they see this directory
+        self._apart: set[str] = set()  # ... and do not
         self.claims: Claims | None = None  # None = what workers say of buckets is believed
         self.buckets = check_buckets
         self.no_containers: Callable[[], str] = str  # why no node can run one, as far as the provider knows
@@ -106,7 +108,7 @@ class Carrier:
                 raise InvalidValue("resources.image_id", spec.image, f"left out: {why}")
             ours = self.is_owners and not spec.code  # else they were made where its files are
             notes = tracker_notes(spec, self._files) if ours else []
-            return [*notes, *await self.buckets(spec, make=make)]
+            return [*notes, *_place_notes(spec), *await self.buckets(spec, make=make)]
         for there, source in spec.mounts.items():
             if not _is_there(there, source, spec.cwd):
                 allowed = "what is there already: nodes are processes of this machine, and its files are yours"
@@ -126,17 +128,19 @@ class Carrier:
         words = "" if spec.mounts or spec.image else self._witness_words()
         travel = Travel(code=spec.code, setup=_setup(spec), kept=kept, witness=str(self._witness), words=words)
         seen = tuple(there for there in spec.mounts if there.startswith(("/", "~")))
-        travel = replace(travel, carries=self.carries(spec), seen=seen)
+        travel = replace(travel, carries=self.carries(spec), shared=self._shared(order.job_id, spec), seen=seen)
         if spec.image:
             travel = replace(travel, image=spec.image, inside=spec.setup)
         return replace(order, travel=travel)
 
-    def carries(self, spec: JobSpec) -> bool:
-        """Its checkpoints lie on its nodes' own disks, from where they are carried here.
+    def carries(self, spec: JobSpec, job_id: str = "") -> bool:
+        """Its checkpoints lie on its nodes' own disks, from where they are carried here; without an id, they may.
 
-        A directory or bucket that its owner has named is one that all nodes see.
+        Its owner may have named a bucket; or a directory that all nodes see, until one says that it does not.
         """
-        return self.elsewhere and self.pulling is not None and not spec.checkpoint_dir
+        if not self.elsewhere or self.pulling is None or is_remote(spec.checkpoint_dir):
+            return False
+        return not (spec.checkpoint_dir and job_id) or self._is_apart(job_id, self.pulling)
 
     def judge(self, records: Mapping[str, JobRecord], message: FromWorkerMessage) -> FromWorkerMessage:
         """What a worker says of checkpoints that are carried here: at most that they are on its node's disk.
@@ -144,7 +148,7 @@ class Carrier:
         Nor of a bucket: its job has named none, so that nobody could look there, or go on from it.
         """
         job_id = job_of(message.worker_id)
-        if self.pulling is None or not self.carries(records[job_id].spec):
+        if self.pulling is None or not self.carries(records[job_id].spec, job_id):
             return message
         if isinstance(message, Damaged):
             names = (Path(path).name.removeprefix("step-") for path in message.paths)
@@ -167,6 +171,7 @@ class Carrier:
         elif isinstance(message, Printed):
             self._keep_log(node_id, message)
         elif self.pulling is not None:
+            self._note_apart(node_id, job_of(message.worker_id), self.pulling)
             self.pulling.hear(node_id, message)
 
     def forget_node(self, node_id: str) -> None:
@@ -196,6 +201,47 @@ class Carrier:
         size = self._logs.of(job_of(message.worker_id)).take(message.worker_id, message.offset, data)
         if size is not None:
             self._engine.send(node_id, Kept(worker_id=message.worker_id, offset=size))
+
+    def _shared(self, job_id: str, spec: JobSpec) -> str:
+        """A folder in the directory that its owner has named, by which nodes know it; "" where they need not look.
+
+        A folder, since files there would be taken for what a script has saved.
+        """
+        if not spec.checkpoint_dir or self.pulling is None or not self.carries(spec) or self.carries(spec, job_id):
+            return ""
+        self._asked[job_id] = spec.checkpoint_dir
+        if not (words := self._witness_words()):
+            return ""
+        place = Path(spec.checkpoint_dir) / f".sublet-{digest_of(words.encode())[:16]}"
+        try:
+            self._files.make_folder(place)
+        except OSError:
+            return ""
+        return str(place)
+
+    def _is_apart(self, job_id: str, pulling: Pulling) -> bool:
+        """A node of it does not see the directory that it has named.
+
+        What was carried once is carried from then on: a job has one place to go on from.
+        """
+        if job_id not in self._apart:
+            try:
+                head = pulling.anchor(job_id).head
+            except (OSError, BadInput):
+                return True  # there is one
+            if not head.generation and not head.commits:
+                return False
+            self._apart.add(job_id)
+        return True
+
+    def _note_apart(self, node_id: str, job_id: str, pulling: Pulling) -> None:
+        """Only whose checkpoints are carried has something to say of them."""
+        self._apart.add(job_id)
+        if folder := self._asked.pop(job_id, ""):
+            then = (
+                "checkpoints are carried here, and none is read from there; leave it out, or name a bucket (s3://...)"
+            )
+            pulling.alarm(job_id, f"checkpoint.uri = {folder!r} is not shared by {node_id}: {then}")
 
     @property
     def _witness(self) -> Path:
@@ -233,6 +279,15 @@ def _is_there(there: str, source: str, cwd: str) -> bool:
     """Whether a worker on this machine finds it there as it is."""
     place = Path(cwd) / Path(there).expanduser()
     return source.startswith("/") and place.exists() and place.samefile(source)
+
+
+def _place_notes(spec: JobSpec) -> list[str]:
+    if not spec.checkpoint_dir or is_remote(spec.checkpoint_dir):
+        return []
+    then = "where a node does not, its checkpoints are carried to the controller instead, as without checkpoint.uri"
+    return [
+        f"checkpoint.uri = {spec.checkpoint_dir!r} is for a directory that the controller and all nodes see: {then}"
+    ]
 
 
 def _setup(spec: JobSpec) -> str:

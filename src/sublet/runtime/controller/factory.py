@@ -52,7 +52,7 @@ class RecordFactory:
         server_id: str,
         era: int,
         disk: Disk = DISK,
-        carries: Callable[[JobSpec], bool] = lambda _: False,
+        carries: Callable[[JobSpec, str], bool] = lambda *_: False,
     ) -> None:
         self._inbox, self._table, self._logs, self._offers, self._clock = inbox, table, logs, tuple(offers), clock
         self._state_dir, self._server_id, self._era = state_dir, server_id, era
@@ -93,13 +93,13 @@ class RecordFactory:
 
     def place(self, record: JobRecord) -> str:
         """Where its checkpoints are."""
-        if self._carries(record.spec):
+        if self._carries(record.spec, record.id):
             return f"{CARRIED}{self._state_dir / 'checkpoints' / record.id}"
         return record.spec.checkpoint_dir or str(self._state_dir / "jobs" / record.id / "checkpoints")
 
     def carry_s(self, spec: JobSpec) -> float:
         """For so long the end of its workers may be held, in a hurry, while what they saved is carried."""
-        return saves.HURRY_S if self._carries(spec) else 0.0
+        return saves.HURRY_S if self._carries(spec, "") else 0.0
 
     def hold_without_checkpoints(self, record: JobRecord) -> None:
         """Of one that has them copied to a bucket: if there are none here, they may be there."""

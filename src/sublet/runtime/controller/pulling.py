@@ -58,7 +58,7 @@ class Pulling:
         insist: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder, self._files, self._engine, self._wall = folder, files, engine, wall
-        self._terms, self.saved, self._alarm, self._insist = terms, saved, alarm, insist
+        self._terms, self.saved, self.alarm, self._insist = terms, saved, alarm, insist
         self._anchors: dict[str, Anchor] = {}
         self._pulls: dict[str, _Pull] = {}  # by job: one at a time
 
@@ -81,15 +81,13 @@ class Pulling:
         try:
             self.anchor(job_id).drop(steps)
         except (OSError, BadInput) as error:
-            self._alarm(job_id, f"its checkpoints at the controller cannot be read or written: {error}")
+            self.alarm(job_id, f"its checkpoints at the controller cannot be read or written: {error}")
 
     def hear(self, node_id: str, message: Offered | Wants | Uncarried) -> None:
         """A node offers a checkpoint, or keeps one that goes with it; or a worker there is to go on from one."""
         job_id = job_of(message.worker_id)
         if isinstance(message, Uncarried):
-            self._alarm(
-                job_id, f"what {message.worker_id} saved stays on {node_id}, and is lost with it: {message.why}"
-            )
+            self.alarm(job_id, f"what {message.worker_id} saved stays on {node_id}, and is lost with it: {message.why}")
             return
         if (terms := self._terms(job_id)) is None or message.generation > terms[1]:
             return  # nobody has ordered that yet
@@ -100,7 +98,7 @@ class Pulling:
                 self._consider(node_id, self.anchor(job_id), message)
         except (OSError, BadInput) as error:
             self._pulls.pop(job_id, None)
-            self._alarm(job_id, f"its checkpoints at the controller cannot be read or written: {error}")
+            self.alarm(job_id, f"its checkpoints at the controller cannot be read or written: {error}")
 
     def take(self, node_id: str, part: Part) -> None:
         """A part has come, for whichever job it was asked."""
@@ -112,7 +110,7 @@ class Pulling:
                 except OSError as error:
                     self._pulls.pop(job_id, None)  # and no answer: it is offered again
                     why = error.strerror or str(error)
-                    self._alarm(job_id, f"what {pull.offer.worker_id} saved cannot be kept here as yet: {why}")
+                    self.alarm(job_id, f"what {pull.offer.worker_id} saved cannot be kept here as yet: {why}")
                 except BadInput as error:
                     self._refuse(pull, f"it cannot be kept: {error}")
 
@@ -139,7 +137,7 @@ class Pulling:
         head = anchor.announce(message.generation)
         while head.newest is not None and not anchor.is_whole(head.newest):
             text = f"its checkpoint {head.newest.step} at the controller is damaged, and passed over"
-            self._alarm(job_of(message.worker_id), text)
+            self.alarm(job_of(message.worker_id), text)
             anchor.drop([head.newest.step])
             head = anchor.head
         root, step = ("", -1) if head.newest is None else (head.newest.root, head.newest.step)
@@ -185,7 +183,7 @@ class Pulling:
         size_bytes = sum(entry.size_bytes for entry in fetch.entries)
         commit = Commit(step=step, generation=offer.generation, root=offer.root, size_bytes=size_bytes, done=offer.done)
         for rotten in anchor.commit(commit, keep=terms[0]):
-            self._alarm(job_id, f"its checkpoint {rotten} at the controller is damaged, and was removed")
+            self.alarm(job_id, f"its checkpoint {rotten} at the controller is damaged, and was removed")
         del self._pulls[job_id]
         self._answer(pull.node_id, offer)
         seconds = self._wall.monotonic() - pull.began_s
@@ -211,7 +209,7 @@ class Pulling:
         """It is not offered again. People are told, unless something newer is there or comes."""
         if why not in (STALE, GONE):
             text = f"what {offer.worker_id} saved stays on {node_id}, and is lost with it: {why}"
-            self._alarm(job_of(offer.worker_id), text)
+            self.alarm(job_of(offer.worker_id), text)
         self._answer(node_id, offer, why)
 
     def _answer(self, node_id: str, offer: Offered, why: str = "") -> None:

@@ -11,6 +11,7 @@ import torch
 
 from sublet.cli.main import run
 from sublet.cli.work import anchored, controller_process
+from sublet.cli.work.copying import commit_step
 from sublet.cli.work.taking_along import take_along
 from sublet.machine.files import FILES
 from sublet.runtime.anchor import parcel
@@ -129,6 +130,19 @@ def test_on_the_way_back_it_is_the_same(begun, capsys, facts, why):
     code = run(["up", "--provider", "local"])
     assert (code == 2, bool(done)) == (bool(why), not why)
     assert why in capsys.readouterr().err
+
+
+def test_one_that_was_carried_though_it_names_a_directory_would_not_find_it_at_home(begun, state, tmp_path, capsys):
+    done = begun("aws", [""], checkpoint_dir="/data/ck")
+    with Checkpoints(tmp_path / "node", writer="w", generation=1) as checkpoints:
+        checkpoints.save(10, {"x": torch.zeros(3)}, {}).wait()
+    commit_step(Anchor(state / "checkpoints" / "long-0", FILES), tmp_path / "node", 10, keep=1)
+    assert run(["up", "--provider", "local"]) == 2
+    assert not done
+    assert "its checkpoints were carried here, and here it would look for them in /data/ck" in capsys.readouterr().err
+    shutil.rmtree(state / "checkpoints")
+    run(["up", "--provider", "local"])
+    assert done, "on nodes that saw it nothing was carried"
 
 
 def test_a_job_goes_along_with_its_files_and_its_newest_checkpoint_and_comes_back_with_another(state, workdir):
