@@ -129,6 +129,18 @@ def test_the_word_of_one_that_is_apart_counts_for_nothing_before_anything_was_ca
     assert fleet.judged(worker_id, 3) == DISK
 
 
+def test_one_that_took_over_from_a_node_that_shares_is_not_believed_from_its_first_offer_on(fleet):
+    """It has its state from others and asked for none."""
+    fleet.start("sees", 1, shares=True)
+    worker_id, _ = fleet.start("alone", 2, shares=False)
+    fleet.hosts["alone"].save(worker_id, 7, 2)
+    while not fleet.alarms:
+        assert fleet.turn(), "nothing was offered"
+    assert not fleet.head.generation
+    assert not fleet.head.commits
+    assert fleet.judged(worker_id, 7) == DISK
+
+
 def test_where_the_controller_cannot_mark_the_directory_all_is_carried(fleet):
     fleet.place.rmdir()
     fleet.place.write_text("in the way")
