@@ -7,15 +7,19 @@ names it: a file or folder in `file_mounts` is meant.
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 
 from sublet.errors import BadInput
 
-__all__ = ["refuse_home", "refuse_keys"]
+__all__ = ["may_be_key", "refuse_home", "refuse_keys"]
 
 KEYS = frozenset({".ssh", ".aws", ".gnupg", ".netrc", ".azure", ".kube", ".git-credentials", ".pgpass", ".pypirc"})
 KEYS_IN = frozenset({(".config", "gcloud"), (".config", "gh"), (".config", "rclone"), (".docker", "config.json")})
 STATE = frozenset({"log.sqlite", "identity"})  # what a state directory has: the second is its authority's key
+MAYBE = (".env", ".env.*", "*.env", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx")
+MAYBE_ALSO = ("credentials", "credentials.json", "client_secret*.json", "*service*account*.json", ".npmrc", ".htpasswd")
+FORMS = (".env.example", ".env.sample", ".env.template", ".env.dist")  # to be filled in
 HINT = "leave it out by .subletignore; a job that needs a key has 'secrets', or 'file_mounts' that name it"
 
 
@@ -35,3 +39,9 @@ def refuse_keys(folder: Path, found: Collection[Path]) -> None:
             raise BadInput(path, "is never sent: it has keys of yours", hint=HINT)
     if {path.name for path in found} >= STATE:
         raise BadInput(folder, "is never sent: it is a state directory, with the keys of its controller", hint=HINT)
+
+
+def may_be_key(path: str) -> bool:
+    """By its name alone: such a file may as well be what a job needs, so that it is told, and sent."""
+    name = PurePosixPath(path).name.lower()
+    return name not in FORMS and any(fnmatchcase(name, pattern) for pattern in (*MAYBE, *MAYBE_ALSO))

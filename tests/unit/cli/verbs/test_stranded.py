@@ -199,6 +199,14 @@ def test_a_job_that_has_saved_nothing_goes_along_from_its_beginning(state, workd
     assert len(told) == 1
 
 
+def test_a_job_file_with_secrets_in_it_does_not_go_along(state, workdir):
+    (workdir / "job.yaml").write_text("secrets: {KEY: hunter3}")
+    add_jobs(state, workdir, "", unsent=(str(workdir / "job.yaml"),))
+    take_along(state, LOCAL, "aws", print)
+    files = Fetch(Content(state / "content"), spec_of(state, "long-0").code).entries
+    assert [entry.path for entry in files] == ["train.py"]
+
+
 def test_a_checkpoint_is_not_sent_twice(state, workdir, tmp_path):
     add_jobs(state, workdir, "")
     here = state / "jobs" / "long-0" / "checkpoints"

@@ -75,3 +75,27 @@ def test_a_job_file_that_names_secrets_of_the_environment_travels(work, tmp_path
 def test_nothing_is_said_of_a_job_file_that_lies_elsewhere(work, tmp_path):
     (tmp_path / "job.yaml").write_text(f"workdir: work\n{WRITTEN}")
     assert by_the_controller(job_from_file(tmp_path / "job.yaml"), tmp_path) == ({"train.py"}, ())
+
+
+@WAYS
+def test_what_may_be_a_key_is_named_unless_it_is_left_out_or_asked_for(work, tmp_path, way):
+    for name in (".env", "sub/id_rsa", "tls.PEM", ".env.example", "id_rsa.pub", "keys.py"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_text("k")
+    (work / ".subletignore").write_text("job.yaml\n")
+    run = "run: python train.py\n"
+    names, notes = way(a_job(work, run), tmp_path)
+    assert {".env", "sub/id_rsa", "tls.PEM"} < names
+    (note,) = notes
+    assert note.startswith("warning: .env, sub/id_rsa, tls.PEM may hold keys")
+    assert ".subletignore" in note
+    (work / ".subletignore").write_text(".env\nid_rsa\n*.PEM\n")
+    assert way(a_job(work, f"{run}file_mounts: {{~/.env: .env}}\n"), tmp_path / "again")[1] == ()
+    assert "in/id_rsa" in way(a_job(work, f"{run}file_mounts: {{in: sub}}\n"), tmp_path / "more")[1][0]
+
+
+def test_of_many_that_may_be_keys_a_few_are_named(work, tmp_path):
+    for number in range(8):
+        (work / f"{number}.key").write_text("k")
+    ((note,),) = by_the_controller(a_job(work, "run: python train.py\n"), tmp_path)[1:]
+    assert "4.key and 3 more may" in note
