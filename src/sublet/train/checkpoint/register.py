@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sublet.errors import CheckpointFailed
-from sublet.machine.objects import Objects, Overtaken, Version
+from sublet.machine.objects import Objects, Overtaken, StoreFailed, Version
 from sublet.train.checkpoint.manifest import MANIFEST, WHAT_PARSING_RAISES, Manifest
 
 __all__ = ["HEAD", "Entry", "Head", "Register"]
@@ -25,6 +25,7 @@ HEAD = "HEAD"
 SCHEMA = 1
 BEGINS = b'{"sha256":'
 MOST_TRIES = 50  # of one move; each was lost to a move of another
+PROVED = 2  # moves of a HEAD that are tried once more: one where there was none, one over another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +113,23 @@ class Register:
                 raise
             else:
                 self._seen = (wanted, moved)
+                if wanted.turn <= PROVED:
+                    self._prove(wanted, version)
                 return wanted
         why = f"{HEAD} was moved by others {MOST_TRIES} times while we tried"
         raise CheckpointFailed(self._objects.uri, why, hint="see that no two jobs have the same checkpoint.uri")
+
+    def _prove(self, moved: Head, before: Version | None) -> None:
+        """What was there is not there any more: a store that takes the same move again lets writers pass each other."""
+        try:
+            self._objects.put(HEAD, moved.to_json(), new=before is None, over=before)
+        except (Overtaken, StoreFailed):  # as it should be; or nobody knows, and HEAD is moved all the same
+            return
+        self._seen = None
+        self._objects.delete([HEAD])  # it is no register; and whoever comes next is told, too
+        condition = "If-None-Match" if before is None else "If-Match"
+        why = f"the store does not honour conditions ({condition}): two writers would undo what the other committed"
+        raise CheckpointFailed(self._objects.uri, why, hint="name a bucket of a store that does, as S3, GCS and Azure")
 
     def _look(self) -> tuple[Head, Version | None]:
         version: Version | None = None

@@ -56,6 +56,30 @@ class Wires:
         return ask
 
 
+class Careless:
+    """A store that takes what it is given, under some conditions or all."""
+
+    def __init__(self, inner, *ignored):
+        self._inner, self._ignored, self.uri = inner, ignored, inner.uri
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def put(self, key, content, **conditions):
+        kept = {name: value for name, value in conditions.items() if name not in self._ignored}
+        return self._inner.put(key, bytes(content), **kept)
+
+
+@pytest.mark.parametrize(("ignored", "condition"), [("new", "If-None-Match"), ("over", "If-Match")])
+def test_a_store_that_does_not_honour_conditions_is_told_each_time_and_commits_nothing(ignored, condition):
+    objects = Careless(RemoteObjects("memory://job", MemoryStore()), ignored)
+    for generation in (1, 2):
+        kept = Checkpoints(Bucket(objects), keep=2, writer="w", generation=generation)
+        with kept, pytest.raises(CheckpointFailed, match=rf"does not honour conditions \({condition}\)"):
+            kept.save(3, state(3), {}).wait()
+        assert HEAD not in [found.key for found in objects.list()]
+
+
 @pytest.fixture
 def objects():
     return Wires(RemoteObjects("memory://job", MemoryStore()))
