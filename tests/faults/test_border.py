@@ -18,7 +18,7 @@ class Counting:
     def __init__(self):
         self.submitted = []
 
-    async def submit(self, spec, *, key=""):
+    async def submit(self, spec, *, key="", by=""):
         self.submitted.append((spec.name, key))
         return {"job_id": f"a-{len(self.submitted)}", "repeated": False}
 

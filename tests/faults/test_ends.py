@@ -49,7 +49,7 @@ def test_a_controller_without_patience_breaks_a_law(monkeypatch):
 
 
 def test_a_controller_that_takes_no_job_breaks_a_law(monkeypatch):
-    async def submit(self, spec, *, key=""):
+    async def submit(self, spec, *, key="", by=""):
         raise Infeasible(spec.name, binding="taste", needed=1.0, available=0.0)
 
     monkeypatch.setattr(ControllerApi, "submit", submit)

@@ -134,8 +134,8 @@ def _callers(port: int, token_digest: bytes, read_digest: bytes | None) -> Calle
     return Callers(port=port, tokens=tokens | ({read_digest: (READER, Scope.READ)} if read_digest else {}))
 
 
-def _by(request: Request) -> str:
-    """Who asks."""
+async def _by(request: Request) -> str:
+    """Who asks. It waits for nothing, but what is not async would be asked in another thread."""
     caller = request.scope.get(CALLER)
     return caller.who if isinstance(caller, Caller) else ""
 
