@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,16 @@ def choose(
     make: Make, region: str, server: str, *, credentials_sent: bool = False, catalogue: Catalogue | None = None
 ) -> list[Choice]:
     """All that a controller on an anchor needs to be told; NoAccess or BadInput where something cannot be had."""
-    listed = {each.instance_type for each in (catalogue or load_catalogue()).listings if each.region == region}
-    kinds = [kind for kind in KINDS if kind in listed]
-    if not kinds:
+    listed = [each for each in (catalogue or load_catalogue()).listings if each.region == region]
+    if not (kinds := _kinds_among(each.instance_type for each in listed)):
         hint = "another AWS_REGION; or aws.toml with the types that you want (docs/guides/rent-on-aws.md)"
         raise BadInput(region, f"none of {', '.join(KINDS)} is listed there", hint=hint)
     image, named = _image(make, region)
     ground = place_for_it(make, region)
+    if ground.subnets and not (kinds := _kinds_among(e.instance_type for e in listed if e.zone in ground.subnets)):
+        zones = ", ".join(sorted({each.zone for each in listed if each.instance_type in KINDS}))
+        why = f"has subnets in {', '.join(ground.subnets)}, where none of {', '.join(KINDS)} is listed"
+        raise BadInput(ground.network, why, hint=f"make a subnet in one of {zones}")
     usd_per_h, of_price = _anchor_price(make, region)
     chosen = [
         Choice(name="regions", value=[region], why="as AWS_REGION or ~/.aws/config says"),
@@ -94,6 +97,11 @@ def choose(
         why = "a role of its own, with the policy of 'sublet check --iam'"
         chosen.append(Choice(name="anchor_profile", value=own_role(make, config, server), why=why))
     return chosen
+
+
+def _kinds_among(types: Iterable[str]) -> list[str]:
+    found = set(types)
+    return [kind for kind in KINDS if kind in found]
 
 
 def write_choices(path: Path, chosen: list[Choice], *, files: Files = FILES) -> None:

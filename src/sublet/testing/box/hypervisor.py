@@ -120,7 +120,8 @@ class Box:
         ec2 = self.cloud.client("ec2")
         with self._lock:
             network = ec2.create_vpc(CidrBlock=self._network.block)["Vpc"]["VpcId"]
-            made = ec2.create_subnet(VpcId=network, CidrBlock=self._network.block)
+            zone = f"{REGION}a"  # else any, and not in every zone there are GPUs
+            made = ec2.create_subnet(VpcId=network, CidrBlock=self._network.block, AvailabilityZone=zone)
         return str(made["Subnet"]["SubnetId"])
 
     def hosts(self) -> list[Host]:

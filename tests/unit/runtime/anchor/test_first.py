@@ -101,6 +101,24 @@ def test_in_an_only_network_that_is_not_the_default_nodes_are_told_where(account
     assert zones <= by_zone.keys(), "no other zone has a subnet"
 
 
+def test_a_network_in_a_zone_without_gpus_is_refused_before_anything_is_rented(account):
+    client = account.make("ec2", REGION)
+    without = replace(
+        load_catalogue(), listings=[each for each in load_catalogue().listings if each.zone != "use1-az6"]
+    )
+    for subnet in client.describe_subnets()["Subnets"]:
+        client.delete_subnet(SubnetId=subnet["SubnetId"])
+    for network in client.describe_vpcs()["Vpcs"]:
+        client.delete_vpc(VpcId=network["VpcId"])
+    network = client.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    made = client.create_subnet(VpcId=network, CidrBlock="10.9.0.0/24", AvailabilityZone=f"{REGION}a")["Subnet"]
+    assert made["AvailabilityZoneId"] == "use1-az6"
+    with pytest.raises(
+        BadInput, match=r"has subnets in use1-az6, where none of g4dn.*\n  next: make a subnet in one of"
+    ):
+        choose(account.make, REGION, "s1", catalogue=without)
+
+
 def test_in_the_default_network_each_zone_has_its_own(account):
     assert "subnets" not in {each.name for each in choose(account.make, REGION, "s1")}
 
@@ -148,7 +166,8 @@ def test_without_a_default_network_the_only_one_is_taken_and_none_is_told(accoun
     with pytest.raises(BadInput, match="create-default-vpc"):
         choose(account.make, REGION, "s1")
     network = client.create_vpc(CidrBlock="10.0.0.0/24")["Vpc"]["VpcId"]
-    subnet = client.create_subnet(VpcId=network, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
+    made = client.create_subnet(VpcId=network, CidrBlock="10.0.0.0/24", AvailabilityZone=f"{REGION}a")
+    subnet = made["Subnet"]["SubnetId"]
     chosen = {each.name: each for each in choose(account.make, REGION, "s1")}
     assert chosen["anchor_subnet"].value == subnet
     assert "only network" in chosen["anchor_subnet"].why
