@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sublet.errors import InvalidValue
 from sublet.train.peers import BROKEN, PeerGroup
 
 __all__ = [
@@ -62,7 +63,9 @@ class Gradients:
     """The gradients of a model, and their sum over a group."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        known = list(parameters)
+        self.parameters = [parameter for parameter in known if parameter.requires_grad]
+        self._frozen = [parameter for parameter in known if not parameter.requires_grad]
         self.buckets: list[Bucket] = []
         self._own_control()
         self.wait_s = 0.0  # of the last sum, after backward had ended
@@ -125,6 +128,16 @@ class Gradients:
             self.control.zero_()
             for parameter in self.parameters:
                 parameter.grad = None
+
+    def check_frozen(self) -> None:
+        """What was frozen at the beginning still is: else its gradients would be neither cleared nor summed."""
+        thawed = sum(parameter.requires_grad for parameter in self._frozen)
+        if thawed:
+            allowed = (
+                f"as it was when the session began: {thawed} parameters were frozen then. Give them a group of the "
+                "optimizer with lr=0 instead, and raise it later"
+            )
+            raise InvalidValue("requires_grad", "True", allowed)
 
     def arm(self, before_sum: Callable[[torch.Tensor], None] | None = None) -> None:
         """The next backward is the last of the step: buckets are summed as they fill up.

@@ -181,6 +181,7 @@ class Steps:
         turn = self._turns.now(self.progress)
         share = self.progress.sums_share if self._options.sums else piece.count / self._size
         gradients = turn.gradients
+        gradients.check_frozen()
         if piece.last and gradients.shared:
             gradients.arm(self._measure_small if self._measured and piece.first else None)
         try:

@@ -170,3 +170,25 @@ def test_batches_keep_their_names_on_the_way_to_a_device():
             assert isinstance(batch, Pair)
             assert isinstance(batch.y["y"], tuple)
             s.step(F.mse_loss(model(batch.x), batch.y["y"][0]))
+
+
+@pytest.mark.parametrize("thawed", [True, False])
+def test_what_was_frozen_when_it_began_is_not_trained_later_without_a_word(thawed):
+    model = nn.Sequential(nn.Linear(FEATURES, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+
+    def steps():
+        made = 0
+        with train.session(model, adam(model), data(), global_batch=16, steps=4) as s:
+            for x, y in s.batches():
+                if thawed and made == 2:
+                    model[0].requires_grad_(True)
+                s.step(F.mse_loss(model(x), y))
+                made += 1
+        return made
+
+    if thawed:
+        with pytest.raises(InvalidValue, match=r"requires_grad = 'True' .* 2 parameters were frozen then.*lr=0"):
+            steps()
+    else:
+        assert steps() == 4
