@@ -1,4 +1,4 @@
-"""What a running controller tells of itself: its state at one moment, and its history."""
+"""What a running controller tells of itself at one moment, and again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sublet.api.client import Client
 
-__all__ = ["ControllerStatus", "fetch_events", "fetch_status", "status_reader"]
-
-PAGE = 1000  # events asked for at once
+__all__ = ["ControllerStatus", "fetch_status", "status_reader"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +53,3 @@ def status_reader(client: Client) -> Callable[[], ControllerStatus]:
         return now
 
     return read
-
-
-def fetch_events(client: Client, *, job: str = "", after: int = 0) -> list[dict[str, Any]]:
-    """All pages of the history, of one job or of everything."""
-    found: list[dict[str, Any]] = []
-    while True:
-        page = client.get("/v1/events", job=job, after=after, limit=PAGE)["events"]
-        found += page
-        if len(page) < PAGE:
-            return found
-        after = page[-1]["seq"]

@@ -36,9 +36,9 @@ Event = Mapping[str, Any]
 
 def write_live_report(client: Client, status: ControllerStatus, *, folder: Path, command: str) -> Path:
     """The page, its picture and the history that 'sublet replay' reads; the path of the page."""
-    from sublet.cli.status import fetch_events
+    from sublet.client import Fleet
 
-    cost, events = client.get("/v1/cost"), fetch_events(client)
+    cost, events = client.get("/v1/cost"), Fleet(client).events()
     png = timeline(events, labels(status.jobs))
     facts = {
         "schema_version": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,7 +18,7 @@ __all__ = ["expected_line", "print_alternatives", "print_dry_run", "print_submit
 EXTRAS = (("its time", "time_usd"), ("scarce", "scarce_usd"), ("other", "other_usd"))  # beside the rent
 
 
-def print_submitted(found: dict[str, Any], spec: JobSpec) -> None:
+def print_submitted(found: Mapping[str, Any], spec: JobSpec) -> None:
     """Its id, how it is resized, what it will cost, and what to type next."""
     job_id = found["job_id"]
     how = "resized without a restart" if spec.sdk else "an unmodified script, restarted to resize"
@@ -32,7 +33,7 @@ def print_submitted(found: dict[str, Any], spec: JobSpec) -> None:
     typer.echo(f"next: sublet logs {job_id} -f | sublet ps -w | sublet explain {job_id} | sublet cancel {job_id}")
 
 
-def print_dry_run(found: dict[str, Any], spec: JobSpec) -> None:
+def print_dry_run(found: Mapping[str, Any], spec: JobSpec) -> None:
     """What would become of it, and what was weighed."""
     typer.echo(f"{found['name']}: {found['reason']}")
     if found["feasible"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -24,15 +25,14 @@ def events(
     json: opt.Json = False,
 ) -> None:
     """History of one job, or of everything: decisions with their reasons, prices, preemptions."""
-    from sublet.api.client import connect
-    from sublet.cli.status import fetch_events
+    from sublet.client import connect
     from sublet.domain.quantity import whole
 
     whole("--after", after)
     if last is not None:
         whole("--last", last, 1)
-    client = connect()
-    found = fetch_events(client, job=job or "", after=after)
+    fleet = connect()
+    found = fleet.events(job or "", after=after)
     found = found[-last:] if last else found
     document = opt.wants_document(output, json)
     if document and not follow:
@@ -45,7 +45,7 @@ def events(
     while follow:
         time.sleep(POLL_S)
         after = max([after, *(event["seq"] for event in found)])
-        found = fetch_events(client, job=job or "", after=after)
+        found = fleet.events(job or "", after=after)
         if document:
             _print_lines(found)
             continue
@@ -53,19 +53,19 @@ def events(
             typer.echo("  ".join(cell for cell in _row(event) if cell))
 
 
-def _print_lines(found: list[dict[str, Any]]) -> None:
+def _print_lines(found: Sequence[Mapping[str, Any]]) -> None:
     for event in found:
         print_line(event)
 
 
-def _print(found: list[dict[str, Any]]) -> None:
+def _print(found: Sequence[Mapping[str, Any]]) -> None:
     if not found:
         typer.echo("nothing has happened yet")
         return
     print_table(["no.", "at", "who", "USD/h", "USD", "what"], [_row(event) for event in found], words=(2, 5))
 
 
-def _row(event: dict[str, Any]) -> list[str]:
+def _row(event: Mapping[str, Any]) -> list[str]:
     from sublet.cli.print.figures import span
 
     return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,10 +45,9 @@ def replay(
     wants_document = opt.wants_document(output, json)
     tell = _Teller(job, pausing=step and sys.stdin.isatty(), quiet=wants_document)
     if log is None:
-        from sublet.api.client import connect
-        from sublet.cli.status import fetch_events
+        from sublet.client import connect
 
-        found = _told(fetch_events(connect()), tell, source="controller")
+        found = _told(connect().events(), tell, source="controller")
     else:
         found = _recorded(log, tell)
     if wants_document:
@@ -156,7 +155,7 @@ def _history(path: Path, text: str) -> list[dict[str, Any]] | None:
         raise BadInput(path, f"no history of a controller ({error!r})", hint=hint) from None
 
 
-def _told(events: list[dict[str, Any]], tell: _Teller, *, source: str) -> dict[str, Any]:
+def _told(events: Sequence[Mapping[str, Any]], tell: _Teller, *, source: str) -> dict[str, Any]:
     for event in events:
         who = str(event.get("job_id") or event.get("node_id") or "")
         tell.line(f"{event['at_s']:>12,.1f} s  {who + ': ' if who else ''}{event['text']}", {who})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,44 +17,32 @@ if TYPE_CHECKING:
 __all__ = ["submit_spec"]
 
 INFEASIBLE = 112
-PACK_S = 60.0  # for an answer: the controller may have to pack a large directory first
 
 
 def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> None:
     """Hand it in, or ask what would happen; with `follow`, end with the exit code of the job."""
-    from sublet.api.client import connect
-    from sublet.api.sending import check_files, send_files
-    from sublet.runtime.anchor.troubles import is_anchor
-    from sublet.runtime.jobs.serialize import spec_to_json
+    from sublet.client import connect
     from sublet.runtime.settings import default_state_dir
 
-    client = connect()
-    away = client.remote or is_anchor(default_state_dir())  # who is logged in on an anchor brings files as others do
+    fleet = connect()
     if dry_run:
-        asked = check_files(spec, default_state_dir()) if away else spec
-        body = {"job": spec_to_json(asked, secrets=True)}
-        found = client.post("/v1/dry-run", body)
+        tried = fleet.dry_run(spec)
         if as_json:
-            print_document(found)
+            print_document(tried)
         else:
-            print_dry_run(found, spec)
-            if not away and found["feasible"]:
-                print_notes(_of_an_anchor(found["usd_per_h"], default_state_dir()))
-        if not found["feasible"]:
+            print_dry_run(tried, spec)
+            if not fleet.away and tried["feasible"]:
+                print_notes(_of_an_anchor(tried["usd_per_h"], default_state_dir()))
+        if not tried["feasible"]:
             raise typer.Exit(INFEASIBLE)
         return
-    sent = {}
-    if away:
-        spec, sent["files_sent_bytes"] = send_files(client, spec, default_state_dir())
-    body = {"job": spec_to_json(spec, secrets=True)}
-    found = replace(client, timeout_s=PACK_S).post("/v1/jobs", body) | sent
-    job_id = found["job_id"]
+    found = fleet.submit(spec)
     if as_json:
         (print_line if follow else print_document)(found)
     else:
         print_submitted(found, spec)
     if follow:
-        raise typer.Exit(follow_log(client, job_id, rank=0, lines=as_json))
+        raise typer.Exit(follow_log(fleet.line, found["job_id"], rank=0, lines=as_json))
 
 
 def _of_an_anchor(usd_per_h: float, state_dir: Path) -> list[str]:
