@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from sublet.api.client import Client, segment
 from sublet.api.client import connect as open_line
+from sublet.api.what_if.views import WhatIfView
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
@@ -50,6 +51,7 @@ __all__ = ["Fleet", "Sent", "connect"]
 
 PACK_S = 60.0  # for an answer to a submission: the controller may have to pack a large directory first
 PAGE = 1000  # events that are asked for at once
+FUTURES_S = 120.0  # for an answer to "what if": it takes half a minute, and others may have asked before
 POLL_S = 0.5  # between two looks of whoever waits
 
 
@@ -201,6 +203,21 @@ class Fleet:
         if job:
             return self._tell(job, "top-up", {"usd": float(usd)})
         return cast(BudgetView, self.line.post("/v1/budget/top-up", {"usd": float(usd)}))
+
+    def what_if(
+        self,
+        *,
+        hours: float = 24.0,
+        futures: int = 20,
+        more_usd_per_h: float = 0.0,
+        more_usd: float = 0.0,
+        market: str = "",
+        seed: int = 0,
+    ) -> WhatIfView:
+        """Futures of all that runs, over recorded days of a market: as it is, and with more money."""
+        body = {"hours": float(hours), "futures": futures, "market": market, "seed": seed}
+        body |= {"more_usd_per_h": float(more_usd_per_h), "more_usd": float(more_usd)}
+        return cast(WhatIfView, replace(self.line, timeout_s=FUTURES_S).post("/v1/what-if", body))
 
     # ------------------------------------------------------------------ the controller itself
 

@@ -11,7 +11,7 @@ from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
 from tests.rigs.console import browser, faults_of_access, fleet
 
-VIEWS = ("now", "timeline", "logs", "events", "cost", "submit")
+VIEWS = ("now", "timeline", "what-if", "logs", "events", "cost", "submit")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,47 @@ def test_a_notice_is_on_the_page_without_a_reload(open_page, there):
     page.get_by_role("link", name="Events").click()
     there.do(there.cloud.warn, node_id, 3600.0)
     page.locator("tr[data-kind=NodeNoticed]", has_text=node_id).wait_for()
+    there.client.post(f"/v1/jobs/{job_id}/cancel", {"now": True})
+
+
+def test_other_terms_are_tried_and_nothing_changes_until_apply(open_page, there):
+    """Drag the limit of the rent; the plan is shown; Apply asks, and then it is the limit."""
+    job_id = submit(there, "dragged")
+    page = open_page()
+    page.locator(f"tr[data-job={job_id}].phase-running").wait_for()
+    page.goto(f"{there.client.address}/#job/{job_id}")
+    before = there.client.get("/v1/budget")["burn_limit_usd_per_h"]
+    page.get_by_label("Never rent for more than").focus()
+    page.keyboard.press("End")
+    page.locator("main").get_by_text(re.compile("would change")).wait_for()
+    assert there.client.get("/v1/budget")["burn_limit_usd_per_h"] == before
+    page.get_by_role("button", name="Apply ...").click()
+    assert "/h" in page.locator("#ask").inner_text()
+    assert there.client.get("/v1/budget")["burn_limit_usd_per_h"] == before
+    confirm(page, "Apply")
+    assert there.client.get("/v1/budget")["burn_limit_usd_per_h"] != before
+    page.get_by_label("An hour of a job is worth").focus()
+    page.keyboard.press("Home")
+    page.locator("main").get_by_text(re.compile("would change")).wait_for()
+    page.get_by_role("button", name="Apply ...").click()
+    confirm(page, "Apply")
+    assert "ValueOfTime" in [event["kind"] for event in there.client.get("/v1/events", limit=10_000)["events"]]
+    there.client.post(f"/v1/jobs/{job_id}/cancel", {"now": True})
+
+
+def test_futures_are_shown_with_and_without_more_money(open_page, there):
+    job_id = submit(there, "foretold")
+    there.client.post("/v1/budget", {"burn_limit_usd_per_h": 4.0})
+    page = open_page()
+    page.locator(f"tr[data-job={job_id}].phase-running").wait_for()
+    page.get_by_role("link", name="What if").click()
+    page.get_by_label("Hours to look ahead").fill("2")
+    page.get_by_label("Futures").fill("2")
+    page.get_by_role("button", name="Look ahead").click()
+    page.get_by_role("heading", name="With USD 2/h more").wait_for(timeout=60_000)
+    assert page.get_by_role("heading", name="As it is").count() == 1
+    assert page.locator("main canvas").count() == 2
+    assert job_id in page.inner_text("main")
     there.client.post(f"/v1/jobs/{job_id}/cancel", {"now": True})
 
 

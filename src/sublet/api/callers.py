@@ -22,7 +22,14 @@ COOKIE_S = 12 * 3600  # wall: a working day
 MOST_LINKS, MOST_COOKIES = 100, 1000
 CODE_BYTES = 32
 READING = ("GET", "HEAD")  # no such request changes anything
-USERS = ("/v1/jobs", "/v1/dry-run", "/v1/parts", "/v1/job-files")  # whoever may bring jobs may ask these
+USERS = (
+    "/v1/jobs",
+    "/v1/dry-run",
+    "/v1/parts",
+    "/v1/job-files",
+    "/v1/plans",
+    "/v1/what-if",
+)  # whoever may bring jobs may ask these
 OWN = ("/v1/sessions",)  # a link for oneself, and the end of one's cookie
 SECRET = ("/v1/tokens",)  # not for all eyes
 

@@ -21,6 +21,7 @@ from sublet.api.keys import add_tokens
 from sublet.api.logs import log_stream
 from sublet.api.metrics import exposition
 from sublet.api.parts import add_parts
+from sublet.api.what_if.routes import add_what_if
 from sublet.errors import (
     BadInput,
     Infeasible,
@@ -120,6 +121,7 @@ def application(api: Api, *, port: int, token_digest: bytes, read_digest: bytes 
     callers.tokens |= api.tokens.digests()
     app = routes_to(api)
     add_tokens(app, api, callers)
+    add_what_if(app, api)
     add_console(app, api, callers, port=port)
     return Guard(Idempotency(app), port=port, callers=callers)
 

@@ -53,6 +53,7 @@ from sublet.cli.verbs.submit import submit
 from sublet.cli.verbs.token import token_app
 from sublet.cli.verbs.traces import traces
 from sublet.cli.verbs.up import up
+from sublet.cli.verbs.what_if import what_if
 from sublet.cli.verbs.workloads import workloads
 from sublet.errors import SubletError
 
@@ -99,7 +100,7 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     ),
     "Ask before you spend": (
         *(("simulate", simulate), ("compare", compare), ("plan", plan), ("advise", advise)),
-        *(("profile", profile), ("spot", spot), ("forecast", forecast), ("study", study)),
+        *(("profile", profile), ("spot", spot), ("forecast", forecast), ("what-if", what_if), ("study", study)),
     ),
     "What is there": (
         *(("workloads", workloads), ("profiles", profiles), ("offers", offers), ("traces", traces)),

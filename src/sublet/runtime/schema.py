@@ -63,6 +63,7 @@ class MetaKey(StrEnum):
     SETTINGS = "settings"  # that the controller which began last was started with
     BUDGET = "budget"  # of the settings, when it was last applied
     BUDGET_IN_FORCE = "budget_in_force"  # as it was changed at run time
+    HOUR = "hour"  # what an hour of a job is worth, as it was changed at run time
     MOVED_TO = "moved_to"  # where its owner says that the state directory is now
     SECRET = "secret"  # noqa: S105 - the name of it; what the tokens of nodes follow from
     MARK = "mark"  # cloud time and wall time, lately

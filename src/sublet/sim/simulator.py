@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from sublet.sim.metrics import Metrics, metrics_from_run
 from sublet.sim.record import Recorder
 from sublet.sim.world import FRICTIONLESS, MarketChange, Physics, PlanDue, World
 
-__all__ = ["Cloud", "Run", "simulate"]
+__all__ = ["Cloud", "Driver", "Notes", "Run", "simulate"]
 
 PROGRESS_EVERY = 512  # happenings between two words to the progress bar
 MOST_IN_VAIN = 10_000  # plans and timers in a row, with nothing else to come: what is afoot needs a handful
@@ -96,7 +97,7 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     world.agenda.put(opening_s, Tie.MARKET, BudgetChanged(opening_s, cloud.budget))
     for job in jobs:
         world.submit(job)
-    driver = _Driver(kernel, world, policy, recorder, cloud.physics.planning_s, checked=checked, watch=watch)
+    driver = Driver(kernel, world, policy, recorder, cloud.physics.planning_s, checked=checked, watch=watch)
     driver.run(len(jobs), until_s, progress)
     recorder.close(kernel, world.done_at(kernel.now_s))
     seconds = time.perf_counter() - started_s
@@ -108,7 +109,14 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     )
 
 
-class _Driver:
+class Notes(Protocol):
+    """Whoever writes down what happens: `Recorder`, and what a forecast needs."""
+
+    def note(self, event: Event, actions: list[Action], kernel: Kernel) -> None:
+        """One event and the orders that followed."""
+
+
+class Driver:
     """Passes events to the kernel and orders to the world, in order."""
 
     def __init__(
@@ -116,7 +124,7 @@ class _Driver:
         kernel: Kernel,
         world: World,
         policy: Policy,
-        recorder: Recorder,
+        recorder: Notes,
         planning_s: float,
         *,
         checked: bool,
@@ -145,12 +153,12 @@ class _Driver:
                 self._plan(at_s)
             else:
                 arriving -= isinstance(what, JobSubmitted)
-                self._hear(self.world.occur(at_s, what))
+                self.hear(self.world.occur(at_s, what))
             steps += 1
             if progress is not None and steps % PROGRESS_EVERY == 0:
                 progress(jobs - arriving - len(kernel.jobs), at_s)
         if kernel.jobs and not endless:
-            self._hear([TimerFired(until_s, CheckPurse())])  # all are paid, and have trained, until then
+            self.hear([TimerFired(until_s, CheckPurse())])  # all are paid, and have trained, until then
         if progress is not None:
             progress(jobs - arriving - len(kernel.jobs), kernel.now_s)
 
@@ -165,9 +173,9 @@ class _Driver:
         if self.planning_s:
             self.world.agenda.put(made.at_s, Tie.PLANNER, made)
         else:
-            self._hear([made])
+            self.hear([made])
 
-    def _hear(self, events: Sequence[Event]) -> None:
+    def hear(self, events: Sequence[Event]) -> None:
         """Tell the kernel, carry out its orders, tell it what came of them at once, and so on."""
         pending = deque(events)
         kernel, obey = self.kernel, self.world.obey

@@ -19,6 +19,7 @@ from sublet.domain.actions import Action
 from sublet.domain.events import Event
 from sublet.domain.job import Job
 from sublet.domain.offer import Market, Offer
+from sublet.domain.plan import JobState, Phase
 from sublet.domain.quantity import at_least
 from sublet.domain.seats import Seats, is_spare, seats
 from sublet.domain.shape import Placement, Shape
@@ -90,6 +91,8 @@ class World:
         physics: Physics,
         rng: np.random.Generator,
         market: Iterable[MarketChange] = (),
+        *,
+        begin_s: float = 0.0,
     ) -> None:
         self.agenda: Agenda[Happening] = Agenda()
         self._physics = physics
@@ -103,11 +106,48 @@ class World:
         self._market = ReplayedMarket(self._offers, rng, hits_any=physics.hits_any)
         self._booted: dict[str, tuple[float, int]] = {}  # offer -> when nodes came that run, how many are left
         self._ahead = ReadAhead(market, physics.notice_s)
-        self._read_market(0.0)
+        self._read_market(begin_s)
 
     def done_at(self, now_s: float) -> dict[str, float]:
         """Work that jobs have done by now, of those that are under way."""
         return {job_id: run.done_at(now_s) for job_id, run in self._runs.items()}
+
+    # ------------------------------------------------------------------ a world that is there already
+
+    def hold(self, node_id: str, offer_id: str, *, ready_s: float | None = None, lost_s: float | None = None) -> None:
+        """A node that is paid for: it will be ready, or taken, then."""
+        self._node_offer[node_id] = offer_id
+        self._nodes[offer_id][node_id] = None
+        if ready_s is not None:
+            self.agenda.put(ready_s, Tie.NODE, _NodeNews(news.NodeReady(ready_s, node_id)))
+        if lost_s is not None:
+            self._doomed[node_id] = (lost_s - self._physics.notice_s, lost_s)
+            self.agenda.put(lost_s, Tie.MARKET, news.NodeLost(lost_s, node_id))
+
+    def go_on(self, now_s: float, state: JobState, placement: Placement) -> list[Event]:
+        """A job that is under way: it trains on; a move that was ordered is made again, and a stop answered.
+
+        What it has done counts as saved: when its last checkpoint was is not known here.
+        """
+        job = state.job
+        run = self._runs[job.id] = Run(job)
+        run.done = run.saved = state.done_at(now_s)
+        if state.phase is Phase.STOPPING:
+            return [news.JobStopped(now_s, job.id, state.generation, run.done)]
+        if state.phase is Phase.WAITING or state.runs_in is None:
+            return []
+        run.placement, run.shape, run.gpu, run.spread = placement, state.runs_in, state.gpu, state.spread
+        for node_id, _ in placement:
+            self._on_node[node_id][job.id] = None
+        if state.phase in (Phase.STARTING, Phase.RESIZING):
+            run.shape = None if state.phase is Phase.STARTING else run.shape
+            kind = order.StartJob if state.phase is Phase.STARTING else order.ResizeJob
+            return self._move(now_s, kind(job.id, state.generation, state.runs_in, placement))
+        if state.phase is Phase.RUNNING:
+            run.resumes_s = max(now_s, state.as_of_s)
+            run.seats = self._seats(state.runs_in, placement)
+            self._foresee_end(run)
+        return []
 
     # ------------------------------------------------------------------ what happens by itself
 
@@ -128,6 +168,8 @@ class World:
             return self._node_news(what.event)
         if isinstance(what, Fall):
             return self._notices(at_s, what)
+        if isinstance(what, news.NodeLost):
+            return self._lose(at_s, what.node_id) if what.node_id in self._node_offer else []
         if isinstance(what, news.AvailabilityChanged):
             return [*([what] if self._physics.says_supply else []), *self._take_back(at_s, what)]
         if isinstance(what, news.PriceChanged):
@@ -257,11 +299,14 @@ class World:
         run.gpu = self._offers[self._node_offer[action.placement[0][0]]].gpu
         run.resumes_s = run.change_to(action.shape, now_s)
         run.seats = self._seats(action.shape, action.placement)
-        needs_s = run.job.speed_on(run.shape).seconds(run.gpu, run.spread, run.done, run.job.work)
-        if math.isfinite(needs_s):
-            self.agenda.put(run.resumes_s + needs_s, Tie.JOB, _End(action.job_id, run.version))
+        self._foresee_end(run)
         answer = news.JobStarted if isinstance(action, order.StartJob) else news.JobResized
         return [answer(now_s, action.job_id, action.generation, run.done, run.resumes_s)]
+
+    def _foresee_end(self, run: Run) -> None:
+        needs_s = run.job.speed_on(run.shape).seconds(run.gpu, run.spread, run.done, run.job.work)
+        if math.isfinite(needs_s):
+            self.agenda.put(run.resumes_s + needs_s, Tie.JOB, _End(run.job.id, run.version))
 
     def _seats(self, shape: Shape, placement: Placement) -> Seats:
         if shape.grid is None or not shape.is_seated:

@@ -6,7 +6,7 @@ const COLOURS = ["#2a6f97", "#c05621", "#2f855a", "#805ad5", "#b7791f", "#c53030
 
 export const colour = (at) => COLOURS[at % COLOURS.length];
 
-/** `data` as uPlot has it; `series` are {label, points, large, fill, steps}. Returns the plot. */
+/** `data` as uPlot has it; `series` are {label, points, large, fill, steps, thin}, `bands` {series, colour}. Returns the plot. */
 export function draw(place, title, data, series, { x = "", time = false, height = 220, bands = null } = {}) {
   const ink = getComputedStyle(document.body).color;
   const grid = getComputedStyle(document.body).getPropertyValue("--line") || "#8884";
@@ -14,12 +14,12 @@ export function draw(place, title, data, series, { x = "", time = false, height 
   const place2 = h("div", { class: "chart", role: "img", "aria-label": title });
   fill(place, h("p", { class: "hint" }, title), place2);
   const options = {
-    width: Math.max(280, place.clientWidth || 320), height, scales: { x: { time } }, bands: bands || undefined,
+    width: Math.max(280, place.clientWidth || 320), height, scales: { x: { time } }, bands: bands?.map(({ series: [high, low], colour: of }) => ({ series: [high, low], fill: `${colour(of)}33` })),
     axes: [{ stroke: ink, grid: { stroke: grid }, label: x }, { stroke: ink, grid: { stroke: grid } }],
     series: series.map((each, at) => (at === 0 ? { label: each.label } : {
       label: each.label, stroke: colour(each.colour ?? at - 1), fill: each.fill ? `${colour(each.colour ?? at - 1)}66` : undefined,
       paths: each.points ? () => null : each.steps ? stepped : undefined,
-      points: { show: Boolean(each.points), size: each.large ? 14 : 7 }, width: 2,
+      points: { show: Boolean(each.points), size: each.large ? 14 : 7 }, width: each.thin ? 1 : 2,
     })),
   };
   return new window.uPlot(options, data, place2);

@@ -7,6 +7,7 @@ import { facts, fill, h, row, table } from "./dom.js";
 import { eventColumns, eventRow } from "./events.js";
 import { DASH, interval, number, rent, share, span, usd } from "./figures.js";
 import { state, watch } from "./state.js";
+import { termsOf } from "./terms.js";
 
 const WEIGHED = [["Shape"], ["Chosen"], ["Time left", "figure"], ["Rent to the end", "figure"], ["Time, in dollars", "figure"], ["In all", "figure"], ["Rent", "figure"], ["Losses", "figure"], ["Why"]];
 
@@ -53,11 +54,16 @@ export function jobView(place, id) {
   async function explain() {
     const found = await get(jobPath(id, "explain"));
     const chart = h("div", {});
+    const weighed = h("div", {});
+    const show = (options) => {
+      fill(weighed, options.length ? table("What was weighed", WEIGHED, options.map(weighedRow)) : null);
+      drawWeighed(chart, options);
+    };
     fill(why, h("p", {}, found.reason), h("p", { class: "hint" },
       `By ${found.policy}, ${span(found.at_s)} after the start${found.value_of_time_usd_per_h === null ? "" : `; an hour is worth ${usd(found.value_of_time_usd_per_h)}`}`),
-    chart, found.alternatives.length ? table("What was weighed", WEIGHED, found.alternatives.map(weighedRow)) : null,
+    chart, weighed, termsOf(state.jobs.get(id), found, show),
     found.notes.length ? h("ul", {}, found.notes.map((note) => h("li", {}, note))) : null);
-    drawWeighed(chart, found.alternatives);
+    show(found.alternatives);
   }
 
   function drawEvents() {

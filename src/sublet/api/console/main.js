@@ -10,8 +10,9 @@ import { nowView } from "./now.js";
 import { hear, state, watch } from "./state.js";
 import { submitView } from "./submit.js";
 import { timelineView } from "./timeline.js";
+import { whatIfView } from "./whatif.js";
 
-const VIEWS = { now: ["Now", nowView], timeline: ["Timeline", timelineView], logs: ["Logs", logsView], events: ["Events", eventsView], cost: ["Cost", costView], submit: ["Submit", submitView] };
+const VIEWS = { now: ["Now", nowView], timeline: ["Timeline", timelineView], "what-if": ["What if", whatIfView], logs: ["Logs", logsView], events: ["Events", eventsView], cost: ["Cost", costView], submit: ["Submit", submitView] };
 const BESIDES = { job: ["Job", jobView] };
 
 const place = document.getElementById("view");

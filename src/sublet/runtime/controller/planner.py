@@ -112,8 +112,9 @@ class Planner:
         finally:
             self._asked_wall_s, self._why = None, ""
 
-    async def ask(self, snapshot: Snapshot) -> Plan:
-        """One attempt; PolicyFailed whatever went wrong."""
+    async def ask(self, snapshot: Snapshot, policy: Policy | None = None) -> Plan:
+        """One attempt, of another policy if it is given; PolicyFailed whatever went wrong."""
+        asked = policy or self.policy
         loop, end_s = asyncio.get_running_loop(), self._wall.monotonic() + self.limit_s
         while len(self._thinking) >= MOST_THREADS:
             if self._wall.monotonic() > end_s:
@@ -133,7 +134,7 @@ class Planner:
         def think() -> None:
             plan, error = None, None
             try:
-                plan = _checked(self.policy.decide(snapshot), snapshot)
+                plan = _checked(asked.decide(snapshot), snapshot)
             except BaseException as caught:  # noqa: BLE001 - anything: it ends here, in its own thread
                 error = caught
             try:

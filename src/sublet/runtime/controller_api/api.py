@@ -37,6 +37,7 @@ from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
 from sublet.runtime.controller_api.tokens import Tokens
+from sublet.runtime.controller_api.trials import Trials
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
@@ -61,6 +62,7 @@ class ControllerApi:
             secret_files=controller.secret_files,
         )
         self.parts = Parts(controller.carrier.content)
+        self.trials = Trials(controller, market=settings.market, notice_s=settings.notice_s)
         self.prices = Prices(lambda: controller.kernel)
         self.tokens = Tokens(controller.store, lambda row, by: _note(controller, row, by), wall=controller.clock.wall)
         self.directory = Directory(

@@ -15,6 +15,7 @@ from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.tokens import Tokens
+from sublet.runtime.controller_api.trials import Trials
 from sublet.runtime.controller_api.views import (
     BudgetView,
     CostView,
@@ -49,6 +50,7 @@ class Api(Protocol):
     directory: Directory  # which jobs there are, and which one is meant
     prices: Prices  # of what is on offer, over time
     tokens: Tokens  # keys for others
+    trials: Trials  # what would be, were something otherwise
     parts: Parts  # of files that whoever submits has, and the controller does not
 
     async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:

@@ -1,0 +1,121 @@
+"""Recorded days of a market for the offers of a fleet: supply of each as in a zone of a trace, prices as they moved.
+
+A fleet is somewhere, and the record was made elsewhere: of supply, numbers are taken as they are (more where the fleet
+holds more than the record ever had); of prices, by how much they rose and fell.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sublet.domain.events import AvailabilityChanged, PriceChanged
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
+from sublet.domain.units import DAY_S
+from sublet.market.prices import PriceBook, load_prices
+from sublet.market.spot import SpotTrace
+from sublet.sim.world import MarketChange
+
+__all__ = ["MarketDays"]
+
+TRIED = 64  # moments of the record, to find one at which the fleet could be as it is
+
+
+@dataclass(slots=True)
+class MarketDays:
+    """`held` are nodes of each offer, `prices` what one costs now."""
+
+    trace: SpotTrace
+    offers: Sequence[Offer]
+    held: Mapping[str, int]
+    prices: Mapping[str, Price]
+    _books: dict[str, PriceBook] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.trace = replace(self.trace, repeat=True)
+        for offer in self.spot:
+            if offer.cloud == "aws" and offer.instance_type and offer.region:
+                book = load_prices(instance_type=offer.instance_type, region=offer.region)
+                if offer.id in book.series:
+                    self._books[offer.id] = book
+
+    @property
+    def spot(self) -> list[Offer]:
+        """What follows the record; on demand is always there."""
+        return [offer for offer in self.offers if offer.market is Market.SPOT]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the results should know."""
+        if not self.spot:
+            return ["nothing is rented on the spot market: every future is the same"]
+        hours, zones = self.trace.span_s / 3600, len(self.trace.zones)
+        told = [f"spot supply follows {self.trace.name} ({zones} zones, {hours:.0f} h), from a moment drawn by chance"]
+        told += [
+            f"{self.held[offer.id]} nodes of {offer.id} are held: the record is taken {self._times(offer)} times"
+            for offer in self.spot
+            if self._times(offer) > 1
+        ]
+        priced = ", ".join(self._books) or "no offer"
+        return [*told, f"prices move as recorded of {priced}; others stay as they are"]
+
+    def changes(self, rng: np.random.Generator, begin_s: float, until_s: float) -> Iterator[MarketChange]:
+        """One draw of what comes from `begin_s` on."""
+        start_s = self._start_s(rng)
+        streams = [self._supply(start_s, begin_s, until_s)]
+        streams += [self._price(offer_id, rng, begin_s, until_s) for offer_id in self._books]
+        return heapq.merge(*streams, key=lambda change: change.at_s)
+
+    def _zone(self, offer: Offer) -> str:
+        zones = self.trace.zones
+        return offer.zone if offer.zone in zones else zones[self.spot.index(offer) % len(zones)]
+
+    def _times(self, offer: Offer) -> int:
+        """How often the record must be taken for it to have what is held."""
+        most = int(self.trace.series[self._zone(offer)].value.max())
+        return max(1, math.ceil(self.held.get(offer.id, 0) / max(1, most)))
+
+    def _start_s(self, rng: np.random.Generator) -> float:
+        """A moment at which there is what is held: what is held was not taken a moment ago. Else the best of many."""
+        best, best_missing = 0.0, math.inf
+        for start_s in rng.uniform(0.0, self.trace.span_s, TRIED):
+            missing = sum(
+                max(0, self.held.get(o.id, 0) - self._times(o) * self.trace.value_at(self._zone(o), float(start_s)))
+                for o in self.spot
+            )
+            if missing < best_missing:
+                best, best_missing = float(start_s), missing
+            if not missing:
+                break
+        return best
+
+    def _supply(self, start_s: float, begin_s: float, until_s: float) -> Iterator[MarketChange]:
+        by_zone: dict[str, list[Offer]] = {}
+        for offer in self.spot:
+            by_zone.setdefault(self._zone(offer), []).append(offer)
+        if not by_zone:
+            return
+        for t_s, zone, available in self.trace.events(start_s, start_s + until_s - begin_s):
+            at_s = begin_s + t_s - start_s
+            for offer in by_zone.get(zone, ()):
+                nodes = self._times(offer) * available
+                first = max(nodes, self.held.get(offer.id, 0)) if at_s == begin_s else nodes
+                yield AvailabilityChanged(at_s, offer.id, first)
+
+    def _price(self, offer_id: str, rng: np.random.Generator, begin_s: float, until_s: float) -> Iterator[MarketChange]:
+        book, now = self._books[offer_id], self.prices[offer_id].micro_usd_per_h
+        steps = book.series[offer_id]
+        low_s, high_s = float(steps.t_s[0]), max(float(steps.t_s[0]), book.end_s - (until_s - begin_s))
+        start_s = low_s + DAY_S * math.floor(rng.uniform(0.0, high_s - low_s) / DAY_S)
+        then = book.price_at(offer_id, start_s)
+        if then is None or not then.micro_usd_per_h:
+            return
+        for t_s, price in book.changes(offer_id, start_s, start_s + until_s - begin_s):
+            if t_s > start_s:
+                moved = Price(max(1, round(now * price.micro_usd_per_h / then.micro_usd_per_h)))
+                yield PriceChanged(begin_s + t_s - start_s, offer_id, moved)
