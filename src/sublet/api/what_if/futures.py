@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -201,8 +201,9 @@ def _branch(standing: Standing, asked: Question, budget: Budget, futures: Sequen
 def _spread(values: Sequence[float | None]) -> Spread:
     """What is not known lies above all that is."""
     known = np.sort([np.inf if value is None else value for value in values])
-    p10, p50, p90 = (float(known[min(len(known) - 1, int(share * len(known)))]) for share in QUANTILES)
-    return {name: value if np.isfinite(value) else None for name, value in (("p10", p10), ("p50", p50), ("p90", p90))}  # type: ignore[return-value]
+    at = [float(known[min(len(known) - 1, int(share * len(known)))]) for share in QUANTILES]
+    p10, p50, p90 = (value if np.isfinite(value) else None for value in at)
+    return {"p10": p10, "p50": p50, "p90": p90}
 
 
 def _fan(futures: Sequence[Future], hours: float) -> FanView:
@@ -211,10 +212,18 @@ def _fan(futures: Sequence[Future], hours: float) -> FanView:
     looks = [np.array(each.looks) for each in futures]
     usd_FT = np.array([np.interp(hours_T, each[:, 0] / SECONDS_PER_H, each[:, 1]) for each in looks])  # F futures
     done_FT = np.array([np.interp(hours_T, each[:, 0] / SECONDS_PER_H, each[:, 2]) for each in looks])
-    bands: Mapping[str, Floats] = {"usd": usd_FT, "done": done_FT}
-    fan = {
-        f"{name}_p{round(100 * share)}": [round(float(value), 6) for value in np.quantile(band_FT, share, axis=0)]
-        for name, band_FT in bands.items()
-        for share in QUANTILES
+    usd_p10, usd_p50, usd_p90 = (_rounded(np.quantile(usd_FT, share, axis=0)) for share in QUANTILES)
+    done_p10, done_p50, done_p90 = (_rounded(np.quantile(done_FT, share, axis=0)) for share in QUANTILES)
+    return {
+        "hours": _rounded(hours_T),
+        "usd_p10": usd_p10,
+        "usd_p50": usd_p50,
+        "usd_p90": usd_p90,
+        "done_p10": done_p10,
+        "done_p50": done_p50,
+        "done_p90": done_p90,
     }
-    return {"hours": [round(float(hour), 6) for hour in hours_T], **fan}  # type: ignore[typeddict-item]
+
+
+def _rounded(values: Floats) -> list[float]:
+    return [round(float(value), 6) for value in values]

@@ -55,7 +55,7 @@ def _row(branch: Mapping[str, Any]) -> list[str]:
     return [branch["label"], _ends(branch["finish_s"]), costs, f"{branch['finished']:.0%}", f"{branch['losses']:.1f}"]
 
 
-def _ends(spread: Mapping[str, float | None]) -> str:
+def _ends(spread: Mapping[str, Any]) -> str:
     from sublet.cli.print.figures import span
 
     low, middle, high = ("later" if spread[name] is None else span(spread[name]) for name in ("p10", "p50", "p90"))
