@@ -93,6 +93,13 @@ def test_a_loop_of_its_own_goes_on_after_a_notice_and_after_a_kill(tmp_path):
     assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
+def test_clipping_that_was_left_in_the_loop_ends_both_workers_with_what_to_write(tmp_path):
+    run = world("clipped", tmp_path, module=STRIKE)
+    assert (run["codes"], len(run["said"])) == ([1, 1], 2)
+    assert all("edited between two steps" in said and "clip_norm=" in said for said in run["said"])
+    assert not (tmp_path / "trained").exists()
+
+
 SLOWLY = "__import__('time').sleep(float(__import__('os').environ.get('PAUSE_S', '0'))); open('step', 'w').close()"
 
 

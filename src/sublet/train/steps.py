@@ -14,6 +14,7 @@ import torch
 from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.control import Readings
 from sublet.train.drift import Drift
+from sublet.train.edits import Edits
 from sublet.train.fitness import check_counted, check_loss, check_shape
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
@@ -46,6 +47,7 @@ class Steps:
     def __init__(self, model: torch.nn.Module, turns: Turns, dataset: Any, options: Options) -> None:
         self._turns, self._updates = turns, Updates(turns.optimizers, options)
         self.device = turns.all[0].gradients.parameters[0].device
+        self._edits = Edits(parameter for turn in turns.all for parameter in turn.gradients.parameters)
         self._options, self.adaptive = options, options.adaptive
         batch_device = None if options.device is None else torch.device(options.device)
         self.stream = streamed_of(dataset, options, batch_device) if is_stream(dataset) else None
@@ -97,6 +99,7 @@ class Steps:
     def release(self) -> None:
         """Everything as it was before `guard`."""
         self._updates.release()
+        self._edits.lift()
         if self.shards is not None and self.shards.is_cut:
             self.shards.moments.forget()  # what it keeps is a range: the parameters are its own again, and no more
         for turn in self._turns.all:
@@ -104,6 +107,7 @@ class Steps:
 
     def settle_in(self, group: PeerGroup) -> None:
         """A new group: what was said in the old one does not count."""
+        self._edits.lift()
         for turn in self._turns.all:
             if group.world > 1:
                 turn.gradients.attach()
@@ -115,6 +119,7 @@ class Steps:
         self.drift.forget()
         self.watch.restart()
         self.schedules.note()
+        self._edits.lay()
 
     def obey(self, batch: int) -> None:
         """The plan chose this batch, which is kept within the range; 0 = the one that we have stays, if it is.
@@ -173,6 +178,7 @@ class Steps:
             self._piece = None
         if self.broken is not None or number < self.progress.turn:
             return  # the step is dropped; or this turn of it was applied before the group broke
+        self._edits.check()
         check_shape(loss)
         check_counted(counted, asked=self._options.counts)
         if not self._judged:
@@ -205,9 +211,11 @@ class Steps:
         self._begun = not piece.last
         if piece.last:
             self._update()
-        elif piece.first and self._measured:
+            return
+        if piece.first and self._measured:
             for gradient in gradients.tensors:
                 self._measure_small(gradient)
+        self._edits.note()
 
     @property
     def under_way(self) -> bool:
@@ -254,6 +262,7 @@ class Steps:
             if self._piece is not None:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
         while piece is None and self.broken is None and progress.steps == steps:
+            self._edits.lift()
             self.gradients.arm()  # more workers than samples: nothing to do but to take part in the sums
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
@@ -274,6 +283,7 @@ class Steps:
     def _drop_unfit(self, piece: Piece) -> None:
         """Nobody goes on with this step: those who wait in its sum are hung up on."""
         self._piece, self._cut, self._begun = None, self.memory.cut(piece.count), False
+        self._edits.lift()
         self.watch.restart()
         if self.gradients.shared:
             self.broken = f"{piece.count} samples at a time did not fit; next: micro_batch={self._cut.micro_batch}"
@@ -347,6 +357,7 @@ class Steps:
     def apply_late(self, noise: Noise) -> None:
         """The update of our range, with sums that another had, clipped as they were."""
         assert self.shards is not None  # noqa: S101 - it asks for it
+        self._edits.lift()
         self.progress.noise = noise
         self.shards.moments.see_gradients()
         self._updates.apply(self._turns.optimizers[0], self.progress, self._size, last=True)
@@ -355,6 +366,7 @@ class Steps:
         """All of the model is as after the step under way: schedules and the batch follow."""
         progress = self.progress
         self.gradients.clear()
+        self._edits.lay()
         self.watch.updated(full=self._size == progress.batch and not self._halved)
         progress.turn = 0
         progress.advance()

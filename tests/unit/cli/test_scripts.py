@@ -154,6 +154,66 @@ def test_what_is_not_understood_is_left_to_its_owner_with_the_line_and_what_to_d
     assert error.do
 
 
+CLIP = "        opt.step()\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "left"),
+    [
+        ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip_norm=1.0", ""),
+        ("nn.utils.clip_grad_norm_(model.parameters(), max_norm=args.clip)", "clip_norm=args.clip", ""),
+        ("nn.utils.clip_grad_value_(model.parameters(), 0.5)", "clip_value=0.5", ""),
+        ("norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip_norm=1.0", "norm = s.grad_norm"),
+        (
+            "if args.clip > 0:\n            nn.utils.clip_grad_norm_(model.parameters(), args.clip)",
+            "clip_norm=args.clip if args.clip > 0 else None",
+            "",
+        ),
+    ],
+)
+def test_clipping_by_hand_becomes_that_of_the_session(line, said, left):
+    found = converted(HEAD + PLAIN.replace(CLIP, f"        {line}\n{CLIP}"))
+    assert f"epochs=3, {said}) as s:" in found
+    assert "clip_grad" not in found
+    assert left in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nn.utils.clip_grad_norm_(model.head.parameters(), 1.0)",
+        "nn.utils.clip_grad_norm_(weights, 1.0)",
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type=1)",
+        "nn.utils.clip_grad_norm_(model.parameters(), len(x))",
+        "print(nn.utils.clip_grad_norm_(model.parameters(), 1.0))",
+        "if x[0] > 0:\n            nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "for p in model.parameters():\n            p.grad.clamp_(-1, 1)",
+        "norms = [p.grad.norm() for p in model.parameters()]",
+    ],
+)
+def test_an_edit_of_gradients_that_no_session_makes_is_left_to_its_owner(line):
+    error = refused(HEAD + PLAIN.replace(CLIP, f"        {line}\n{CLIP}"))
+    assert error.line in (13, 14)
+    assert "clip_norm=" in error.do
+
+
+@pytest.mark.parametrize("with_session", [False, True])
+def test_clipping_by_hand_is_named_with_its_line(with_session):
+    source = HEAD + PLAIN.replace(CLIP, f"        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n{CLIP}")
+    if with_session:
+        source = converted(HEAD + PLAIN) + "        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    line = 1 + source[: source.index("nn.utils.clip")].count("\n")
+    script = a_script(source)
+    (found,) = (each for each in inspect(script, look_at(script)).findings if "clipped by hand" in each.what)
+    assert (found.line, "clip_norm=" in found.do) == (line, True)
+
+
+def test_an_average_is_updated_with_the_session_where_more_comes_after_the_batches():
+    average = "ema = torch.optim.swa_utils.AveragedModel(model)\n"
+    source = HEAD + average + PLAIN + "        ema.update_parameters(model)\n    print(epoch)\n"
+    assert "            if s.updated:\n                ema.update_parameters(model)\n" in converted(source)
+
+
 def test_a_sum_is_told_to_the_session_wherever_it_is_made():
     for loss in ("F.mse_loss(model(x), y, reduction='sum')", "(model(x) - y).square().sum()", "torch.sum(model(x))"):
         assert ', reduction="sum") as s:' in converted(HEAD + PLAIN.replace("F.mse_loss(model(x), y)", loss)), loss

@@ -54,6 +54,7 @@ class Inspected:
             "saves": facts.saves,
             "saves_in_loop": facts.saves_in_loop,
             "loads": facts.loads,
+            "clips": facts.clips,
             "loops": [loop.inner.lineno for loop in facts.loops],
             "findings": [{"line": each.line, "what": each.what, "do": each.do} for each in self.findings],
             "converts_to": None if self.converted is None else self.converted.how,
@@ -83,6 +84,7 @@ def loss_of(facts: Facts) -> str:
 
 
 def _findings(facts: Facts) -> Iterator[Finding]:
+    yield from _of_gradients(facts)
     if facts.has_session:
         return
     if not facts.loads:
@@ -136,6 +138,24 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             line=0,
             what=f"{name}: a start over logs steps again, and every rank logs",
             do="tracker= of the session, and s.log()",
+        )
+
+
+def _of_gradients(facts: Facts) -> Iterator[Finding]:
+    """A session has none between its steps. A loop with `train.checkpointed` has its own."""
+    if facts.frameworks or (facts.has_session and facts.loops):
+        return
+    for line in facts.clips:
+        yield Finding(
+            line=line,
+            what="gradients are clipped by hand: a session sums them over the workers first, and refuses it",
+            do="train.session(..., clip_norm=1.0), or clip_value=; s.grad_norm is the norm",
+        )
+    for line in facts.edits:
+        yield Finding(
+            line=line,
+            what="`.grad` is used in the loop: in a session there is none between steps, and edits of it are refused",
+            do="s.grad_norm with clip_norm=; parameter.register_hook() for an edit of the part of one worker",
         )
 
 

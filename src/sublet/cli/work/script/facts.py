@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sublet.cli.work.script.clipping import clips_in, edits_in
 from sublet.cli.work.script.reading import Script, is_method, root_of
 
 __all__ = ["Facts", "Loop", "Made", "Stream", "look_at"]
@@ -70,6 +71,8 @@ class Facts:
     saves_in_loop: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)  # where a loss is summed over samples
+    clips: list[int] = field(default_factory=list)  # where gradients are clipped by hand, in a loop
+    edits: list[int] = field(default_factory=list)  # where `.grad` is spoken of in a loop
     divides: bool = False  # where it is summed, something is divided too
     loops: list[Loop] = field(default_factory=list)
     has_session: bool = False
@@ -97,6 +100,9 @@ def look_at(script: Script) -> Facts:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             _see_made(script, node, node.value, found)
     found.loops = list(_loops(script, found))
+    looped = [node for node in ast.walk(script.tree) if isinstance(node, ast.For | ast.While)]
+    found.clips = sorted({call.lineno for loop in looped for call in clips_in(script, loop)})
+    found.edits = sorted({each.lineno for loop in looped for each in edits_in(script, loop)})
     found.sums += [line for loop in found.loops for line in _summed(script, loop)]
     found.divides = any(_divides(script, line) for line in found.sums)
     return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from sublet.cli.work.script.clipping import clip_of, edits_in
 from sublet.cli.work.script.facts import Facts, Loop
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.splice import CannotConvert, Splice
 
 __all__ = ["Names", "models_of", "to_session"]
-
-CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_value_": "clip_value"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +30,7 @@ class _Body:
     stepped: list[str] = field(default_factory=list)  # optimizers, in order
     gone: list[ast.stmt] = field(default_factory=list)
     averaged: list[ast.stmt] = field(default_factory=list)
+    norms: list[ast.Call] = field(default_factory=list)  # clips whose result is kept
     more: dict[str, str] = field(default_factory=dict)  # of the session
 
 
@@ -48,9 +48,10 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     for number, (statement, loss) in enumerate(body.losses):
         name = f', "{keys[number]}"' if keys else ""
         splice.replace(statement.value, f"{names.session}.step({script.text(loss)}{name})")
+    for call in body.norms:
+        splice.replace(call, f"{names.session}.grad_norm")
     for statement in body.averaged:
-        splice.put_before(statement.lineno, f"{splice.indent_of(statement)}if {names.session}.updated:")
-        splice.indent(statement)
+        splice.put_under(statement, f"{names.session}.updated")
     _loop_over(script, splice, loop, names, made)
     return splice
 
@@ -79,12 +80,26 @@ def _sort(script: Script, facts: Facts, inner: ast.For) -> _Body:
     body, optimizers = _Body(), {made.name for made in facts.optimizers}
     scalers, schedulers = {made.name for made in facts.scalers}, {made.name for made in facts.schedulers}
     averages, models = {made.name for made in facts.averages}, set(models_of(script, facts).values())
+    changing = {node.id for node in ast.walk(inner) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for statement in inner.body:
+        if (clip := clip_of(script, statement, models, changing)) is not None:
+            body.more[clip.field] = clip.limit
+            if clip.kept is None:
+                body.gone.append(statement)
+            else:
+                body.norms.append(clip.kept)
+            continue
+        if edited := next(edits_in(script, statement), None):
+            raise CannotConvert(
+                f"`{script.text(edited)}` is used in the loop, where a session has no gradients any more",
+                edited.lineno,
+                "clip_norm= and clip_value= of the session, s.grad_norm, or parameter.register_hook()",
+            )
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(statement, ast.Expr) or not isinstance(call, ast.Call):
             _refuse_hidden(script, statement, optimizers | scalers)
             continue
-        full, root = script.full_name(call.func), root_of(call.func)
+        root = root_of(call.func)
         if is_method(call, "zero_grad") and root in optimizers | models:
             body.gone.append(statement)
         elif is_method(call, "backward"):
@@ -100,9 +115,6 @@ def _sort(script: Script, facts: Facts, inner: ast.For) -> _Body:
                 )
         elif root in scalers and is_method(call, "update", "unscale_"):
             body.gone.append(statement)
-        elif (clip := full.rpartition(".")[2]) in CLIPS:
-            body.gone.append(statement)
-            body.more[CLIPS[clip]] = _limit(script, call)
         elif is_method(call, "step") and root in schedulers:
             if call.args or call.keywords:
                 raise CannotConvert(
@@ -237,14 +249,6 @@ def _whose(call: ast.Call, root: str, scalers: set[str]) -> str:
             raise CannotConvert(f"{root}.step() is given a closure", call.lineno, "keep the loop: train.checkpointed")
         return root
     return root_of(call.args[0]) if len(call.args) == 1 else ""
-
-
-def _limit(script: Script, call: ast.Call) -> str:
-    words = {word.arg: word.value for word in call.keywords}
-    limit = call.args[1] if len(call.args) == 2 else words.get("max_norm", words.get("clip_value"))  # noqa: PLR2004 - parameters and limit
-    if limit is None or len(call.args) + len(words) != 2:  # noqa: PLR2004 - parameters and limit
-        raise CannotConvert("clipping in another way than by a limit", call.lineno, "clip_norm= or clip_value=")
-    return script.text(limit)
 
 
 def _refuse_jumps(inner: ast.For) -> None:

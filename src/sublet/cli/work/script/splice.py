@@ -30,6 +30,7 @@ class Splice:
         self._deeper: defaultdict[int, int] = defaultdict(int)
         self._before: defaultdict[int, list[str]] = defaultdict(list)
         self._after: defaultdict[int, list[str]] = defaultdict(list)
+        self._under: dict[int, str] = {}
         self._changed: list[tuple[ast.expr, str]] = []
 
     def indent_of(self, node: ast.stmt) -> str:
@@ -60,6 +61,12 @@ class Splice:
         """The same."""
         self._after[line].append(text)
 
+    def put_under(self, statement: ast.stmt, condition: str) -> None:
+        """`if condition:` above it, and all of it one step deeper; it moves with what it is in."""
+        self._own_lines(statement)
+        self.indent(statement)
+        self._under[statement.lineno] = f"{self.indent_of(statement)}if {condition}:"
+
     def indent(self, statement: ast.stmt) -> None:
         """One step deeper, with everything in it."""
         first, last = statement.lineno, statement.end_lineno or statement.lineno
@@ -89,6 +96,8 @@ class Splice:
         ending = "\r\n" if self._script.source.count("\r\n") * 2 > len(self._lines) else "\n"
         for number, line in enumerate(self._lines, 1):
             out += [text + ending for text in self._before[number]]
+            if number in self._under:
+                out.append(INDENT * (self._deeper[number] - 1) + self._under[number] + ending)
             if number not in self._gone:
                 deeper = INDENT * self._deeper[number]
                 out += [deeper + part if part.strip() else part for part in line.splitlines(keepends=True)]
