@@ -15,7 +15,7 @@ from sublet.cli.work.script.reading import Script
 torch = pytest.importorskip("torch")
 
 SCRIPTS = Path(__file__).parent / "scripts"
-CONVERTED = ("dcgan", "everything", "imagenet", "mnist", "nanogpt", "odd", "slow_loader", "vae")
+CONVERTED = ("best", "dcgan", "everything", "imagenet", "mnist", "nanogpt", "odd", "slow_loader", "vae")
 
 
 def weights(folder, text):

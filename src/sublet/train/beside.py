@@ -6,7 +6,8 @@ others', takes them for one, and learns of it there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -14,9 +15,9 @@ from sublet.train.drift import Drift
 from sublet.train.following import Broken
 from sublet.train.gradients import EVALUATED, LEFT, LOSS, Gradients
 from sublet.train.peers import BROKEN, PeerGroup, talking
-from sublet.train.state import Progress
+from sublet.train.state import Progress, broadcast
 
-__all__ = ["figures_of_rank_0", "left_together", "summed_figure"]
+__all__ = ["figures_of_rank_0", "left_together", "state_of_rank_0", "summed_figure"]
 
 
 def left_together(gradients: Gradients, group: PeerGroup) -> int:
@@ -62,3 +63,17 @@ def figures_of_rank_0(
         group.hang_up()  # as above
         return None
     return [float(figure) for figure in told.tolist()]
+
+
+def state_of_rank_0(
+    gradients: Gradients, group: PeerGroup, drift: Drift, progress: Progress, state: Mapping[str, Any]
+) -> Any:
+    """What rank 0 has, whatever it is, at all members; None if the group breaks. RanksDiffer if some train on."""
+    if summed_figure(gradients, group, drift, progress, 0.0) is None:
+        return None
+    try:
+        with talking():
+            return broadcast(group, 0, state)
+    except Broken:
+        group.hang_up()  # as above
+        return None

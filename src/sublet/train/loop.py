@@ -24,11 +24,12 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
-from sublet.train.beside import left_together
+from sublet.train.beside import left_together, state_of_rank_0
 from sublet.train.evaluating import Evaluates
 from sublet.train.extent import Extent
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LOSS, ORDERS, SAVE
+from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink
 from sublet.train.membership import Membership
 from sublet.train.options import Options
@@ -50,7 +51,7 @@ from sublet.wire.messages import Finished, Joined
 __all__ = ["Options", "Session"]
 
 
-class Session(Evaluates):
+class Session(Evaluates, Keeps):
     """See `sublet.train.session`, which makes one."""
 
     def __init__(self, model: Any, optimizer: Any, dataset: Any, options: Options) -> None:
@@ -65,7 +66,8 @@ class Session(Evaluates):
             self._steps.readings,
             self._steps.schedules,
         )
-        kept = (options.extra_state, options.seed, options.scaler, self._steps.kept_samples)
+        self._own = Own(options.extra_state)
+        kept = (self._own, options.seed, options.scaler, self._steps.kept_samples)
         self._state = State(self._model, turns.together, self._schedules.all, *kept)
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(self._worker_id)
@@ -193,6 +195,7 @@ class Session(Evaluates):
             raise InvalidValue("session", "not open", "entered: `with train.session(...) as s:`")
         if not self._entered:
             self._entered, self._extent = True, extent
+            self._own.begin()
             self._steps.samples_in_all = extent.samples(self._progress)
             self._schedules.find_late()
             self._state.schedulers = self._schedules.all
@@ -231,9 +234,18 @@ class Session(Evaluates):
                 f"left after {progress.offset} of {progress.samples} samples",
                 "trained to its end by `for batch in s`; to stop early, break out of the loop over s.epochs() too",
             )
+        if self._late is None:
+            self._agree_on_kept()
         self._catch_up()
         self._schedules.check(between_epochs=True)
         self._schedules.note()
+
+    def _agree_on_kept(self) -> None:
+        """What rank 0 keeps counts: others may not have evaluated, and one of them may be rank 0 next."""
+        if self._own.kept is not None and self._all_are_here:
+            told = (self._steps.gradients, self._members.group, self._steps.drift, self._progress)
+            if (state := state_of_rank_0(*told, self._own.state_of_kept())) is not None:
+                self._own.load_kept(state)
 
     @property
     def _past_epoch(self) -> bool:

@@ -29,6 +29,7 @@ from sublet.domain.quantity import whole
 from sublet.errors import BadInput, InvalidValue
 from sublet.machine.wall import WALL
 from sublet.train.fitness import check_methods
+from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink, is_agents_line
 from sublet.train.place import checkpoint_place
 from sublet.train.report import EVERY_S, printed
@@ -43,7 +44,7 @@ MANY = 10**15  # ticks: more than anybody makes
 ANOTHER = "give the names of the checkpoint, or a new checkpoint directory"
 
 
-class Restarted:
+class Restarted(Keeps):
     """See `sublet.train.checkpointed`, which makes one."""
 
     def __init__(self, parts: Mapping[str, Any], directory: Path | str | None, steps: int | None) -> None:
@@ -56,6 +57,7 @@ class Restarted:
         if steps is not None:
             whole("steps", steps, 1)
         self._parts, self._steps = dict(parts), steps
+        self._own = Own()
         worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(worker_id)
         self._saver = Saver(checkpoint_place(directory, os.environ), worker_id or "alone", self._link.say)
@@ -69,6 +71,7 @@ class Restarted:
         if self._resumed:
             raise InvalidValue("resume()", "a second call", "called once, before the loop")
         self._resumed = True
+        self._own.begin()
         if _rank() == 0 and is_agents_line(os.environ.get("SUBLET_CONTROL_FD", "")):
             self._link.listen()
         loaded = None
@@ -147,6 +150,7 @@ class Restarted:
     def _tree(self) -> dict[str, Any]:
         return {
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "kept": self._own.state_of_kept(),
             "step": self._progress.steps,
             "random": random_state(),
         }
@@ -157,6 +161,7 @@ class Restarted:
             raise BadInput("checkpoint", f"of {sorted(saved)}, this has {sorted(self._parts)}", hint=ANOTHER)
         for name, part in self._parts.items():
             part.load_state_dict(saved[name])
+        self._own.load_kept(tree.get("kept", {}))  # one of an earlier version has none
         self._progress.steps = self._progress.offset = tree["step"]
         if _rank() == 0:
             restore_random(tree["random"])

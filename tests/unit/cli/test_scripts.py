@@ -46,7 +46,7 @@ def refused(source):
     return error.value
 
 
-@pytest.mark.parametrize("name", ["dcgan", "everything", "nanogpt", "odd", "slow_loader"])
+@pytest.mark.parametrize("name", ["best", "dcgan", "everything", "nanogpt", "odd", "slow_loader"])
 def test_a_script_of_the_study_becomes_what_was_written_by_hand(name):
     before = Script.read(SCRIPTS / name / "before.py")
     assert convert(before).text == (SCRIPTS / name / "after.py").read_text()
@@ -206,6 +206,94 @@ def test_clipping_by_hand_is_named_with_its_line(with_session):
     script = a_script(source)
     (found,) = (each for each in inspect(script, look_at(script)).findings if "clipped by hand" in each.what)
     assert (found.line, "clip_norm=" in found.do) == (line, True)
+
+
+BEST = """best = float("inf")
+seen = 0
+for epoch in range(3):
+    total = 0.0
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        total += loss.item()
+        seen += 1
+    if total < best:
+        best = total
+        torch.save(model, "best.pt")
+print(best, f"{seen} seen")
+"""
+
+
+def test_what_a_loop_remembers_is_kept_and_what_begins_anew_is_not():
+    assert converted(HEAD + BEST).partition("seen = 0\n")[2] == (
+        "with train.session(model, opt, loader, epochs=3) as s:\n"
+        "    kept = s.keep(best=best, seen=seen)\n"
+        "    for epoch in s.epochs():\n"
+        "        total = 0.0\n"
+        "        for x, y in s:\n"
+        "            loss = F.mse_loss(model(x), y)\n"
+        "            s.step(loss)\n"
+        "            total += loss.item()\n"
+        "            if s.updated:\n"
+        "                kept.seen += 1\n"
+        "        if total < kept.best:\n"
+        "            kept.best = total\n"
+        "            if s.rank == 0:\n"
+        '                torch.save(model, "best.pt")\n'
+        'print(kept.best, f"{kept.seen} seen")\n'
+    )
+
+
+def test_what_a_loop_of_its_own_remembers_is_kept_too():
+    source = (
+        HEAD + "best = 9\nfor step in range(9):\n    model(1).backward()\n    opt.step()\n    best = min(best, step)\n"
+    )
+    assert converted(source).endswith(
+        "kept = ck.keep(best=best)\nfor step in range(ck.resume(), 9):\n    model(1).backward()\n    opt.step()\n"
+        "    kept.best = min(kept.best, step)\n    ck.tick(step + 1)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("for epoch", "def show():\n    print(best)\n\nfor epoch", "used in show()"),
+        ("        opt.zero_grad()\n", "        seen += 1\n        opt.zero_grad()\n", "before the step is made"),
+    ],
+)
+def test_what_is_remembered_where_it_cannot_be_kept_is_left_to_its_owner(old, new, why):
+    error = refused(HEAD + BEST.replace(old, new))
+    assert why in error.why
+    assert error.do
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("for epoch", "def show():\n    best = 1\n    print(best)\n\nfor epoch"),
+        ("for epoch", "def show(best):\n    print(best)\n\nfor epoch"),
+    ],
+)
+def test_a_name_of_another_function_is_another(old, new):
+    assert "kept = s.keep(best=best, seen=seen)" in converted(HEAD + BEST.replace(old, new))
+
+
+def said_of(source, words):
+    script = a_script(source)
+    return [each.line for each in inspect(script, look_at(script)).findings if words in each.what]
+
+
+def test_what_is_lost_with_the_process_is_named_with_its_line_in_sessions_too():
+    assert said_of(HEAD + BEST, "remembered from turn") == [21, 19]
+    assert said_of(HEAD + BEST, "every rank writes") == [22]
+    mended = converted(HEAD + BEST)
+    assert said_of(mended, "remembered from turn") == []
+    assert said_of(mended, "every rank writes") == []
+    broken = mended.replace("kept.", "").replace("            if s.rank == 0:\n    ", "")
+    assert len(said_of(broken, "remembered from turn")) == 2
+    assert len(said_of(broken, "every rank writes")) == 1
 
 
 def test_an_average_is_updated_with_the_session_where_more_comes_after_the_batches():

@@ -40,6 +40,7 @@ from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.telling import Telling
 from sublet.train.grid.whole import Whole
+from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink
 from sublet.train.membership import ORDER_S, lost
 from sublet.train.options import Options
@@ -64,7 +65,7 @@ class Step:
     """What `batches()` gives: a step to be made. Its samples are loaded where they are needed, part by part."""
 
 
-class GridSession(Counted):
+class GridSession(Counted, Keeps):
     """See `sublet.train.session`, which makes one where `parts` are given."""
 
     def __init__(
@@ -100,6 +101,7 @@ class GridSession(Counted):
         gauge = gauge_of(next(model.parameters()).device)
         self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
         self._guard = Guard(model, optimizer)
+        self._own = Own(options.extra_state)
 
     # ------------------------------------------------------------------------------------------- what one may ask
 
@@ -270,6 +272,7 @@ class GridSession(Counted):
     def _begin(self, loss_of: LossOf) -> Member:
         """With the user's function in hand: what is before the blocks and what after them, and our first grid."""
         self._schedules.find_late()
+        self._own.begin()
         atom = Atom(0, min(self._micro_batch, self._samples.count))
         self._cut.learn(lambda: self._loss_on(loss_of, self._samples, 0, atom))
         self._member = member = Member(
@@ -278,10 +281,10 @@ class GridSession(Counted):
             self._optimizer,
             seed=self.options.seed,
             clip_norm=self.options.clip_norm,
-            beside=Course(self._progress, self._schedules, self._optimizer, self.options.extra_state, self._saver),
+            beside=Course(self._progress, self._schedules, self._optimizer, self._own, self._saver),
             guard=self._guard,
         )
-        state = State(self._model, self._optimizer, self._schedules.all, self.options.extra_state, self.options.seed)
+        state = State(self._model, self._optimizer, self._schedules.all, self._own, self.options.seed)
         whole = Whole(state, self._progress, self._cut, member.holdings)
         self._vault = member.vault = Vault(self._saver, whole, member.holdings, self._progress, self._link)
         if self._link.line is None:

@@ -5,6 +5,7 @@
     advice.py     what will go wrong, and what to do about it
     splice.py     changes of a text that leave every other line as it is
     clipping.py   gradients that it edits by hand
+    remembering.py  what it remembers by itself, which is lost with its process
     session.py    a loop over a loader becomes one of a session
     own_loop.py   a loop over steps keeps its own, with checkpoints
     convert.py    which of the two, or neither

@@ -55,6 +55,7 @@ class Inspected:
             "saves_in_loop": facts.saves_in_loop,
             "loads": facts.loads,
             "clips": facts.clips,
+            "remembers": [{"name": name, "line": line} for name, line in facts.remembers.items()],
             "loops": [loop.inner.lineno for loop in facts.loops],
             "findings": [{"line": each.line, "what": each.what, "do": each.do} for each in self.findings],
             "converts_to": None if self.converted is None else self.converted.how,
@@ -85,6 +86,7 @@ def loss_of(facts: Facts) -> str:
 
 def _findings(facts: Facts) -> Iterator[Finding]:
     yield from _of_gradients(facts)
+    yield from _of_memory(facts)
     if facts.has_session:
         return
     if not facts.loads:
@@ -156,6 +158,22 @@ def _of_gradients(facts: Facts) -> Iterator[Finding]:
             line=line,
             what="`.grad` is used in the loop: in a session there is none between steps, and edits of it are refused",
             do="s.grad_norm with clip_norm=; parameter.register_hook() for an edit of the part of one worker",
+        )
+
+
+def _of_memory(facts: Facts) -> Iterator[Finding]:
+    """What the script keeps by itself, in memory and in files."""
+    if facts.frameworks:
+        return
+    for name, line in facts.remembers.items():
+        yield Finding(
+            line=line,
+            what=f"`{name}` is remembered from turn to turn, and lost with the process: it then begins anew",
+            do=f"kept = s.keep({name}={name}) before the loop, or ck.keep(), and kept.{name} in it",
+        )
+    for line in facts.saves_by_all:
+        yield Finding(
+            line=line, what="every rank writes it, to the same file", do="if s.rank == 0: (one process alone: nothing)"
         )
 
 

@@ -146,7 +146,12 @@ def _free_names(script: Script) -> Names:
     def free(*wanted: str) -> str:
         return next((name for name in wanted if name not in taken), f"sublet_{wanted[0]}")
 
-    return Names(train=free("train", "elastic"), session=free("s", "session"), keeper=free("ck", "keeper"))
+    return Names(
+        train=free("train", "elastic"),
+        session=free("s", "session"),
+        keeper=free("ck", "keeper"),
+        kept=free("kept", "remembered"),
+    )
 
 
 def _import_ours(script: Script, splice: Splice, names: Names) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sublet.cli.work.script.clipping import clips_in, edits_in
 from sublet.cli.work.script.reading import Script, is_method, root_of
+from sublet.cli.work.script.remembering import remembered, saves_by_all
 
 __all__ = ["Facts", "Loop", "Made", "Stream", "look_at"]
 
@@ -73,6 +74,8 @@ class Facts:
     sums: list[int] = field(default_factory=list)  # where a loss is summed over samples
     clips: list[int] = field(default_factory=list)  # where gradients are clipped by hand, in a loop
     edits: list[int] = field(default_factory=list)  # where `.grad` is spoken of in a loop
+    remembers: dict[str, int] = field(default_factory=dict)  # names that change from turn to turn, and where
+    saves_by_all: list[int] = field(default_factory=list)  # where each rank of a training loop would write
     divides: bool = False  # where it is summed, something is divided too
     loops: list[Loop] = field(default_factory=list)
     has_session: bool = False
@@ -100,6 +103,11 @@ def look_at(script: Script) -> Facts:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             _see_made(script, node, node.value, found)
     found.loops = list(_loops(script, found))
+    for around in _trainings(script, found):
+        found.remembers |= remembered(script, around)
+        found.saves_by_all += [
+            each.lineno for each in saves_by_all(script, around) if not _is_ranked(script, each, around)
+        ]
     looped = [node for node in ast.walk(script.tree) if isinstance(node, ast.For | ast.While)]
     found.clips = sorted({call.lineno for loop in looped for call in clips_in(script, loop)})
     found.edits = sorted({each.lineno for loop in looped for each in edits_in(script, loop)})
@@ -179,6 +187,31 @@ def _loops(script: Script, found: Facts) -> Iterator[Loop]:
             steps=tuple(ordered),
             backwards=tuple(sorted(backwards, key=lambda call: call.lineno)),
         )
+
+
+def _trainings(script: Script, found: Facts) -> Iterator[ast.For | ast.While]:
+    """Loops over the whole training: those in which an optimizer makes steps, or a session gives epochs or batches."""
+    yield from (loop.outer or loop.inner for loop in found.loops)
+    if not found.has_session or found.loops:
+        return
+    given = [
+        node
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.For) and any(is_method(each, "step") for each in ast.walk(node))
+    ]
+    yield from (node for node in given if not any(each in given for each in script.above(node)))
+
+
+def _is_ranked(script: Script, node: ast.AST, around: ast.AST) -> bool:
+    """Whether a condition speaks of ranks."""
+    for each in script.above(node):
+        if each is around:
+            return False
+        if isinstance(each, ast.If) and any(
+            word in script.text(each.test).lower() for word in ("rank", "main", "master")
+        ):
+            return True
+    return False
 
 
 def _summed(script: Script, loop: Loop) -> Iterator[int]:

@@ -6,6 +6,7 @@ import ast
 
 from sublet.cli.work.script.facts import Facts, Loop
 from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.remembering import keep_names, remembered
 from sublet.cli.work.script.session import Names, models_of
 from sublet.cli.work.script.splice import CannotConvert, Splice
 
@@ -46,6 +47,10 @@ def to_own_loop(script: Script, facts: Facts, loop: Loop, names: Names) -> Splic
     parts = ", ".join(f"{part}={name}" for part, name in kept.items())
     indent = splice.indent_of(inner)
     splice.put_before(inner.lineno, f"{indent}{names.keeper} = {names.train}.checkpointed({parts}, steps={steps})")
+    if own := remembered(script, inner):
+        given = ", ".join(f"{name}={name}" for name in own)
+        splice.put_before(inner.lineno, f"{indent}{names.kept} = {names.keeper}.keep({given})")
+        keep_names(script, splice, inner, own, names.kept)
     splice.replace(over, f"range({names.keeper}.resume(), {steps})")
     last = inner.body[-1]
     splice.put_after(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from sublet.cli.work.script.clipping import clip_of, edits_in
 from sublet.cli.work.script.facts import Facts, Loop
 from sublet.cli.work.script.reading import Script, is_method, root_of
-from sublet.cli.work.script.splice import CannotConvert, Splice
+from sublet.cli.work.script.remembering import changes, keep_names, remembered, saves_by_all
+from sublet.cli.work.script.splice import INDENT, CannotConvert, Splice
 
 __all__ = ["Names", "models_of", "to_session"]
 
@@ -20,6 +21,7 @@ class Names:
     train: str = "train"
     session: str = "s"
     keeper: str = "ck"
+    kept: str = "kept"
 
 
 @dataclass(slots=True)
@@ -53,7 +55,33 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     for statement in body.averaged:
         splice.put_under(statement, f"{names.session}.updated")
     _loop_over(script, splice, loop, names, made)
+    _keep(script, splice, loop, names, body)
+    around = loop.outer or inner
+    for saving in saves_by_all(script, around):
+        splice.put_under(saving, f"{names.session}.rank == 0")
     return splice
+
+
+def _keep(script: Script, splice: Splice, loop: Loop, names: Names, body: _Body) -> None:
+    """What the loop remembers by itself: part of the state, and in the loop over batches changed once for each step."""
+    around = loop.outer or loop.inner
+    if not (kept := remembered(script, around)):
+        return
+    last = max(statement.lineno for statement, _ in body.losses)
+    for statement in loop.inner.body:
+        changed = [name for name in kept if changes(statement, name)]
+        if changed and statement.lineno < last:
+            raise CannotConvert(
+                f"`{changed[0]}` is remembered from step to step, and changes before the step is made",
+                kept[changed[0]],
+                "after s.step(), where s.updated: a step that is made again would count twice; s.steps counts steps",
+            )
+        if changed:
+            splice.put_under(statement, f"{names.session}.updated")
+    given = ", ".join(f"{name}={name}" for name in kept)
+    indent = splice.indent_of(around) + INDENT
+    splice.put_before(around.lineno, f"{indent}{names.kept} = {names.session}.keep({given})")
+    keep_names(script, splice, around, kept, names.kept)
 
 
 def models_of(script: Script, facts: Facts) -> dict[str, str]:
