@@ -74,9 +74,7 @@ class Steps:
         self._measured = False  # this step measures noise
         self._halved = False  # for that alone it is taken in two
         self.samples_in_all = 0  # of the whole training, once that is known
-        self.grows = (
-            True  # the batch by itself, towards the noise; under a controller the plan chooses it, and nobody else
-        )
+        self.grows = True  # the batch by itself, towards the noise; under a controller the plan chooses it alone
         self._rehearses = is_rehearsal()
         self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}

@@ -41,6 +41,7 @@ def run(directory, *, noticed_at=None):
         if step == noticed_at:
             os.kill(os.getpid(), signal.SIGTERM)
         ck.tick(step + 1)
+    ck._saver.close()  # as the end of the process does: what is being written is written
     return flat(model), made
 
 
