@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -21,8 +21,9 @@ import numpy as np
 
 from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Spread, packed
+from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.goodput import Goodput
-from sublet.perf.measured import goodput_model
+from sublet.perf.measured import Source, goodput_model
 from sublet.perf.phased import Phased
 from sublet.perf.steptime import PolluxStep
 from sublet.solve.arrays import Floats
@@ -38,36 +39,50 @@ class Learned:
 
     `most_batch` is the largest global batch that is reckoned with, by job: for Sia's planner that is the one its user
     asked for, though the job itself may go further. `gpus_per_node` is by kind; an unseen kind is reckoned from the
-    first of these that was seen. Calls must come in order of time: each looks where the job is now.
+    first of these that was seen. Calls must come in order of time: each looks where the job is now. `source` has the
+    measured tables.
     """
 
-    def __init__(self, most_batch: Mapping[str, int], gpus_per_node: Mapping[str, int]) -> None:
-        self._most_batch, self._gpus_per_node = most_batch, gpus_per_node
+    def __init__(
+        self, most_batch: Mapping[str, int], gpus_per_node: Mapping[str, int], *, source: Source = "sia"
+    ) -> None:
+        self._most_batch, self._gpus_per_node, self._source = most_batch, gpus_per_node, source
         self._seen: dict[str, dict[str, Rows]] = {}  # job -> kind -> rows
         self._looked_s: dict[str, float] = {}
 
     def __call__(self, state: JobState, pool: Pool, gpus: int, now_s: float) -> float:
         """Work per second that the job expects of so many GPUs of this pool."""
-        job = state.job
-        if self._looked_s.get(job.id) != now_s:
-            self._looked_s[job.id] = now_s
-            self._look(state, now_s)
-        seen = self._seen.get(job.id)
+        job, seen = state.job, self._seen_by(state, now_s)
         if not seen:
             return 1.0 if gpus == job.min_gpus else 0.0
         known = pool.gpu if pool.gpu in seen else next(kind for kind in self._gpus_per_node if kind in seen)
-        speed = _expect_goodput(job.model, known, self._most_batch[job.id], seen[known])
+        speed = _expect_goodput(job.model, self._source, known, self._most_batch[job.id], seen[known])
         rate = speed.rate(known, packed(gpus, self._gpus_per_node[known]), state.done_at(now_s))
-        return rate * _single(job.model, pool.gpu) / _single(job.model, known)
+        return rate * _single(job.model, self._source, pool.gpu) / _single(job.model, self._source, known)
+
+    def speed(self, state: JobState, now_s: float) -> Phased:
+        """The same as a speed, for policies that ask for one. Who never ran is taken for an hour of work on one GPU."""
+        job, seen = state.job, self._seen_by(state, now_s)
+        if not seen:
+            return _unknown(job.model, self._source, job.min_gpus)
+        kinds = tuple((kind, gpus, seen[kind]) for kind, gpus in self._gpus_per_node.items() if kind in seen)
+        return _expect_speed(job.model, self._source, self._most_batch[job.id], kinds)
+
+    def _seen_by(self, state: JobState, now_s: float) -> Mapping[str, Rows]:
+        job_id = state.job.id
+        if self._looked_s.get(job_id) != now_s:
+            self._looked_s[job_id] = now_s
+            self._look(state, now_s)
+        return self._seen.get(job_id, {})
 
     def _look(self, state: JobState, now_s: float) -> None:
         """Note what it has trained with since it came here."""
         if state.phase is not Phase.RUNNING or now_s <= state.as_of_s:
             return
-        model = goodput_model(state.job.model, source="sia")
+        model = goodput_model(state.job.model, source=self._source)
         ends = model.efficiency.ends
         phase = min(bisect_right(ends, state.done_at(now_s)), len(ends) - 1)
-        local = _local_batch(state.job.model, state.gpu, state.spread, phase)
+        local = _local_batch(state.job.model, self._source, state.gpu, state.spread, phase)
         if not local:
             return
         seen = self._seen.setdefault(state.job.id, {})
@@ -124,9 +139,32 @@ def _line(x: Floats, y: Floats, scale: Floats) -> tuple[float, float]:
 
 
 @cache
-def _expect_goodput(model: str, gpu: str, most_batch: int, rows: Rows) -> Phased:
+def _expect_speed(model: str, source: Source, most_batch: int, kinds: tuple[tuple[str, int, Rows], ...]) -> Phased:
+    """On any kind, by what was seen on it or on the first that was."""
+    seen = {kind: _expect_goodput(model, source, kind, most_batch, rows) for kind, _, rows in kinds}
+    first, gpus_per_node, _ = kinds[0]
+
+    def rates(gpu: str, spread: Spread) -> Sequence[float]:
+        if gpu in seen:
+            return seen[gpu].rates(gpu, spread)
+        scale = _single(model, source, gpu) / _single(model, source, first)
+        return [scale * each for each in seen[first].rates(first, packed(sum(spread), gpus_per_node))]
+
+    return Phased(ends=seen[first].ends, rates=rates)
+
+
+@cache
+def _unknown(model: str, source: Source, min_gpus: int) -> Phased:
+    """Any kind is as good as another, and more than the least has not been thought of yet."""
+    ends = goodput_model(model, source=source).speed().ends
+    rate = ends[-1] / SECONDS_PER_H
+    return Phased(ends=ends, rates=lambda _gpu, spread: [rate if sum(spread) == min_gpus else 0.0] * len(ends))
+
+
+@cache
+def _expect_goodput(model: str, source: Source, gpu: str, most_batch: int, rows: Rows) -> Phased:
     """The goodput of a job that has seen these rows."""
-    truth = goodput_model(model, source="sia")
+    truth = goodput_model(model, source=source)
     table = []
     for spread, local in sorted(rows):
         full_s, compute_s = truth.step[gpu].times(spread, np.array([float(local)]))
@@ -142,16 +180,16 @@ def _expect_goodput(model: str, gpu: str, most_batch: int, rows: Rows) -> Phased
 
 
 @cache
-def _local_batch(model: str, gpu: str, spread: Spread, phase: int) -> int:
+def _local_batch(model: str, source: Source, gpu: str, spread: Spread, phase: int) -> int:
     """What a GPU gets in this phase; 0 if it cannot run there."""
-    choice = goodput_model(model, source="sia").choice(gpu, spread, phase)
+    choice = goodput_model(model, source=source).choice(gpu, spread, phase)
     return choice.local_batch if choice is not None else 0
 
 
 @cache
-def _single(model: str, gpu: str) -> float:
+def _single(model: str, source: Source, gpu: str) -> float:
     """Samples per second of one GPU with the largest local batch that was measured."""
-    step = goodput_model(model, source="sia").step[gpu]
-    limits = goodput_model(model, source="sia").limits[gpu]
+    step = goodput_model(model, source=source).step[gpu]
+    limits = goodput_model(model, source=source).limits[gpu]
     full_s, _ = step.times((1,), np.array([float(limits.max_local)]))
     return float(limits.max_local / full_s[0])

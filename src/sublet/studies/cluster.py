@@ -3,6 +3,9 @@
 The jobs, tables and pauses are those that were published with Pollux and with Sia; both run in rounds of 60 s, as their
 authors run them and also free of what only learning speeds asks for. Jobs choose their batch. `price` decides at every
 event, and is told of sizes what its owner said, what can be learned from jobs that are done, or nothing.
+
+What is known is a dimension: all of it again where every policy that asks for speeds has to learn them, and where jobs
+of a model are of different sizes.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import Policy
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import MissingData
+from sublet.perf.sia_learned import Learned
 from sublet.perf.speedup import Amdahl
 from sublet.planning.fitness import by_age
 from sublet.planning.value_of_time import HURRY
@@ -35,6 +39,7 @@ from sublet.policies.srtf import Srtf
 from sublet.policies.tiresias import Tiresias
 from sublet.policies.vacate_first import VacateFirst
 from sublet.studies import pollux_oracle
+from sublet.studies.learning import LearnsSpeeds
 from sublet.studies.peers import (
     Outcome,
     Setting,
@@ -43,6 +48,7 @@ from sublet.studies.peers import (
     mixed_cluster,
     pollux_as_published,
     sia_as_published,
+    sizes_spread,
 )
 from sublet.studies.ratio import Ratio
 from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
@@ -62,6 +68,7 @@ MEAN = {  # of the mean time of such a rival at most
     "64 T4": {PRICE: 0.91, "price, sizes learned": 0.93, "price, no sizes": 0.97},
     "64 mixed": {PRICE: 0.96, "price, sizes learned": 0.96, "price, no sizes": 0.99},
 }
+LEARNERS = {name: tuple(f"{rival.partition(',')[0]}, learns" for rival in rivals) for name, rivals in FREE.items()}
 P99, GPU_HOURS = 1.0, 1.03  # the same of the p99 and of the GPU-hours
 FREELY = (
     "free: the rival knows all speeds and may move a job to any number of GPUs, as price does; as published: it at "
@@ -71,6 +78,11 @@ BY_GROUP = (
     "learned by group: of jobs of the same model that were done before, in this run; in these traces all jobs of a "
     "model are of one size, which flatters it"
 )
+DOUBLING = (
+    "speeds learned: every job begins without a profile, and the policy sees of it what the job has learned of itself, "
+    "as in Sia (perf.sia_learned); all, price too, at most double the GPUs that a job has tried"
+)
+SPREAD_OUT = "sizes spread: each job ends after 10 to 100 % of its model's work, drawn by the number of the workload"
 ROUGHLY = 0.05  # one trace proves nothing finer: a quick run allows so much more, and looks at means alone
 
 # The power of the work left, of the speed and of the age were chosen on the workloads 1 to 4 of Pollux at load 1 and on
@@ -90,19 +102,19 @@ REPORTED_MIXED: Sequence[tuple[str, str]] = tuple(("saturn", str(number)) for nu
 def _run(quick: bool, tell: Tell) -> Findings:
     """Both clusters."""
     some = slice(0, 1) if quick else slice(None)
-    settings = [homogeneous_cluster(number, load=load) for load, number in REPORTED_T4[some]]
-    parts = [_cluster("64 T4", settings, quick, tell)]
-    notes = [
-        FREELY,
-        BY_GROUP,
-    ]
+    clusters = {"64 T4": [homogeneous_cluster(number, load=load) for load, number in REPORTED_T4[some]]}
+    notes = [FREELY, BY_GROUP, DOUBLING, SPREAD_OUT]
     try:
-        mixed = [mixed_cluster(trace, number) for trace, number in REPORTED_MIXED[some]]
+        clusters["64 mixed"] = [mixed_cluster(trace, number) for trace, number in REPORTED_MIXED[some]]
     except MissingData:
         notes.append("the mixed cluster is left out: the step times of Sia are not here")
-    else:
-        parts.append(_cluster("64 mixed", mixed, quick, tell))
-    parts.append(_flapping(tell))
+    parts = [_flapping(tell)]
+    for name, settings in clusters.items():
+        parts.append(_cluster(name, settings, quick, tell))
+        if name == "64 T4" or not quick:
+            parts.append(_speeds_learned(name, settings, quick, tell))
+        if not quick:
+            parts.append(_sizes_spread(name, settings, tell))
     return Findings(
         checks=[check for part in parts for check in part.checks],
         tables=[table for part in parts for table in part.tables],
@@ -116,13 +128,30 @@ def _cluster(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) ->
     tables = [_table(f"{name}: means over {len(settings)} traces" if not quick else settings[0].name, found)]
     if not quick:
         tables.append(_table(f"{settings[0].name}: the others", _measure(settings[:1], _others, tell)))
-    ratios = {
-        (ours, rival): _ratios(found[ours].outcomes, found[rival].outcomes) for ours in PRICES for rival in FREE[name]
-    }
-    tables.append(_ratio_table(name, ratios))
+    ratios = _beside(found, FREE[name])
+    tables.append(_ratio_table(f"{name}: all know all speeds and move freely", ratios))
     never = sum(one.unfinished for ours in PRICES for one in found[ours].outcomes)
     checks = [at_most(f"{name}: jobs that never ended under price", never, 0.0, unit="jobs")]
-    return Findings(checks=[*_checks(name, ratios, quick=quick), *checks], tables=tables)
+    return Findings(checks=[*_checks(name, MEAN[name], ratios, quick=quick), *checks], tables=tables)
+
+
+def _speeds_learned(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) -> Findings:
+    """The same rows, the same goals, where nobody is told a speed."""
+    found, what = _measure(settings, _learners, tell), f"{name}, speeds learned"
+    ratios = _beside(found, LEARNERS[name])
+    of = f"means over {len(settings)} traces" if not quick else settings[0].name
+    tables = [_table(f"{what}: {of}", found)]
+    if not quick:
+        tables.append(_table(f"{what}: the others, {settings[0].name}", _measure(settings[:1], _others_learn, tell)))
+    tables.append(_ratio_table(f"{what}: all learn their speeds and at most double", ratios))
+    return Findings(checks=_checks(what, MEAN[name], ratios, quick=quick), tables=tables)
+
+
+def _sizes_spread(name: str, settings: Sequence[Setting], tell: Tell) -> Findings:
+    """Beside the claims, and without goals: how much of them rests on all jobs of a model being of one size."""
+    found = _measure([sizes_spread(each, seed) for seed, each in enumerate(settings)], _contenders, tell)
+    title = f"{name}, sizes spread: all know all speeds and move freely"
+    return Findings(checks=[], tables=[_ratio_table(title, _beside(found, FREE[name]))])
 
 
 def _measure(
@@ -149,6 +178,11 @@ def _table(title: str, found: Mapping[str, _Found]) -> StudyTable:
 # ---------------------------------------------------------------------- beside rivals that know the same
 
 
+def _beside(found: Mapping[str, _Found], rivals: Sequence[str]) -> Ratios:
+    names = [ours for ours in PRICES if ours in found]
+    return {(ours, rival): _ratios(found[ours].outcomes, found[rival].outcomes) for ours in names for rival in rivals}
+
+
 def _ratios(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> tuple[Ratio, Ratio, Ratio]:
     """Of the mean time, the p99 and the GPU-hours."""
     return (
@@ -161,20 +195,20 @@ def _ratios(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> tuple[Ratio, 
 Ratios = Mapping[tuple[str, str], tuple[Ratio, Ratio, Ratio]]
 
 
-def _ratio_table(name: str, ratios: Ratios) -> StudyTable:
+def _ratio_table(who: str, ratios: Ratios) -> StudyTable:
     rows = [[ours, PRICES[ours][1], rival, *map(str, each)] for (ours, rival), each in ratios.items()]
     columns = ["policy", "sizes it knows", "over", "mean time", "p99", "GPU-hours"]
-    title = f"{name}: all know all speeds and move freely, the rival knows no sizes; means of ratios, 95 % intervals"
+    title = f"{who}, the rival knows no sizes; means of ratios, 95 % intervals"
     return StudyTable(title=title, columns=columns, rows=rows, texts=3)
 
 
-def _checks(name: str, ratios: Ratios, *, quick: bool) -> list[Check]:
+def _checks(name: str, goals: Mapping[str, float], ratios: Ratios, *, quick: bool) -> list[Check]:
     checks = []
     for (ours, rival), (mean, p99, gpu_hours) in ratios.items():
-        if ours not in MEAN[name]:
+        if ours not in goals:
             continue
         what = f"{name}: {{}} of {ours} over {rival}"
-        goal = MEAN[name][ours] + (ROUGHLY if quick else 0.0)
+        goal = goals[ours] + (ROUGHLY if quick else 0.0)
         checks.append(at_most(what.format("mean time"), mean.mean, goal, off=mean.off))
         if not quick:
             checks.append(at_most(what.format("p99"), p99.mean, P99, off=p99.off))
@@ -239,12 +273,52 @@ def _contenders(setting: Setting) -> list[_Entrant]:
     return found + [_Entrant(name=name, policy=Price(knows=belief), sizes=sizes) for name, (belief, sizes) in ours]
 
 
+def _learners(setting: Setting) -> list[_Entrant]:
+    """Those that move freely when they know, and `price`: all learn, and at most double."""
+    rivals: dict[str, Policy] = {"pollux, learns": Pollux(discount=by_age), "sia, learns": Sia(discount=by_age)}
+    found = [
+        _Entrant(name=name, policy=VacateFirst(_learns(setting, each)), speeds="learns", in_rounds=True)
+        for name, each in rivals.items()
+        if name in LEARNERS["64 T4" if len(setting.cloud.offers) == 1 else "64 mixed"]
+    ]
+    return found + [
+        _Entrant(name=name, policy=_learns(setting, Price(knows=belief)), sizes=sizes, speeds="learns")
+        for name, (belief, sizes) in PRICES.items()
+        if name in MEAN["64 T4"]
+    ]
+
+
+def _learns(setting: Setting, policy: Policy) -> Policy:
+    kinds = {offer.gpu: offer.gpus_per_node for offer in setting.cloud.offers}
+    notebook = Learned(setting.batch, kinds, source="pollux" if len(kinds) == 1 else "sia")
+    return LearnsSpeeds(policy=policy, notebook=notebook, growth=2.0)
+
+
+OTHERS: Mapping[str, tuple[Policy, str]] = {  # and what they know of sizes
+    "mip": (Mip(), DECLARED),
+    "optimus": (Optimus(), DECLARED),
+    "srtf": (Srtf(), DECLARED),
+    "greedy-speed": (GreedySpeed(), PAST),
+    "elastic-batch": (ElasticBatch(), PAST),
+    "equal": (Equal(), PAST),
+    "max-speedup": (MaxSpeedup(), PAST),
+    "las": (Las(), PAST),
+    "tiresias": (Tiresias(), PAST),
+    "fifo": (Fifo(), PAST),
+}
+BY_SPEED = ("mip", "optimus", "greedy-speed", "elastic-batch", "max-speedup")  # the others ask nobody how fast he is
+
+
 def _others(_setting: Setting) -> list[_Entrant]:
-    told: dict[str, Policy] = {"mip": Mip(), "optimus": Optimus(), "srtf": Srtf()}
-    plain: dict[str, Policy] = {"greedy-speed": GreedySpeed(), "elastic-batch": ElasticBatch(), "equal": Equal()}
-    plain |= {"max-speedup": MaxSpeedup(), "las": Las(), "tiresias": Tiresias(), "fifo": Fifo()}
-    found = [_Entrant(name=name, policy=policy, sizes=DECLARED) for name, policy in told.items()]
-    return found + [_Entrant(name=name, policy=policy) for name, policy in plain.items()]
+    return [_Entrant(name=name, policy=policy, sizes=sizes) for name, (policy, sizes) in OTHERS.items()]
+
+
+def _others_learn(setting: Setting) -> list[_Entrant]:
+    return [
+        _Entrant(name=name, policy=_learns(setting, policy), sizes=sizes, speeds="learns")
+        for name, (policy, sizes) in OTHERS.items()
+        if name in BY_SPEED
+    ]
 
 
 def _cells(outcomes: Sequence[Outcome]) -> list[str]:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+import numpy as np
+
 from sublet.data import locate
 from sublet.data.csvfile import Bounds, read_columns
 from sublet.domain.budget import Limit
@@ -47,6 +49,7 @@ __all__ = [
     "pollux_fair",
     "sia_as_published",
     "sia_fair",
+    "sizes_spread",
 ]
 
 ROUND_S = 60.0
@@ -54,6 +57,7 @@ FAIR = 0.1  # as near as this to what was published
 FIRST_S = 0.001  # a job that is there from the start is first looked at after a round
 MIXED = {"T4": (4, 6), "A100": (8, 2), "RTX-2080Ti": (8, 3)}  # GPUs per node and nodes, in the order of Sia's simulator
 MIXED_GPUS = 24  # of the largest kind: no job gets more
+SPREAD = (0.1, 1.0)  # of the work of a model, where sizes are spread
 GPUS_PER_NODE = {gpu: gpus for gpu, (gpus, _) in MIXED.items()}
 
 # Published with petuum/adaptdl, branch osdi21-artifact, simulator/results-jobload/pollux-1.0: mean times in seconds.
@@ -164,6 +168,13 @@ def mixed_cluster(trace: str = "philly", workload: str = "1") -> Setting:
         )
     batch = dict(zip(names, table.ints("batch_size", one).tolist(), strict=True))
     return Setting(name=f"64 mixed, {trace}-{workload}", jobs=jobs, cloud=_mixed_cloud(), batch=batch)
+
+
+def sizes_spread(setting: Setting, seed: int) -> Setting:
+    """The same, with jobs that end after 10 to 100 % of their work: those of a model are no longer of one size."""
+    share_J = np.random.default_rng(seed).uniform(*SPREAD, len(setting.jobs))
+    jobs = [replace(job, work=float(share) * job.work) for job, share in zip(setting.jobs, share_J, strict=True)]
+    return replace(setting, name=f"{setting.name}, sizes spread", jobs=jobs)
 
 
 def _adaptive(job: Job) -> Job:
