@@ -47,7 +47,7 @@ bench: $(READY) ## measure speed
 claims: $(READY) ## run the studies behind the README's tables, and write them (QUICK=1: minutes; ONLY=boa,fleet; RENDER=1: only write)
 	$(BIN)/python -m sublet.studies.claims $(if $(QUICK),--quick) $(if $(RENDER),--render) $(if $(ONLY),--only $(ONLY))
 
-mutants: $(READY) ## plant the faults of a list, then COUNT=300 drawn by SEED=1, and say which no test sees: hours; out/mutants.json
+mutants: $(READY) ## plant the faults of a list, then COUNT=300 drawn by SEED=1, and say which no test sees; out/mutants.json
 	$(BIN)/python -m tests.mutants --named
 	$(BIN)/python -m tests.mutants --count $(or $(COUNT),300) --seed $(SEED) --json out/mutants.json
 

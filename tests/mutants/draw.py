@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.figures import HERE
 
-__all__ = ["MODULES", "Mutant", "drawn", "mutants_of"]
+__all__ = ["MODULES", "Mutant", "drawn", "files_of", "mutants_of"]
 
 SOURCE = HERE / "src" / "sublet"
 MODULES = ("kernel", "solve", "policies", "runtime/controller/bill.py", "train/samples.py")
@@ -52,8 +52,7 @@ class Mutant:
 
 def drawn(count: int, seed: int, modules: tuple[str, ...] = MODULES) -> list[Mutant]:
     """So many of all that there are, each as likely as any other."""
-    files = [path for each in modules for path in _files(SOURCE / each)]
-    every = [mutant for path in files for mutant in mutants_of(path.relative_to(SOURCE).as_posix())]
+    every = [mutant for file in files_of(modules) for mutant in mutants_of(file)]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
@@ -62,6 +61,12 @@ def mutants_of(file: str) -> list[Mutant]:
     """All of one file, in order."""
     text = (SOURCE / file).read_text(encoding="utf-8")
     return list(_Finder(file, text).found())
+
+
+def files_of(modules: tuple[str, ...] = MODULES) -> list[str]:
+    """Below src/sublet."""
+    paths = [path for each in modules for path in _files(SOURCE / each)]
+    return [path.relative_to(SOURCE).as_posix() for path in paths]
 
 
 def _files(path: Path) -> list[Path]:

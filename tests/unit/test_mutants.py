@@ -8,12 +8,15 @@ import sys
 
 import pytest
 
-from sublet.kernel import ledger  # noqa: F401 - so that it is loaded
+from sublet.kernel import ledger
 from tests.figures import HERE
 from tests.mutants.__main__ import wilson
 from tests.mutants.covering import covering
 from tests.mutants.draw import MODULES, SOURCE, drawn, mutants_of
+from tests.mutants.equivalent import EQUIVALENT, why_equivalent
 from tests.mutants.named import NAMED
+from tests.mutants.plant import changed_functions
+from tests.mutants.reach import Reach, Tracer
 from tests.mutants.run import outcome_of
 
 LEDGER, TESTS = "kernel/ledger.py", ("tests/unit/kernel/test_ledger.py",)
@@ -71,7 +74,78 @@ def test_every_fault_of_the_list_can_still_be_planted():
         ast.parse(each.source())
 
 
+def test_what_is_said_to_change_nothing_stands_in_its_line_and_only_there():
+    for each in EQUIVALENT:
+        fitting = [mutant for mutant in mutants_of(each.file) if each.fits(mutant)]
+        assert fitting, each
+        assert all(why_equivalent(mutant) == each.why for mutant in fitting)
+        assert len({mutant.line for mutant in fitting}) == 1, each
+
+
 def test_the_interval_of_a_share_is_wilsons():
     low, high = wilson(0, 300)
     assert (round(low, 4), round(high, 4)) == (0.0, 0.0126)
     assert tuple(round(end, 3) for end in wilson(30, 300)) == (0.071, 0.139)
+
+
+# ---------------------------------------------------------------------- which tests, and what is planted where
+
+
+TEXT = """
+LIMIT = 3
+
+class Meter:
+    step = 1
+
+    def read(self, at):
+        if at > LIMIT:
+            return [each + self.step for each in range(at)]
+        return []
+
+def other(at=2):
+    return at
+"""
+
+
+def functions(old, new):
+    found = changed_functions(SOURCE / "x.py", TEXT, TEXT.replace(old, new))
+    return None if found is None else [before.co_qualname for before, _ in found]
+
+
+def test_a_change_inside_of_a_function_is_planted_there_and_one_of_import_is_not():
+    assert functions("at > LIMIT", "at >= LIMIT") == ["Meter.read"]
+    assert functions("each + self", "each - self") == ["Meter.read"]  # in what it has inside
+    assert functions("        if at > LIMIT:\n            return", "        if at:\n\n            return") == [
+        "Meter.read"
+    ]
+    for old, new in (("LIMIT = 3", "LIMIT = 4"), ("step = 1", "step = 2"), ("at=2", "at=3")):
+        assert functions(old, new) is None
+    assert functions("return at", "return at") == []
+
+
+def test_tests_are_asked_that_come_by_the_line_the_own_and_the_quickest_first(tmp_path):
+    lines, first = (SOURCE / LEDGER).read_text(encoding="utf-8").splitlines(), "meter.open_count += 1"
+    at = next(number for number, line in enumerate(lines, 1) if first in line)
+    reach = Reach()
+    for name, cpu_s in (("tests/property/a", 0.1), ("tests/unit/kernel/b", 2.0), ("tests/unit/kernel/c", 1.0)):
+        reach.add(name, cpu_s, [(LEDGER, at)])
+    reach.add("tests/unit/kernel/d", 0.0, [(LEDGER, at + 30)])
+    reach.write(tmp_path / "reach.json")
+    read = Reach.read(tmp_path / "reach.json")
+    in_order = ["tests/unit/kernel/c", "tests/unit/kernel/b", "tests/property/a"]
+    assert read.tests_of(LEDGER, at, 60.0) == in_order
+    assert read.tests_of(LEDGER, at, 2.5) == [in_order[0], in_order[2]]  # what lasts longer than patience is left out
+    assert set(read.tests_of(LEDGER, 1, 60.0)) == {*in_order, "tests/unit/kernel/d"}  # run on import: any that comes by
+    assert Reach.read(tmp_path / "none.json").tests_of(LEDGER, at, 60.0) == []
+
+
+def test_a_tracer_sees_the_lines_of_the_modules_and_no_others():
+    tracer = Tracer()
+    tracer.start()
+    try:
+        ledger.Ledger([])
+    finally:
+        seen = tracer.stop()
+    assert {file for file, _ in seen} == {LEDGER}
+    start = next(n for n, line in enumerate((SOURCE / LEDGER).read_text().splitlines(), 1) if "billed_anew = 0" in line)
+    assert (LEDGER, start) in seen

@@ -10,6 +10,7 @@ import numpy as np
 
 from sublet.domain.quantity import at_least, whole
 from sublet.market.forecast.score import Forecaster
+from sublet.market.losses import Falls, LossesAhead
 from sublet.planning.objective import ANY, NextStates, Objective, Own
 from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
@@ -80,6 +81,7 @@ class Contender:
     forecaster: Forecaster
     steps: int
     gaps: float = 0.0
+    losses: LossesAhead | None = None  # that may come beside what is forecast; None: none is reckoned with
 
     def __post_init__(self) -> None:
         whole("steps", self.steps, 1)
@@ -100,9 +102,11 @@ class Contender:
         ahead = self.forecaster.forecast(history, steps - 1) if steps > 1 else np.zeros(0)
         future = [seen.now, *np.maximum(np.rint(ahead), 0.0).astype(int).tolist()]
         only, ready_s = seen.ready
-        next_steps = [Step(seen.now, step_s, own=own), *(Step(now, step_s) for now in future[1:])]
+        falls = self.losses.falls(history, steps, step_s) if self.losses else [()] * steps
+        next_steps = [Step(seen.now, step_s, own=own, falls=falls[0])]
+        next_steps += [Step(now, step_s, falls=each) for now, each in zip(future[1:], falls[1:], strict=True)]
         if seen.now < seen.was and only != ANY:
-            next_steps[0] = Step(seen.now, step_s, ready_s, only)
+            next_steps[0] = Step(seen.now, step_s, ready_s, only, falls=falls[0])
         next_steps, then = _cut_at_losses(next_steps, seen.warned, step_s) if seen.warned else (next_steps, 0)
         return look_ahead(objective, seen.was, next_steps, state, left_s, then=then)
 
@@ -162,6 +166,7 @@ class Step(NamedTuple):
     ready_s: float = 0.0
     only: int = ANY
     own: Own | None = None  # None = all that there were, were held
+    falls: Falls = ()  # that may end it
 
 
 def look_ahead(
@@ -183,6 +188,10 @@ def steps_ahead(objective: Objective, was: int, next_steps: Sequence[Step]) -> A
     """These steps, for the solver."""
     points = [was, *(step.now for step in next_steps)]
     lasts_s = [step.lasts_s for step in next_steps]
+    pay_HS = objective.pay_HS(points[1:], lasts_s)
+    if any(step.falls for step in next_steps):
+        risk_HS = np.array([objective.risk_S(step.now, step.falls) for step in next_steps])
+        pay_HS = risk_HS if pay_HS is None else pay_HS + risk_HS
     return Ahead(
         rate_C=objective.rate_S,
         pause_s=[
@@ -193,5 +202,5 @@ def steps_ahead(objective: Objective, was: int, next_steps: Sequence[Step]) -> A
         ],
         step_s=lasts_s,
         again_C=objective.again_S,
-        pay_HC=objective.pay_HS(points[1:], lasts_s),
+        pay_HC=pay_HS,
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from sublet.domain.quantity import at_least
 from sublet.domain.units import SECONDS_PER_H
+from sublet.market.losses import Falls
 from sublet.perf.grids import SpotJob
 from sublet.solve.arrays import Floats
 
@@ -84,6 +85,7 @@ class Objective:
         self.looked: dict[tuple[object, ...], NextStates] = {}  # markets come back to the same numbers
         self._kept: dict[tuple[int, int, float, int], Floats] = {}
         self._own: dict[tuple[Own, int], Floats] = {}
+        self._risk: dict[tuple[int, Falls], Floats] = {}
 
     def pauses_s(self, was: int, now: int, *, ready_s: float = 0.0, only: int = ANY) -> Floats:
         """As for the job, and the boot of instances that were given back; `only` one configuration may be ready."""
@@ -135,6 +137,20 @@ class Objective:
         grid_HC = np.minimum(use_C, have_H1) * self.money.usd_per_h + over_HC
         all_HC = have_H1 * self.money.usd_per_h + over_HC
         return np.hstack([grid_HC, all_HC]) * (np.array(lasts_s)[:, None] / SECONDS_PER_H)
+
+    def risk_S(self, now: int, falls: Falls) -> Floats:  # noqa: N802 - its axis
+        """What it costs, by state, to go on after the losses that may come: with what is left of the same grid."""
+        key = (now, falls)
+        if key not in self._risk:
+            every_C = np.arange(len(self.job.grids))
+            pause_C = np.zeros(len(every_C))
+            for lost, chance in falls:
+                left = max(0, now - lost)
+                cut_C = [self.job.cut(config, left) for config in every_C.tolist()]
+                after_C = self.job.pauses_s(now, left)[every_C, cut_C]
+                pause_C += chance * np.where(self.job.use_C <= now, after_C, 0.0)
+            self._risk[key] = self.rate_S * np.tile(pause_C, len(self.rate_S) // len(every_C))
+        return self._risk[key]
 
     @cached_property
     def payback_s(self) -> float:

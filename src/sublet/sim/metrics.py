@@ -40,10 +40,10 @@ class Metrics:
     plans: int
     mean_jobs: float  # time average of jobs present
     seconds: float  # wall clock
-    jobs_per_s: float
+    jobs_per_s: float  # of CPU time: how busy the machine was does not matter
 
 
-def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float) -> Metrics:
+def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float, cpu_s: float) -> Metrics:
     """Sum up; Little's law is verified on the way, since both of its sides are measured apart."""
     rows = list(record.jobs.values())
     done = [row for row in rows if row.finish_s is not None]
@@ -76,7 +76,7 @@ def metrics_from_run(record: Recorder, kernel: Kernel, seconds: float) -> Metric
         plans=record.plans,
         mean_jobs=record.job_seconds / watched_s if watched_s else float("nan"),
         seconds=seconds,
-        jobs_per_s=len(done) / seconds if seconds else float("nan"),
+        jobs_per_s=len(done) / cpu_s if cpu_s else float("nan"),
     )
 
 

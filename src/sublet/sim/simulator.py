@@ -92,7 +92,7 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     rng = np.random.default_rng(seed)
     world = World(cloud.offers, cloud.physics, rng, cloud.market())
     recorder = Recorder(keep_segments=keep_segments)
-    started_s = time.perf_counter()
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
     opening_s = min(job.submit_s for job in jobs)
     world.agenda.put(opening_s, Tie.MARKET, BudgetChanged(opening_s, cloud.budget))
     for job in jobs:
@@ -100,9 +100,9 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     driver = Driver(kernel, world, policy, recorder, cloud.physics.planning_s, checked=checked, watch=watch)
     driver.run(len(jobs), until_s, progress)
     recorder.close(kernel, world.done_at(kernel.now_s))
-    seconds = time.perf_counter() - started_s
+    seconds, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     return Run(
-        metrics=metrics_from_run(recorder, kernel, seconds),
+        metrics=metrics_from_run(recorder, kernel, seconds, cpu_s),
         record=recorder,
         unfinished=tuple(kernel.jobs),
         notes=cloud.notes,

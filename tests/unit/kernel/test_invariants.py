@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sublet.domain.events import NodeLost, PlanMade, ProgressReported
+from sublet.domain.money import Money
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Shape
 from sublet.domain.timers import PlanAgain
@@ -105,7 +106,68 @@ def miscount_leaving_nodes(kernel):
     kernel.cluster.leaving["o"] += 1
 
 
+def told_otherwise(kernel, **facts):
+    """The state of "a", with other facts."""
+    kernel.jobs["a"] = kernel.active["a"] = replace(kernel.jobs["a"], **facts)
+
+
+def have_a_share_of_nothing(kernel):
+    kernel.tenancy.placement["a"] = (("n1", 4), ("n2", 0))
+
+
+def give_a_gpu_to_two(kernel):
+    told_otherwise(kernel, gpus=5)
+    kernel.tenancy.placement["a"] = (("n1", 5),)
+    kernel.cluster.nodes["n1"].jobs["a"], kernel.cluster.nodes["n1"].free = 5, -1
+
+
+def split_a_block(kernel):
+    told_otherwise(kernel, job=replace(kernel.jobs["a"].job, min_gpus=4, max_gpus=4, block=2))
+    kernel.tenancy.placement["a"] = (("n1", 3), ("n2", 1))
+    for node_id, gpus in kernel.tenancy.placement["a"]:
+        kernel.cluster.nodes[node_id].jobs["a"], kernel.cluster.nodes[node_id].free = gpus, 4 - gpus
+
+
+def promise_on_demand_what_nobody_asked_for(kernel):
+    kernel.tenancy.promises.steady["p"] += 1
+
+
+def call_spot_steady(kernel):
+    told_otherwise(kernel, runs_in=replace(kernel.jobs["a"].runs_in, steady=1))
+
+
+def train_without_a_core(kernel):
+    told_otherwise(kernel, job=replace(kernel.jobs["a"].job, min_on_demand=1))
+
+
+def miscount_the_bill(kernel):
+    kernel.ledger._closed_grains += 1
+
+
+def spend_more_than_the_purse(kernel):
+    kernel.supply.purse.budget = replace(kernel.supply.budget, purse=Money(0))
+    kernel.now_s += 3600.0
+
+
+def hold_more_than_the_quota(kernel):
+    kernel.pools["p"] = replace(kernel.pools["p"], max_gpus=7)
+
+
+def stay_on_a_node_that_will_be_taken(kernel):
+    kernel.cluster.withdraw(kernel.cluster.nodes["n1"], NodePhase.NOTICED)
+
+
 BREAKS = [
+    (have_a_share_of_nothing, "a share of a node is positive"),
+    (give_a_gpu_to_two, "a GPU has one user"),
+    (split_a_block, "GPUs of a job come in its blocks"),
+    (promise_on_demand_what_nobody_asked_for, "promises on demand add up"),
+    (call_spot_steady, "steady GPUs are on demand"),
+    (train_without_a_core, "a job trains with its core on demand"),
+    (miscount_the_bill, "the bill is intervals times prices"),
+    (spend_more_than_the_purse, "what is spent and what giving up may cost stay within the purse"),
+    (hold_more_than_the_quota, "a pool stays within its quota"),
+    (stay_on_a_node_that_will_be_taken, "nobody outstays a notice"),
     (lose_a_promise, "a job with a shape is active"),
     (forget_who_waits, "a job without shape and GPUs waits"),
     (wait_and_run, "a job without shape and GPUs waits"),

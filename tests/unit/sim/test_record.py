@@ -159,7 +159,7 @@ def test_littles_law_is_verified_and_its_breach_noticed():
     done = run(a_job("a", work=400.0, gpus=4))
     done.record.job_seconds += 1.0
     with pytest.raises(InvariantBroken, match="Little"):
-        metrics_from_run(done.record, Kernel([OFFER]), 0.0)
+        metrics_from_run(done.record, Kernel([OFFER]), 0.0, 0.0)
 
 
 # ---------------------------------------------------------------------- what cannot be simulated

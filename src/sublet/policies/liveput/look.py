@@ -8,11 +8,13 @@ changes, and that is in the snapshot.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from sublet.domain.plan import JobState, Phase, Pool, Snapshot
 from sublet.market.forecast.simple import Persistence
+from sublet.market.losses import LossesAhead
 from sublet.perf.gridded import config_of
 from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.planning.capacity_seen import capacity_by_tick
@@ -36,7 +38,13 @@ class Outlook(NamedTuple):
 
 
 def look(
-    objective: Objective, state: JobState, changes: list[tuple[float, int]], gpus: int, ready: int, now_s: float
+    objective: Objective,
+    state: JobState,
+    changes: list[tuple[float, int]],
+    gpus: int,
+    ready: int,
+    now_s: float,
+    losses: LossesAhead | None = None,
 ) -> tuple[int, float]:
     """The state to be in now, and when to look again."""
     profile = objective.job
@@ -50,7 +58,7 @@ def look(
         lost = runs.gpus - state.gpus if state.phase is Phase.BROKEN else 0
         own = Own(runs.gpus, lost, ready + max(0, gpus - was))  # what has come runs already
     outlook = Outlook(capacity_by_tick(changes, gpus, now_s, profile.step_s), was, gpus)
-    plan = LOOK.look(objective, outlook, held, state.pause_left_s(now_s), own=own)
+    plan = replace(LOOK, losses=losses).look(objective, outlook, held, state.pause_left_s(now_s), own=own)
     if plan.soon != plan.now:
         return plan.now, (math.floor(now_s / profile.step_s) + 1) * profile.step_s
     return plan.now, next_calm_s(changes[-1][0], now_s, profile.step_s)

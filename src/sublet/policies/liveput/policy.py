@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sublet.domain.plan import JobState, Plan, Pool, Snapshot
 from sublet.domain.quantity import at_least
 from sublet.domain.shape import Shape
+from sublet.market.losses import LossesAhead
 from sublet.perf.gridded import Gridded
 from sublet.planning.capacity_seen import capacity_changes
 from sublet.planning.objective import SpotPrices
@@ -22,6 +23,7 @@ class Liveput:
 
     # What a sample is worth: GPUs that add less than their rent are not held. None: samples are all that counts.
     usd_per_sample: float | None = None
+    losses: LossesAhead | None = None  # that may come; None: what is there stays (ADR 0099)
 
     def __post_init__(self) -> None:
         if self.usd_per_sample is not None:
@@ -39,7 +41,7 @@ class Liveput:
             changes = capacity_changes(pool, snapshot, gpus, state.job.max_gpus)
             objective = objective_of(speed.profile, self._money(pool, snapshot))
             ready = booted(pool, snapshot)
-            found, next_s = look(objective, state, changes, gpus, ready, snapshot.now_s)
+            found, next_s = look(objective, state, changes, gpus, ready, snapshot.now_s, self.losses)
             again_s.append(next_s)
             config, hold = objective.split(found)
             grid = speed.grid(config)

@@ -27,6 +27,7 @@ from sublet.sim.rides.ways import WAYS, way_of
 from sublet.solve.expectation import Loss, Moves, expected_moves
 from sublet.studies.liveput.bamboo import replay_bamboo
 from sublet.studies.liveput.forecasts import forecast_checks
+from sublet.studies.liveput.losses import losses_findings
 from sublet.studies.liveput.money import money_findings
 from sublet.studies.liveput.places import WHOLE_TRACES, notice_findings, zones_findings
 from sublet.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals, within
@@ -131,8 +132,9 @@ def _run(quick: bool, tell: Tell) -> Findings:
         for trace, step_s in WHOLE_TRACES.items():
             job = measured_job(model, step_s=step_s)
             elsewhere[f"{model}, {trace}"] = {"full": run_policies(job, _whole(trace, step_s))}
+    losses = losses_findings(quick, tell)
     tell("speed")
-    more = (money, notice, zones)
+    more = (money, notice, zones, losses)
     forecasts, forecast_tables = forecast_checks(quick, tell)
     return Findings(
         checks=[

@@ -1,0 +1,45 @@
+"""Changes that change nothing anybody could see, each with the reason: they are drawn, told, and not counted.
+
+Only what is the same for every input is here. What merely is not tested, or is only slower, lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.mutants.draw import SOURCE, Mutant
+
+__all__ = ["EQUIVALENT", "Equivalent", "why_equivalent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equivalent:
+    """In a line of a file, `old` becomes `text`."""
+
+    file: str  # below src/sublet
+    line: str  # without what is left and right of it
+    old: str
+    text: str
+    why: str
+
+    def fits(self, mutant: Mutant) -> bool:
+        """Whether it is this one."""
+        if (mutant.file, mutant.old.strip(), mutant.text.strip()) != (self.file, self.old, self.text):
+            return False
+        lines = (SOURCE / self.file).read_text(encoding="utf-8").splitlines()
+        return lines[mutant.line - 1].strip() == self.line
+
+
+def why_equivalent(mutant: Mutant) -> str:
+    """The reason; empty where it is not among them."""
+    return next((each.why for each in EQUIVALENT if each.fits(mutant)), "")
+
+
+ROWS_ALIKE = "rows that repeat by a stride of 0 are all the same: one of them, two or all say the same"
+SIZES = "size_JC = problem.size_JC[:1] if problem.size_JC.strides[0] == 0 else problem.size_JC"
+NOTHING_MISSING = "what is missing is never above 0 here, and once it is 0 the rest of the loop takes 0 from each node"
+EQUIVALENT: tuple[Equivalent, ...] = (
+    Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
+    Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="0", text="1", why=ROWS_ALIKE),
+    Equivalent(file="kernel/cluster.py", line="break", old="break", text="pass", why=NOTHING_MISSING),
+)
