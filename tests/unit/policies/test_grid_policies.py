@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from sublet.domain.events import AvailabilityChanged, NodeNoticed
 from sublet.domain.plan import Phase
 from sublet.domain.shape import Grid, Shape
+from sublet.market.losses import LossesAhead
 from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.planning.capacity_seen import capacity_by_tick, capacity_changes
+from sublet.planning.lookahead import Step, steps_ahead
+from sublet.planning.objective import Objective, SpotPrices
 from sublet.policies.fastest import Fastest
 from sublet.policies.liveput.policy import Liveput
 from sublet.testing.driver import Driver
@@ -100,3 +105,39 @@ def test_where_nothing_is_known_of_supply_it_has_always_been_as_now():
     driver.submit(gridded())
     driver.settle(Liveput())
     assert shape(driver).gpus == 12
+
+
+def test_losses_that_may_come_cost_what_going_on_after_them_takes():
+    plain, paid = Objective(PROFILE), Objective(PROFILE, SpotPrices(usd_per_sample=2.0, usd_per_h=0.0))
+    risk = plain.risk_S(9, ((2, 0.5), (9, 0.1)))
+    for config, (wide, deep) in enumerate(PROFILE.grids):
+        after_s = [PROFILE.pauses_s(9, left)[config, PROFILE.cut(config, left)] for left in (7, 0)]
+        fits = wide * deep <= 9
+        pause_s = 0.5 * after_s[0] + 0.1 * after_s[1] if fits else 0.0
+        assert risk[config] == pytest.approx(PROFILE.rate_C[config] * pause_s)
+    assert paid.risk_S(9, ((2, 0.5), (9, 0.1))) == pytest.approx([2.0 * each for each in (*risk, *risk)])
+    assert not plain.risk_S(9, ()).any()
+
+
+def test_they_are_paid_for_at_each_step_beside_the_rent():
+    risky, safe = Step(9, 60.0, falls=((3, 0.2),)), Step(9, 60.0)
+    for money in (None, SpotPrices(usd_per_sample=1.0, usd_per_h=3.6)):
+        objective = Objective(PROFILE, money)
+        rent = 0.0 if money is None else objective.pay_HS([9, 9], [60.0, 60.0])
+        pay = steps_ahead(objective, 9, [risky, safe]).pay_HC - rent
+        assert pay[0] == pytest.approx(objective.risk_S(9, ((3, 0.2),)))
+        assert pay[1] == pytest.approx(0.0)
+        assert pay[0].max() > 1.0
+
+
+def test_where_falls_are_likely_liveput_goes_to_what_survives_them():
+    dear = spot_job("dear", RATES, replace(COSTS, join_s=55.0, process_s=5.5))
+    job = replace(gridded(), speed=Gridded(dear), pauses=LivePauses(dear))
+    spares = []
+    for losses in (None, LossesAhead(excess=0.9, half_life_ticks=50.0)):
+        policy = Liveput(losses=losses)
+        driver = driven(policy, [job], supply=12)
+        driver.tell(AvailabilityChanged(60.0, "o", 11))
+        driver.settle(policy)
+        spares.append(shape(driver).spares)
+    assert spares == [1, 7]
