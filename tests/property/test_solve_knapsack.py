@@ -64,6 +64,19 @@ def best_of_all(gain, capacity, sizes):
     return best
 
 
+@given(st.one_of(problems(), concave_tables().map(lambda gain: (gain, 60, None))))
+def test_where_all_fit_each_gets_the_first_of_what_it_gains_most_by_and_nothing_costs(problem):
+    gain, capacity, sizes = problem
+    size, wanted = (
+        np.broadcast_to(np.arange(gain.shape[1]) if sizes is None else sizes, gain.shape),
+        gain.argmax(axis=1),
+    )
+    assume(size[np.arange(len(gain)), wanted].sum() <= capacity)
+    found = best_split(gain, capacity, sizes=sizes)
+    assert found.column_J.tolist() == wanted.tolist()
+    assert found.price == 0.0
+
+
 @given(problems())
 def test_every_exact_method_finds_the_best_of_all_ways_of_choosing(problem):
     gain, capacity, sizes = problem

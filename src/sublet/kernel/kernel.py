@@ -353,10 +353,10 @@ class Kernel:
             self._actions += self._plans.ask_again(event.plan.ask_again_s, event.at_s)
 
     def _warn(self, plan: Plan) -> None:
-        for job_id, warning in plan.warnings.items():
+        for job_id in plan.warnings:
             if job_id not in self._warned and job_id in self.jobs:
                 self._warned.add(job_id)
-                self._actions.append(TellUser(f"{job_id}: {warning}", job_id))
+                self._actions.append(TellUser(f"{job_id}: {plan.warnings[job_id]}", job_id))
 
     def _promise(self, promises: Sequence[Promise]) -> None:
         tenancy = self.tenancy

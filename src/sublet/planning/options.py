@@ -16,21 +16,22 @@ from functools import lru_cache
 import numpy as np
 
 from sublet.domain.job import Change, Job
-from sublet.domain.plan import JobState, Phase
+from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.menu import Menu
+from sublet.planning.standing import NOTHING, Standing, standing_of
 from sublet.planning.terms import Rents
 from sublet.planning.trials import trial_costs
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["SETTLED", "Options", "OptionsTable", "options_of", "options_of_all"]
+__all__ = ["Options", "OptionsTable", "options_at", "options_of", "options_of_all"]
 
-SETTLED = frozenset({Phase.RUNNING, Phase.STARTING, Phase.RESIZING})  # on its shape, or on its way there
 PLAIN = 4  # facts of a shape whatever its rows
-NOTHING = -1  # column of a job that is on no shape, nor on its way to one
+PERFECT = 0.999  # of the speed of as many single GPUs
 
-# J jobs, C shapes (padded: rate 0, infinite cost), F facts of a shape, K rows that a shape uses, R rows
+# J jobs, U kinds of these, C shapes (padded: rate 0, infinite cost), F facts of a shape, G of a kind, K rows that a
+# shape uses, R rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,10 +70,12 @@ class OptionsTable:
     """The options of many jobs side by side, a row each. Rows may be overwritten until the table is read."""
 
     menus: Sequence[Menu]
-    value_J: list[float]
+    value_J: Floats  # USD per hour
     left_J: Floats  # work until the end of this phase
     gpu_rate_J: Floats  # work per GPU-hour where that is most, in this phase
     last_J: Bools  # no other phase follows
+    need_J: Floats  # GPUs, of the least shape on the menu
+    perfect_J: Bools  # in this phase all shapes are as fast as so many single GPUs
     rate_JC: Floats  # work per hour
     gpus_JC: Floats
     row_KJC: Ints  # where they are; the first tells pools apart
@@ -91,7 +94,7 @@ class OptionsTable:
         count = len(menu.shapes)
         return Options(
             menu=menu,
-            value_of_time=self.value_J[row],
+            value_of_time=float(self.value_J[row]),
             cost_C=self.cost_JC[row, :count],
             now_C=self.now_JC[row, :count],
             hours_C=self.hours_JC[row, :count],
@@ -117,10 +120,12 @@ class OptionsTable:
         at = np.array(rows, dtype=np.intp)
         return OptionsTable(
             menus=[self.menus[row] for row in rows],
-            value_J=[self.value_J[row] for row in rows],
+            value_J=self.value_J[at],
             left_J=self.left_J[at],
             gpu_rate_J=self.gpu_rate_J[at],
             last_J=self.last_J[at],
+            need_J=self.need_J[at],
+            perfect_J=self.perfect_J[at],
             rate_JC=self.rate_JC[at],
             gpus_JC=self.gpus_JC[at],
             row_KJC=self.row_KJC[:, at],
@@ -154,37 +159,27 @@ def options_of_all(
     *,
     boots: bool = False,
 ) -> OptionsTable:
+    """Of jobs with these menus; see `options_at`."""
+    return options_at(standing_of(states, menus, now_s), np.array(value_J, dtype=np.float64), rent_R, boots=boots)
+
+
+def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: bool = False) -> OptionsTable:
     """Of jobs as they stand now. Cost: O(J C), and `_after` for those with phases ahead.
 
     With `boots`, to go to another pool costs the rent of a node there while it boots, too. Precondition: any job.
     """
-    done_J = [state.done_at(now_s) for state in states]
-    phase_J = [menu.phase(done) for menu, done in zip(menus, done_J, strict=True)]
-    left_J = np.array(
-        [
-            menu.work_left(phase, done, state.job.work)
-            for menu, phase, done, state in zip(menus, phase_J, done_J, states, strict=True)
-        ]
-    )
-    rate_JC, facts_FJC, row_KJC = _side_by_side(menus, phase_J)
+    menus, states, left_J = standing.menus, standing.states, standing.left_J
+    rate_JC, facts_FJC, row_KJC, (gpu_rate_J, last_J, need_J, perfect_J) = _side_by_side(standing.kinds)
     gpus_JC, start_JC, restart_JC, boot_JC = facts_FJC[:PLAIN]
     gpus_KJC, whole_KJC = facts_FJC[PLAIN:].reshape(2, len(row_KJC), *rate_JC.shape)
-    waits_J = np.array([state.shape is None or state.phase is Phase.WAITING for state in states])
-    held_J = np.array(
-        [
-            NOTHING if state.shape is None or state.phase not in SETTLED else menu.column.get(state.shape, NOTHING)
-            for menu, state in zip(menus, states, strict=True)
-        ],
-        dtype=np.intp,
-    )
-    value_J1 = np.array(value_J)[:, None]
-    rent_JC = (np.asarray(rent_R)[row_KJC] * whole_KJC).sum(axis=0) if rent_R else 0.0
-    pay_JC = np.broadcast_to(value_J1 + rent_JC, rate_JC.shape)
+    waits_J, held_J = standing.waits_J, standing.held_J
+    pay_JC = value_J[:, None]  # where nothing is rented, one for all shapes
+    if any(rent_R):
+        pay_JC = pay_JC + (np.asarray(rent_R)[row_KJC] * whole_KJC).sum(axis=0)
     pause_JC = np.where(waits_J[:, None], start_JC, restart_JC)
-    for row, state in enumerate(states):
-        if state.job.pauses is not None and not waits_J[row] and menus[row].shapes:
-            pause_JC[row, : len(menus[row].shapes)] = _pauses(menus[row], state.job, state.runs_in)
-    on_J = np.flatnonzero(held_J != NOTHING)
+    for row in (standing.pauses_J & ~waits_J).nonzero()[0].tolist():
+        pause_JC[row, : len(menus[row].shapes)] = _pauses(menus[row], states[row].job, states[row].runs_in)
+    (on_J,) = (held_J != NOTHING).nonzero()
     pause_JC[on_J, held_J[on_J]] = 0.0
     with np.errstate(divide="ignore", invalid="ignore"):  # no work left, and no speed: it cannot run there
         now_JC = pause_JC + left_J[:, None] / rate_JC
@@ -192,10 +187,12 @@ def options_of_all(
         hours_JC, cost_JC = now_JC.copy(), pay_JC * now_JC
     table = OptionsTable(
         menus=menus,
-        value_J=list(value_J),
+        value_J=value_J,
         left_J=left_J,
-        gpu_rate_J=np.array([menu.gpu_rate_E[phase] for menu, phase in zip(menus, phase_J, strict=True)]),
-        last_J=np.array([phase == len(menu.rate_EC) - 1 for menu, phase in zip(menus, phase_J, strict=True)]),
+        gpu_rate_J=gpu_rate_J,
+        last_J=last_J != 0.0,
+        need_J=need_J,
+        perfect_J=perfect_J != 0.0,
         rate_JC=rate_JC,
         gpus_JC=gpus_JC,
         row_KJC=row_KJC,
@@ -206,15 +203,15 @@ def options_of_all(
     )
     if boots:
         _add_boots(table, on_J, held_J[on_J], pause_JC, pay_JC, boot_JC)
-    doubted = [row for row in on_J.tolist() if menus[row].doubt_C is not None and states[row].job.deadline_s is None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        way_UC = cost_JC[doubted] - pay_JC[doubted] * left_J[doubted, None] / rate_JC[doubted]
-    for row in np.flatnonzero(~table.last_J).tolist():
-        menu = menus[row]
+    doubted, way_UC = on_J[standing.doubted_J[on_J]].tolist(), cost_JC[:0]
+    if doubted:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            way_UC = cost_JC[doubted] - pay_JC[doubted] * left_J[doubted, None] / rate_JC[doubted]
+    for row in (~table.last_J).nonzero()[0].tolist():
+        menu, phase = standing.kinds[row]
         if menu.shapes:
-            value = float(f"{table.value_J[row]:.3g}")  # near enough, and seldom new
-            goal, phase = menu.goal(done_J[row], states[row].job.work), phase_J[row]
-            after = _after(menu, goal, value, rent_R)
+            value = float(f"{value_J[row]:.3g}")  # near enough, and seldom new
+            after = _after(menu, menu.goal(float(standing.done_J[row]), states[row].job.work), value, rent_R)
             cost_JC[row, : len(menu.shapes)] += after.cost_EC[phase + 1]
             hours_JC[row, : len(menu.shapes)] += after.hours_EC[phase + 1]
     for row, way_C in zip(doubted, way_UC, strict=True):
@@ -228,20 +225,19 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
     return np.array([job.pause_s(Change(was=runs_in, now=shape)) for shape in menu.shapes]) / SECONDS_PER_H
 
 
-def _side_by_side(menus: Sequence[Menu], phase_J: Sequence[int]) -> tuple[Floats, Floats, Ints]:
-    """Rates, facts and rows of all jobs: of each menu and phase that there is once, and from there to each job."""
-    pairs = list(zip(menus, phase_J, strict=True))
-    kinds = tuple(dict.fromkeys(pairs))
-    rate_UC, facts_FUC, row_KUC = _stacked(kinds)
-    if len(kinds) == len(pairs):
-        return rate_UC, facts_FUC, row_KUC
-    place = {kind: at for at, kind in enumerate(kinds)}
-    at_J = np.array([place[pair] for pair in pairs], dtype=np.intp)
-    return rate_UC[at_J], facts_FUC[:, at_J], row_KUC[:, at_J]
+def _side_by_side(kinds_J: Sequence[tuple[Menu, int]]) -> tuple[Floats, Floats, Ints, Floats]:
+    """Rates, facts and rows of all jobs, and what is of none of their shapes: of each kind once, then to each job."""
+    place: dict[tuple[Menu, int], int] = {}
+    at_J = [place.setdefault(kind, len(place)) for kind in kinds_J]
+    rate_UC, facts_FUC, row_KUC, own_GU = _stacked(tuple(place))
+    if len(place) == len(at_J):
+        return rate_UC, facts_FUC, row_KUC, own_GU
+    at = np.array(at_J, dtype=np.intp)
+    return rate_UC[at], facts_FUC[:, at], row_KUC[:, at], own_GU[:, at]
 
 
 @lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
-def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> tuple[Floats, Floats, Ints]:
+def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> tuple[Floats, Floats, Ints, Floats]:
     first, most = kinds[0][0], max(len(menu.shapes) for menu, _ in kinds)
     rate_UC, facts_FUC = np.zeros((len(kinds), most)), np.zeros((len(first.facts_FC), len(kinds), most))
     row_KUC = np.zeros((len(first.row_KC), len(kinds), most), dtype=np.intp)
@@ -250,17 +246,24 @@ def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> tuple[Floats, Floats, Ints]
         rate_UC[at, :count] = menu.rate_EC[phase]
         facts_FUC[:, at, :count] = menu.facts_FC
         row_KUC[:, at, :count] = menu.row_KC
-    return rate_UC, facts_FUC, row_KUC
+    gpus_UC, gpu_rate_U = facts_FUC[0], np.array([menu.gpu_rate_E[phase] for menu, phase in kinds])
+    last_U = [phase == len(menu.rate_EC) - 1 for menu, phase in kinds]
+    need_U = np.where(gpus_UC > 0, gpus_UC, np.inf).min(axis=1, initial=np.inf)
+    with np.errstate(invalid="ignore"):
+        perfect_U = (rate_UC / gpu_rate_U[:, None] >= PERFECT * gpus_UC).all(axis=1)
+    return rate_UC, facts_FUC, row_KUC, np.array([gpu_rate_U, last_U, need_U, perfect_U])
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:
     """Who trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
+    if not table.row_KJC.any():
+        return  # there is but one row
     runs = table.rate_JC[rows, held] > 0
     rows, held = rows[runs], held[runs]
     if not len(rows):
         return
     each = np.arange(len(rows))
-    rate_JC, pay_JC = table.rate_JC[rows], pay_JC[rows]
+    rate_JC, pay_JC = table.rate_JC[rows], np.broadcast_to(pay_JC, table.rate_JC.shape)[rows]
     row_KJC, used_KJC = table.row_KJC[:, rows], table.gpus_KJC[:, rows] > 0
     own_rate_J1, own_pay_J1 = rate_JC[each, held][:, None], pay_JC[each, held][:, None]
     left_J1 = table.left_J[rows, None]
@@ -271,7 +274,7 @@ def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pa
     with np.errstate(divide="ignore", invalid="ignore"):
         then_JC = pause_JC[rows] + (left_J1 - own_rate_J1 * meanwhile_JC) / rate_JC
         then_JC[np.isnan(then_JC)] = np.inf
-        value_J1 = np.array([table.value_J[row] for row in rows.tolist()])[:, None]
+        value_J1 = table.value_J[rows, None]
         table.now_JC[rows] = table.hours_JC[rows] = meanwhile_JC + then_JC
         table.cost_JC[rows] = (own_pay_J1 + pay_JC - value_J1) * meanwhile_JC + pay_JC * then_JC
 

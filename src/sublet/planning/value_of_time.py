@@ -29,6 +29,7 @@ from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.planning.menu import Menu, menu_of
+from sublet.planning.standing import Standing, side_of
 from sublet.planning.terms import Rents, Sites, Terms
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
@@ -53,7 +54,6 @@ TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many job
 TRUSTED_H = 72.0  # and as much as three days, for days differ, and part of one tells little of the rest
 SILENT_H = 1.0  # without a forecast, rates are taken as if an hour without any job had gone before
 MAKE_UP_H = 120.0  # a surplus or debt is made up for within five days: sooner, and every busy day would move the price
-GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
 TRIFLE = 1e-9  # relative
 HURRY = math.inf  # an hour is worth more than any rent: the quickest within the limits
 LEAST = 1e-6  # of the dearest rent, or of one dollar where nothing costs any: time always counts for something
@@ -74,8 +74,13 @@ class TimePrice:
 
     def of(self, state: JobState) -> float:
         """The value of this job's time: its weight is in it. Each job stays on its side, whenever it is asked."""
-        side = TRIFLE if state.seq * GOLDEN % 1.0 < self.share else -TRIFLE
+        side = TRIFLE if side_of(state) < self.share else -TRIFLE
         return state.job.weight * self.usd_per_h * (1.0 + side)
+
+    def of_all(self, standing: Standing) -> Floats:
+        """The same of many jobs."""
+        side_J = np.where(standing.side_J < self.share, TRIFLE, -TRIFLE)
+        return np.asarray(standing.weight_J * self.usd_per_h * (1.0 + side_J))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,15 @@ class ValueOfTime:
             value = min(value, state.job.weight * self.worth.of(menu))
         return value
 
+    def of_all(self, standing: Standing) -> Floats:
+        """The same of many jobs. Cost: O(J), and `HourWorth.of` of each menu that there is."""
+        value_J, worth = self.price.of_all(standing), self.worth
+        if worth is None:
+            return value_J
+        usd = {menu: worth.of(menu) for menu in set(standing.menus)}
+        owner_J = standing.weight_J * np.array([usd[menu] for menu in standing.menus])
+        return np.where(standing.hurries_J, value_J, np.minimum(value_J, owner_J))
+
 
 def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | None = HURRY) -> ValueOfTime:
     """By the budget; where none rules, an hour is worth no more than `hour_usd`, None = the least rent on demand.
@@ -130,14 +144,17 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
 
     A forecast weighs as much as having counted for `trusted_h`.
 
-    Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth.
+    Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth. O(1) without a budget.
     """
     snapshot, rent_R = terms.snapshot, terms.listed_R
+    rate = spending_rate(snapshot)
+    if math.isinf(rate) and (snapshot.left is None or snapshot.budget.until_s is not None):  # whatever is to come
+        return _bounded(TimePrice(math.inf, 1.0), rent_R)
     line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.lasting, rent_R, trusted_h)
     if line is None:  # all that is known of are jobs without an end
         return _bounded(_for_good(snapshot, terms.lasting, rent_R), rent_R)
     hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-    found = _at(line, spending_rate(snapshot) * hours)
+    found = _at(line, rate * hours)
     left = snapshot.left
     if left is not None and snapshot.budget.until_s is None:  # it has to do for all jobs, here and to come
         present = len(snapshot.waiting) + len(snapshot.active)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from sublet.domain.weighed import Weighed
+from sublet.domain.weighed import Weighed, Weighing
 from sublet.planning.options import Options, OptionsTable
 from sublet.planning.terms import Rents
 from sublet.solve.arrays import Floats
 
-__all__ = ["WeighedOptions"]
+__all__ = ["AllWeighed", "WeighedOptions"]
 
 BEYOND = 10_000.0  # times the dearest rent: an hour is worth as good as infinitely much, and no dollars say how much
 
@@ -67,3 +67,29 @@ class WeighedOptions:
 
     def _pay(self) -> Floats:
         return self.options.menu.pay(0.0, self.rent_R)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AllWeighed(Mapping[str, Weighing]):
+    """Those of all jobs that were asked: one is made when it is looked at, for most never are."""
+
+    row_of: Mapping[str, int]  # by job
+    table: OptionsTable
+    rent_R: Rents
+    most_R: Floats
+    scarce_JC: Floats | None = None  # surcharges, where any pool is short
+    scarce_rows: Mapping[int, int] = field(default_factory=dict)  # row of a job -> that of its surcharges
+
+    def __getitem__(self, job_id: str) -> WeighedOptions:
+        row = self.row_of[job_id]
+        scarce_C = None
+        if self.scarce_JC is not None and row in self.scarce_rows:
+            count = len(self.table.menus[row].shapes)  # the rest is padding
+            scarce_C = self.scarce_JC[self.scarce_rows[row], :count]
+        return WeighedOptions(table=self.table, row=row, rent_R=self.rent_R, most_R=self.most_R, scarce_C=scarce_C)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.row_of)
+
+    def __len__(self) -> int:
+        return len(self.row_of)

@@ -37,18 +37,19 @@ class WorkBelief(StrEnum):
     NOTHING = "nothing"
 
 
-def believed_left_h(asked: Sequence[Asked], ended: Ended, now_s: float, knows: WorkBelief) -> Floats:
+def believed_left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:
     """GPU-hours left of each job at its most efficient, over its weight. Cost: O(J log n) for n that are done."""
+    weight_J = asked.standing.weight_J
     if knows is WorkBelief.DECLARED:
-        left_h_J = np.array([each.left_h for each in asked])
+        left_h_J = asked.standing.gpu_hours_J
     elif knows is WorkBelief.NOTHING:
-        left_h_J = np.array([1.0 / each.state.job.weight for each in asked])
+        left_h_J = 1.0 / weight_J
     else:
-        had_h_J = [each.state.attained_gpu_s(now_s) / SECONDS_PER_H for each in asked]
+        had_h_J = (asked.standing.attained_gpu_s_J / SECONDS_PER_H).tolist()
         left = [_of_the_past(had_h, ended) for had_h in had_h_J]
         if knows is WorkBelief.LEARNED:
-            left = _of_the_group(asked, ended, now_s, had_h_J, left)
-        left_h_J = np.array([left_h / each.state.job.weight for left_h, each in zip(left, asked, strict=True)])
+            left = _of_the_group(asked, ended, had_h_J, left)
+        left_h_J = np.array(left) / weight_J
     return np.asarray(np.maximum(TRIFLE_H, left_h_J))
 
 
@@ -59,21 +60,18 @@ def _of_the_past(had_h: float, ended: Ended) -> float:
     return (AS_MUCH_AGAIN * (had_h + NEWCOMER_H) + rest_h) / (AS_MUCH_AGAIN + longer)
 
 
-def _of_the_group(
-    asked: Sequence[Asked], ended: Ended, now_s: float, had_h_J: Sequence[float], otherwise_J: Sequence[float]
-) -> list[float]:
+def _of_the_group(asked: Asked, ended: Ended, had_h_J: Sequence[float], otherwise_J: Sequence[float]) -> list[float]:
     """By those of the group that are done. While none is, a job that runs on tells that the others are long, too."""
     most_had_h: dict[str, float] = {}
-    for each, had_h in zip(asked, had_h_J, strict=True):
-        group = group_of(each.state.job)
+    group_J = [group_of(state.job) for state in asked.standing.states]
+    for group, had_h in zip(group_J, had_h_J, strict=True):
         most_had_h[group] = max(had_h, most_had_h.get(group, 0.0))
     left_h_J = []
-    for each, had_h, otherwise_h in zip(asked, had_h_J, otherwise_J, strict=True):
-        group, gpu_rate = group_of(each.state.job), float(each.table.gpu_rate_J[each.row])
+    facts = zip(group_J, asked.standing.done_J.tolist(), asked.table.gpu_rate_J.tolist(), strict=True)
+    for (group, done, gpu_rate), had_h, otherwise_h in zip(facts, had_h_J, otherwise_J, strict=True):
         if not group or not gpu_rate:
             left_h_J.append(otherwise_h)
         elif works := ended.work_by_group.get(group):
-            done = each.state.done_at(now_s)
             longer = works[bisect_right(works, done * (1.0 + 1e-9)) :]
             left = sum(longer) / len(longer) - done if longer else OUTLIVED * done
             left_h_J.append(left / gpu_rate)

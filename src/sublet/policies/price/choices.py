@@ -14,23 +14,26 @@ money to hold both. Then it stays with what it has; who has nothing asks for any
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Phase
+from sublet.domain.plan import JobState
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import spot_speed
 from sublet.planning.menu import Menu, menu_of
-from sublet.planning.options import SETTLED, Options, OptionsTable, options_of, options_of_all
+from sublet.planning.options import Options, OptionsTable, options_at, options_of
 from sublet.planning.ranking import arrival
+from sublet.planning.standing import SETTLED, Standing, standing_on
 from sublet.planning.terms import Refusals, Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.congestion import WAIT
+from sublet.policies.price.told import Late, Told
+from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["TRIFLE_H", "Asked", "Choices", "LeastWork", "in_time", "within_purse"]
+__all__ = ["TRIFLE_H", "Asked", "Choices", "LeastWork", "in_time", "too_late", "within_purse"]
 
 STEP, STEPS = 4.0, 40  # of the value of a job's time: beyond their product money no longer counts
 FINER = 6  # halvings of the last step
@@ -52,20 +55,12 @@ class LeastWork:
         return menu_of(state.job, self.sites).gpu_hours_left(state.done, state.job.work) / state.job.weight
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
-    """A job that could run, and what it could choose."""
+    """Jobs that could run, and what they could choose, a row each."""
 
-    state: JobState
+    standing: Standing
     table: OptionsTable
-    row: int
-    left_h: float  # GPU-hours that it needs at its most efficient, over its weight
-    held: int  # the column of what it runs on; WAIT if that is nothing, or nothing whole
-
-    @property
-    def options(self) -> Options:
-        """What it could choose."""
-        return self.table.of(self.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,55 +71,68 @@ class Choices:
     value: ValueOfTime
     sized: bool = True  # who waits is ranked by its work; else by its arrival alone, and sizes are not looked at
 
-    def ask(self, patience_s: float) -> tuple[list[Asked], dict[str, str]]:
-        """Who could run at all, and what owners should know, by job.
+    def ask(self, patience_s: float) -> tuple[Asked | None, Mapping[str, str]]:
+        """Who could run at all, None if nobody; and what owners should know, by job.
 
         Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one.
         """
         states = list(self._next_to_ask(patience_s))
         if not states:
-            return [], {}
+            return None, {}
         terms = self.terms
-        menus = [menu_of(state.job, terms.sites, state.shape) for state in states]
-        values = [self.value.of(state, menu) for state, menu in zip(states, menus, strict=True)]
-        table = options_of_all(menus, states, terms.now_s, values, terms.rent_R, boots=self._boots)
-        warnings = {}
-        best_J = table.cost_JC.argmin(axis=1).tolist() if table.cost_JC.shape[1] else [0] * len(states)
-        for row, state in enumerate(states):
-            if warning := self._narrow(table, row, state, best_J[row]):
-                warnings[state.job.id] = warning
-        rows = np.flatnonzero(np.isfinite(table.cost_JC).any(axis=1)).tolist()
-        table = table.take(rows)
-        asked = []
-        for at, row in enumerate(rows):
-            state, menu = states[row], menus[row]
-            left_h = menu.gpu_hours_left(state.done_at(terms.now_s), state.job.work) / state.job.weight
-            asked.append(Asked(state, table, at, left_h, _held_column(state, menu)))
-        return asked, warnings
+        standing = standing_on(states, terms.sites, terms.now_s)
+        table = options_at(standing, self.value.of_all(standing), terms.rent_R, boots=self._boots)
+        notes = self._narrow(table, standing)
+        told = Told({states[row].job.id: notes[row] for row in sorted(notes)})
+        rows = np.asarray((table.cost_JC < np.inf).any(axis=1)).nonzero()[0].tolist()
+        asked = Asked(standing=standing.take(rows), table=table.take(rows)) if rows else None
+        return asked, told
 
     @property
     def _boots(self) -> bool:
         return self.value.worth is not None
 
-    def _narrow(self, table: OptionsTable, row: int, state: JobState, best: int) -> str:
-        """Strike out what it may not choose, and tell what its owner should know of the rest."""
-        job, menu, terms, warning = state.job, table.menus[row], self.terms, ""
-        if not menu.shapes:
-            return _describe_endless(job, terms.sites)
-        if job.deadline_s is not None:
-            left_h = (job.deadline_s - terms.now_s) / SECONDS_PER_H
-            if not table.hours_JC[row, best] <= SAFETY * left_h:  # else it is in time anyway
-                options, warning = in_time(self._options_at(state, menu), table.of(row), left_h)
+    def _narrow(self, table: OptionsTable, standing: Standing) -> dict[int, str | Late]:
+        """Strike out what jobs may not choose, and tell what their owners should know of the rest, by row."""
+        states, terms = standing.states, self.terms
+        notes = self._hurry(table, standing)
+        for row in [row for row, menu in enumerate(standing.menus) if not menu.shapes]:
+            if warning := _describe_endless(states[row].job, terms.sites):
+                notes[row] = warning
+        for row in standing.purse_J.nonzero()[0].tolist():
+            job, options = states[row].job, table.of(row)
+            if job.purse_left_usd is not None and options.any:
+                options = within_purse(options, job.purse_left_usd, terms, int(standing.whole_J[row]))
                 table.put(row, options)
-        if job.purse_left_usd is not None and (options := table.of(row)).any:
-            options = within_purse(options, job.purse_left_usd, terms, _held_column(state, menu))
-            table.put(row, options)
-            if not np.isfinite(options.cost_C[menu.fits(terms.alone_R)]).any():
-                warning = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
-        if terms.refusals is not None and state.shape is not None:
-            own = terms.rows_used(state.shape)
-            table.put(row, _without_gambles(table.of(row), state, own, terms.refusals))
-        return warning
+                if not np.isfinite(options.cost_C[options.menu.fits(terms.alone_R)]).any():
+                    notes[row] = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
+        for row, state in enumerate(states) if terms.refusals is not None else ():
+            if terms.refusals is not None and state.shape is not None and standing.menus[row].shapes:
+                own = terms.rows_used(state.shape)
+                table.put(row, _without_gambles(table.of(row), state, own, terms.refusals))
+        return notes
+
+    def _hurry(self, table: OptionsTable, standing: Standing) -> dict[int, str | Late]:
+        """Who would come too late hurries, if that helps; whom nothing helps is told so. Cost: O(J C) for all these."""
+        left_h_J = (standing.deadline_s_J - self.terms.now_s) / SECONDS_PER_H
+        notes: dict[int, str | Late] = {}
+        if not (left_h_J < np.inf).any() or not table.cost_JC.shape[1]:
+            return notes
+        best_J = table.cost_JC.argmin(axis=1)
+        late_J = ~(table.hours_JC[np.arange(len(table)), best_J] <= SAFETY * left_h_J)  # else it is in time anyway
+        (late,) = (late_J & (left_h_J < np.inf)).nonzero()
+        if not len(late):
+            return notes
+        for row, hopeless in zip(late.tolist(), too_late(table, late, left_h_J[late]), strict=True):
+            state, menu = standing.states[row], table.menus[row]
+            if hopeless is not None:
+                notes[row] = hopeless
+            elif menu.shapes:
+                options, warning = in_time(self._options_at(state, menu), table.of(row), float(left_h_J[row]))
+                table.put(row, options)
+                if warning:
+                    notes[row] = warning
+        return notes
 
     def _options_at(self, state: JobState, menu: Menu) -> Callable[[float], Options]:
         terms = self.terms
@@ -194,14 +202,6 @@ def _describe_endless(job: Job, sites: Sites) -> str:
     )
 
 
-def _held_column(state: JobState, menu: Menu) -> int:
-    """Where it is; WAIT if it has nothing, or nothing whole."""
-    if state.shape is None or state.phase is Phase.BROKEN:
-        return WAIT
-    here = state.runs_in if state.phase is Phase.RUNNING else None  # not what it was promised and may never get
-    return menu.column.get(here or state.shape, WAIT)
-
-
 def in_time(options_at: Callable[[float], Options], plain: Options, left_h: float) -> tuple[Options, str]:
     """The options at the least value of time at which the job ends in time; a warning if none will do.
 
@@ -213,6 +213,28 @@ def in_time(options_at: Callable[[float], Options], plain: Options, left_h: floa
     return (_by_lines if plain.in_last_phase else _by_trial)(options_at, plain, left_h)
 
 
+def too_late(table: OptionsTable, late: Ints, left_h: Floats) -> Sequence[Late | None]:
+    """Of these rows, with so many hours left: which ends too late whatever is paid. None = some shape may do.
+
+    As `in_time`, of those with no phase ahead and so for good: how long a shape takes does not depend on what time is
+    worth. Cost: O(C) each.
+    """
+    cost_LC = table.cost_JC[late]
+    hours_LC = np.where(cost_LC < np.inf, table.hours_JC[late], np.inf)
+    least_L = hours_LC.min(axis=1)
+    hopeless_L = table.last_J[late] & (least_L > left_h) & (least_L < np.inf)
+    cost_LC = np.where(hours_LC == least_L[:, None], cost_LC, np.inf)  # of the fastest alone
+    at_L = cost_LC.argmin(axis=1)
+    hopeless = hopeless_L.nonzero()[0].tolist()
+    found: list[Late | None] = [None] * len(late)
+    facts = (
+        each[hopeless_L].tolist() for each in (late, at_L, least_L, cost_LC.min(axis=1), table.value_J[late], left_h)
+    )
+    for place, row, at, hours, cost, value, left in zip(hopeless, *facts, strict=True):
+        found[place] = Late(table.menus[row].shapes[at], hours, cost, value, left)
+    return found
+
+
 def _by_lines(options_at: Callable[[float], Options], plain: Options, left_h: float) -> tuple[Options, str]:
     """Where no phase is ahead the cost of a shape is a straight line over the value of time: see where they cross."""
     runs_C = np.isfinite(plain.cost_C)
@@ -222,6 +244,8 @@ def _by_lines(options_at: Callable[[float], Options], plain: Options, left_h: fl
         fastest = int(np.where(runs_C & (plain.hours_C == least_h), plain.cost_C, np.inf).argmin())
         return plain, _describe_late(plain, fastest, left_h)
     soon_C = hours_C <= max(SAFETY * left_h, least_h)  # if need be with nothing to spare
+    if soon_C.all():
+        return plain, ""
     money_C = cost_C - plain.value_of_time * hours_C
     turn_CC = np.subtract.outer(money_C[soon_C], money_C[~soon_C]) / -np.subtract.outer(
         hours_C[soon_C], hours_C[~soon_C]
@@ -255,12 +279,8 @@ def _by_trial(options_at: Callable[[float], Options], plain: Options, left_h: fl
 
 
 def _describe_late(options: Options, at: int, left_h: float) -> str:
-    hours = float(options.hours_C[at])
-    usd = float(options.cost_C[at]) - hours * options.value_of_time
-    return (
-        f"its deadline in {left_h:,.2f} h cannot be met: the fastest way, {options.menu.shapes[at]}, takes "
-        f"{hours:,.2f} h with its start; a deadline {hours:,.2f} h from now could be, for about USD {usd:,.2f}"
-    )
+    hours, cost = float(options.hours_C[at]), float(options.cost_C[at])
+    return str(Late(options.menu.shapes[at], hours, cost, options.value_of_time, left_h))
 
 
 def within_purse(options: Options, left_usd: float, terms: Terms, held: int) -> Options:

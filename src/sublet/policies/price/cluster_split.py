@@ -33,7 +33,6 @@ DUE = 1e6  # times the value of any other: who has waited too long comes first, 
 TRIFLE_H = 1e-9  # what is all but done lasts this long
 STICKY = 1.2  # what a job has is worth this much more to it than the same elsewhere
 TOLERANCE = 0.02  # of the value of the best split over several pools: what is proven beyond it buys nothing
-PERFECT = 0.999  # of the speed of as many single GPUs
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 
 # J jobs, C shapes (padded: value -inf), R rows, K rows that a shape uses
@@ -65,13 +64,19 @@ def split(claims: Claims, most_R: Floats) -> Split:
     """The most valuable split, to a fiftieth for several pools. Cost: `best_split`, or `best_moves` for those."""
     table, value_JC = claims.table, _values(claims, most_R)
     # Waiting is a column before the others; who must run loses more by it than all others could gain.
-    everything = float(np.where(np.isfinite(value_JC), value_JC, 0.0).max(axis=1, initial=0.0).sum())
+    everything = float(value_JC.max(axis=1, initial=0.0).sum())
     wait_J1 = np.where(_must_run(claims, float(most_R.sum())), -1.0 - everything, 0.0)[:, None]
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
-    uses_RJC = uses_of(table.row_KJC, table.gpus_KJC, len(most_R))
     if len(most_R) == 1:
-        whole = best_split(gain_JC, int(most_R[0]), sizes=uses_RJC[0])
+        column_J = gain_JC.argmax(axis=1)
+        gpus = table.gpus_JC[np.arange(len(table)), column_J + WAIT]
+        if gpus[column_J > 0].sum() <= most_R[0]:  # all can have what is worth most to them
+            return Split(column_J=column_J + WAIT, price_R=np.zeros(1))
+        sizes_JC = np.zeros(gain_JC.shape, dtype=np.intp)
+        sizes_JC[:, 1:] = table.gpus_JC
+        whole = best_split(gain_JC, int(most_R[0]), sizes=sizes_JC)
         return Split(column_J=np.asarray(whole.column_J) + WAIT, price_R=np.array([whole.price]))
+    uses_RJC = uses_of(table.row_KJC, table.gpus_KJC, len(most_R))
     asked = Coupled.from_uses(gain_JC, [int(most) for most in most_R], uses_RJC)
     found = best_moves(asked, start=claims.held_J - WAIT, tolerance=TOLERANCE, rough=True)
     return Split(column_J=np.asarray(found.column_J) + WAIT, price_R=found.price_R[: len(most_R)])
@@ -83,11 +88,9 @@ def _must_run(claims: Claims, room: float) -> Bools:
     Without this a crowd of short jobs would be so wide, and so wasteful, that the long ones never catch up. Where width
     wastes nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side by side.
     """
-    table = claims.table
-    worth_JC = table.rate_JC / table.gpu_rate_J[:, None]
-    if (worth_JC >= PERFECT * table.gpus_JC).all():
+    if claims.table.perfect_J.all():
         return claims.pinned_J
-    need_J = np.where(table.gpus_JC > 0, table.gpus_JC, np.inf).min(axis=1)
+    need_J = claims.table.need_J
     if need_J.sum() <= room:
         return np.ones(len(need_J), dtype=np.bool_)
     must_J = claims.pinned_J.copy()
@@ -99,25 +102,27 @@ def _must_run(claims: Claims, room: float) -> Bools:
 
 
 def _values(claims: Claims, most_R: Floats) -> Floats:
-    """What each shape is worth; -inf where it cannot be had."""
+    """What each shape is worth; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
     table, left_h_J = claims.table, claims.left_h_J
-    worth_JC = table.rate_JC / table.gpu_rate_J[:, None]  # in GPUs at their best
-    with np.errstate(divide="ignore", invalid="ignore"):
-        trains_JC = table.left_J[:, None] / table.rate_JC
-        pause_JC = table.now_JC - trains_JC
-        hours_JC = pause_JC + (left_h_J * claims.weight_J)[:, None] / worth_JC
-        lasts_JC = np.clip(hours_JC, TRIFLE_H, HORIZON_H) if claims.sized else HORIZON_H
-        useful_JC = np.clip(1.0 - pause_JC / lasts_JC, IN_ORDER, 1.0)  # an idle GPU is worth less
+    within_KJC = table.gpus_KJC <= np.maximum(most_R, 0.0)[table.row_KJC]
+    can_JC = (table.cost_JC < np.inf) & (within_KJC[0] if len(within_KJC) == 1 else within_KJC.all(axis=0))
+    job_X, _ = at = can_JC.nonzero()
+    rate_X = table.rate_JC[at]
+    worth_X = rate_X / table.gpu_rate_J[job_X]  # in GPUs at their best
+    pause_X = table.now_JC[at] - table.left_J[job_X] / rate_X
+    lasts_X: float | Floats = HORIZON_H
+    if claims.sized:
+        lasts_X = np.clip(pause_X + (left_h_J * claims.weight_J)[job_X] / worth_X, TRIFLE_H, HORIZON_H)
+    useful_X = np.clip(1.0 - pause_X / lasts_X, IN_ORDER, 1.0)  # an idle GPU is worth less
     power = SHORT_FIRST if claims.sized else SHORT_FIRST_GUESSED
-    urgent_J = (float(np.median(left_h_J)) / left_h_J) ** power * (claims.age_h_J + YOUNG_H) ** AGE
-    value_JC = (worth_JC * useful_JC) ** CONCAVE * urgent_J[:, None] * (1.0 - IN_ORDER * np.arange(len(table)))[:, None]
+    urgent_J = (_median(left_h_J) / left_h_J) ** power * (claims.age_h_J + YOUNG_H) ** AGE
+    value_X = (worth_X * useful_X) ** CONCAVE * urgent_J[job_X] * (1.0 - IN_ORDER * np.arange(len(table)))[job_X]
+    value_JC = np.full(can_JC.shape, -np.inf)
+    value_JC[at] = np.where(np.isnan(value_X), -np.inf, value_X)
     due_J = claims.due_s_J > 0
     if due_J.any():
         value_JC[due_J] *= (DUE + claims.due_s_J[due_J])[:, None]
-    over_JC = ((table.gpus_KJC > most_R[table.row_KJC]) & (table.gpus_KJC > 0)).any(axis=0)
-    no_JC = ~(table.cost_JC < np.inf) | np.isnan(value_JC) | over_JC
-    value_JC[no_JC] = -np.inf
-    has = np.flatnonzero(claims.held_J != WAIT)
+    (has,) = (claims.held_J != WAIT).nonzero()
     value_JC[has, claims.held_J[has]] *= STICKY
     for row in has.tolist():
         menu, held = table.menus[row], int(claims.held_J[row])
@@ -125,3 +130,9 @@ def _values(claims: Claims, most_R: Floats) -> Floats:
             other = np.flatnonzero(menu.belief_C != menu.belief_C[held])
             value_JC[row, other] /= 1.0 + np.hypot(menu.doubt_C, menu.doubt_C[held])[other]
     return value_JC
+
+
+def _median(of_J: Floats) -> float:
+    """As `np.median`, without its many cases."""
+    sorted_J, middle = np.sort(of_J), len(of_J) // 2
+    return float(sorted_J[middle] if len(of_J) % 2 else (sorted_J[middle - 1] + sorted_J[middle]) / 2.0)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from sublet.domain.plan import Plan
 from sublet.domain.units import SECONDS_PER_H
+from sublet.domain.weighed import Weighing
 from sublet.planning.draft import Draft
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime
-from sublet.planning.weighing import WeighedOptions
+from sublet.planning.weighing import AllWeighed
 from sublet.policies.price.beliefs import WorkBelief, believed_left_h
 from sublet.policies.price.choices import TRIFLE_H, Asked, Choices
 from sublet.policies.price.cluster_split import Claims, split
 from sublet.policies.price.congestion import WAIT, share_pools
-from sublet.solve.arrays import Floats
+from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["priced_plan"]
 
@@ -27,13 +29,22 @@ SIZED = frozenset({WorkBelief.DECLARED, WorkBelief.LEARNED})  # what is believed
 SELDOM = 10  # times as long until jobs without phases are asked again
 
 
+class _Part(NamedTuple):
+    """Jobs by their rows, in the order in which they are served; a column or WAIT of each; why one of them waits."""
+
+    row_J: Ints
+    column_J: Ints
+    waits: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Grants:
-    """A column or WAIT for each job, in the order in which they are served; why one waits; and surcharges."""
+    """What all get, and surcharges."""
 
-    column_of: Sequence[tuple[Asked, int, str]]
+    parts: Sequence[_Part]
     surcharge: Mapping[str, float]  # USD per GPU-hour, by row
-    scarce: Mapping[str, Floats]  # by job: what that comes to for each of its shapes
+    scarce_JC: Floats | None = None  # what that comes to for each shape of each job
+    scarce_rows: Mapping[int, int] = field(default_factory=dict)  # where in that
 
 
 def priced_plan(
@@ -50,29 +61,40 @@ def priced_plan(
     `patience_s` ago come first then, in order of arrival.
     """
     asked, warnings = Choices(terms, value, sized=knows is WorkBelief.DECLARED).ask(patience_s)
-    priceless = value.worth is None and value.price.priceless  # no money is to be saved by taking longer
-    if not asked or not terms.limited:
-        grants = _Grants([(each, each.options.best, "") for each in asked], {}, {})
-    elif not any(terms.rent_R) or (priceless and len(terms.rows) == 1):
-        grants = _split_cluster(asked, terms, patience_s, knows)
-    else:
-        grants = _share(asked, terms, patience_s, by_owner=value.worth is not None)
-    reasons = [_reason(each, column, terms) if column != WAIT else why for each, column, why in grants.column_of]
-    weighed = {each.state.job.id: _weigh(each, terms, grants.scarce) for each in asked}
-    ask_again_s = _next_review_s(terms, review_s)
     draft = Draft(terms.snapshot, terms.most, terms.rows)
-    for (each, column, _), reason in zip(grants.column_of, reasons, strict=True):
-        if column == WAIT:
-            draft.take(each.state, reason)
-        else:
-            draft.put(each.state, each.table.menus[each.row].shapes[column], reason)
+    grants = _Grants([], {})
+    if asked is not None:
+        grants = _grant(asked, terms, value, patience_s, knows)
+        for part in grants.parts:
+            _carry_out(asked, part, draft, terms)
     return draft.plan(
-        ask_again_s=ask_again_s,
+        ask_again_s=_next_review_s(terms, review_s),
         value_of_time_usd_per_h=value.price.usd_per_h if value.worth is None else None,  # else each job has its own
         congestion_usd_per_gpu_h=grants.surcharge,
         warnings=warnings,
-        weighed=weighed,
+        weighed=None if asked is None else _weigh(asked, terms, grants),
     )
+
+
+def _grant(asked: Asked, terms: Terms, value: ValueOfTime, patience_s: float, knows: WorkBelief) -> _Grants:
+    priceless = value.worth is None and value.price.priceless  # no money is to be saved by taking longer
+    if not terms.limited:
+        return _Grants([_Part(np.arange(len(asked.standing.states)), asked.table.cost_JC.argmin(axis=1), "")], {})
+    if not any(terms.rent_R) or (priceless and len(terms.rows) == 1):
+        return _split_cluster(asked, terms, patience_s, knows)
+    return _share(asked, terms, patience_s, by_owner=value.worth is not None)
+
+
+def _carry_out(asked: Asked, part: _Part, draft: Draft, terms: Terms) -> None:
+    """Of those alone that get another shape than they have; or whose core on demand the draft has to look at."""
+    row_J, column_J, standing = part.row_J, part.column_J, asked.standing
+    new_J = (column_J != standing.own_J[row_J]) | standing.core_J[row_J]
+    for row, column in zip(row_J[new_J].tolist(), column_J[new_J].tolist(), strict=True):
+        state = standing.states[row]
+        if column == WAIT:
+            draft.take(state, part.waits)
+        else:
+            draft.put(state, asked.table.menus[row].shapes[column], _reason(asked, row, column, terms))
 
 
 def _next_review_s(terms: Terms, review_s: float) -> float | None:
@@ -85,25 +107,27 @@ def _next_review_s(terms: Terms, review_s: float) -> float | None:
     return (math.floor(terms.now_s / every_s) + 1) * every_s
 
 
-def _weigh(each: Asked, terms: Terms, scarce: Mapping[str, Floats]) -> WeighedOptions:
-    return WeighedOptions(
-        table=each.table,
-        row=each.row,
+def _weigh(asked: Asked, terms: Terms, grants: _Grants) -> Mapping[str, Weighing]:
+    return AllWeighed(
+        row_of={state.job.id: row for row, state in enumerate(asked.standing.states)},
+        table=asked.table,
         rent_R=terms.rent_R,
         most_R=terms.alone_R,
-        scarce_C=scarce.get(each.state.job.id),
+        scarce_JC=grants.scarce_JC,
+        scarce_rows=grants.scarce_rows,
     )
 
 
-def _reason(each: Asked, column: int, terms: Terms) -> str:
+def _reason(asked: Asked, row: int, column: int, terms: Terms) -> str:
     """What the shape takes and costs; nothing where the job has it already."""
-    if each.table.menus[each.row].shapes[column] == each.state.shape:
+    state = asked.standing.states[row]
+    if asked.table.menus[row].shapes[column] == state.shape:
         return ""
-    options = each.options
+    options = asked.table.of(row)
     money = float(options.rent_to_the_end(terms.rent_R)[column])
     in_a_hurry = options.value_of_time > BEYOND_USD
     best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"
-    if math.isinf(each.state.job.work):
+    if math.isinf(state.job.work):
         best += ", of the day ahead: it has no end"
     takes = f"{float(options.hours_C[column]):.2f} h for about USD {max(0.0, money):.2f}"
     doubt_C = options.menu.doubt_C
@@ -120,62 +144,50 @@ def _reason(each: Asked, column: int, terms: Terms) -> str:
 # ---------------------------------------------------------------------- who gets what of pools that are limited
 
 
-def _share(asked: Sequence[Asked], terms: Terms, patience_s: float, *, by_owner: bool) -> _Grants:
+def _share(asked: Asked, terms: Terms, patience_s: float, *, by_owner: bool) -> _Grants:
     """Everybody at once, within what can be held: the least work first, but before all who has waited for too long."""
-    work_J = np.array([max(TRIFLE_H, each.left_h) for each in asked])
-    age_J = terms.now_s - np.array([each.state.job.submit_s for each in asked])
+    work_J = np.maximum(TRIFLE_H, asked.standing.gpu_hours_J)
+    age_J = terms.now_s - asked.standing.submit_s_J
     found = share_pools(
-        asked[0].table,
+        asked.table,
         work_J,
         np.where(age_J > patience_s, -age_J, work_J),
-        np.array([each.held for each in asked]),
+        asked.standing.whole_J,
         terms,
         by_owner=by_owner,
     )
-    rows = found.wishes.row_J.tolist()
-    able = set(rows)
-    grants = [
-        (each, WAIT, "nothing that it can run on can be had now") for at, each in enumerate(asked) if at not in able
-    ]
-    waits = "there are not enough GPUs for all, and it has the most work left"
-    grants += [(asked[at], column, waits) for at, column in zip(rows, found.column_J.tolist(), strict=True)]
-    surcharge, scarce = _by_row(terms, found.surcharge_R), {}
-    scarce_JC = found.wishes.scarce(found.surcharge_R)
-    for row, at in enumerate(rows if surcharge else ()):
-        scarce[asked[at].state.job.id] = scarce_JC[row, : len(asked[at].table.menus[at].shapes)]  # the rest is padding
-    return _Grants(grants, surcharge, scarce)
+    row_J = np.asarray(found.wishes.row_J, dtype=np.intp)
+    unable_J = np.setdiff1d(np.arange(len(asked.standing.states)), row_J)
+    nothing = _Part(unable_J, np.full(len(unable_J), WAIT), "nothing that it can run on can be had now")
+    some = _Part(row_J, found.column_J, "there are not enough GPUs for all, and it has the most work left")
+    surcharge = _by_row(terms, found.surcharge_R)
+    if not surcharge:
+        return _Grants([nothing, some], surcharge)
+    places = {row: at for at, row in enumerate(row_J.tolist())}
+    return _Grants([nothing, some], surcharge, found.wishes.scarce(found.surcharge_R), places)
 
 
-def _split_cluster(asked: Sequence[Asked], terms: Terms, patience_s: float, knows: WorkBelief) -> _Grants:
+def _split_cluster(asked: Asked, terms: Terms, patience_s: float, knows: WorkBelief) -> _Grants:
     """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
     found = split(_claims(asked, terms, patience_s, knows), terms.alone_R)
     waits = "others make more of the GPUs, or have less left to do"
-    grants = [(each, column, waits) for each, column in zip(asked, found.column_J.tolist(), strict=True)]
-    return _Grants(grants, _by_row(terms, found.price_R), {})
+    return _Grants([_Part(np.arange(len(asked.standing.states)), found.column_J, waits)], _by_row(terms, found.price_R))
 
 
 def _by_row(terms: Terms, usd_R: Floats) -> dict[str, float]:
     return {row.name: float(usd) for row, usd in zip(terms.rows, usd_R, strict=True) if usd > 0}
 
 
-def _claims(asked: Sequence[Asked], terms: Terms, patience_s: float, knows: WorkBelief) -> Claims:
-    now_s, states, menus = terms.now_s, [each.state for each in asked], asked[0].table.menus
-    age_J = now_s - np.array([state.job.submit_s for state in states])
+def _claims(asked: Asked, terms: Terms, patience_s: float, knows: WorkBelief) -> Claims:
+    standing = asked.standing
+    age_J = terms.now_s - standing.submit_s_J
     return Claims(
-        table=asked[0].table,
-        left_h_J=believed_left_h(asked, terms.snapshot.ended, now_s, knows),
+        table=asked.table,
+        left_h_J=believed_left_h(asked, terms.snapshot.ended, knows),
         sized=knows in SIZED,
-        weight_J=np.array([state.job.weight for state in states]),
+        weight_J=standing.weight_J,
         age_h_J=age_J / SECONDS_PER_H,
         due_s_J=np.maximum(0.0, age_J - patience_s),
-        held_J=np.array(
-            [
-                WAIT if state.shape is None else menu.column.get(state.shape, WAIT)
-                for state, menu in zip(states, menus, strict=True)
-            ],
-            dtype=np.intp,
-        ),
-        pinned_J=np.array(
-            [state.shape is not None and (state.held_since_s >= now_s or state.as_of_s > now_s) for state in states]
-        ),
+        held_J=np.maximum(standing.own_J, WAIT),  # also where it is not on the menu
+        pinned_J=standing.pinned_J,
     )

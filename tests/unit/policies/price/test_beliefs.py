@@ -24,17 +24,22 @@ RATE = 10.0  # work per GPU-hour
 
 def asked(*jobs, weight=1.0):
     """(model, work done, GPU-hours had) each; declared are 1000 hours."""
-    table = SimpleNamespace(gpu_rate_J=np.full(len(jobs), RATE))
-    found = []
+    states = []
     for row, (model, done, had_h) in enumerate(jobs):
         job = a_job(f"j{row}", work=1000 * RATE, model=model, weight=weight)
-        state = JobState(job=job, seq=row, phase=Phase.WAITING, done=done, gpu_s=3600.0 * had_h)
-        found.append(SimpleNamespace(state=state, table=table, row=row, left_h=(job.work - done) / RATE / weight))
-    return found
+        states.append(JobState(job=job, seq=row, phase=Phase.WAITING, done=done, gpu_s=3600.0 * had_h))
+    standing = SimpleNamespace(
+        states=states,
+        weight_J=np.full(len(jobs), weight),
+        done_J=np.array([state.done for state in states]),
+        gpu_hours_J=np.array([(state.job.work - state.done) / RATE / weight for state in states]),
+        attained_gpu_s_J=np.array([state.attained_gpu_s(0.0) for state in states]),
+    )
+    return SimpleNamespace(standing=standing, table=SimpleNamespace(gpu_rate_J=np.full(len(jobs), RATE)))
 
 
 def left_h(knows, ended, *jobs, weight=1.0):
-    return believed_left_h(asked(*jobs, weight=weight), Ended(tuple(ended)), 0.0, knows).tolist()
+    return believed_left_h(asked(*jobs, weight=weight), Ended(tuple(ended)), knows).tolist()
 
 
 def test_what_is_declared_is_believed():

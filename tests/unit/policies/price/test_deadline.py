@@ -20,10 +20,10 @@ from sublet.domain.plan import JobState, Plan
 from sublet.kernel.kernel import Kernel
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.menu import menu_of
-from sublet.planning.options import options_of
+from sublet.planning.options import options_of, options_of_all
 from sublet.planning.terms import Terms
 from sublet.policies.boa.ideal import BoaIdeal
-from sublet.policies.price.choices import SAFETY, in_time
+from sublet.policies.price.choices import SAFETY, in_time, too_late
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
@@ -117,6 +117,22 @@ def test_what_the_warning_promises_is_kept():
     _, warning = in_time(options_at, options_at(1.0), 0.5)
     promised_h = float(re.search(r"a deadline ([\d.]+) h from now", warning)[1])
     assert in_time(options_at, options_at(1.0), promised_h + 0.01)[1] == ""
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(st.tuples(speeds, st.sampled_from([0.5, 3.0, 40.0]), st.integers(1, 8)), min_size=1, max_size=4), st.data()
+)
+def test_whom_nothing_helps_is_told_side_by_side_as_one_by_one(kinds, data):
+    made = [a_job(f"j{at}", work=3600 * h, speed=s, gpus=1, max_gpus=w) for at, (s, h, w) in enumerate(kinds)]
+    states, menus = [JobState(job=job, seq=0) for job in made], [menu_of(job, SITES) for job in made]
+    table = options_of_all(menus, states, 0.0, [2.0] * len(made), (1.0,))
+    left_h = np.array([data.draw(st.sampled_from([0.01, 0.5, 1.0, 9.0])) for _ in made])
+    for row, found in enumerate(too_late(table, np.arange(len(made)), left_h)):
+        at_value = lambda value, row=row: options_of(menus[row], states[row], 0.0, value, (1.0,))  # noqa: E731
+        options, warning = in_time(at_value, table.of(row), float(left_h[row]))
+        assert str(found or "") == warning
+        assert found is None or np.array_equal(options.cost_C, table.of(row).cost_C)
 
 
 def test_a_job_that_can_run_nowhere_gets_no_shape_and_no_arithmetic():

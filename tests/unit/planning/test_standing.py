@@ -1,0 +1,124 @@
+"""Jobs side by side stand where each of them stands by itself, to the last digit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sublet.domain.offer import Market
+from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import Shape, packed
+from sublet.kernel.kernel import Kernel
+from sublet.perf.phased import Phased
+from sublet.perf.speedup import Amdahl, Linear, PowerLaw
+from sublet.planning.menu import menu_of
+from sublet.planning.standing import NOTHING, OFF_MENU, SETTLED, standing_on
+from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import HourWorth, TimePrice, ValueOfTime
+from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
+
+OFFERS = [
+    an_offer("t", gpus=2, usd_per_h="3", market=Market.ON_DEMAND, boot_s=90.0, pool="t"),
+    an_offer("a", gpus=2, usd_per_h="8", gpu="A100", market=Market.ON_DEMAND, pool="a"),
+]
+SITES = Terms.from_snapshot(Kernel(OFFERS).snapshot()).sites
+NOW_S = 1000.0
+
+speeds = st.sampled_from(
+    [
+        Linear(),
+        Amdahl(parallel=0.9),
+        PowerLaw(exponent=0.7),
+        Linear(kinds={"A100": 3.0}),  # no speed on the other kind
+        Phased(ends=(500.0, 4000.0), rates=lambda gpu, spread: (1.7 * sum(spread), 0.9)),
+    ]
+)
+
+
+@st.composite
+def states(draw):
+    """A job anywhere in its life."""
+    widest = draw(st.integers(1, 4))
+    job = a_job(
+        work=draw(st.sampled_from([1.0, 777.7, 3600.0, 1e6, math.inf])),
+        speed=draw(speeds),
+        gpus=1,
+        max_gpus=widest,
+        weight=draw(st.sampled_from([0.3, 1.0, 7.0])),
+        hurry=draw(st.booleans()),
+        deadline_s=draw(st.sampled_from([None, 900.0, 5000.0])),
+        submit_s=draw(st.sampled_from([0.0, 333.3])),
+    )
+    gpus = draw(st.integers(1, 4))  # also more than it would choose
+    pool, gpu = draw(st.sampled_from([("t", "T4"), ("a", "A100")]))
+    shape = draw(st.sampled_from([None, Shape(pool, gpus)]))
+    phase = draw(st.sampled_from(Phase)) if shape else Phase.WAITING
+    return JobState(
+        job=job,
+        seq=draw(st.integers(0, 99)),
+        phase=phase,
+        shape=shape,
+        runs_in=draw(st.sampled_from([shape, shape and replace(shape, gpus=1)])),
+        gpu=gpu if shape else "",
+        gpus=gpus if shape else 0,
+        spread=packed(gpus, 2) if shape else (),
+        done=min(job.work, draw(st.sampled_from([0.0, 0.1, 600.0]))),
+        as_of_s=draw(st.sampled_from([0.0, 333.3, NOW_S, NOW_S + 60.0])),
+        held_since_s=draw(st.sampled_from([0.0, 333.3, NOW_S])),
+        gpu_s=draw(st.sampled_from([0.0, 1234.5])),
+    )
+
+
+def alone(state):
+    """What the fields of one job are, by its own methods."""
+    menu, done = menu_of(state.job, SITES, state.shape), state.done_at(NOW_S)
+    phase, own = menu.phase(done), NOTHING
+    if state.shape is not None:
+        own = menu.column.get(state.shape, OFF_MENU)
+    here = state.runs_in if state.phase is Phase.RUNNING and state.runs_in else state.shape
+    whole = NOTHING if state.shape is None or state.phase is Phase.BROKEN else menu.column.get(here, NOTHING)
+    return {
+        "menus": menu,
+        "kinds": (menu, phase),
+        "done_J": done,
+        "left_J": menu.work_left(phase, done, state.job.work),
+        "gpu_hours_J": menu.gpu_hours_left(done, state.job.work) / state.job.weight,
+        "attained_gpu_s_J": state.attained_gpu_s(NOW_S),
+        "pinned_J": state.shape is not None and (state.held_since_s >= NOW_S or state.as_of_s > NOW_S),
+        "waits_J": state.shape is None or state.phase is Phase.WAITING,
+        "deadline_s_J": math.inf if state.job.deadline_s is None else state.job.deadline_s,
+        "held_J": own if state.phase in SETTLED and own != OFF_MENU else NOTHING,
+        "own_J": own,
+        "whole_J": whole,
+    }
+
+
+@settings(max_examples=examples(80))
+@given(st.lists(states(), min_size=1, max_size=5), st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([None, 2.5]))
+def test_side_by_side_is_as_one_by_one(many, share, worth_usd):
+    standing = standing_on(many, SITES, NOW_S)
+    for row, state in enumerate(many):
+        for name, fact in alone(state).items():
+            assert getattr(standing, name)[row] == fact, name
+    price = TimePrice(3.3, share)
+    for value in (ValueOfTime(price), ValueOfTime(price, HourWorth(worth_usd, (1.5, 4.0), (1.5, 4.0)))):
+        one_by_one = [value.of(state, menu) for state, menu in zip(many, standing.menus, strict=True)]
+        assert value.of_all(standing).tolist() == one_by_one
+    some = standing.take(list(range(0, len(many), 2)))
+    assert list(some.states) == many[::2]
+    assert np.array_equal(some.done_J, standing.done_J[::2])
+
+
+def test_a_state_that_an_event_has_replaced_is_read_anew():
+    job = a_job(work=100.0, speed=Linear(), gpus=1, max_gpus=1)
+    before = JobState(job=job, seq=0, phase=Phase.RUNNING, shape=Shape("t", 1), runs_in=Shape("t", 1), gpu="T4", gpus=1)
+    runs = replace(before, spread=(1,))
+    assert standing_on([runs], SITES, 10.0).done_J.tolist() == [10.0]
+    assert standing_on([runs], SITES, 20.0).done_J.tolist() == [20.0]
+    assert standing_on([replace(runs, done=50.0, as_of_s=20.0)], SITES, 30.0).done_J.tolist() == [60.0]
+    assert standing_on([replace(runs, phase=Phase.STOPPING)], SITES, 30.0).done_J.tolist() == [0.0]
