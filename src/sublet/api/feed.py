@@ -2,7 +2,8 @@
 
 All pages share one look: it is taken as long as anybody listens, and written once for all of them. What costs most is
 the view of a job, so a look takes some of them, those first to which something happened, and the others in turn: the
-control loop waits for a few views at a time, however many jobs and pages there are.
+control loop waits for a few views at a time, however many jobs and pages there are. What happens is not kept until the
+next look: between two looks, pages are told of new events, with the first few jobs that they are about.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from sublet.errors import NoSuchJob
 from sublet.runtime.controller_api.protocol import Api
+from sublet.runtime.controller_api.views import EventView
 
 __all__ = ["Feed"]
 
 log = logging.getLogger("sublet.api")
-PERIOD_S = 0.5  # wall
+PERIOD_S = 0.5  # wall, between two looks at everything
+GLANCES = 5  # in a period, at what has happened alone
+GLANCED = 5  # jobs, in a glance
 MOST_VIEWS = 50  # of jobs, in a look
 AT_ONCE = 5  # ... before others have their turn
 MOST_EVENTS = 500  # in a look; more wait for the next
@@ -75,17 +79,23 @@ class Feed:
         """Until nobody listens any more."""
         try:
             while not self._head.get("stopping"):
-                await asyncio.sleep(PERIOD_S)
-                message = _message("change", await self._look(most=MOST_VIEWS))
-                for page in list(self._pages):
-                    if page.full():
-                        self._let_go(page)
-                    else:
-                        page.put_nowait(message)
+                for _ in range(GLANCES - 1):
+                    await asyncio.sleep(PERIOD_S / GLANCES)
+                    if (news := await self._glance()) is not None:
+                        self._tell(_message("change", news))
+                await asyncio.sleep(PERIOD_S / GLANCES)
+                self._tell(_message("change", await self._look(most=MOST_VIEWS)))
         except Exception:  # whatever it is: a page that waits for ever looks as if nothing happened
             log.exception("open pages are told nothing more, and come again")
         for page in list(self._pages):
             self._let_go(page)
+
+    def _tell(self, message: bytes) -> None:
+        for page in list(self._pages):
+            if page.full():
+                self._let_go(page)
+            else:
+                page.put_nowait(message)
 
     def _let_go(self, page: asyncio.Queue[bytes | None]) -> None:
         self._pages.discard(page)
@@ -93,10 +103,23 @@ class Feed:
             page.get_nowait()
         page.put_nowait(None)
 
-    async def _look(self, *, most: int) -> dict[str, Any]:
-        """What is otherwise than at the last."""
+    async def _glance(self) -> dict[str, Any] | None:
+        """What has happened since, if anything has."""
+        if not (events := await self._news()):
+            return None
+        about = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))[-GLANCED:]
+        known = set(self._api.directory.ids())
+        jobs = await self._look_at([job_id for job_id in about if job_id in known])
+        return self._head | {"seq": self._seq, "jobs": jobs, "nodes": [], "events": events}
+
+    async def _news(self) -> list[EventView]:
         events = await self._api.events(after=self._seq, limit=MOST_EVENTS)
         self._seq = events[-1]["seq"] if events else self._seq
+        return list(events)
+
+    async def _look(self, *, most: int) -> dict[str, Any]:
+        """What is otherwise than at the last."""
+        events = await self._news()
         health = await self._api.health()
         self._head = {"now_s": health["now_s"], "stopping": health["stopping"], "seq": self._seq}
         self._head |= {"budget": dict(await self._api.budget()), "health": dict(health)}
@@ -110,7 +133,7 @@ class Feed:
         gone_nodes = self._nodes.keys() - nodes.keys()
         self._nodes = nodes
         rows = {"jobs": jobs, "gone": sorted(gone), "nodes": changed, "gone_nodes": sorted(gone_nodes)}
-        return self._head | rows | {"events": list(events)}
+        return self._head | rows | {"events": events}
 
     async def _look_at_jobs(self, ids: Iterable[str], first: set[str], most: int) -> list[dict[str, Any]]:
         known = set(ids)
@@ -120,6 +143,12 @@ class Feed:
         urgent = [job_id for job_id in self._turn if job_id in first or job_id in new]
         others = [job_id for job_id in self._turn if job_id not in first and job_id not in new]
         chosen = [*urgent, *others[: max(0, most - len(urgent))]]
+        changed = await self._look_at(chosen)
+        looked = set(chosen)
+        self._turn = deque([*(job_id for job_id in self._turn if job_id not in looked), *chosen])
+        return changed
+
+    async def _look_at(self, chosen: Sequence[str]) -> list[dict[str, Any]]:
         changed = []
         for number, job_id in enumerate(chosen):
             if number % AT_ONCE == AT_ONCE - 1:
@@ -131,8 +160,6 @@ class Feed:
             if self._jobs.get(job_id) != view:
                 self._jobs[job_id] = view
                 changed.append(view)
-        looked = set(chosen)
-        self._turn = deque([*(job_id for job_id in self._turn if job_id not in looked), *chosen])
         return changed
 
 

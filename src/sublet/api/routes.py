@@ -21,6 +21,7 @@ from sublet.api.keys import add_tokens
 from sublet.api.logs import log_stream
 from sublet.api.metrics import exposition
 from sublet.api.parts import add_parts
+from sublet.api.quick import Quick
 from sublet.api.what_if.routes import add_what_if
 from sublet.errors import (
     BadInput,
@@ -123,7 +124,7 @@ def application(api: Api, *, port: int, token_digest: bytes, read_digest: bytes 
     add_tokens(app, api, callers)
     add_what_if(app, api)
     add_console(app, api, callers, port=port)
-    return Guard(Idempotency(app), port=port, callers=callers)
+    return Guard(Quick(Idempotency(app), api), port=port, callers=callers)
 
 
 def guarded(app: ASGIApp, *, port: int, token_digest: bytes) -> ASGIApp:

@@ -13,7 +13,7 @@ from sublet.api import feed as feeding
 from sublet.api.feed import BEHIND, Feed
 from sublet.runtime.clock import Clock
 from sublet.testing.memory_cloud import MemoryCloud, api_over
-from tests.rigs.story import LIMITS, OFFERS
+from tests.rigs.story import LIMITS, OFFERS, a_spec
 
 PATIENCE_S = 30.0
 
@@ -114,5 +114,26 @@ def test_a_page_that_does_not_read_is_let_go_and_holds_nobody_up(tmp_path):
             with pytest.raises(StopAsyncIteration):
                 await drained(slow)
             await quick.aclose()
+
+    asyncio.run(live())
+
+
+def test_what_happens_is_told_before_the_next_look(tmp_path, monkeypatch):
+    """A look would come in an hour: the event comes, and the job that it is about, and nothing of nodes."""
+
+    async def live():
+        async with controller(tmp_path) as api:
+            feed = Feed(api)
+            page = feed.listen()
+            await said(page)
+            monkeypatch.setattr(feeding, "GLANCES", 10**6)
+            await said(page)  # the look that was under way
+            job_id = (await api.submit(a_spec(name="told")))["job_id"]
+            while not (told := (await said(page))[1])["events"]:
+                pass
+            assert next(event["kind"] for event in told["events"]) == "JobSubmitted"
+            assert [job["id"] for job in told["jobs"]] == [job_id]
+            assert told["nodes"] == []
+            await page.aclose()
 
     asyncio.run(live())
