@@ -42,7 +42,7 @@ def in_new_words(value):
             assert value["stages"] == 1
             value = {"steady": 0, "grid": None, **{key: item for key, item in value.items() if key != "stages"}}
         if "checkpoint_write_s" in value:
-            value = {"block": 1, "min_on_demand": 0, **value, "survives": False, "lead_s": None}
+            value = {"block": 1, "min_on_demand": 0, **value, "survives": False, "lead_s": None, "user": "", "team": ""}
         if {"purse", "until_s"} <= value.keys():
             value = {"besides": {"micro_usd_per_h": 0}, **value}
         return {key: in_new_words(item) for key, item in value.items()}
@@ -58,6 +58,7 @@ def translated(recorded, now):
     - A job says whether its state survives a loss, and how long before one it has to leave: nobody's did.
     - It says how many of its GPUs are to be on demand: nobody's owner had a say.
     - It says in which blocks its GPUs come: one by one.
+    - It says who brought it: nobody knew.
     - A budget says what is paid besides nodes: nothing was.
     - A plan above the limits was followed by a timer that its driver invented. Now the kernel refuses it, by name and
       with the limit, and sets a timer of its own unless one rings sooner. No other plan is followed by a timer for an

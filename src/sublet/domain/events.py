@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.job import Job
-from sublet.domain.money import Price
+from sublet.domain.money import Money, Price
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Plan
-from sublet.domain.quantity import finite, whole
+from sublet.domain.purses import Holder, Period
+from sublet.domain.quantity import finite, whole, within
 from sublet.domain.timers import Timer
+from sublet.errors import InvalidValue
 
 __all__ = [
     "AvailabilityChanged",
@@ -44,9 +46,12 @@ __all__ = [
     "PriceDoubted",
     "PriceHeardLate",
     "ProgressReported",
+    "PurseSet",
     "RentRefused",
     "TimerFired",
 ]
+
+LATEST_UNIX_S = 2e11  # some thousand years on: calendars end somewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +304,25 @@ class BudgetChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PurseSet:
+    """What a team, a user, a job or all together may spend from now on, in all or in each period; None = no limit.
+
+    `unix_s` is what the calendar says at `at_s`: periods go by it.
+    """
+
+    at_s: float
+    holder: Holder
+    amount: Money | None
+    period: Period | None = None
+    unix_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.amount is not None and self.amount.grains < 0:
+            raise InvalidValue(f"purse of {self.holder}", str(self.amount), "at least USD 0")
+        within("unix_s", self.unix_s, 0.0, LATEST_UNIX_S)
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The moment that SetTimer asked for."""
 
@@ -340,6 +364,7 @@ Event = (
     | AvailabilityChanged
     | OffersChanged
     | BudgetChanged
+    | PurseSet
     | TimerFired
     | PlanMade
 )

@@ -135,6 +135,8 @@ class Job:
     model: str = ""
     group: str = ""
     pools: tuple[str, ...] = ()  # where it may run; () = anywhere
+    user: str = ""  # who brought it, and for which team: they pay; "" = nobody in particular
+    team: str = ""
     paused: bool = False  # its owner holds it back: it runs nowhere, and no policy sees it
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "FallDue",
     "GrowAgain",
     "MoveDue",
+    "PeriodOver",
     "PlanAgain",
     "RetryOffer",
     "Timer",
@@ -52,7 +53,12 @@ class MoveDue:
     """A job must leave a node that will be taken, or survivors of a loss have waited long enough for a plan."""
 
 
-Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain | FallDue | MoveDue
+@dataclass(frozen=True, slots=True)
+class PeriodOver:
+    """A purse has the money of its next period."""
+
+
+Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain | FallDue | MoveDue | PeriodOver
 
 
 def timer_to_text(timer: Timer) -> str:
@@ -74,6 +80,8 @@ def timer_to_text(timer: Timer) -> str:
             return "fall"
         case MoveDue():
             return "move"
+        case PeriodOver():
+            return "period"
         case _:
             assert_never(timer)
 
@@ -98,5 +106,7 @@ def timer_from_text(text: str) -> Timer:
             return FallDue()
         case "move" if text == purpose:
             return MoveDue()
+        case "period" if text == purpose:
+            return PeriodOver()
         case _:
-            raise InvalidValue("timer", text, "plan, purse, grow, fall, move, or retry and an offer")
+            raise InvalidValue("timer", text, "plan, purse, grow, fall, move, period, or retry and an offer")

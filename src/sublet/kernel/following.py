@@ -50,6 +50,10 @@ class _Renting(Supply):
 class _Running(Tenancy):
     """Starts, moves and stops whom it is told to."""
 
+    def __init__(self, supply: Supply) -> None:
+        super().__init__(supply)
+        self.purses.as_recorded = True
+
     def settle(self, state: JobState, *, closed: Collection[Market] = ()) -> bool:
         """Nothing of its own accord."""
         del state, closed
@@ -125,13 +129,15 @@ class Follower(Kernel):
                     self.tenancy.departures.tell(job_id, shape)
                 case order.MakePlan() | order.RefusePlan() | order.SetTimer() | order.TellUser():
                     pass
+        self.purses.shares.tell_to_leave(self.jobs, self.now_s)
         return recorded
 
     def arrive(self) -> None:
         """The record ends here: whoever goes on looks at everything anew, and asks for a plan."""
         self.tenancy.line_up()
         self.supply.changed, self.supply.purse.most_nodes = True, None
-        self._plans.is_open, self._plans.since, self._spent_s = True, self.seen, None
+        self._plans.is_open, self._plans.since, self.spending.spent_s = True, self.seen, None
+        self.purses.forget_steps()
 
     def _watch_purse(self) -> None:
         pass

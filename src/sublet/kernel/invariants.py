@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from sublet.domain.money import Money, microseconds
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
+from sublet.domain.purses import ORG
 from sublet.domain.shape import Shape
 from sublet.errors import InvariantBroken
 from sublet.kernel.blocks import is_in_blocks
@@ -36,6 +37,7 @@ def check(kernel: Kernel) -> None:
     _paid_nodes_are_held_nodes(kernel)
     _the_bill_is_intervals_times_prices(kernel)
     _limits_hold(kernel)
+    _purses_hold(kernel)
     _nobody_is_stuck(kernel)
     _nobody_outstays_a_notice(kernel)
 
@@ -214,6 +216,29 @@ def _limits_hold(kernel: Kernel) -> None:
             gpus = sum(kernel.cluster.held[offer_id] for offer_id in offer_ids) * pool.gpus_per_node
             if gpus > most:
                 _broken("a pool stays within its quota", f"{pool.name}: {gpus} of {', '.join(offer_ids)}")
+
+
+def _purses_hold(kernel: Kernel) -> None:
+    """At every level, whatever the world did; and every GPU that is held has who pays for it."""
+    tree, now_us = kernel.purses, microseconds(kernel.now_s)
+    if not tree.shares.counts:
+        return
+    shares = {
+        job_id: {node_id: each.gpus for node_id, each in found.items()} for job_id, found in tree.shares.open.items()
+    }
+    on_node: dict[str, dict[str, int]] = defaultdict(dict)
+    for node in kernel.cluster.nodes.values():
+        for job_id, gpus in node.jobs.items():
+            on_node[job_id][node.id] = gpus
+    if shares != on_node:
+        _broken("a job pays for what it holds", f"{shares} != {dict(on_node)}")
+    for holder, allowance in tree.allowed.items():
+        bill = tree.spent(holder, now_us) + (0 if holder == ORG else tree.shares.ending(holder, now_us))
+        if holder != ORG and bill > allowance.bound:
+            found = f"{holder}: {Money(bill - allowance.opening)} of {allowance.amount}"
+            _broken("what is spent and what leaving may cost stay within every purse", found)
+        if allowance.ends_s is not None and allowance.ends_s <= kernel.now_s:
+            _broken("a period ends when it does", str(holder))
 
 
 def _nobody_is_stuck(kernel: Kernel) -> None:

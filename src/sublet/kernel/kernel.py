@@ -21,15 +21,18 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
-from sublet.domain.timers import CheckPurse, FallDue, GrowAgain, MoveDue, PlanAgain, RetryOffer
+from sublet.domain.timers import CheckPurse, FallDue, GrowAgain, MoveDue, PeriodOver, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.leaving import leave
 from sublet.kernel.ordering import subject_of
+from sublet.kernel.payable import Payable, PurseView
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests, frees_money
+from sublet.kernel.spending import Spending
 from sublet.kernel.supply import Supply, foresee, let_go
 from sublet.kernel.tenancy import Tenancy
+from sublet.kernel.waiting import Waiting
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
@@ -56,8 +59,8 @@ class Kernel:
         self.cluster, self.ledger, self.pools = self.supply.cluster, self.supply.ledger, self.supply.pools
         self.tenancy = self.tenancy_kind(self.supply)
         self.jobs, self.active, self.waiting = self.tenancy.jobs, self.tenancy.active, self.tenancy.waiting
+        self.purses, self.spending = self.tenancy.purses, Spending(self.supply, self.tenancy)
         self._plans, self._expected = PlanRequests(), expected
-        self._spent_s: float | None = None  # when the purse will be spent at today's burn
         self._warned: set[str] = set()  # jobs whose owners were told
         self._actions: list[Action] = []
 
@@ -73,6 +76,7 @@ class Kernel:
             why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
             raise UnexpectedEvent(event, why, self.story(subject_of(event)))
         before_s, self.now_s = self.now_s, event.at_s
+        rolled = self.spending.begin_periods(event)
         self.tenancy.now_s = event.at_s
         self.seen += 1
         self._actions = self.tenancy.orders = []
@@ -83,7 +87,11 @@ class Kernel:
         except SubletError:  # each part looks before it changes anything
             self.now_s = self.tenancy.now_s = before_s
             self.seen -= 1
+            if rolled is not None:
+                self.purses.roll_back(rolled)
             raise
+        if rolled is not None:
+            self._call_for_plan()
         if self.seen == 1:  # the budget begins to count
             self.began_s = event.at_s
             self.ledger.follow(self.supply.budget, event.at_s)
@@ -139,8 +147,12 @@ class Kernel:
                     self._actions.append(StopJob(event.job_id, state.generation + 1, resumable=False))
                 self._end(state)
             case news.BudgetChanged():
-                self.supply.refill(event.budget)
+                self.supply.refill(self.purses.in_force(event.budget))
                 self.ledger.follow(event.budget, event.at_s)
+                self._call_for_plan()
+            case news.PurseSet():
+                self.tenancy.begin_to_count()
+                self.purses.set(event)
                 self._call_for_plan()
             case news.OffersChanged():
                 self.supply.reoffer(event.offers, event.limits, event.quotas, event.at_s)
@@ -153,10 +165,12 @@ class Kernel:
         """What any event may lead to: other nodes, the end of the purse, offers that are over, another plan."""
         supply, plans, growing = self.supply, self._plans, self.tenancy.growing
         if supply.changed:
-            self._adjust_supply()
+            self.spending.adjust_supply(self.now_s)
             if supply.short and any(self.tenancy.lines.values()):
                 self._call_for_plan()  # promises were made with money that is gone: ask again
-        if supply.purse.budget.purse is not None:
+        if self.purses.denied and self.spending.serve_denied(self.now_s):
+            self._call_for_plan()
+        if supply.purse.budget.purse is not None or self.purses.shares.counts:
             self._watch_purse()
         if supply.offering.withdrawn and supply.retire():
             self.tenancy.keep_to(self.pools)
@@ -173,11 +187,16 @@ class Kernel:
     def snapshot(self, *, frozen: bool = False) -> Snapshot:
         """What a policy may know now; `frozen` copies it, for a planner that runs aside."""
         view = dict if frozen else MappingProxyType
+        active = self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)
+        waiting: Waiting | Payable = self.waiting
+        if self.purses.allowed:
+            paid = PurseView(self.purses, self.supply, self.active.values(), self.now_s)
+            active, waiting = paid.active(active), paid.waiting(self.waiting)
         return Snapshot(
             now_s=self.now_s,
             seen=self.seen,
-            waiting=self.waiting.frozen() if frozen else self.waiting,
-            active=view(self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)),
+            waiting=waiting.frozen() if frozen else waiting,
+            active=view(active),
             offers=self.tenancy.growing.offers_shown(self.active, others=bool(len(self.waiting)), now_s=self.now_s),
             pools=view(self.pools),
             promised=view(self.tenancy.promises.promised),
@@ -280,7 +299,7 @@ class Kernel:
 
     def _ring(self, event: news.TimerFired) -> None:
         match event.timer:
-            case CheckPurse():
+            case CheckPurse() | PeriodOver():
                 return  # to be looked at is all it was for
             case RetryOffer(offer_id):
                 self.supply.retry(offer_id)
@@ -304,35 +323,9 @@ class Kernel:
 
     # ------------------------------------------------------------------ money and plans
 
-    def _adjust_supply(self) -> None:
-        self._actions += self.supply.adjust(self.now_s)
-        for node in self.supply.to_clear:
-            self.supply.mark_noticed(node)  # it takes no more work, and goes when the last has left
-            self.tenancy.clear_node(node)
-
     def _watch_purse(self) -> None:
-        """Give nodes up in time; until then, be woken when it is time."""
-        purse, now_s = self.supply.purse, self.now_s
-        left, burn = purse.until_next_step(now_s), self.ledger.outflow().micro_usd_per_h
-        if left is None or purse.broke or (burn == 0 and not purse.is_exceeded(now_s)):
-            return
-        lasts_us = left.grains // burn if burn else 0  # its last node may have ended while nobody was there
-        if lasts_us > 1:
-            spent_s = now_s + (lasts_us - 1) / 1e6
-            if spent_s != self._spent_s:
-                self._spent_s = spent_s
-                self._actions.append(SetTimer(CheckPurse(), spent_s))
-            return
-        if purse.giving_up and not purse.is_overdue(now_s) and not purse.is_exceeded(now_s):
-            return  # the reserve of the others lasts until these are gone; then we look again
-        nodes = self.supply.give_up_half(now_s)
-        evicted = {job_id for node in nodes for job_id in node.jobs}
-        for job_id in sorted(evicted & self.active.keys()):
-            self.tenancy.settle(self.tenancy.promise(self.active[job_id], None))
-        self._adjust_supply()
-        if purse.most_nodes == 0:
-            self._actions.append(TellUser(f"{self.supply.budget.purse} are spent: all jobs stop, and can be resumed"))
-        self._call_for_plan()
+        if self.spending.watch(self.now_s):
+            self._call_for_plan()
 
     def _take_plan(self, event: news.PlanMade) -> None:
         stale = event.seen < self._plans.since  # it did not see everything: the next plan is on its way
@@ -385,7 +378,7 @@ class Kernel:
             "began_s": self.began_s,
             "seen": self.seen,
             **self._plans.facts(),
-            "spent_s": self._spent_s,
+            **self.spending.facts(),
             "warned": sorted(self._warned),
             "supply": self.supply.facts(),
             "tenancy": self.tenancy.facts(),
@@ -395,6 +388,7 @@ class Kernel:
         """Go on from there; made with the offers, limits, quotas and budget of these facts."""
         self.now_s, self.began_s, self.seen = facts["now_s"], facts["began_s"], facts["seen"]
         self._plans.restore(facts)
-        self._spent_s, self._warned = facts["spent_s"], set(facts["warned"])
+        self.spending.restore(facts)
+        self._warned = set(facts["warned"])
         self.supply.restore(facts["supply"])
         self.tenancy.restore(facts["tenancy"], self.now_s, job_from)

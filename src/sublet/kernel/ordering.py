@@ -8,6 +8,7 @@ from sublet.domain.actions import Action, PrepareJob, ResizeJob, StartJob, StopJ
 from sublet.domain.events import Event, JobChanged, JobSubmitted
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Placement, Shape
+from sublet.kernel.allowances import PurseTree
 from sublet.kernel.changing import with_gpus
 from sublet.kernel.departures import Departures
 from sublet.kernel.placements import Placements
@@ -22,14 +23,25 @@ class Ordering:
     def __init__(self, supply: Supply) -> None:
         self.now_s = 0.0
         self.orders: list[Action] = []
+        self.plan_due = False  # what was promised is about to be looked at again
         self.jobs: dict[str, JobState] = {}  # every job that has not ended
         self.active: dict[str, JobState] = {}  # those with a shape
         self.departures = Departures(supply.cluster)  # who stays on nodes that will be taken
+        self.purses = PurseTree(supply)  # who pays for whom
         self._placements = Placements(supply.cluster)
+        self._placements.changed = self._pay
         self.placement, self.leaving = self._placements.held, self._placements.leaving
         self._ordered: dict[str, Shape] = {}  # shape of the last start or resize
         self._stories: dict[str, list[Event | Action | str]] = {}
         self._supply, self._cluster = supply, supply.cluster
+
+    def begin_to_count(self) -> None:
+        """From now on it is noted who pays for what."""
+        self.purses.shares.begin(self.jobs.values(), self._placements.all_of, self.now_s)
+
+    def _pay(self, job_id: str) -> None:
+        if self.purses.shares.counts:
+            self.purses.shares.look(self.jobs[job_id].job, self._placements.all_of(job_id), self.now_s)
 
     def story(self, job_id: str) -> list[str]:
         """What happened to a job so far, oldest first."""
@@ -47,6 +59,19 @@ class Ordering:
         others = len(line) > (state.job.id in line)
         return self.departures.stays(state, held, healthy, self.now_s, finds=finds, wanted=others)
 
+    def _may_train_on(self, state: JobState) -> bool:
+        """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are.
+
+        If none is on its way, jobs may be about to change places, and somebody has to leave first; but not while
+        another plan is due, which will know that a node was refused.
+        """
+        held, shape = self.placement.get(state.job.id, ()), state.shape
+        if shape is None or state.phase is not Phase.RUNNING or self.departures.due_s(state.job, held) <= self.now_s:
+            return False
+        pool = self._supply.pools[shape.pool]
+        room = self._cluster.rearrange(pool.name, (), shape.gpus, steady=shape.steady)
+        return room is None and (self.plan_due or self._supply.coming(pool))
+
     def _prepare(self, state: JobState, shape: Shape) -> None:
         """It will go on in this shape when it has to leave."""
         if self.departures.tell(state.job.id, shape):
@@ -60,6 +85,8 @@ class Ordering:
 
     def _order_move(self, state: JobState, shape: Shape, placement: Placement) -> None:
         job_id = state.job.id
+        if not self.purses.covers(state.job, placement, dict(self.placement.get(job_id, ())), self.now_s):
+            return  # what becomes of it is looked at before the event is over
         self._placements.move(job_id, placement)
         self._ordered[job_id] = shape
         self.departures.prepared.pop(job_id, None)

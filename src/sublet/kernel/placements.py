@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sublet.domain.shape import Placement
@@ -19,7 +19,12 @@ class Placements:
     def __init__(self, cluster: Cluster) -> None:
         self.held: dict[str, Placement] = {}  # by job
         self.leaving: dict[str, Placement] = {}  # by job
+        self.changed: Callable[[str], None] = lambda _: None  # told of every job that holds others than before
         self._cluster = cluster
+
+    def all_of(self, job_id: str) -> Mapping[str, int]:
+        """GPUs by node, with those that it will leave."""
+        return Counter(dict(self.held.get(job_id, ()))) + Counter(dict(self.leaving.get(job_id, ())))
 
     def pool_of(self, job_id: str) -> str | None:
         """Where its GPUs are; None = it has none."""
@@ -39,6 +44,7 @@ class Placements:
         if leaving:
             self.leaving[job_id] = tuple(leaving.items())
         self.held[job_id] = placement
+        self.changed(job_id)
 
     def finish_move(self, job_id: str) -> bool:
         """It has left what it was to leave; whether that was anything."""
@@ -54,11 +60,14 @@ class Placements:
         survives = Counter(dict(self.held.get(job_id, ()))) + Counter(dict(self.leaving.pop(job_id, ())))
         del survives[node_id]
         self.held[job_id] = tuple(survives.items())
+        self.changed(job_id)
         return self.held[job_id]
 
     def _give(self, job_id: str, placement: Placement) -> bool:
         for node_id, gpus in placement:
             self._cluster.give(job_id, node_id, gpus)
+        if placement:
+            self.changed(job_id)
         return bool(placement)
 
     def facts(self) -> dict[str, Any]:

@@ -45,7 +45,6 @@ class Tenancy(Ordering):
     def __init__(self, supply: Supply) -> None:
         super().__init__(supply)
         self.recorded: Sequence[Action] = ()  # in a replay: what followed then from the event at hand
-        self.plan_due = False  # what was promised is about to be looked at again
         self.waiting = Waiting()  # those without shape and GPUs
         self.census = Census()  # of all that ever came
         self.growing = Growing(supply)  # who has to wait with it
@@ -81,11 +80,7 @@ class Tenancy(Ordering):
         state = replace(state, job=job, done=state.done_at(self.now_s), as_of_s=max(self.now_s, state.as_of_s))
         self._store(state)
         if job.paused:
-            state = self.promise(state, None)
-            if state.phase in STOPPED_AT_ONCE:
-                self._order_stop(state)
-            else:
-                self.settle(state)
+            self.turn_out(job.id)
         elif state.shape is None and state.phase is Phase.WAITING:
             self.waiting.add(state)
         elif state.shape is not None and not keeps_to(job, state.shape, self._supply.pools):
@@ -94,6 +89,14 @@ class Tenancy(Ordering):
             state = self.promise(state, before if stays else None)
             if not self.settle(state):
                 self.stand_in_line(state)
+
+    def turn_out(self, job_id: str) -> None:
+        """It gives its GPUs back, whatever it is about to do."""
+        state = self.promise(self.jobs[job_id], None)
+        if state.phase in STOPPED_AT_ONCE:
+            self._order_stop(state)
+        else:
+            self.settle(state)
 
     def finish_move(self, event: JobStarted | JobResized) -> None:
         """It has its new GPUs and has left the old ones."""
@@ -149,6 +152,7 @@ class Tenancy(Ordering):
         self._ordered.pop(job_id, None)
         self.growing.put_aside.pop(job_id, None)
         self.departures.prepared.pop(job_id, None)
+        self.purses.forget(state.job)
         del self.jobs[job_id], self._stories[job_id]
 
     # ------------------------------------------------------------------ nodes and pools go
@@ -344,19 +348,6 @@ class Tenancy(Ordering):
         self._order_move(state, fewer, placement)
         return True
 
-    def _may_train_on(self, state: JobState) -> bool:
-        """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are.
-
-        If none is on its way, jobs may be about to change places, and somebody has to leave first; but not while
-        another plan is due, which will know that a node was refused.
-        """
-        held, shape = self.placement.get(state.job.id, ()), state.shape
-        if shape is None or state.phase is not Phase.RUNNING or self.departures.due_s(state.job, held) <= self.now_s:
-            return False
-        pool = self._supply.pools[shape.pool]
-        room = self._cluster.rearrange(pool.name, (), shape.gpus, steady=shape.steady)
-        return room is None and (self.plan_due or self._supply.coming(pool))
-
     # ------------------------------------------------------------------ snapshots
 
     def facts(self) -> dict[str, Any]:
@@ -372,6 +363,7 @@ class Tenancy(Ordering):
             "departures": self.departures.facts(),
             "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
             "submitted": self._submitted,
+            "purses": self.purses.facts(),
         }
 
     def restore(self, facts: Mapping[str, Any], now_s: float, job_from: Callable[[Mapping[str, Any]], Job]) -> None:
@@ -393,4 +385,6 @@ class Tenancy(Ordering):
             self.growing.restore(facts["growing"])
         if "departures" in facts:  # nor in those before version 9
             self.departures.restore(facts["departures"])
+        if "purses" in facts:  # nor before there were trees of them
+            self.purses.restore(facts["purses"])
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}

@@ -6,19 +6,19 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
-from sublet.domain.actions import Action
+from sublet.domain.actions import Action, RentNode
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.demand import Demand
-from sublet.domain.events import BudgetChanged, Event, JobSubmitted, PlanMade, TimerFired
+from sublet.domain.events import BudgetChanged, Event, JobSubmitted, PlanMade, PurseSet, TimerFired
 from sublet.domain.job import Job
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Policy
-from sublet.domain.timers import CheckPurse
+from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.errors import Infeasible, InvalidValue, NeverAtRest
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
@@ -33,6 +33,7 @@ __all__ = ["Cloud", "Driver", "Notes", "Run", "simulate"]
 PROGRESS_EVERY = 512  # happenings between two words to the progress bar
 MOST_IN_VAIN = 10_000  # plans and timers in a row, with nothing else to come: what is afoot needs a handful
 MOST_AT_ONCE = 1_000_000  # events at one instant: a sweep of 10,000 nodes takes some 100,000
+NO_MONEY_S = 63 * 86_400.0  # two months: the longest period began anew in between
 REMEMBERED = 6  # events that are told with the error, where it goes round in circles
 Watcher = Callable[[Event, Sequence[Action]], None]
 Progress = Callable[[int, float], None]
@@ -46,6 +47,7 @@ class Cloud:
     limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer id
     quotas: Mapping[str, int] = field(default_factory=dict)  # GPUs, by pool
     budget: Budget = UNLIMITED
+    purses: Sequence[PurseSet] = ()  # of teams, users and jobs: what each may spend, from when on
     physics: Physics = FRICTIONLESS
     market: Callable[[], Iterable[MarketChange]] = tuple  # a fresh stream of changes for every run
     notes: tuple[str, ...] = ()
@@ -95,6 +97,8 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     opening_s = min(job.submit_s for job in jobs)
     world.agenda.put(opening_s, Tie.MARKET, BudgetChanged(opening_s, cloud.budget))
+    for purse in cloud.purses:
+        world.agenda.put(max(opening_s, purse.at_s), Tie.MARKET, replace(purse, at_s=max(opening_s, purse.at_s)))
     for job in jobs:
         world.submit(job)
     driver = Driver(kernel, world, policy, recorder, cloud.physics.planning_s, checked=checked, watch=watch)
@@ -134,6 +138,7 @@ class Driver:
         self.planning_s, self.checked, self.watch = planning_s, checked, watch
         self._in_vain = 0  # happenings in a row while nothing but plans and timers was to come
         self._now_s, self._at_once = -1.0, 0  # events at this instant
+        self._stirred_s = 0.0  # when something happened last, but for the calendar
         self._last: deque[Event] = deque(maxlen=REMEMBERED)
 
     def run(self, jobs: int, until_s: float, progress: Progress | None) -> None:
@@ -149,6 +154,8 @@ class Driver:
             if self._in_vain > MOST_IN_VAIN:
                 raise self._never("a plan or a timer, and nothing else is to come", self._in_vain)
             at_s, what = agenda.pop()
+            if endless and at_s - self._stirred_s > NO_MONEY_S and what == TimerFired(at_s, PeriodOver()):
+                break  # every purse was full since, and nobody could start
             if isinstance(what, PlanDue):
                 self._plan(at_s)
             else:
@@ -183,6 +190,8 @@ class Driver:
             event = pending.popleft()
             self._count(event)
             actions = kernel.handle(event)
+            if not isinstance(event, TimerFired | PlanMade) or any(isinstance(each, RentNode) for each in actions):
+                self._stirred_s = event.at_s
             self.recorder.note(event, actions, kernel)
             if self.watch is not None:
                 self.watch(event, actions)

@@ -23,7 +23,7 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.quantity import at_least
 from sublet.domain.seats import Seats, is_spare, seats
 from sublet.domain.shape import Placement, Shape
-from sublet.domain.timers import Timer
+from sublet.domain.timers import PeriodOver, Timer
 from sublet.market.replay import Fall, MarketChange, ReadAhead, ReplayedMarket
 from sublet.sim.agenda import Agenda, Tie
 from sublet.sim.runs import Run
@@ -353,7 +353,8 @@ class World:
     def _set_timer(self, now_s: float, action: order.SetTimer) -> list[Event]:
         at_s = max(action.at_s, now_s)
         self._timers[action.timer] = at_s
-        self.agenda.put(at_s, Tie.TIMER, news.TimerFired(at_s, action.timer))
+        tie = Tie.MARKET if isinstance(action.timer, PeriodOver) else Tie.TIMER  # new money: it may change everything
+        self.agenda.put(at_s, tie, news.TimerFired(at_s, action.timer))
         return []
 
     def _ask_planner(self, now_s: float) -> list[Event]:

@@ -11,6 +11,7 @@ from sublet.domain.timers import (
     FallDue,
     GrowAgain,
     MoveDue,
+    PeriodOver,
     PlanAgain,
     RetryOffer,
     Timer,
@@ -26,6 +27,7 @@ NAMES = {
     GrowAgain(): "grow",
     FallDue(): "fall",
     MoveDue(): "move",
+    PeriodOver(): "period",
 }
 
 

@@ -37,12 +37,14 @@ from sublet.domain.events import (
     PriceDoubted,
     PriceHeardLate,
     ProgressReported,
+    PurseSet,
     RentRefused,
     TimerFired,
 )
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
+from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.shape import Grid, Shape
 from sublet.domain.timers import PlanAgain, RetryOffer
 from sublet.errors import BadInput, InvariantBroken, SubletError
@@ -94,6 +96,8 @@ ONE_OF_EACH = [
     AvailabilityChanged(1.0, "o", 3),
     BudgetChanged(1.0, Budget(burn=Price(5), purse=Money(7))),
     BudgetChanged(1.0, UNLIMITED),
+    PurseSet(1.0, Holder(Level.TEAM, "vision"), Money(7), Period.MONTH, 1_800_000_000.0),
+    PurseSet(1.0, ORG, None),
     NodesFound(1.0, 7),
     OffersChanged(1.0, (an_offer("o", pool="p"), an_offer("b")), {"o": Limit(max_nodes=2)}, {"p": 8}),
     TimerFired(1.0, RetryOffer("o")),

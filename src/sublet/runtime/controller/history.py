@@ -11,6 +11,7 @@ from sublet.domain.actions import Action
 from sublet.domain.budget import Budget
 from sublet.domain.events import Event
 from sublet.domain.plan import Plan
+from sublet.domain.purses import amount_text
 from sublet.domain.quantity import counted
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
@@ -144,10 +145,17 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
             most = {limit.max_nodes for limit in limits.values()}
             within = f", at most {next(iter(most))} nodes of each" if len(most) == 1 and None not in most else ""
             return HistoryRow(kind=kind, text=f"on offer: {', '.join(offer.id for offer in offers)}{within}")
-        case news.BudgetChanged(budget=budget):
-            return HistoryRow(kind=kind, text=f"the budget is {_limits(budget)}")
+        case news.BudgetChanged() | news.PurseSet():
+            return HistoryRow(kind=kind, text=_money(event))
         case news.JobChanged() | news.ProgressReported() | news.TimerFired() | news.PlanMade():
             return None
+
+
+def _money(event: news.BudgetChanged | news.PurseSet) -> str:
+    if isinstance(event, news.BudgetChanged):
+        return f"the budget is {_limits(event.budget)}"
+    limit = "without a limit of its own" if event.amount is None else amount_text(event.amount, event.period)
+    return f"{event.holder} may spend {limit}"
 
 
 def row_from_order(action: Action, kernel: Kernel, progress: Progress) -> HistoryRow | None:
