@@ -62,7 +62,8 @@ class _Life:
         self.driver = Driver(self.offers, limits=limits, budget=Budget(purse=purse))
         self.unix_s = dice.randint(0, 2_000_000_000) if dice.random() < 0.5 else 1_798_761_600 - dice.randint(0, 90_000)
         self.twin = Twin(self.driver.kernel, self.unix_s)
-        self.policy: Policy = plugins.load("sublet.policies", dice.choice(POLICIES))()  # type: ignore[operator]
+        kind = plugins.load("sublet.policies", dice.choice(POLICIES))
+        self.policy: Policy = kind()  # type: ignore[operator]  # a policy without knobs
         self.teams = [f"t{at}" for at in range(dice.randint(1, 3))]
         self.users = {f"u{at}": dice.choice([*self.teams, ""]) for at in range(dice.randint(1, 5))}
         self.overdue = dice.random() < OVERDUE
