@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sublet.api.state import StateDir
 from sublet.errors import NoSuchJob, NotNow, OutOfBudget
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller_api import views
+from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.parts import Parts
@@ -87,6 +89,17 @@ class InMemoryApi:
         self.prices = Prices(lambda: Kernel([one_gpu_offer()]))
         self.tokens = Tokens(_Facts(), lambda row, by: self.tell(row.kind, "", row.text, by))
         self.directory = Directory(_Names(self.rows), is_alive=lambda job_id: self.rows[job_id]["phase"] not in ENDED)
+
+        self.kernel = Kernel([one_gpu_offer()])
+        self.budgets = Budgets(
+            kernel=lambda: self.kernel,
+            now_s=lambda: self.now_s,
+            unix_s=lambda: 1_796_000_000.0,
+            tell=lambda event, _: self.kernel.handle(event) and None,
+            started=partial(asyncio.sleep, 0.0),
+            tokens=self.tokens,
+            directory=self.directory,
+        )
 
     async def run(self) -> None:
         await self.over.wait()
@@ -316,6 +329,8 @@ def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
         "ended_s": None,
         "workers": 0,
         "workers_wanted": spec.max_workers if spec else 0,
+        "user": "",
+        "team": "",
         "min_workers": spec.min_workers if spec else 1,
         "max_workers": spec.max_workers if spec else 1,
         "shape": "",

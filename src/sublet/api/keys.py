@@ -24,6 +24,8 @@ class TokenBody(BaseModel):
 
     name: str = Field(max_length=100)
     scope: str = Scope.READ
+    user: str = Field(default="", max_length=100)
+    team: str = Field(default="", max_length=100)
 
 
 def add_tokens(app: FastAPI, api: Api, callers: Callers) -> None:
@@ -38,7 +40,8 @@ def add_tokens(app: FastAPI, api: Api, callers: Callers) -> None:
         if body.scope not in list(Scope):
             raise InvalidValue("scope", body.scope, f"one of {', '.join(Scope)}")
         scope = Scope(body.scope)
-        token = api.tokens.create(body.name, scope, by=request.scope[CALLER].who)
+        who = request.scope[CALLER].who
+        token = api.tokens.create(body.name, scope, user=body.user, team=body.team, by=who)
         callers.tokens[digest(token)] = (body.name, scope)
         return {"schema_version": SCHEMA_VERSION, "name": body.name, "scope": scope, "token": token}
 

@@ -104,6 +104,15 @@ class BudgetBody(_Body):
     purse_usd: float | None = Field(default=None, gt=0, le=MOST_USD)
 
 
+class PurseBody(_Body):
+    """Whose purse, and how much: in all, or in each period. No amount = no limit."""
+
+    level: str = Field(max_length=10)
+    name: str = Field(default="", max_length=200)
+    amount_usd: float | None = Field(default=None, ge=0, le=MOST_USD)
+    period: str | None = Field(default=None, max_length=10)
+
+
 class TopUpBody(_Body):
     """Dollars for the purse."""
 
@@ -263,6 +272,14 @@ def _add_money(app: FastAPI, api: Api) -> None:
     @app.post("/v1/budget")
     async def set_budget(body: BudgetBody, by: By) -> dict[str, Any]:
         return _answer(**await api.set_budget(**body.model_dump(), by=by))
+
+    @app.get("/v1/budgets")
+    async def budgets(by: By) -> dict[str, Any]:
+        return _answer(purses=api.budgets.rows(by))
+
+    @app.post("/v1/budgets")
+    async def set_purse(body: PurseBody, by: By) -> dict[str, Any]:
+        return _answer(purses=await api.budgets.set(**body.model_dump(), by=by))
 
     @app.post("/v1/budget/top-up")
     async def top_up(body: TopUpBody, by: By) -> dict[str, Any]:

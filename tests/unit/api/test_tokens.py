@@ -119,6 +119,6 @@ def test_the_verb_makes_lists_and_revokes(there, monkeypatch, capsys):
     assert [(each["name"], each["scope"]) for each in json.loads(listed)["tokens"]] == [("alice", "user")]
     assert token not in listed
     assert run(["token", "list"]) == 0
-    assert capsys.readouterr().out.split()[-3:-1] == ["alice", "user"]
+    assert capsys.readouterr().out.split()[-5:-1] == ["alice", "user", "alice", "-"]
     assert run(["token", "revoke", "alice"]) == 0
     assert status(lambda: replace(there.client, token=token).get("/v1/jobs")) == 401

@@ -47,6 +47,18 @@ def parse_money(option: str, text: str) -> Money:
     return values.parse_field(option, text, values.parse_money, allowed="dollars, a finite number above 0 such as 300")
 
 
+def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
+    """`500/month`, `50/week`, `20/day`, `500` in all, or `none`: dollars, and in which period."""
+    from sublet.domain.purses import Period
+
+    amount, slash, period = text.strip().partition("/")
+    if amount == "none" and not slash:
+        return None, None
+    if slash and period not in list(Period):
+        raise InvalidValue(option, text, f"USD/{', USD/'.join(Period)}, USD alone for all time, or none")
+    return parse_money(option, amount).usd, period or None
+
+
 def parse_dollars(option: str, text: str, *, allowed: str, unit: str = "", above_0: bool = False) -> float:
     """Dollars of any size, as small as those of a sample; with `unit`, `60/h` as well."""
     from sublet.runtime.jobs import values

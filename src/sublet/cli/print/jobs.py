@@ -51,9 +51,11 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: i
         return
     saves = any(saved_of(job) != "-" for job in shown)  # else the column is room for nothing
     cut = any(job["grid"] for job in shown)
+    owned = any(job["user"] for job in shown)
     titles = [
         "job",
         "name",
+        *["user", "team"] * owned,
         "phase",
         "workers",
         *["grid"] * cut,
@@ -68,6 +70,7 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: i
         [
             job["id"],
             job["name"],
+            *[job["user"] or "-", job["team"] or "-"] * owned,
             phase_of(job),
             f"{job['workers']} of {job['min_workers']}..{job['max_workers']}",
             *[grid_of(job)] * cut,
@@ -80,7 +83,7 @@ def print_jobs(jobs: list[dict[str, Any]], *, last_ended: int | None, shelved: i
         ]
         for job in shown
     ]
-    print_table(titles, rows, words=(0, 1, 2))
+    print_table(titles, rows, words=(0, 1, 2, 3, 4) if owned else (0, 1, 2))
     for job in shown:
         for warning in job["warnings"]:
             typer.echo(f"! {job['id']} {warning}")

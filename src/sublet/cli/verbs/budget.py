@@ -1,4 +1,4 @@
-"""`sublet budget show|set|top-up`: what may be spent, and what is."""
+"""`sublet budget show|set|top-up`: what may be spent, and what is: by all, by teams, users and jobs."""
 
 from __future__ import annotations
 
@@ -28,25 +28,46 @@ def _budget(context: typer.Context, output: opt.OutputOption = opt.Output.TABLE,
 
 @budget_app.command()
 def show(output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
-    """Limits, spent, reserved, left, burn rate."""
+    """Limits, spent, reserved, left, burn rate; and of every team, user and job with a budget of its own."""
     from sublet.api.client import connect
 
-    _tell(connect().get("/v1/budget"), document=opt.wants_document(output, json))
+    client = connect()
+    found, purses = client.get("/v1/budget"), client.get("/v1/budgets")["purses"]
+    if opt.wants_document(output, json):
+        print_document({**found, "purses": purses})
+        return
+    _print(found)
+    _print_tree(purses)
 
 
 @budget_app.command("set")
-def set_limits(
+def set_limits(  # noqa: PLR0913 - one for each limit
+    amount: Annotated[
+        str | None,
+        typer.Argument(metavar="[USD[/PERIOD]]", help="500/month, 50/week, 20/day, 500 in all, or none."),
+    ] = None,
+    team: Annotated[str, typer.Option(metavar="NAME", help="What this team may spend.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="What this user may spend.")] = "",
+    job: Annotated[str, typer.Option(metavar="JOB", help="What this job may spend.")] = "",
+    org: Annotated[bool, typer.Option("--org", help="What all may spend together.")] = False,
     burn: Annotated[str | None, typer.Option(metavar="USD/H", help="Never rent for more than this per hour.")] = None,
     average: Annotated[str | None, typer.Option(metavar="USD/H", help="Aim at this in the long run.")] = None,
     purse: Annotated[str | None, typer.Option(metavar="USD", help="Spend this much in all.")] = None,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """Change a limit; those that are left out stay."""
+    """Change a limit; those that are left out stay. `sublet budget set --team vision 500/month`."""
     from sublet.api.client import connect
     from sublet.cli.parse.values import parse_money, parse_price
     from sublet.errors import InvalidValue
 
+    whose = [(level, name) for level, name in (("team", team), ("user", user), ("job", job)) if name]
+    whose += [("org", "")] if org else []
+    if whose or amount is not None:
+        if burn or average or purse:
+            raise InvalidValue("--burn, --average, --purse", "given", "said in a call of their own: they are of all")
+        _set_purse(whose, amount, document=opt.wants_document(output, json))
+        return
     body = {
         "burn_limit_usd_per_h": None if burn is None else parse_price("--burn", burn).usd_per_h,
         "average_usd_per_h": None if average is None else parse_price("--average", average).usd_per_h,
@@ -54,8 +75,29 @@ def set_limits(
     }
     given = {name: value for name, value in body.items() if value is not None}
     if not given:
-        raise InvalidValue("limits", None, "at least one of --burn, --average and --purse")
+        allowed = "at least one of --burn, --average and --purse, or an amount with --team, --user, --job or --org"
+        raise InvalidValue("limits", None, allowed)
     _tell(connect().post("/v1/budget", given), document=opt.wants_document(output, json))
+
+
+def _set_purse(whose: list[tuple[str, str]], amount: str | None, *, document: bool) -> None:
+    from sublet.api.client import connect
+    from sublet.cli.parse.values import parse_purse
+    from sublet.errors import InvalidValue
+
+    if len(whose) != 1:
+        given = ", ".join(f"--{level}" for level, _ in whose) or None
+        raise InvalidValue("whose budget", given, "one of --team NAME, --user NAME, --job JOB and --org")
+    (level, name), *_ = whose
+    if amount is None:
+        next_step = f"sublet budget set --{level}{f' {name}' if name else ''} 500/month"
+        raise InvalidValue("amount", None, f"USD, USD/day, USD/week, USD/month or none, as in: {next_step}")
+    usd, period = parse_purse("amount", amount)
+    found = connect().post("/v1/budgets", {"level": level, "name": name, "amount_usd": usd, "period": period})
+    if document:
+        print_document(found)
+    else:
+        _print_tree(found["purses"])
 
 
 @budget_app.command("top-up")
@@ -107,3 +149,28 @@ def _print(found: dict[str, Any]) -> None:
         typer.echo(f"left        {money(found['left_usd'])}")
     if found["exhausted"]:
         typer.echo("nothing more is rented\nnext: sublet budget top-up USD")
+
+
+def _print_tree(purses: list[dict[str, Any]]) -> None:
+    """A row for each level; none where there is but the organisation without periods."""
+    from sublet.cli.print.figures import money
+    from sublet.cli.print.tables import print_table
+
+    if len(purses) == 1 and purses[0]["period"] is None:
+        return
+    rows = []
+    for each in purses:
+        limit = "-" if each["limit_usd"] is None else money(each["limit_usd"])
+        period = f" a {each['period']}" if each["period"] else ""
+        left = "-" if each["left_usd"] is None else money(each["left_usd"])
+        rows.append(
+            [
+                f"{'  ' * each['depth']}{each['level']} {each['name']}".rstrip(),
+                limit + period,
+                money(each["spent_usd"]),
+                money(each["reserved_usd"]),
+                left + (", spent" if each["exhausted"] else ""),
+                each["ends"] or "-",
+            ]
+        )
+    print_table(["who", "may spend", "spent", "reserved", "left", "until"], rows, words=(0, 1, 4, 5))

@@ -21,6 +21,10 @@ def create(
     scope: Annotated[
         str, typer.Option(metavar="SCOPE", help="read: look at all; user: bring and change jobs; admin: everything.")
     ] = "read",
+    user: Annotated[
+        str, typer.Option(metavar="NAME", help="Who pays for the jobs that it brings. [default: its name]")
+    ] = "",
+    team: Annotated[str, typer.Option(metavar="NAME", help="The team of that user, who pays with them.")] = "",
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
@@ -28,7 +32,7 @@ def create(
     from sublet.api.client import connect
 
     client = connect()
-    made = client.post("/v1/tokens", {"name": name, "scope": scope})
+    made = client.post("/v1/tokens", {"name": name, "scope": scope, "user": user, "team": team})
     if opt.wants_document(output, json):
         print_document(made)
         return
@@ -50,8 +54,8 @@ def list_tokens(output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = Fa
     elif not found["tokens"]:
         typer.echo("there is none but the owner's own\nnext: sublet token create NAME")
     else:
-        rows = [[each["name"], each["scope"], each["made"]] for each in found["tokens"]]
-        print_table(["name", "scope", "made"], rows, words=(0, 1, 2))
+        rows = [[t["name"], t["scope"], t["user"], t["team"] or "-", t["made"]] for t in found["tokens"]]
+        print_table(["name", "scope", "user", "team", "made"], rows, words=(0, 1, 2, 3, 4))
 
 
 @token_app.command()

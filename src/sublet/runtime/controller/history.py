@@ -10,6 +10,7 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action
 from sublet.domain.budget import Budget
 from sublet.domain.events import Event
+from sublet.domain.job import Job
 from sublet.domain.plan import Plan
 from sublet.domain.purses import amount_text
 from sublet.domain.quantity import counted
@@ -99,7 +100,8 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
     kind = type(event).__name__
     match event:
         case news.JobSubmitted(job=job):
-            return HistoryRow(kind=kind, job_id=job.id, text=f"submitted: {width(job.min_gpus, job.max_gpus)}")
+            text = f"submitted: {width(job.min_gpus, job.max_gpus)}{_whose(job)}"
+            return HistoryRow(kind=kind, job_id=job.id, text=text)
         case news.JobCancelled(job_id=job_id):
             return HistoryRow(kind=kind, job_id=job_id, text="cancelled", workers=0)
         case news.JobStarted(job_id=job_id):
@@ -149,6 +151,11 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
             return HistoryRow(kind=kind, text=_money(event))
         case news.JobChanged() | news.ProgressReported() | news.TimerFired() | news.PlanMade():
             return None
+
+
+def _whose(job: Job) -> str:
+    team = f" of team {job.team}" if job.team else ""
+    return f", for {job.user}{team}" if job.user else ""
 
 
 def _money(event: news.BudgetChanged | news.PurseSet) -> str:

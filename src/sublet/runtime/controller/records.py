@@ -373,6 +373,8 @@ def kernel_job(record: JobRecord, speedup: float) -> Job:
         purse_left_usd=spec.purse_usd if record.left_usd is None else record.left_usd,
         deadline_s=None if spec.deadline_s is None else record.submitted_s + spec.deadline_s,
         pools=pools,
+        user=spec.user,
+        team=spec.team,
         paused=bool(record.paused),
     )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.domain import events as news
+from sublet.kernel.payable import PurseView
 from sublet.runtime.anchor.troubles import Watch, is_anchor
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.history import HistoryRow
@@ -16,6 +17,7 @@ from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.shelving import EARLIER
 from sublet.runtime.controller_api import views
+from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.commands import JobCommands
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.dry_run import answer_dry_run
@@ -68,6 +70,15 @@ class ControllerApi:
         self.directory = Directory(
             controller.table, is_alive=lambda job_id: job_id in controller.kernel.jobs, take_back=self.record
         )
+        self.budgets = Budgets(
+            kernel=lambda: controller.kernel,
+            now_s=controller.now_s,
+            unix_s=self._wall.unix,
+            tell=lambda event, by: _tell(controller, event, by),
+            started=self.started,
+            tokens=self.tokens,
+            directory=self.directory,
+        )
         self._began = self._wall.monotonic()
         self._started = asyncio.Event()
 
@@ -105,7 +116,8 @@ class ControllerApi:
         await self.started()
         if (known := known_job(self._controller, key)) is not None:
             return known
-        packed = await self._controller.carrier.pack(spec)
+        user, team = self.tokens.owner(by)  # whatever the file says
+        packed = await self._controller.carrier.pack(replace(spec, user=user, team=team))
         with self._controller.inbox.asked_by(by):
             return submit_job(self._controller, packed, key)
 
@@ -253,6 +265,11 @@ class ControllerApi:
         await self._controller.stop(end_jobs=end_jobs)
 
 
+def _tell(controller: Controller, event: news.Event, by: str) -> None:
+    with _asked(controller, by):
+        controller.tell(event)
+
+
 def _note(controller: Controller, row: HistoryRow, by: str) -> None:
     with _asked(controller, by):
         controller.note(row)
@@ -275,10 +292,12 @@ def _settled_sources(controller: Controller, only: str | None = None) -> JobSour
 
 
 def _sources(controller: Controller) -> JobSources:
+    kernel, now_s = controller.kernel, controller.now_s()
     return JobSources(
-        kernel=controller.kernel,
+        kernel=kernel,
         bill=controller.bill,
-        now_s=controller.now_s(),
+        now_s=now_s,
+        paid=PurseView(kernel.purses, kernel.supply, kernel.active.values(), now_s) if kernel.purses.allowed else None,
         speedup=controller.clock.speedup,
         plan_reasons=controller.decisions.reasons,
         wait_reason=controller.waits.why,

@@ -10,11 +10,13 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
+from sublet.kernel.payable import PurseView
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import gist_of
 from sublet.runtime.controller.records import ASKS, JobRecord, kernel_job
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.stored_jobs import needs_secrets
+from sublet.runtime.controller_api.budgets import purse_reason
 from sublet.runtime.controller_api.grids import move_views, place_views
 from sublet.runtime.controller_api.money import bill_view
 from sublet.runtime.controller_api.remaining import Remaining, estimate_remaining
@@ -55,6 +57,7 @@ class JobSources:
     speedup: float  # cloud seconds per wall second
     plan_reasons: Mapping[str, str]  # job -> why the last plan gave it what it has
     wait_reason: Callable[[str], str]  # "" for a job that does not wait
+    paid: PurseView | None  # who could be paid for now; None where nobody has a purse
     knows_size: Callable[[str], bool]  # whether jobs of this group have finished, of those that do not say their size
 
 
@@ -64,13 +67,16 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
     group, report, state = record.group, record.group.stepped, kernel.jobs.get(record.id)
     account, total_usd = bill.jobs[record.id], bill.jobs[record.id].total.usd
     remaining = _remaining(record, state, sources)
+    short = purse_reason(kernel, sources.paid, record.id)
     said = report if record.spec.sdk else None  # a loop of the script's own tells steps, and nothing of samples
     sized = state is not None and not group.work and sources.knows_size(record.size_group)
     return {
         **bill_view(account),
         "id": record.id,
         "name": record.spec.name,
-        "phase": _phase_of(record, state, out_of_money=kernel.supply.purse.most_nodes == 0),
+        "user": record.spec.user,
+        "team": record.spec.team,
+        "phase": _phase_of(record, state, out_of_money=kernel.supply.purse.most_nodes == 0 or bool(short)),
         "reason": reason_of(record, state, sources),
         "submitted_s": record.submitted_s,
         "started_s": record.started_s,
@@ -154,7 +160,7 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
     if record.paused:
         words = HELD_BACK if record.spec.sdk else HELD_BACK | UNMODIFIED
         return words.get(record.paused, record.refused)
-    if why := sources.wait_reason(record.id):
+    if why := purse_reason(sources.kernel, sources.paid, record.id) or sources.wait_reason(record.id):
         return why
     if record.in_vain:
         times = "its last start" if record.in_vain == 1 else f"each of its last {record.in_vain} starts"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
+from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.parts import Parts
@@ -51,6 +52,7 @@ class Api(Protocol):
     prices: Prices  # of what is on offer, over time
     tokens: Tokens  # keys for others
     trials: Trials  # what would be, were something otherwise
+    budgets: Budgets  # of teams, users and jobs
     parts: Parts  # of files that whoever submits has, and the controller does not
 
     async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Protocol, TypedDict
 
+from sublet.domain.purses import named_owner
 from sublet.errors import InvalidValue
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall, iso_utc
@@ -41,6 +42,8 @@ class TokenView(TypedDict):
 
     name: str
     scope: str
+    user: str  # who pays for the jobs that it brings
+    team: str  # and of which team that is; "" = of none
     made: str  # wall clock, ISO 8601, UTC
 
 
@@ -64,8 +67,8 @@ class Tokens:
     ) -> None:
         self._facts, self._note, self._dice, self._wall = facts, note, dice, wall
 
-    def create(self, name: str, scope: Scope, *, by: str = "") -> str:
-        """The token, which nobody can read again."""
+    def create(self, name: str, scope: Scope, *, user: str = "", team: str = "", by: str = "") -> str:
+        """The token, which nobody can read again. Jobs that it brings are the user's; without one, of who it is."""
         known = self._known()
         if not NAME.fullmatch(name) or name in (OWNER, READER):
             raise InvalidValue(
@@ -75,8 +78,15 @@ class Tokens:
             raise InvalidValue("name", name, "a name that no token has; 'sublet token revoke' ends one")
         if len(known) >= MOST:
             raise InvalidValue("name", name, f"one of {MOST} tokens at the most")
+        user = named_owner("user", user or name)
+        if team:
+            named_owner("team", team)
+        if other := next((t for t in self.list() if t["user"] == user and t["team"] != team), None):
+            allowed = f"{other['team'] or 'none'}, as of the token {other['name']}: a user is in one team"
+            raise InvalidValue("team", team or "none", allowed)
         token = self._dice.token(TOKEN_BYTES)
-        known[name] = {"digest": _digest(token), "scope": str(scope), "made": iso_utc(self._wall)}
+        facts = {"digest": _digest(token), "scope": str(scope), "made": iso_utc(self._wall)}
+        known[name] = {**facts, "user": user, "team": team}
         self._facts.put(KEY, json.dumps(known))
         self._note(HistoryRow(kind="TokenMade", text=f"the token {name} may {scope}"), by)
         return token
@@ -92,7 +102,24 @@ class Tokens:
 
     def list(self) -> list[TokenView]:
         """In the order in which they were made."""
-        return [{"name": name, "scope": each["scope"], "made": each["made"]} for name, each in self._known().items()]
+        return [
+            {
+                "name": name,
+                "scope": each["scope"],
+                "user": each.get("user", name),  # tokens from before there were teams
+                "team": each.get("team", ""),
+                "made": each["made"],
+            }
+            for name, each in self._known().items()
+        ]
+
+    def owner(self, name: str) -> tuple[str, str]:
+        """User and team of whoever comes with this token; nobody in particular with that of the owner."""
+        return next(((each["user"], each["team"]) for each in self.list() if each["name"] == name), ("", ""))
+
+    def teams(self) -> dict[str, str]:
+        """Of the users that have tokens."""
+        return {each["user"]: each["team"] for each in self.list()}
 
     def digests(self) -> dict[bytes, tuple[str, Scope]]:
         """Who comes with a token of this digest, and what they may."""

@@ -118,6 +118,8 @@ class JobView(BillView):
     submitted_s: float
     started_s: float | None  # first step
     ended_s: float | None
+    user: str  # who brought it, and pays
+    team: str  # of that user
     workers: int  # in the group now
     workers_wanted: int  # what the plan gives it
     min_workers: int

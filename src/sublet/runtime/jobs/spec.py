@@ -64,6 +64,8 @@ class JobSpec:
     stages: int = 1  # parts of its model, a pipeline; 0 = as many as the plan finds best
     shards: Shards = Shards.AUTO  # ranges of the optimizer's state
     unsent: tuple[str, ...] = ()  # paths that do not travel: its own file, where secrets are written in it
+    user: str = ""  # who brought it, and of which team that is; the controller sets both
+    team: str = ""
     code: str = ""  # what names its files at submit, for nodes that do not see them; the controller sets it
 
     @property

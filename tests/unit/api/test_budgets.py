@@ -1,0 +1,157 @@
+"""Budgets of teams, users and jobs: who sets them, who sees what of them, and what a job learns of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from sublet.cli.main import run
+from sublet.domain.purses import ORG, Holder, Level, Period
+from sublet.errors import NoSuchJob
+from sublet.runtime.controller_api.tokens import Scope
+from tests.rigs.in_memory_api import served
+from tests.rigs.story import Story, a_spec, phase, trained
+from tests.unit.api.test_tokens import status
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    with served(tmp_path) as found:
+        monkeypatch.setenv("SUBLET_STATE", str(found.state.path))
+        yield found
+
+
+def client_of(there, name, scope, **owner):
+    made = there.client.post("/v1/tokens", {"name": name, "scope": scope, **owner})
+    return replace(there.client, token=made["token"])
+
+
+def names(client):
+    return [(row["level"], row["name"], row["depth"]) for row in client.get("/v1/budgets")["purses"]]
+
+
+# ---------------------------------------------------------------------- who may, and who sees
+
+
+def test_admins_set_users_see_what_is_theirs_and_readers_see_all(there):
+    ann = client_of(there, "ann", "user", team="vision")
+    client_of(there, "bob", "user", team="speech")
+    reader, admin = client_of(there, "screen", "read", user="carl"), client_of(there, "boss", "admin")
+    body = {"level": "team", "name": "vision", "amount_usd": 500.0, "period": "month"}
+    assert [status(lambda who=who: who.post("/v1/budgets", body)) for who in (ann, reader, admin)] == [403, 403, 200]
+    assert names(ann) == [("org", "", 0), ("team", "vision", 1), ("user", "ann", 2)]
+    assert names(reader) == names(there.client)
+    assert ("user", "bob", 2) in names(reader)
+    (row,) = [each for each in reader.get("/v1/budgets")["purses"] if each["name"] == "vision"]
+    assert (row["limit_usd"], row["period"], row["spent_usd"], row["left_usd"]) == (500.0, "month", 0.0, 500.0)
+    assert row["ends"] == "2026-12-01 00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"level": "club", "name": "chess", "amount_usd": 1.0}, "level"),
+        ({"level": "team", "name": "a b", "amount_usd": 1.0}, "team"),
+        ({"level": "team", "name": "a", "amount_usd": 1.0, "period": "year"}, "period"),
+        ({"level": "org", "name": "us", "amount_usd": 1.0}, "org"),
+        ({"level": "team", "name": "a", "amount_usd": -1.0}, "amount_usd"),
+        ({"level": "team", "name": "a", "amount": 1.0}, "amount"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_by_its_field(there, body, field):
+    with pytest.raises(Exception, match=field) as error:
+        there.client.post("/v1/budgets", body)
+    assert error.value.status == 422
+    assert not there.api.kernel.purses.allowed
+
+
+def test_a_user_is_in_one_team(there):
+    client_of(there, "ann", "user", team="vision")
+    client_of(there, "ann-too", "read", user="ann", team="vision")
+    assert status(lambda: client_of(there, "ann3", "user", user="ann", team="speech")) == 422
+    assert status(lambda: client_of(there, "ann4", "user", user="ann")) == 422
+    assert status(lambda: client_of(there, "dan", "user", team="no such/team")) == 422
+    assert there.api.tokens.owner("ann-too") == ("ann", "vision")
+    assert there.api.tokens.owner("owner") == ("", "")
+
+
+# ---------------------------------------------------------------------- the verb
+
+
+def test_the_verb_sets_and_shows_the_tree(there, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    client_of(there, "ann", "user", team="vision")
+    assert run(["budget", "set", "--team", "vision", "500/month"]) == 0
+    assert run(["budget", "set", "--user", "ann", "50/week"]) == 0
+    assert run(["budget", "set", "--org", "1000/month"]) == 0
+    capsys.readouterr()
+    assert run(["budget", "show"]) == 0
+    tree = capsys.readouterr().out.splitlines()[-3:]
+    assert tree[0].split()[:5] == ["org", "USD", "1000.00", "a", "month"]
+    assert tree[1].startswith("  team vision")
+    assert tree[2].startswith("    user ann")
+    assert run(["budget", "show", "--json"]) == 0
+    purses = json.loads(capsys.readouterr().out)["purses"]
+    assert [each["limit_usd"] for each in purses] == [1000.0, 500.0, 50.0]
+    assert run(["budget", "set", "--team", "vision", "none"]) == 0
+    assert Holder(Level.TEAM, "vision") not in there.api.kernel.purses.allowed
+    assert there.api.kernel.purses.allowed[ORG].period is Period.MONTH
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--team", "vision"], "500/month"),
+        (["500/month"], "one of --team NAME, --user NAME, --job JOB and --org"),
+        (["--team", "a", "--user", "b", "5"], "one of --team"),
+        (["--team", "a", "5/year"], "USD/day, USD/week, USD/month"),
+        (["--team", "a", "five/week"], "dollars"),
+        (["--team", "a", "5", "--burn", "2"], "in a call of their own"),
+        ([], "or an amount with --team"),
+    ],
+)
+def test_the_verb_says_what_is_wrong_and_what_would_do(there, capsys, words, told):
+    assert run(["budget", "set", *words]) != 0
+    assert told in capsys.readouterr().err
+    assert not there.api.kernel.purses.allowed
+
+
+# ---------------------------------------------------------------------- a controller
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_a_job_is_of_its_tokens_team_stops_when_that_is_spent_and_goes_on_with_more(tmp_path):
+    async def live():
+        story = Story(tmp_path)
+        async with story.controller() as api:
+            api.tokens.create("ann", Scope.USER, team="vision")
+            await api.submit(a_spec(user="boss", team="rich"), by="ann")  # the file claims what is not so
+            first = await api.job("j-1")
+            await trained(api, "j-1", 1)
+            await api.budgets.set(level="team", name="vision", amount_usd=0.01, period="month", by="owner")
+            stopped = await phase(api, "j-1", "out-of-budget")
+            rows = {row["name"]: row for row in api.budgets.rows()}
+        async with story.controller() as api:
+            again = await phase(api, "j-1", "out-of-budget")
+            await api.budgets.set(level="team", name="vision", amount_usd=100.0, period="month", by="owner")
+            await trained(api, "j-1", (await api.job("j-1"))["step"] + 1)
+            events = await api.events()
+            with pytest.raises(NoSuchJob):
+                await api.budgets.set(level="job", name="k-1", amount_usd=1.0)
+            await api.budgets.set(level="job", name="j", amount_usd=50.0)
+            assert api.budgets.rows()[-1]["name"] == "j-1"
+            return first, stopped, again, rows, events
+
+    first, stopped, again, rows, events = asyncio.run(live())
+    assert (first["user"], first["team"]) == ("ann", "vision")
+    assert "team vision has spent its USD 0.01 a month" in stopped["reason"]
+    assert "sublet budget set --team vision" in stopped["reason"]
+    assert again["reason"] == stopped["reason"]
+    assert rows["vision"]["exhausted"]
+    assert rows["ann"]["spent_usd"] == rows["vision"]["spent_usd"]
+    told = [event["text"] for event in events if event["kind"] in ("JobSubmitted", "PurseSet", "TellUser")]
+    assert any("for ann of team vision" in text for text in told)
+    assert "team vision may spend USD 100.00 a month" in told
