@@ -242,3 +242,15 @@ def test_the_keyboard_reaches_every_view_and_an_action(open_page, there):
     page.keyboard.press("Escape")
     page.locator("#ask").wait_for(state="hidden")
     assert there.client.get(f"/v1/jobs/{job_id}")["phase"] != "paused"
+
+
+def test_the_tree_of_budgets_is_on_the_page_of_costs(open_page, there):
+    body = {"level": "team", "name": "vision", "amount_usd": 500.0, "period": "month"}
+    there.client.post("/v1/budgets", body)
+    try:
+        page = open_page()
+        page.goto(f"{there.client.address}/#cost")
+        row = page.get_by_role("row", name=re.compile("team vision"))
+        row.get_by_text("USD 500.00 a month").wait_for()
+    finally:
+        there.client.post("/v1/budgets", {**body, "amount_usd": None, "period": None})

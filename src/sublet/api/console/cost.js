@@ -1,9 +1,9 @@
-// Cost: by purpose, by job, by day; as CSV.
+// Cost: by purpose, by team and user, by job, by day; as CSV.
 
 import { topUp } from "./actions.js";
 import { get } from "./api.js";
 import { facts, fill, h, row, table } from "./dom.js";
-import { usd } from "./figures.js";
+import { DASH, usd } from "./figures.js";
 import { state } from "./state.js";
 
 const PURPOSES = [["useful", "Useful"], ["unknown", "Not known yet"], ["redone", "Redone"], ["restart", "Restarts"], ["idle", "Idle"], ["checkpoint", "Checkpoints"]];
@@ -35,9 +35,20 @@ export function byDay(events) {
   });
 }
 
+/** The tree of purses; nothing where only all together have one. */
+function budgets(purses) {
+  if (purses.length < 2 && !purses[0]?.period) return [];
+  const columns = [["Who"], ["May spend", "figure"], ["Spent", "figure"], ["Reserved", "figure"], ["Left", "figure"], ["Until"]];
+  const rows = purses.map((each) => row([
+    "\u2003".repeat(each.depth) + `${each.level} ${each.name}`.trim(), usd(each.limit_usd) + (each.period ? ` a ${each.period}` : ""), usd(each.spent_usd),
+    usd(each.reserved_usd), usd(each.left_usd) + (each.exhausted ? ", spent" : ""), each.ends ?? DASH,
+  ]));
+  return [h("h3", {}, "Budgets"), table("Budgets", columns, rows)];
+}
+
 export function costView(place) {
   fill(place, h("h2", {}, "Cost"), h("p", {}, "Asks ..."));
-  Promise.all([get("/v1/cost"), get("/v1/events", { limit: 10000, newest: true })]).then(([cost, { events }]) => {
+  Promise.all([get("/v1/cost"), get("/v1/events", { limit: 10000, newest: true }), get("/v1/budgets")]).then(([cost, { events }, { purses }]) => {
     const save = h("button", { type: "button", onclick: () => {
       const link = h("a", { href: URL.createObjectURL(new Blob([csv(cost.jobs)], { type: "text/csv" })), download: "sublet-cost.csv" });
       link.click();
@@ -46,7 +57,7 @@ export function costView(place) {
     const days = byDay(events);
     fill(place, h("h2", {}, "Cost"), facts([["In all", usd(cost.usd_total)], ...PURPOSES.map(([name, text]) => [text, usd(cost[`usd_${name}`])]),
       ["Besides nodes", usd(cost.usd_besides)]]), h("p", { class: "buttons" }, save, topUp(state.head.budget)),
-    h("h3", {}, "By job"), table("By job", COLUMNS, cost.jobs.map((job) => row(cells(job)))),
+    budgets(purses), h("h3", {}, "By job"), table("By job", COLUMNS, cost.jobs.map((job) => row(cells(job)))),
     h("h3", {}, "By day"), table("By day", [["Day (UTC)"], ["Spent", "figure"]], days.map(([day, spent]) => row([day, usd(spent)]))));
   }).catch((error) => fill(place, h("h2", {}, "Cost"), h("p", { class: "fault" }, error.message)));
   return () => {};
