@@ -77,6 +77,21 @@ def test_where_all_fit_each_gets_the_first_of_what_it_gains_most_by_and_nothing_
     assert found.price == 0.0
 
 
+@given(tables(), st.data())
+def test_where_all_fit_into_several_pools_each_gets_that_too_unless_it_has_as_good(gain, data):
+    gain = np.concatenate((np.zeros((len(gain), 1)), gain), axis=1)
+    uses = np.zeros((2, *gain.shape), dtype=int)
+    for place in np.ndindex(*gain.shape):
+        uses[data.draw(st.integers(0, 1)), place[0], place[1]] = data.draw(st.integers(0, 3)) if place[1] else 0
+    job, wanted, limits = np.arange(len(gain)), gain.argmax(axis=1), [data.draw(st.integers(0, 9)) for _ in range(2)]
+    assume((uses[:, job, wanted].sum(axis=1) <= limits).all())
+    start = np.array([data.draw(st.integers(0, gain.shape[1] - 1)) for _ in gain])
+    keeps = gain[job, start].sum() >= gain[job, wanted].sum() and (uses[:, job, start].sum(axis=1) <= limits).all()
+    found = best_moves(Coupled.from_uses(gain, limits, uses), start=start, tolerance=0.02, rough=True)
+    assert found.column_J.tolist() == (start if keeps else wanted).tolist()
+    assert found.price_R.tolist() == [0.0, 0.0]
+
+
 @given(problems())
 def test_every_exact_method_finds_the_best_of_all_ways_of_choosing(problem):
     gain, capacity, sizes = problem

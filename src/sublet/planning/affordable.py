@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sublet.domain.money import Price
@@ -128,6 +128,25 @@ def _acquire(
         (wanted,) = need.values()
         return {state.offer.id: _of_one_offer(state, snapshot.pools[state.offer.pool], wanted, burn)}
     offers = sorted(snapshot.offers.values(), key=_usd_per_gpu)
+    if not first and _without_money(snapshot) and len(snapshot.pools) == len(offers):  # none ties one to another
+        wants = {row.pool: wanted for row, wanted in need.items()}
+        return {
+            state.offer.id: _of_one_offer(state, snapshot.pools[state.offer.pool], wants[state.offer.pool], None)
+            for state in offers
+        }
+    return _acquire_together(snapshot, offers, need, first, held_first=held_first)
+
+
+def _acquire_together(
+    snapshot: Snapshot,
+    offers: Sequence[OfferState],
+    need: Mapping[Row, float],
+    first: Mapping[str, float] | None,
+    *,
+    held_first: bool,
+) -> dict[str, float]:
+    """The same where what one offer takes another lacks: money, a count of nodes or a quota."""
+    burn = snapshot.budget.burn
     left = math.inf if burn is None else float(burn.micro_usd_per_h)
     purse = math.inf if snapshot.left is None else float(max(0, snapshot.left.grains))
     nodes = math.inf if snapshot.most_nodes is None else float(snapshot.most_nodes)
@@ -137,7 +156,7 @@ def _acquire(
     early = dict(first or {})
     quotas = _Quotas(snapshot.pools)
     for state in offers:  # what is owned is held, needed or not, as long as the purse pays for it
-        reserve = state.offer.reserve.grains
+        reserve = state.offer.reserve.grains if math.isfinite(purse) else 0
         owned = min(state.limit.min_nodes, state.most, nodes, state.held + _quotient(purse, reserve))
         if math.isfinite(purse):
             purse -= max(0.0, owned - state.held) * reserve

@@ -171,10 +171,10 @@ def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -
     for at in [at for at, each in enumerate(kept) if not each.plain]:
         state, menu = states[at], kept[at].menu
         done = state.done_at(now_s)
-        phase = menu.phase(done)
-        done_J[at], kinds[at] = done, (menu, phase)
-        left_J[at] = menu.work_left(phase, done, state.job.work)
-        hours_J[at] = menu.gpu_hours_left(done, state.job.work)
+        goal, phase = menu.goal(done, state.job.work), menu.phase(done)
+        ends, gpu_rate = goal if phase == len(menu.rate_EC) - 1 else min(menu.ends[phase], goal), menu.gpu_rate_E[phase]
+        done_J[at], left_J[at], kinds[at] = done, max(0.0, ends - done), (menu, phase)
+        hours_J[at] = (goal - done) / gpu_rate if gpu_rate else math.inf
     return Standing(
         states=states,
         menus=[each.menu for each in kept],

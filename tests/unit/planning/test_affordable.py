@@ -14,7 +14,14 @@ from sublet.domain.events import AvailabilityChanged, NodeReady, PlanMade, Price
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
 from sublet.kernel.kernel import Kernel
-from sublet.planning.affordable import most_gpus, nodes_to_hold
+from sublet.planning.affordable import (
+    _acquire,
+    _acquire_together,
+    _usd_per_gpu,
+    most_gpus,
+    nodes_to_hold,
+    pool_rows,
+)
 from sublet.testing.strategies import limits_and_budgets, offers, prices
 from sublet.testing.values import an_offer
 
@@ -186,3 +193,29 @@ def test_one_pool_alone_gets_as_many_gpus_as_any_choice_of_nodes_could(case):
     choices = (dict(zip(snapshot.offers, each, strict=True)) for each in product(*counts))
     best = max(sum(nodes.values()) for nodes in choices if sum(nodes.values()) <= quota and affordable(snapshot, nodes))
     assert min(most_gpus(snapshot)[name], 6 * pool.gpus_per_node) >= min(best, 6) * pool.gpus_per_node
+
+
+few = st.integers(0, 4)
+most_few = st.none() | few
+
+
+@given(st.tuples(few, few), st.tuples(most_few, most_few), st.tuples(most_few, most_few), most_few, few, few)
+def test_where_nothing_ties_pools_together_each_is_acquired_by_itself_as_all_together(held, most, told, quota, p, q):
+    one, other = DEAR, OTHER
+    limits = {
+        offer.id: Limit(min_nodes=min(least, top) if top is not None else least, max_nodes=top)
+        for offer, least, top in zip((one, other), held, most, strict=True)
+    }
+    made = kernel(
+        one, other, limits=limits, quotas=None if quota is None else {"p": 4 * max(quota, limits[one.id].min_nodes)}
+    )
+    for offer, nodes in zip((one, other), told, strict=True):
+        made.handle(AvailabilityChanged(0.0, offer.id, nodes))
+    made.handle(PlanMade(0.0, Plan(hold={one.id: min(p, 1), other.id: min(q, 1)}), made.seen))
+    now = made.snapshot()
+    for wanted in ((p, q), (math.inf, math.inf), (0, q)):
+        need = dict(zip(pool_rows(now), map(float, wanted), strict=True))
+        together = _acquire_together(now, sorted(now.offers.values(), key=_usd_per_gpu), need, None, held_first=False)
+        found = _acquire(now, need)
+        assert found == together
+        assert list(found) == list(together)

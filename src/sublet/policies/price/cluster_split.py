@@ -67,19 +67,32 @@ def split(claims: Claims, most_R: Floats) -> Split:
     everything = float(value_JC.max(axis=1, initial=0.0).sum())
     wait_J1 = np.where(_must_run(claims, float(most_R.sum())), -1.0 - everything, 0.0)[:, None]
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
+    best_J, start_J = gain_JC.argmax(axis=1), claims.held_J - WAIT
+    if _fits(table, best_J, most_R):  # all can have what is worth most to them, and keep what is worth as much
+        job_J = np.arange(len(table))
+        keeps = len(most_R) > 1 and gain_JC[job_J, start_J].sum() >= gain_JC[job_J, best_J].sum()
+        keeps = keeps and _fits(table, start_J, most_R)
+        return Split(column_J=(start_J if keeps else best_J) + WAIT, price_R=np.zeros(len(most_R)))
     if len(most_R) == 1:
-        column_J = gain_JC.argmax(axis=1)
-        gpus = table.gpus_JC[np.arange(len(table)), column_J + WAIT]
-        if gpus[column_J > 0].sum() <= most_R[0]:  # all can have what is worth most to them
-            return Split(column_J=column_J + WAIT, price_R=np.zeros(1))
         sizes_JC = np.zeros(gain_JC.shape, dtype=np.intp)
         sizes_JC[:, 1:] = table.gpus_JC
         whole = best_split(gain_JC, int(most_R[0]), sizes=sizes_JC)
         return Split(column_J=np.asarray(whole.column_J) + WAIT, price_R=np.array([whole.price]))
     uses_RJC = uses_of(table.row_KJC, table.gpus_KJC, len(most_R))
     asked = Coupled.from_uses(gain_JC, [int(most) for most in most_R], uses_RJC)
-    found = best_moves(asked, start=claims.held_J - WAIT, tolerance=TOLERANCE, rough=True)
+    found = best_moves(asked, start=start_J, tolerance=TOLERANCE, rough=True)
     return Split(column_J=np.asarray(found.column_J) + WAIT, price_R=found.price_R[: len(most_R)])
+
+
+def _fits(table: OptionsTable, choice_J: Ints, most_R: Floats) -> bool:
+    """Whether all can have this together; 0 is to wait, and 1 the first shape."""
+    (runs,) = choice_J.nonzero()
+    at_J = choice_J[runs] - 1
+    used_R = sum(
+        np.bincount(row_JC[runs, at_J], weights=gpus_JC[runs, at_J], minlength=len(most_R))
+        for row_JC, gpus_JC in zip(table.row_KJC, table.gpus_KJC, strict=True)
+    )
+    return bool((used_R <= most_R).all())
 
 
 def _must_run(claims: Claims, room: float) -> Bools:

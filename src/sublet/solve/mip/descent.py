@@ -30,21 +30,25 @@ def descend(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, reached: float
     Precondition: as of `lowest_bound`; some choices that keep the limits gain `reached`, or it is -inf.
     Cost: O(J C R) per step.
     """
-    price_R = np.zeros(len(limit_R))
-    tried, slope_R = bound_at(gain_JC, use_RJC, limit_R, price_R)
-    best, hoped, fruitless = tried, HOPED, 0
-    for _ in range(STEPS):
+    jobs, choices = gain_JC.shape
+    use_RX, gain_X, first_J = use_RJC.reshape(len(limit_R), -1), gain_JC.reshape(-1), np.arange(jobs) * choices
+    price_R = best_R = np.zeros(len(limit_R))
+    best, hoped, fruitless = np.inf, HOPED, 0
+    for step in range(STEPS + 1):
+        worth_X = gain_X - price_R @ use_RX
+        at_J = worth_X.reshape(jobs, choices).argmax(axis=1) + first_J
+        tried = float(price_R @ limit_R + worth_X[at_J].sum())
+        slope_R = limit_R - use_RX[:, at_J].sum(axis=1)
+        fruitless = 0 if step == 0 or tried < best - hoped / 2 * abs(best) else fruitless + 1
+        if tried < best:
+            best, best_R = tried, price_R
+        if fruitless == FRUITLESS:
+            hoped, fruitless = hoped / 2, 0
         # A price cannot fall below 0: where it is there and more is left than is used, nothing is to be changed.
         downhill_R = np.where((price_R <= 0) & (slope_R > 0), 0.0, slope_R)
         steep = float(downhill_R @ downhill_R)
-        if steep == 0 or best.bound - reached <= near * abs(best.bound):
+        if steep == 0 or best - reached <= near * abs(best):
             break
-        target = max(reached, best.bound - hoped * abs(best.bound))
-        price_R = np.maximum(price_R - (tried.bound - target) / steep * downhill_R, 0.0)
-        tried, slope_R = bound_at(gain_JC, use_RJC, limit_R, price_R)
-        fruitless = 0 if tried.bound < best.bound - hoped / 2 * abs(best.bound) else fruitless + 1
-        if tried.bound < best.bound:
-            best = tried
-        if fruitless == FRUITLESS:
-            hoped, fruitless = hoped / 2, 0
-    return best
+        target = max(reached, best - hoped * abs(best))
+        price_R = np.maximum(price_R - (tried - target) / steep * downhill_R, 0.0)
+    return bound_at(gain_JC, use_RJC, limit_R, best_R)[0]
