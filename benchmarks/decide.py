@@ -88,17 +88,14 @@ def growth() -> None:
     for count in (100, 1_000, 10_000):
         took_s = _took(_fleet(count), Price(hour_usd=HURRY))
         usual = 1000 * median(took_s[1:])
-        print(
-            f"  {count:8,}{usual:9.2f}{1000 * took_s[0]:9.2f}{1000 * usual / count:11.2f}   {GROWTH_GOALS.get(count, '')}"
-        )
+        goal = GROWTH_GOALS.get(count, "")
+        print(f"  {count:8,}{usual:9.2f}{1000 * took_s[0]:9.2f}{1000 * usual / count:11.2f}   {goal}")
 
 
 def production() -> None:
     """Jobs that state how many GPUs they want and when they should be done; most are narrow, and many come too late."""
-    print("production traces, price, 256 GPUs")
-    print(
-        f"  {'trace':16}{'jobs':>7}{'CPU s':>8}{'jobs / s':>10}{'plans':>8}{'ms / plan':>11}   goal {JOBS_PER_S_GOAL} jobs / s"
-    )
+    print(f"production traces, price, 256 GPUs (goal {JOBS_PER_S_GOAL} jobs / s)")
+    print(f"  {'trace':16}{'jobs':>7}{'CPU s':>8}{'jobs / s':>10}{'plans':>8}{'ms / plan':>11}")
     for name in ("itp-cluster01", "itp-cluster02"):
         jobs = load_workload(name).jobs[:HEAD]
         timed, started_s = Timed(Price()), time.process_time()
