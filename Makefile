@@ -21,7 +21,7 @@ test bench claims mutants adoption scenarios policies-live soak: export OMP_NUM_
 test bench claims mutants adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test pytest check bench claims mutants figures adoption faults scenarios policies-live soak clean help
+.PHONY: setup demo test pytest check bench claims mutants screenshots figures adoption faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -66,6 +66,9 @@ policies-live: $(READY) ## six policies with three real jobs each, whose widths 
 
 soak: $(READY) ## small jobs under random faults for HOURS=8 of the cloud (SPEEDUP=16: half an hour), SEED=1; out/soak.json
 	$(BIN)/python -m tests.soak --hours $(HOURS) --speedup $(SPEEDUP) --seed $(SEED) --json out/soak.json
+
+screenshots: $(READY) ## pictures of every view of the page, into docs/pictures (needs Chromium: apt install chromium)
+	$(BIN)/python -m tests.screenshots
 
 figures: $(READY) ## count long files, large classes, circles of imports, ...; TREE=path puts another tree beside this one
 	$(BIN)/python -m tests.figures $(TREE)

@@ -136,6 +136,10 @@ class Fleet:
         """Why it has this width, and what else was weighed."""
         return cast(ExplainView, self.line.get(f"/v1/jobs/{segment(job)}/explain"))
 
+    def losses(self, job: str) -> list[tuple[int, float]]:
+        """(step, loss) since its controller began, some hundred at most."""
+        return [(step, loss) for step, loss in self.line.get(f"/v1/jobs/{segment(job)}/losses")["losses"]]
+
     def log(self, job: str, *, rank: int = 0, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Lines that rank `rank` printed, through all resizes; with `follow` until the job ends."""
         rest = b""

@@ -46,14 +46,14 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder):
-    """Until the block ends; its jobs make steps for as long as anybody looks."""
+def fleet(folder, steps=None):
+    """Until the block ends; its jobs make steps for as long as anybody looks, but for those that have so many."""
     state, box, up = StateDir(folder / "state"), {}, threading.Event()
     state.prepare()
 
     async def live() -> None:
         cloud = MemoryCloud(OFFERS, Clock(speedup=60.0))
-        cloud.jobs = _Endless()
+        cloud.jobs = _Endless({f"{name}-1": Training(steps=n, step_s=0.05) for name, n in (steps or {}).items()})
         with api_over(cloud, state.path, plugins.load("sublet.policies", "price")(), limits=LIMITS) as api:
             box.update(cloud=cloud, api=api, loop=asyncio.get_running_loop())
             serving = asyncio.create_task(

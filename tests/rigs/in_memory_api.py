@@ -276,6 +276,7 @@ class InMemoryApi:
                 "until_s": 120.0,
                 "slots": 1,
                 "job_ids": running[:1],
+                "hazard_per_h": 0.0,
             }
         ]
 

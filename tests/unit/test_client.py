@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 
 import pytest
@@ -66,7 +67,19 @@ def test_every_answer_has_the_fields_of_its_type(ours):
         (ours.health(), views.HealthView),
     ):
         assert set(answer) - {"schema_version"} == set(kind.__annotations__), kind
+    assert {node["hazard_per_h"] for node in ours.nodes() if node["market"] == "on-demand"} <= {0.0}
     assert {price["offer_id"] for price in ours.prices()} == {"spot", "on-demand"}
+    ours.cancel(job_id, now=True)
+
+
+def test_a_curve_is_there_for_whoever_comes_late(ours):
+    job_id = ours.submit(a_job("curve"))["job_id"]
+    ours.wait(job_id, until={"running"})
+    end_s = time.monotonic() + 30.0
+    while len(found := ours.losses(job_id)) < 3 and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert [step for step, _ in found] == sorted(step for step, _ in found)
+    assert found[0][1] > found[-1][1] > 0
     ours.cancel(job_id, now=True)
 
 

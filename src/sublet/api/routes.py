@@ -218,6 +218,10 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
     async def explain(ref: str) -> dict[str, Any]:
         return _answer(**await api.explain(api.directory.find(ref)))
 
+    @app.get("/v1/jobs/{ref}/losses")
+    async def losses(ref: str) -> dict[str, Any]:
+        return _answer(losses=api.curves.of(api.directory.find(ref)))
+
     @app.get("/v1/jobs/{ref}/log")
     async def log(
         ref: str,

@@ -55,38 +55,38 @@ class MarketDays:
         if not self.spot:
             return ["nothing is rented on the spot market: every future is the same"]
         hours, zones = self.trace.span_s / 3600, len(self.trace.zones)
-        told = [f"spot supply follows {self.trace.name} ({zones} zones, {hours:.0f} h), from a moment drawn by chance"]
+        drawn = "from a moment drawn by chance" if zones == 1 else "from a moment and in zones drawn by chance"
+        told = [f"spot supply follows {self.trace.name} ({zones} zones, {hours:.0f} h), {drawn}"]
+        most = max(int(steps.value.max()) for steps in self.trace.series.values())
         told += [
-            f"{self.held[offer.id]} nodes of {offer.id} are held: the record is taken {self._times(offer)} times"
+            f"{self.held[offer.id]} nodes of {offer.id} are held, more than the record had: it is taken several times"
             for offer in self.spot
-            if self._times(offer) > 1
+            if self.held.get(offer.id, 0) > most
         ]
         priced = ", ".join(self._books) or "no offer"
         return [*told, f"prices move as recorded of {priced}; others stay as they are"]
 
     def changes(self, rng: np.random.Generator, begin_s: float, until_s: float) -> Iterator[MarketChange]:
         """One draw of what comes from `begin_s` on."""
-        start_s = self._start_s(rng)
-        streams = [self._supply(start_s, begin_s, until_s)]
+        drawn = [str(zone) for zone in rng.permutation(self.trace.zones)]
+        zones = {offer.id: drawn[at % len(drawn)] for at, offer in enumerate(self.spot)}
+        start_s = self._start_s(rng, zones)
+        streams = [self._supply(zones, start_s, begin_s, until_s)]
         streams += [self._price(offer_id, rng, begin_s, until_s) for offer_id in self._books]
         return heapq.merge(*streams, key=lambda change: change.at_s)
 
-    def _zone(self, offer: Offer) -> str:
-        zones = self.trace.zones
-        return offer.zone if offer.zone in zones else zones[self.spot.index(offer) % len(zones)]
+    def _times(self, offer_id: str, zone: str) -> int:
+        """How often the record of a zone must be taken for it to have what is held."""
+        most = int(self.trace.series[zone].value.max())
+        return max(1, math.ceil(self.held.get(offer_id, 0) / max(1, most)))
 
-    def _times(self, offer: Offer) -> int:
-        """How often the record must be taken for it to have what is held."""
-        most = int(self.trace.series[self._zone(offer)].value.max())
-        return max(1, math.ceil(self.held.get(offer.id, 0) / max(1, most)))
-
-    def _start_s(self, rng: np.random.Generator) -> float:
+    def _start_s(self, rng: np.random.Generator, zones: Mapping[str, str]) -> float:
         """A moment at which there is what is held: what is held was not taken a moment ago. Else the best of many."""
         best, best_missing = 0.0, math.inf
         for start_s in rng.uniform(0.0, self.trace.span_s, TRIED):
             missing = sum(
-                max(0, self.held.get(o.id, 0) - self._times(o) * self.trace.value_at(self._zone(o), float(start_s)))
-                for o in self.spot
+                max(0, self.held.get(each, 0) - self._times(each, zone) * self.trace.value_at(zone, float(start_s)))
+                for each, zone in zones.items()
             )
             if missing < best_missing:
                 best, best_missing = float(start_s), missing
@@ -94,18 +94,20 @@ class MarketDays:
                 break
         return best
 
-    def _supply(self, start_s: float, begin_s: float, until_s: float) -> Iterator[MarketChange]:
-        by_zone: dict[str, list[Offer]] = {}
-        for offer in self.spot:
-            by_zone.setdefault(self._zone(offer), []).append(offer)
-        if not by_zone:
+    def _supply(
+        self, zones: Mapping[str, str], start_s: float, begin_s: float, until_s: float
+    ) -> Iterator[MarketChange]:
+        in_zone: dict[str, list[str]] = {}
+        for offer_id, zone in zones.items():
+            in_zone.setdefault(zone, []).append(offer_id)
+        if not in_zone:
             return
         for t_s, zone, available in self.trace.events(start_s, start_s + until_s - begin_s):
             at_s = begin_s + t_s - start_s
-            for offer in by_zone.get(zone, ()):
-                nodes = self._times(offer) * available
-                first = max(nodes, self.held.get(offer.id, 0)) if at_s == begin_s else nodes
-                yield AvailabilityChanged(at_s, offer.id, first)
+            for offer_id in in_zone.get(zone, ()):
+                nodes = self._times(offer_id, zone) * available
+                first = max(nodes, self.held.get(offer_id, 0)) if at_s == begin_s else nodes
+                yield AvailabilityChanged(at_s, offer_id, first)
 
     def _price(self, offer_id: str, rng: np.random.Generator, begin_s: float, until_s: float) -> Iterator[MarketChange]:
         book, now = self._books[offer_id], self.prices[offer_id].micro_usd_per_h

@@ -243,10 +243,13 @@ def test_an_open_page_is_told_all_then_what_changed(tmp_path):
         assert (kind, [job["id"] for job in whole["jobs"]], whole["events"]) == ("all", [first], [])
         api.change(first, step=41)
         second = await a_job(api, "two")
-        kind, change = told(await anext(page))
+        kind, news = told(await anext(page))  # at once: what happened, and to whom
         assert kind == "change"
-        assert {job["id"]: job["step"] for job in change["jobs"]} == {first: 41, second: 40}
-        assert [event["job_id"] for event in change["events"]] == [second]
+        assert {job["id"]: job["step"] for job in news["jobs"]} == {second: 40}
+        assert [event["job_id"] for event in news["events"]] == [second]
+        _, look = told(await anext(page))  # then what has changed without a word
+        assert {job["id"]: job["step"] for job in look["jobs"]} == {first: 41}
+        assert look["events"] == []
         del api.rows[first]
         _, change = told(await anext(page))
         assert (change["jobs"], change["gone"]) == ([], [first])

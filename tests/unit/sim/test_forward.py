@@ -154,7 +154,7 @@ def test_recorded_days_begin_with_what_is_held_and_are_the_same_for_a_seed():
         assert {change.offer_id for change in changes} == {"spot", "spot-2"}
         assert [change.at_s for change in changes] == sorted(change.at_s for change in changes)
         assert changes[-1].at_s < 500.0 + 24 * H
-    assert any("3 times" in note for note in found.notes)  # 40 of at most 16
+    assert any("40 nodes of spot-2" in note for note in found.notes)  # of at most 16
 
 
 def test_prices_move_by_as_much_as_recorded():

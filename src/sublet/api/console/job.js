@@ -6,7 +6,7 @@ import { draw } from "./charts.js";
 import { facts, fill, h, row, table } from "./dom.js";
 import { eventColumns, eventRow } from "./events.js";
 import { DASH, interval, number, rent, share, span, usd } from "./figures.js";
-import { state, watch } from "./state.js";
+import { keepCurve, state, watch } from "./state.js";
 import { termsOf } from "./terms.js";
 
 const WEIGHED = [["Shape"], ["Chosen"], ["Time left", "figure"], ["Rent to the end", "figure"], ["Time, in dollars", "figure"], ["In all", "figure"], ["Rent", "figure"], ["Losses", "figure"], ["Why"]];
@@ -79,7 +79,7 @@ export function jobView(place, id) {
     fill(figures, facts(pairs(job)));
     const losses = state.losses.get(id) || [];
     if (losses.length > 1) {
-      draw(curve, "Loss by step, since this page is open", [losses.map(([step]) => step), losses.map(([, loss]) => loss)],
+      draw(curve, "Loss by step", [losses.map(([step]) => step), losses.map(([, loss]) => loss)],
         [{ label: "step" }, { label: "loss" }], { x: "step" });
     }
     if (job.phase !== phase) {
@@ -95,6 +95,7 @@ export function jobView(place, id) {
   }
 
   look({ events: [] });
+  get(jobPath(id, "losses")).then(({ losses }) => { keepCurve(id, losses); look({ events: [] }); }).catch(() => {});
   get("/v1/events", { job: id, limit: 1000, newest: true }).then((found) => { events = found.events; drawEvents(); }).catch(() => {});
   return watch(look);
 }

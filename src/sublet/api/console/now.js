@@ -8,7 +8,7 @@ const SHOWN = 100;
 const ENDED = new Set(["finished", "failed", "cancelled"]);
 const COLUMNS = [["Job"], ["Phase"], ["Progress"], ["Loss", "figure"], ["Workers", "figure"], ["Batch", "figure"], ["Grid"],
   ["Rent", "figure"], ["Spent", "figure"], ["Useful", "figure"], ["Time left"], ["Forecast"], ["Why"]];
-const NODE_COLUMNS = [["Pool"], ["Market"], ["Phase"], ["Nodes", "figure"], ["Workers fit", "figure"], ["Rent", "figure"], ["Oldest"]];
+const NODE_COLUMNS = [["Pool"], ["Market"], ["Phase"], ["Nodes", "figure"], ["Workers fit", "figure"], ["Rent", "figure"], ["Youngest"], ["Oldest"], ["Taken, a node and hour", "figure"]];
 
 function moneyFacts() {
   const budget = state.head.budget;
@@ -47,18 +47,20 @@ function nodeRows() {
   const groups = new Map();
   for (const node of state.nodes.values()) {
     const key = `${node.offer_id} ${node.phase}`;
-    if (!groups.has(key)) groups.set(key, { ...node, count: 0, fit: 0, oldest: node.since_s, rent: 0, until: null });
+    if (!groups.has(key)) groups.set(key, { ...node, count: 0, fit: 0, oldest: node.since_s, youngest: node.since_s, rent: 0, until: null });
     const group = groups.get(key);
     group.count += 1;
     group.fit += node.slots;
     group.rent += node.phase === "gone" ? 0 : node.usd_per_h;
     group.oldest = Math.min(group.oldest, node.since_s);
+    group.youngest = Math.max(group.youngest, node.since_s);
     if (node.phase === "noticed" && node.until_s !== null) group.until = Math.min(group.until ?? Infinity, node.until_s);
   }
   return [...groups.values()].sort((a, b) => a.offer_id.localeCompare(b.offer_id) || a.phase.localeCompare(b.phase)).map((group) =>
     row([group.offer_id, group.market,
       group.until === null ? group.phase : `${group.phase}, first taken in ${span(Math.max(0, group.until - state.head.now_s))}`,
-      number(group.count), number(group.fit), rent(group.rent), span(state.head.now_s - group.oldest)],
+      number(group.count), number(group.fit), rent(group.rent), span(state.head.now_s - group.youngest), span(state.head.now_s - group.oldest),
+      group.hazard_per_h ? share(group.hazard_per_h) : DASH],
     { class: group.phase === "noticed" ? "warns" : "" }));
 }
 

@@ -32,13 +32,19 @@ export function hear(kind, told) {
   for (const look of [...watchers]) look(change);
 }
 
-/** The controller keeps the last loss alone: a curve begins when the page is opened. */
+/** What is told live goes on where the curve that the controller keeps ends. */
 function keepLoss(job) {
   if (job.loss === null || job.loss === undefined) return;
   if (!state.losses.has(job.id)) state.losses.set(job.id, []);
   const curve = state.losses.get(job.id);
   if (!curve.length || curve[curve.length - 1][0] < job.step) curve.push([job.step, job.loss]);
-  if (curve.length > MOST_LOSSES) curve.splice(0, curve.length - MOST_LOSSES);
+  if (curve.length > MOST_LOSSES) state.losses.set(job.id, curve.filter((_, at) => at % 2 === 0));
+}
+
+/** The curve from before the page was opened. */
+export function keepCurve(id, losses) {
+  const newer = (state.losses.get(id) || []).filter(([step]) => !losses.length || step > losses[losses.length - 1][0]);
+  state.losses.set(id, [...losses, ...newer]);
 }
 
 export const may = (scope) => ({ read: 0, user: 1, admin: 2 })[state.me?.scope ?? "read"] >= { read: 0, user: 1, admin: 2 }[scope];

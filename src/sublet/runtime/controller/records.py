@@ -14,6 +14,7 @@ from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.perf.sizes import UNKNOWN_H
+from sublet.runtime.controller.curves import Curve
 from sublet.runtime.controller.grid_learning import GridLearning
 from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.replacements import Replacements
@@ -114,6 +115,7 @@ class JobRecord:
     size_h: float = UNKNOWN_H  # what it is thought to need in all, where it does not say: hours of one worker
     had_h: float = 0.0  # what it has had of that, when that was looked at last
     saved: str = ""  # its facts as the store has them
+    curve: Curve = field(default_factory=Curve)  # of its loss, since this controller began
     _before: Stepped | None = None
 
     def measure(self, report: Stepped, gpu: str, workers: int, nodes: int = 1) -> bool:

@@ -128,6 +128,8 @@ class Reports:
                 self._jobs.relearn(record)  # the next plan counts with what this one took
 
     def _stepped(self, record: JobRecord, message: wire.Stepped, wall_s: float) -> None:
+        if record.spec.sdk:  # a loop of a script's own says nothing of a loss
+            record.curve.add(message.step, message.loss)
         state = self._inbox.kernel.jobs.get(record.id)
         if state is None or not record.group.work:
             return

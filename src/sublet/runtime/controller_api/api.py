@@ -19,6 +19,7 @@ from sublet.runtime.controller.shelving import EARLIER
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.commands import JobCommands
+from sublet.runtime.controller_api.curves import Curves
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
@@ -65,6 +66,7 @@ class ControllerApi:
         )
         self.parts = Parts(controller.carrier.content)
         self.trials = Trials(controller, market=settings.market, notice_s=settings.notice_s)
+        self.curves = Curves(self.record)
         self.prices = Prices(lambda: controller.kernel)
         self.tokens = Tokens(controller.store, lambda row, by: _note(controller, row, by), wall=controller.clock.wall)
         self.directory = Directory(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Lease
+from sublet.perf.preemption.reclaims import believe_reclaims
 from sublet.runtime.controller_api.views import NodeStatus, NodeView
 
 __all__ = ["node_views"]
@@ -26,8 +27,17 @@ def node_views(
 ) -> list[NodeView]:
     """Every node, and those that went lately; `until_s` says of some when they will be taken; `silent` are cut off."""
     since_s = {lease.node_id: lease.start_us / 1e6 for lease in kernel.ledger.open_leases()}
+    offering = kernel.supply.offering
+    hazards = {offer_id: believe_reclaims([offering.state(offer_id, now_s)]).per_h for offer_id in offering.offers}
     held = [
-        _held_node(kernel, node, since_s.get(node.id, 0.0), until_s.get(node.id), silent=node.id in silent)
+        _held_node(
+            kernel,
+            node,
+            since_s.get(node.id, 0.0),
+            until_s.get(node.id),
+            silent=node.id in silent,
+            hazard_per_h=hazards.get(node.offer.id, 0.0),
+        )
         for node in kernel.cluster.nodes.values()
     ]
     gone = [
@@ -38,7 +48,9 @@ def node_views(
     return [*held, *gone]
 
 
-def _held_node(kernel: Kernel, node: Node, since_s: float, until_s: float | None, *, silent: bool) -> NodeView:
+def _held_node(
+    kernel: Kernel, node: Node, since_s: float, until_s: float | None, *, silent: bool, hazard_per_h: float
+) -> NodeView:
     cut_off = silent and node.phase is NodePhase.REQUESTED
     return {
         "id": node.id,
@@ -51,6 +63,7 @@ def _held_node(kernel: Kernel, node: Node, since_s: float, until_s: float | None
         "until_s": until_s,
         "slots": node.offer.gpus_per_node,
         "job_ids": sorted(node.jobs),
+        "hazard_per_h": hazard_per_h,
     }
 
 
@@ -67,6 +80,7 @@ def _gone_node(kernel: Kernel, lease: Lease) -> NodeView:
         "until_s": _end_s(lease),
         "slots": offer.gpus_per_node,
         "job_ids": [],
+        "hazard_per_h": 0.0,
     }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
 from sublet.runtime.controller_api.budgets import Budgets
+from sublet.runtime.controller_api.curves import Curves
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.parts import Parts
@@ -51,6 +52,7 @@ class Api(Protocol):
     directory: Directory  # which jobs there are, and which one is meant
     prices: Prices  # of what is on offer, over time
     tokens: Tokens  # keys for others
+    curves: Curves  # of losses
     trials: Trials  # what would be, were something otherwise
     budgets: Budgets  # of teams, users and jobs
     parts: Parts  # of files that whoever submits has, and the controller does not

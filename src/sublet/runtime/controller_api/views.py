@@ -177,6 +177,7 @@ class NodeView(TypedDict):
     until_s: float | None  # when it was gone, or will be taken
     slots: int  # workers that fit
     job_ids: list[str]  # who uses it
+    hazard_per_h: float  # how often such a node is believed to be taken, by what is said and what was seen; 0 = never
 
 
 class EventView(TypedDict):

@@ -1,0 +1,83 @@
+"""Pictures of every view of the page, for the documentation: `make screenshots`, into docs/pictures.
+
+A real controller over a cloud in memory, with jobs that train, a notice, a loss and a resize; Debian's Chromium looks.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from PIL import Image
+
+from sublet.client import Fleet
+from sublet.runtime.jobs.file import job_from_command
+from tests.rigs.console import browser, fleet
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+SIZE = {"width": 1100, "height": 760}
+PHONE = {"width": 360, "height": 740}
+STEPS = {"mlp": 300, "bert": 60_000, "resnet": 9_000, "gpt-small": 30_000}
+QUALITY = 60
+
+
+def main() -> None:
+    """All of them."""
+    FOLDER.mkdir(exist_ok=True)
+    with browser() as chromium, tempfile.TemporaryDirectory() as folder, fleet(Path(folder), STEPS) as there:
+        ours = Fleet(replace(there.client, timeout_s=120.0))
+        _live(ours, there)
+        for scheme in ("light", "dark"):
+            page = chromium.new_context(color_scheme=scheme, viewport=SIZE).new_page()
+            page.goto(there.link())
+            page.get_by_role("heading", name="Now").wait_for()
+            _take(page, there, scheme)
+        phone = chromium.new_context(viewport=PHONE).new_page()
+        phone.goto(there.link())
+        phone.get_by_role("heading", name="Now").wait_for()
+        _save(phone, "now-phone")
+
+
+def _live(ours: Fleet, there) -> None:
+    """Some minutes of a fleet."""
+    ours.set_budget(burn_limit_usd_per_h=1.5, purse_usd=60.0)
+    for name, steps in STEPS.items():
+        facts = {"sdk": True, "work": float(steps), "samples_per_s": 20.0}
+        ours.submit(replace(job_from_command(["true"], name=name, workers=(1, 3)), **facts))
+    ours.wait("bert", until={"running"})
+    ours.wait("mlp", timeout_s=60.0)
+    ours.scale("resnet", 1, 2)
+    for lose in (there.cloud.warn, there.cloud.take):
+        node_ids = ours.job("gpt-small")["node_ids"] or ours.job("bert")["node_ids"]
+        there.do(lose, node_ids[0], *((90.0,) if lose == there.cloud.warn else ()))
+        time.sleep(4.0)
+
+
+def _take(page, there, scheme: str) -> None:
+    for view in ("now", "timeline", "job/bert-1", "what-if", "logs/bert-1", "events", "cost", "submit"):
+        if scheme == "dark" and view not in ("now", "timeline"):
+            continue
+        page.goto(f"{there.client.address}/#{view}")
+        page.get_by_role("heading", level=2).wait_for()
+        if view == "what-if":
+            page.get_by_label("Hours to look ahead").fill("12")
+            page.get_by_role("button", name="Look ahead").click()
+            page.get_by_role("heading", name="As it is").wait_for(timeout=90_000)
+        time.sleep(1.5)  # charts are drawn with what is told next
+        _save(page, view.partition("/")[0] + ("" if scheme == "light" else "-dark"))
+
+
+def _save(page, name: str) -> None:
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
+    picture = picture.crop((0, 0, picture.width, min(picture.height, 1500)))
+    path = FOLDER / f"{name}.webp"
+    picture.save(path, quality=QUALITY, method=6)
+    sys.stdout.write(f"{path.name}: {picture.width} x {picture.height}, {path.stat().st_size / 1000:.0f} kB\n")
+
+
+if __name__ == "__main__":
+    main()
