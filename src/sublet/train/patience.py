@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -53,9 +53,13 @@ class Patience:
 
     def until(self, outcome: Future[Answer]) -> Answer:
         """What it came to."""
-        while not wait([outcome], SLICE_S).done:
-            self.look()
-        return outcome.result()
+        while True:
+            try:
+                return outcome.result(SLICE_S)
+            except TimeoutError:
+                if outcome.done():  # it is its own, or it came between the end of our patience and this look
+                    return outcome.result()
+                self.look()
 
     def until_summed(self, work: Any) -> None:
         """A collective of gloo, here and in slices, without a change of threads; a message is no such thing.

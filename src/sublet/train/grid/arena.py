@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from sublet.train.grid.pages import blank
+
 __all__ = ["Arena", "Layout", "layout_of"]
 
 ALIGN = 64  # bytes: of a cache line, and more than any type needs
@@ -73,8 +75,9 @@ class Arena:
         self.parameters = parameters
         device = parameters[0].device
         self.layout, self.memory = sent or self._laid(layout_of(parameters))  # bytes: what is sent
-        self.gradients = torch.zeros(self.layout.gradient_bytes, dtype=torch.uint8, device=device)
-        self.loose = False  # gradients lie outside, wherever backward makes them
+        self.gradients = torch.empty(0, dtype=torch.uint8, device=device)
+        self.loose = True  # gradients lie outside, wherever backward makes them, until `see_gradients`
+        self._seen: list[torch.Tensor | None] = [None] * len(parameters)
         self._handed: list[dict[str, torch.Tensor]] = [{} for _ in parameters]  # moments that the optimizer has of us
         self._see()
 
@@ -104,7 +107,7 @@ class Arena:
             optimizer.state[self.parameters[owner]][name] = moment
 
     def _laid(self, layout: Layout, states: Sequence[dict[str, Any]] = ()) -> tuple[Layout, torch.Tensor]:
-        memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=self.parameters[0].device)
+        memory = blank(layout.size_bytes, self.parameters[0].device)
         for parameter, where in zip(self.parameters, layout.weights, strict=True):
             where.seen_in(memory).copy_(parameter.detach())
         for owner, (name, where) in zip(layout.owners, layout.moments, strict=True):
@@ -114,12 +117,11 @@ class Arena:
     def _see(self) -> None:
         for number, parameter in enumerate(self.parameters):
             parameter.data = self.layout.weights[number].seen_in(self.memory)
-        if not self.loose:
-            self.see_gradients()
 
     def loosen_gradients(self) -> None:
         """They lie outside, and take no memory here."""
         self.loose, self.gradients = True, self.gradients.new_empty(0)
+        self._seen = [None] * len(self.parameters)
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -127,10 +129,11 @@ class Arena:
         """They lie here."""
         if self.loose:
             self.loose = False
-            self.gradients = self.gradients.new_zeros(self.layout.gradient_bytes)
-        for number, parameter in enumerate(self.parameters):
-            if parameter.requires_grad:
-                parameter.grad = self.layout.gradients[number].seen_in(self.gradients)
+            self.gradients = blank(self.layout.gradient_bytes, self.gradients.device)
+            self._seen = [each.seen_in(self.gradients) for each in self.layout.gradients]
+        for parameter, gradient in zip(self.parameters, self._seen, strict=True):
+            if parameter.requires_grad and parameter.grad is not gradient:
+                parameter.grad = gradient
 
 
 def _is_moment(value: Any, parameter: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ import torch
 from sublet.train.elementwise import kept_by
 from sublet.train.grid.arena import Arena, Layout, layout_of
 from sublet.train.grid.cutting import Unit
+from sublet.train.grid.pages import blank
 
 __all__ = ["Holdings", "sizes_of"]
 
@@ -35,6 +36,9 @@ class Holdings:
                     self._group_of[id(each)] = -1  # no group has it: it is never changed
         self.arenas: dict[int, Arena] = {}
         self.counters: dict[str, torch.Tensor] = {}  # of the optimizer, the same for all parameters
+        self._ghosts: set[int] = set()  # units that take no memory
+        self._cleared = True  # gradients are zero: nothing was added to them since
+        self._layouts: dict[tuple[int, bool], Layout] = {}
 
     @property
     def device(self) -> torch.device:
@@ -54,12 +58,11 @@ class Holdings:
         """From the weights that the model was built with: nobody has trained yet."""
         for unit in units:
             self.arenas[unit] = Arena(self.parameters[unit])
-        self._hold()
+        self._hold(self.arenas)
 
     def expect(self, unit: int, *, stepped: bool) -> torch.Tensor:
         """Memory for a unit that comes; `take` when it has."""
-        device = self.parameters[unit][0].device
-        return torch.empty(self.size_bytes(unit, stepped=stepped), dtype=torch.uint8, device=device)
+        return blank(self.size_bytes(unit, stepped=stepped), self.device)
 
     def take(self, came: Mapping[int, torch.Tensor], keep: Iterable[int], *, stepped: bool) -> None:
         """What came, and of what we had, `keep`; the rest is let go."""
@@ -68,7 +71,7 @@ class Holdings:
             self.arenas[unit] = Arena(self.parameters[unit], (self.layout(unit, stepped=stepped), memory))
         for unit in [each for each in self.arenas if each not in wanted]:
             del self.arenas[unit]
-        self._hold()
+        self._hold(came.keys() & self.arenas.keys())
 
     def gradients(self, unit: int) -> list[torch.Tensor]:
         """In as few tensors as there are types, in the order of the parameters."""
@@ -95,12 +98,19 @@ class Holdings:
 
     def clear_gradients(self) -> None:
         """All zero."""
+        if self._cleared:
+            return
+        self._cleared = True
         for arena in self.arenas.values():
             if arena.loose:
                 for parameter in arena.parameters:
                     parameter.grad = None
             else:
                 arena.gradients.zero_()
+
+    def begin_step(self) -> None:
+        """From now on there may be something in the gradients."""
+        self._cleared = False
 
     def step(self) -> None:
         """The optimizer's, over what we hold; what took no part in the step has a gradient of zero."""
@@ -121,28 +131,26 @@ class Holdings:
                     return {name: value.clone() for name, value in state.items() if _is_counter(value, parameter)}
         return {}
 
-    def _hold(self) -> None:
-        """The optimizer has what we hold, and nothing else."""
+    def _hold(self, new: Iterable[int]) -> None:
+        """The optimizer has what we hold, and nothing else; it does not know of the `new` ones yet."""
         held = {id(parameter) for arena in self.arenas.values() for parameter in arena.parameters}
         state = self.optimizer.state
         for parameter in [each for each in state if id(each) not in held]:
             del state[parameter]
         for group, everything in zip(self.optimizer.param_groups, self.groups, strict=True):
             group["params"] = [each for each in everything if id(each) in held]
-        for arena in self.arenas.values():
+        for arena in [self.arenas[unit] for unit in new]:
             for owner in set(arena.layout.owners):
                 parameter = arena.parameters[owner]
                 device = self._counts_on(parameter)
                 counted = {name: value.to(device, copy=True) for name, value in self.counters.items()}
                 state.setdefault(parameter, {}).update(counted)
             arena.hand_to(self.optimizer)
-        for unit, parameters in enumerate(self.parameters):
-            if unit not in self.arenas:
-                for parameter in parameters:
-                    parameter.grad = None
-                    parameter.data = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(
-                        parameter.shape
-                    )
+        gone = {unit for unit in range(len(self.parameters)) if unit not in self.arenas}
+        for parameter in [each for unit in gone - self._ghosts for each in self.parameters[unit]]:
+            parameter.grad = None
+            parameter.data = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+        self._ghosts = gone
 
     def _counts_on(self, parameter: torch.Tensor) -> torch.device:
         """Where its optimizer wants a counter: kernels that do a whole update read it on the GPU."""
@@ -151,6 +159,12 @@ class Holdings:
 
     def layout(self, unit: int, *, stepped: bool) -> Layout:
         """The same at all workers, whether they hold the unit or not."""
+        found = self._layouts.get((unit, stepped))
+        if found is None:
+            found = self._layouts[unit, stepped] = self._laid_out(unit, stepped=stepped)
+        return found
+
+    def _laid_out(self, unit: int, *, stepped: bool) -> Layout:
         parameters = self.parameters[unit]
         if not stepped:
             return layout_of(parameters, [()] * len(parameters))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -88,12 +89,10 @@ class Member:
             self.vault.enter(generation)
         kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         self.point("meeting")
-        table = torch.zeros(mesh.world, FACTS + 3 * units, dtype=torch.int64)
-        row = table[mesh.rank]
-        row[0], row[1], row[2] = self.applied, self.pending, len(self.judged)
-        for at, found in enumerate((self.holdings.arenas, own, kept)):
-            for unit in found:
-                row[FACTS + at * units + unit] = 1
+        facts = [[int(unit in each) for unit in range(units)] for each in (self.holdings.arenas, own, kept)]
+        row = [self.applied, self.pending, len(self.judged), *chain(*facts)]
+        table = torch.zeros(mesh.world, len(row), dtype=torch.int64)
+        table[mesh.rank] = torch.tensor(row)
         mesh.sum(table, range(mesh.world))
         rows = table.tolist()
         held, owned, keeps = (
@@ -127,7 +126,8 @@ class Member:
         self._keeping.begin(owned, keeps, have)
         if seat is not None and seat.trains:
             self.cut.become(seat.parts[seat.part])
-        self.holdings.loosen(self._for_nobody_else(seat) if seat is not None else ())
+        if seat is not None:
+            self.holdings.loosen(self._for_nobody_else(seat))
         self._pipeline.restart()
         self._open_vault(mesh, [a | b for a, b in zip(owned, have, strict=True)])
         if met is None or restored is not None:
@@ -170,16 +170,7 @@ class Member:
         if mesh.rank in met.roll:
             self._hear(agreed)
             self._apply()
-        came: dict[int, torch.Tensor] = {}
-        for move in met.moves:
-            if move.giver == mesh.rank:
-                memory = came[move.unit] if move.unit in came else self.holdings.arenas[move.unit].memory
-                mesh.hand(memory, move.taker, MOVES + move.unit)
-            elif move.taker == mesh.rank:
-                came[move.unit] = self.holdings.expect(move.unit, stepped=met.applied > 0)
-                mesh.take(came[move.unit], move.giver, MOVES + move.unit)
-                self.point("moving")
-        mesh.settle()
+        came = self._move(mesh, met)
         kept = wanted
         try:
             mesh.sum(torch.zeros(1), range(mesh.world))
@@ -196,6 +187,21 @@ class Member:
             self.holdings.take(came, kept, stepped=met.applied > 0)
             self.holdings.clear_gradients()
             self.applied, self.pending = met.applied, NOTHING
+
+    def _move(self, mesh: Mesh, met: Meeting) -> dict[int, torch.Tensor]:
+        """What came, by unit. Rounds follow one another: who hands on what it took has it by then."""
+        came: dict[int, torch.Tensor] = {}
+        for _, moves in groupby(met.moves, key=lambda move: move.round):
+            for move in moves:
+                if move.giver == mesh.rank:
+                    memory = came[move.unit] if move.unit in came else self.holdings.arenas[move.unit].memory
+                    mesh.hand(memory, move.taker, MOVES + move.unit)
+                elif move.taker == mesh.rank:
+                    came[move.unit] = self.holdings.expect(move.unit, stepped=met.applied > 0)
+                    mesh.take(came[move.unit], move.giver, MOVES + move.unit)
+                    self.point("moving")
+            mesh.settle()
+        return came
 
     def _hear_agreed(
         self, mesh: Mesh, met: Meeting, *, anybody_behind: bool
@@ -247,7 +253,7 @@ class Member:
 
     def sums_of(self, seat: Seat) -> list[tuple[int, ...]]:
         """Over whom this seat will add, in an order in which nobody waits for ever: for a mesh that forms ahead."""
-        found = [tuple(seat.everyone())]
+        found: list[tuple[int, ...]] = []  # what all agree on is small: no group is needed for it
         if seat.trains:
             shared = {holders(self.cut.units[unit], seat.parts) for unit in self._units_of(seat, (seat.part,))}
             found += [seat.same_copy(among) for among in sorted(shared) if len(among) > 1]
@@ -273,6 +279,7 @@ class Member:
         if self._keeping.fill(mesh, self.applied):
             self.holdings.loosen(self._for_nobody_else(seat))
         fills_s = WALL.monotonic() - fills_s
+        self.holdings.begin_step()
         if seat.trains:
             work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
             losses = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)

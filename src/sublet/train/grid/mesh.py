@@ -36,10 +36,10 @@ class Mesh(Protocol):
         """State, as bytes: as `send`, in whatever way is shortest."""
 
     def take(self, memory: torch.Tensor, giver: int, tag: int) -> None:
-        """State that another hands over; waits."""
+        """State that another hands over, into this memory; it is there when `settle` returns."""
 
     def settle(self) -> None:
-        """Until all that was sent or handed over has been taken."""
+        """Until all that was sent or handed over has been taken, and all is there that is to be taken."""
 
     def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Over these workers, in place, the same bits at all of them; nothing to do for one alone."""

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sublet.train.grid.arena import ALIGN, Arena  # noqa: E402
+from sublet.train.grid.pages import LARGE_BYTES, blank  # noqa: E402
 
 
 class MakesAnew(torch.optim.Optimizer):
@@ -83,6 +84,7 @@ def test_one_message_carries_a_unit_to_another_worker(make):
 def test_parameters_moments_and_gradients_are_views():
     model = a_model()
     arena, optimizer = Arena(list(model.parameters())), torch.optim.AdamW(model.parameters())
+    arena.see_gradients()
     train(model, optimizer, 1, after=lambda: arena.adopt(optimizer))
     memory = arena.memory.data_ptr(), arena.memory.data_ptr() + arena.memory.numel()
     for parameter in model.parameters():
@@ -110,3 +112,18 @@ def test_what_takes_no_gradient_is_carried_and_has_none():
     Arena([frozen])
     assert frozen.grad is None
     assert frozen.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("size_bytes", [0, 3, LARGE_BYTES - 1, LARGE_BYTES, 3 * LARGE_BYTES + 5])
+def test_memory_is_blank_and_of_the_size_that_was_asked_for(size_bytes):
+    memory = blank(size_bytes, torch.device("cpu"))
+    assert (memory.numel(), memory.dtype, bool(memory.any())) == (size_bytes, torch.uint8, False)
+    memory.fill_(7)
+    assert size_bytes < LARGE_BYTES or memory.data_ptr() % LARGE_BYTES == 0
+
+
+def test_memory_lives_as_long_as_what_is_seen_of_it():
+    first = blank(LARGE_BYTES, torch.device("cpu"))[8:16].view(torch.float32)
+    first.fill_(3.0)
+    others = [blank(LARGE_BYTES, torch.device("cpu")).fill_(255) for _ in range(8)]
+    assert (first.tolist(), len(others)) == ([3.0, 3.0], 8)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sublet.train.following import Broken  # noqa: E402
-from sublet.train.grid.gloo import Lines  # noqa: E402
+from sublet.train.grid.gloo import FEW_BYTES, Lines  # noqa: E402
 from sublet.train.grid.sharing import Sharing, as_letter, facts_of  # noqa: E402
 from sublet.train.patience import Patience  # noqa: E402
 from sublet.train.staging import Staging  # noqa: E402
@@ -62,6 +62,39 @@ def test_letters_arrive_by_their_tags_and_sums_are_over_whom_they_name(staging):
         return found.tolist(), float(total), float(alone)
 
     assert with_all(3, work, staging) == [([0, 0], 6, 1), ([1, 2, 3, 4], 3, 1), ([0, 0], 6, 1)]
+
+
+@pytest.mark.parametrize("count", [1, FEW_BYTES // 8, FEW_BYTES // 8 + 1], ids=["one", "few", "many"])
+def test_a_sum_of_few_is_that_of_many(count):
+    def work(rank, lines):
+        mesh, found = lines.mesh("all", rank, 4), []
+        for among in ((0, 1, 2, 3), (1, 3), (0, 2, 3)):
+            if rank in among:
+                tensor = torch.full((count,), 10.0**rank, dtype=torch.float64)
+                mesh.sum(tensor, among)
+                found.append(set(tensor.tolist()))
+        return found
+
+    assert with_all(4, work) == [
+        [{1111.0}, {1101.0}],
+        [{1111.0}, {1010.0}],
+        [{1111.0}, {1101.0}],
+        [{1111.0}, {1010.0}, {1101.0}],
+    ]
+
+
+def test_who_waits_for_a_sum_of_few_is_told_when_the_connections_end():
+    def work(rank, lines):
+        mesh = lines.mesh("all", rank, 3)
+        mesh.sum(torch.zeros(1), range(3))
+        if rank == 1:
+            lines.hang_up()
+            return
+        with pytest.raises(Broken):
+            mesh.sum(torch.zeros(1), range(3))
+        lines.hang_up()
+
+    with_all(3, work)
 
 
 def test_what_goes_through_the_host_may_be_written_over_at_once():
@@ -166,8 +199,9 @@ def test_one_who_may_not_read_it_breaks_the_grid_once_and_gets_it_sent_from_then
             with pytest.raises(Broken):
                 mesh.settle()
         else:
+            mesh.take(torch.zeros_like(memory), 0, 7)
             with pytest.raises(Broken, match="cannot be read: not permitted"):
-                mesh.take(torch.zeros_like(memory), 0, 7)
+                mesh.settle()
             lines.hang_up()
 
     with_all(2, work, sharings=sharings)
