@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.alive import alive
 
-__all__ = ["check_counted", "check_loss", "check_methods", "check_optimizer", "check_shape", "wide"]
+__all__ = ["check_counted", "check_frozen", "check_loss", "check_methods", "check_optimizer", "check_shape", "wide"]
 
 SUM = 2  # what a loss of torch remembers of reduction="sum"
 PASSED_THROUGH = frozenset(  # arithmetic with numbers that are finished
@@ -28,6 +28,17 @@ def wide() -> bool:
     if "SUBLET_CONTROL_FD" in os.environ:
         return int(os.environ.get("SUBLET_MAX_WORKERS", "2")) > 1
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def check_frozen(frozen: Iterable[torch.nn.Parameter]) -> None:
+    """What was frozen when the session began still is."""
+    thawed = sum(parameter.requires_grad for parameter in frozen)
+    if thawed:
+        allowed = (
+            f"as it was when the session began: {thawed} parameters were frozen then. Give them a group of the "
+            "optimizer with lr=0 instead, and raise it later"
+        )
+        raise InvalidValue("requires_grad", "True", allowed)
 
 
 def check_optimizer(optimizer: Any) -> None:

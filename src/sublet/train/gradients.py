@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sublet.errors import InvalidValue
+from sublet.train.fitness import check_frozen
 from sublet.train.peers import BROKEN, PeerGroup
 
 __all__ = [
@@ -131,13 +131,7 @@ class Gradients:
 
     def check_frozen(self) -> None:
         """What was frozen at the beginning still is: else its gradients would be neither cleared nor summed."""
-        thawed = sum(parameter.requires_grad for parameter in self._frozen)
-        if thawed:
-            allowed = (
-                f"as it was when the session began: {thawed} parameters were frozen then. Give them a group of the "
-                "optimizer with lr=0 instead, and raise it later"
-            )
-            raise InvalidValue("requires_grad", "True", allowed)
+        check_frozen(self._frozen)
 
     def arm(self, before_sum: Callable[[torch.Tensor], None] | None = None) -> None:
         """The next backward is the last of the step: buckets are summed as they fill up.

@@ -172,8 +172,10 @@ def test_batches_keep_their_names_on_the_way_to_a_device():
             s.step(F.mse_loss(model(batch.x), batch.y["y"][0]))
 
 
+@pytest.mark.parametrize("shards", ["off", "on"])
 @pytest.mark.parametrize("thawed", [True, False])
-def test_what_was_frozen_when_it_began_is_not_trained_later_without_a_word(thawed):
+def test_what_was_frozen_when_it_began_is_not_trained_later_without_a_word(monkeypatch, thawed, shards):
+    monkeypatch.setenv("SUBLET_SHARDS", shards)
     model = nn.Sequential(nn.Linear(FEATURES, 4), nn.Linear(4, 1))
     model[0].requires_grad_(False)
 

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from sublet.errors import InvalidValue
 
-__all__ = ["AFTER", "BEFORE", "Cut", "Ended", "Part", "Unit", "holders"]
+__all__ = ["AFTER", "BEFORE", "Cut", "Ended", "Ghost", "Part", "Unit", "holders"]
 
 BEFORE, AFTER, TIED, LOOSE = "before", "after", "tied", "loose"
 
@@ -120,24 +120,36 @@ class Cut:
             nonlocal began
             began = True
 
-        for name, module in self._around.items():
-            self._put(name, _Heard(module, partial(heard, name)))
-        for number, block in enumerate(self.blocks):
-            self._list[number] = _Ghost(block, begin)
-        try:
-            with torch.no_grad():
-                call()
-        finally:
-            self.restore()
+        with (
+            self.replaced(
+                lambda name, module: _Heard(module, partial(heard, name)), lambda _, block: Ghost(block, begin)
+            ),
+            torch.no_grad(),
+        ):
+            call()
         self._sides = {name: frozenset(sides) for name, sides in seen.items()}
         self.units = tuple(self._units())
+
+    @contextmanager
+    def replaced(
+        self, around: Callable[[str, nn.Module], nn.Module], block: Callable[[int, nn.Module], nn.Module]
+    ) -> Iterator[None]:
+        """With others in place of the blocks, and of the modules around them; all of the model afterwards."""
+        for name, module in self._around.items():
+            self._put(name, around(name, module))
+        for number, each in enumerate(self.blocks):
+            self._list[number] = block(number, each)
+        try:
+            yield
+        finally:
+            self.restore()
 
     def become(self, part: Part) -> None:
         """From now on the model is this part of itself."""
         self.restore()
         for number, block in enumerate(self.blocks):
             if not part.low <= number < part.high:
-                self._list[number] = _Ghost(block)
+                self._list[number] = Ghost(block)
             else:
                 takes = number == part.low and not part.first
                 ends = number == part.high - 1 and not part.last
@@ -145,7 +157,7 @@ class Cut:
                     self._list[number] = _Edge(block, self, takes=takes, ends=ends)
         for name, sides in self._sides.items():
             if not (BEFORE in sides and part.first) and not (AFTER in sides and part.last):
-                self._put(name, _Ghost(self._around[name]))
+                self._put(name, Ghost(self._around[name]))
 
     def watch(self, begin: Callable[[int], None]) -> None:
         """Call it before each block of ours with the block's number, and with one more after the last of all.
@@ -230,9 +242,11 @@ class Cut:
 
     def _sides_of(self, name: str) -> frozenset[str]:
         module = self.model.get_submodule(name.rpartition(".")[0])
-        for number, block in enumerate(self.blocks):
-            if any(each is module for each in block.modules()):
-                return frozenset({str(number)})
+        inside = {
+            str(number) for number, block in enumerate(self.blocks) if any(each is module for each in block.modules())
+        }
+        if inside:  # of several, where they share it
+            return frozenset(inside)
         return self._sides.get(name.rpartition(".")[0], frozenset({LOOSE}))
 
     def _put(self, name: str, module: nn.Module) -> None:
@@ -265,7 +279,7 @@ class _Stand(nn.Module):
             return getattr(self.__dict__["inner"], name)
 
 
-class _Ghost(_Stand):
+class Ghost(_Stand):
     """A module of another part: right shapes, no work, no memory."""
 
     def __init__(self, inner: nn.Module, heard: Callable[[], None] | None = None) -> None:
@@ -273,12 +287,13 @@ class _Ghost(_Stand):
         self.__dict__["heard"], self.__dict__["seen"] = heard, {}
 
     def forward(self, *args: Any, **facts: Any) -> Any:
+        """As the module's own."""
         if self.__dict__["heard"] is not None:
             self.__dict__["heard"]()
         return _made_of_nothing(self.__dict__["inner"], self.__dict__["seen"], args, facts)
 
 
-class _Heard(_Ghost):
+class _Heard(Ghost):
     """Also tells of parameters that others read: `x @ self.embed.weight.T` runs the embedding no second time."""
 
     def __getattr__(self, name: str) -> Any:
@@ -312,6 +327,8 @@ def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: 
     """What the module would return, as zeros; remembered by the shapes of what it gets."""
     flat, form = tree_flatten((args, facts))
     key = (tuple(map(_shape_of, flat)), str(form))
+    if any(isinstance(each, _Unknown) for each in key[0]):  # what it does may change, and its number may be another's
+        seen = {}
     if key not in seen:
         state = {name: each.detach().to("meta") for name, each in module.named_parameters(remove_duplicate=False)}
         state |= {name: each.to("meta") for name, each in module.named_buffers(remove_duplicate=False)}
@@ -325,7 +342,11 @@ def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: 
 def _shape_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
-    return value if isinstance(value, int | float | str | bool | None) else id(value)
+    return value if isinstance(value, int | float | str | bool | None) else _Unknown()
+
+
+class _Unknown:
+    """An argument of which we know nothing."""
 
 
 def _to_meta(value: Any) -> Any:

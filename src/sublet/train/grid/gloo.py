@@ -32,7 +32,7 @@ __all__ = ["GlooMesh", "Lines"]
 
 TAKEN = 1 << 28  # beside the tag of what was handed over: it has been read
 FEW_BYTES = 1 << 15  # a sum of less is one worker's: a ring of six hands it on ten times, for a millisecond of CPU each
-FEW = 8 << 20  # tag of their messages, far from all others
+FEW = 8 << 20  # tag of their messages, far from all others; and their size, since a longer one would end the process
 
 
 class Lines:
@@ -210,16 +210,16 @@ class GlooMesh:
 
     def _add_up(self, tensor: torch.Tensor, among: tuple[int, ...]) -> None:
         """By the first of them, in their order; it tells the others what it came to."""
-        first, *others = among
+        (first, *others), tag = among, FEW + tensor.nbytes
         if self.rank != first:
             mine = tensor.clone()
-            self._wait([self._all.send([mine], first, FEW), self._all.recv([tensor], first, FEW)])
+            self._wait([self._all.send([mine], first, tag), self._all.recv([tensor], first, tag)])
             return
         terms = [torch.empty_like(tensor) for _ in others]
-        self._wait([self._all.recv([term], each, FEW) for term, each in zip(terms, others, strict=True)])
+        self._wait([self._all.recv([term], each, tag) for term, each in zip(terms, others, strict=True)])
         for term in terms:
             tensor += term
-        self._wait([self._all.send([tensor], each, FEW) for each in others])
+        self._wait([self._all.send([tensor], each, tag) for each in others])
 
     def part(self) -> None:
         """Nobody hangs up before the last has heard the last sum."""

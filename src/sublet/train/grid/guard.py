@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
+from sublet.train.fitness import check_frozen
 
 __all__ = ["Guard"]
 
@@ -19,10 +20,13 @@ class Guard:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
         self._calls = self._updates = False
+        self._frozen: list[torch.nn.Parameter] = []
+        self._looked = False
         self._handles: list[Any] = []
 
     def begin(self) -> None:
         """From now on only who says so may."""
+        self._frozen = [each for each in self._model.parameters() if not each.requires_grad]
         self._handles.append(self._optimizer.register_step_pre_hook(self._look_at_update))
         self._handles.append(self._model.register_forward_pre_hook(self._look_at_call))
         vars(self._optimizer)["zero_grad"] = _nothing  # a line left over must not clear half a batch
@@ -33,14 +37,23 @@ class Guard:
             handle.remove()
         vars(self._optimizer).pop("zero_grad", None)
 
+    def check_frozen(self) -> None:
+        """What was frozen when it began still is: what a unit is made of follows from that, at all workers alike."""
+        check_frozen(self._frozen)
+
     @contextmanager
     def calls(self) -> Iterator[None]:
         """The model is called here."""
         self._calls = True
+        looks = not self._looked and torch.is_grad_enabled()
+        before = self._buffers() if looks else {}
         try:
             yield
         finally:
             self._calls = False
+            if looks:
+                self._looked = True
+                self._check_buffers(before)
 
     @contextmanager
     def updates(self) -> Iterator[None]:
@@ -50,6 +63,21 @@ class Guard:
             yield
         finally:
             self._updates = False
+
+    def _buffers(self) -> dict[str, tuple[torch.Tensor, int]]:
+        """What the model keeps beside its parameters, and how often each was written."""
+        kept = self._model.state_dict(keep_vars=True)
+        return {name: (each, each._version) for name, each in self._model.named_buffers() if name in kept}  # noqa: SLF001 - torch's own count
+
+    def _check_buffers(self, before: dict[str, tuple[torch.Tensor, int]]) -> None:
+        for name, (each, version) in self._buffers().items():
+            was = before.get(name)
+            if was is not None and (was[0] is not each or was[1] != version):
+                allowed = (
+                    "one that the forward does not change where the model is cut: each copy, and each part, would have "
+                    "its own. Compute it from the batch, or register_buffer(..., persistent=False) if it is but a cache"
+                )
+                raise InvalidValue("buffer", name, allowed)
 
     def _look_at_update(self, *_: Any) -> None:
         if not self._updates:

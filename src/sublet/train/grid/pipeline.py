@@ -23,6 +23,7 @@ from sublet.train.samples import seed_from, stirred
 __all__ = ["Pipeline"]
 
 FORWARD, BACKWARD, SHAPES = 1 << 20, 2 << 20, 3 << 20  # tags of messages, far apart
+JUDGED = 9 << 20  # forward alone: who evaluates is never taken for one who trains
 MOST_DIMS = 8
 CODES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -86,7 +87,7 @@ class Pipeline:
         loss = 0.0
         with torch.no_grad():
             for number, atom in enumerate(work):
-                _, out = self._forward(mesh, seat, step, atom, FORWARD + number, loss_of)
+                _, out = self._forward(mesh, seat, step, atom, JUDGED + number, loss_of)
                 if seat.parts[seat.part].last:
                     loss += float(out) * (atom.count / size)
         mesh.settle()

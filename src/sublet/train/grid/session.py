@@ -27,8 +27,10 @@ from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
 from sublet.train.grid.atoms import Atom
+from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
+from sublet.train.grid.fits import check_fits
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
@@ -36,6 +38,7 @@ from sublet.train.grid.holdings import sizes_of
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost as PartLost
 from sublet.train.grid.outcome import Stepped
+from sublet.train.grid.probing import check_flow
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.telling import Telling
@@ -59,6 +62,9 @@ from sublet.wire.messages import Finished
 __all__ = ["GridSession", "Step"]
 
 LossOf = Callable[[Any], torch.Tensor]
+WAITS = (
+    "s.evaluate waits for the other workers; every one calls it, since each has a part of the model, not rank 0 alone"
+)
 
 
 class Step:
@@ -71,7 +77,7 @@ class GridSession(Counted, Keeps):
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
     ) -> None:
-        _check(model, options)
+        check_fits(model, optimizer, options)
         check_optimizer(optimizer)
         self.options, self._model, self._optimizer = options, model, optimizer
         device = None if options.device is None else torch.device(options.device)
@@ -198,6 +204,7 @@ class GridSession(Counted, Keeps):
         if isinstance(loss_of, torch.Tensor) or not isinstance(batch, Step):
             hint = "s.step(loss_of, batch) where the model is cut: the function itself, and what batches() gave"
             raise InvalidValue("step", f"{type(loss_of).__name__}, {type(batch).__name__}", hint)
+        self._guard.check_frozen()
         self._link.script_waits()
         member = self._member or self._begin(loss_of)
         progress = self._progress
@@ -253,13 +260,14 @@ class GridSession(Counted, Keeps):
         try:
             if len(member.judged) <= number and not member.closed:
                 try:
-                    member.judge(
-                        self._mesh,
-                        self._seat,
-                        lambda atom: self._loss_on(loss_of, samples, 0, atom),
-                        size=size,
-                        micro_batch=self._micro_batch,
-                    )
+                    with awaited(WAITS):
+                        member.judge(
+                            self._mesh,
+                            self._seat,
+                            lambda atom: self._loss_on(loss_of, samples, 0, atom),
+                            size=size,
+                            micro_batch=self._micro_batch,
+                        )
                 except Broken as error:
                     self._recover(str(error))
         finally:
@@ -275,6 +283,7 @@ class GridSession(Counted, Keeps):
         self._own.begin()
         atom = Atom(0, min(self._micro_batch, self._samples.count))
         self._cut.learn(lambda: self._loss_on(loss_of, self._samples, 0, atom))
+        check_flow(self._cut, lambda: self._loss_on(loss_of, self._samples, 0, atom))
         self._member = member = Member(
             self._model,
             self._cut,
@@ -371,20 +380,3 @@ def _stay_at_the_end(progress: Progress, epochs: int) -> None:
     """The script has left its loop: if all have gone back to a checkpoint, it takes another process to go on."""
     if progress.epoch < epochs:
         lost(f"all went back to step {progress.steps} when the last one was made")
-
-
-def _check(model: torch.nn.Module, options: Options) -> None:
-    if options.micro_batch is None:
-        raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
-    if options.batch_range is not None:
-        raise InvalidValue("batch_range", options.batch_range, "none where the model is cut: the batch is fixed")
-    for field, usual in (("steps", None), ("scheduler_every", "step"), ("reduction", "mean"), ("scaler", None)):
-        if getattr(options, field) != usual:
-            raise InvalidValue(field, getattr(options, field), f"{usual!r} where the model is cut")
-    if options.clip_value is not None:
-        raise InvalidValue("clip_value", options.clip_value, "clip_norm where the model is cut")
-    if "SUBLET_CONTROL_FD" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InvalidValue("parts", "under torchrun", "under a controller, which seats the workers; or one worker")
-    running = [name for name, each in model.named_modules() if getattr(each, "track_running_stats", False)]
-    if running:
-        raise InvalidValue("model", running[0], "without running statistics where it is cut: they are of one copy")

@@ -98,11 +98,22 @@ class ByHand(Gpt):
         return functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), ids[:, 1:].reshape(-1))
 
 
+def shared(*, modules):
+    """As ALBERT: blocks that are one, or that share one weight."""
+    model = Gpt(tied=False)
+    if modules:
+        model.transformer.h = nn.ModuleList([model.transformer.h[0]] * 3 + [Block()])
+    else:
+        model.transformer.h[3].up.weight = model.transformer.h[1].up.weight
+    return model
+
+
 MODELS = {
     "tied by hand": (ByHand, "transformer.h"),
     "tied": (Gpt, "transformer.h"),
     "untied": (lambda: Gpt(tied=False), "transformer.h"),
     "masked": (Llama, "layers"),
+    "blocks that share a weight": (lambda: shared(modules=False), "transformer.h"),
 }
 
 
@@ -146,6 +157,17 @@ def test_loss_and_all_gradients_are_bitwise_those_of_the_whole(make, name, count
             found = [dict(cuts[at].model.named_parameters())[each].grad for at in holders(unit, parts)]
             found = [gradient for gradient in found if gradient is not None]
             assert torch.equal(sum(found), names[each].grad), each
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_block_that_runs_in_several_places_is_with_all_of_them(count):
+    """Three terms are added in another order then: within rounding."""
+    torch.manual_seed(1)
+    whole = shared(modules=True).double()
+    cut, parts = Cut(whole, "transformer.h"), parts_of(4, count)
+    cut.learn(lambda: whole(torch.zeros((2, LENGTH), dtype=torch.long)))
+    [unit] = [unit for unit in cut.units if "transformer.h.0.up.weight" in unit.names]
+    assert holders(unit, parts) == tuple(range(count))
 
 
 def test_others_hold_nothing_of_a_unit():

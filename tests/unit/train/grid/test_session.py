@@ -113,6 +113,15 @@ def test_a_gradient_that_is_too_long_is_clipped_as_the_plain_session_does_within
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("frozen", ["first", "blocks.1"])
+def test_what_was_frozen_when_it_began_is_not_trained_later_without_a_word(frozen):
+    model = a_net()
+    model.get_submodule(frozen).requires_grad_(False)
+    in_parts(model)  # frozen to the end: trained around
+    with pytest.raises(InvalidValue, match=r"requires_grad = 'True' .* 2 parameters were frozen then.*lr=0"):
+        in_parts(model, after=lambda s: model.get_submodule(frozen).requires_grad_(s.steps == 2))
+
+
 def test_masks_of_dropout_follow_from_the_seed_and_nothing_else():
     one, other, third = a_net(0.5), a_net(0.5), a_net(0.5)
     in_parts(one)

@@ -1,0 +1,55 @@
+"""What cannot be trained in parts, said when the session is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sublet.errors import InvalidValue
+from sublet.train.blocks import Blocks
+from sublet.train.options import Options
+
+__all__ = ["check_fits"]
+
+WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+
+
+def check_fits(model: Any, optimizer: Any, options: Options) -> None:
+    """InvalidValue, with the way out."""
+    _check_kinds(model, optimizer, options)
+    if options.micro_batch is None:
+        raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
+    if options.batch_range is not None:
+        raise InvalidValue("batch_range", options.batch_range, "none where the model is cut: the batch is fixed")
+    for field, usual in (("steps", None), ("scheduler_every", "step"), ("reduction", "mean"), ("scaler", None)):
+        if getattr(options, field) != usual:
+            raise InvalidValue(field, getattr(options, field), f"{usual!r} where the model is cut")
+    if options.clip_value is not None:
+        raise InvalidValue("clip_value", options.clip_value, "clip_norm where the model is cut")
+    if "SUBLET_CONTROL_FD" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InvalidValue("parts", "under torchrun", "under a controller, which seats the workers; or one worker")
+    running = [name for name, each in model.named_modules() if getattr(each, "track_running_stats", False)]
+    if running:
+        raise InvalidValue("model", running[0], "without running statistics where it is cut: they are of one copy")
+
+
+def _check_kinds(model: Any, optimizer: Any, options: Options) -> None:
+    if not isinstance(options.parts, Blocks):
+        raise InvalidValue(
+            "parts", options.parts, 'train.Blocks("transformer.h"), with the name of your list of blocks'
+        )
+    for field, given in (("model", model), ("optimizer", optimizer)):
+        if isinstance(given, Mapping):
+            allowed = "one where the model is cut: give one optimizer several parameter groups, or leave out parts="
+            raise InvalidValue(field, f"{len(given)} by name", allowed)
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidValue("model", type(model).__name__, "a torch.nn.Module")
+    kind = type(model).__name__
+    if kind in WRAPPERS:
+        raise InvalidValue("model", kind, "the module that it wraps: the session adds up gradients itself")
+    if kind == "OptimizedModule":  # torch's own name for it; to import the class takes seconds
+        allowed = "compiled block by block where it is cut: for block in model.blocks: block.compile()"
+        raise InvalidValue("model", "torch.compile(model)", allowed)
