@@ -92,7 +92,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     asked = parser.parse_args()
     sizes = replace(TINY, depth=6) if asked.small else MEDIUM
-    parameters = sum(each.numel() for each in Gpt(sizes).parameters())
+    model = Gpt(sizes)
+    torch.optim.AdamW(model.parameters())  # the first of a process imports for seconds: once, before it is forked
+    parameters = sum(each.numel() for each in model.parameters())
     load = os.getloadavg()[0]
     rounds = [run(sizes) for _ in range(asked.rounds)] if asked.only != "keepers" else []
     kept = [keep(sizes, parameters) for _ in range(asked.rounds)] if asked.only != "changes" else []

@@ -2,6 +2,7 @@
 
     python -m benchmarks.shards                 the table
     python -m benchmarks.shards --quick         fewer rounds, steps and changes
+    python -m benchmarks.shards --course        10.9 million parameters through worlds of 4, 5, 4, 3, 5 and 2 instead
     python -m benchmarks.shards --json FILE     everything that was measured
 
 Real processes that talk by gloo over loopback, one thread each. The ways take turns, round by round, and another one is
@@ -34,7 +35,8 @@ import sublet.train.loop  # noqa: F401 - as above
 from sublet import train
 from sublet.testing.trainers import World
 
-STEP_GOAL, RESIZE_GOAL = 1.10, 2.0
+STEP_GOAL, RESIZE_GOAL, COURSE_GOAL_S = 1.10, 2.0, 0.2
+COURSE, COURSE_LAYERS = (4, 5, 4, 3, 5, 2), 26
 WIDTHS = (2, 4)
 WAYS = {"replicated": 0, "each range on one": 1, "each range on two": 2}  # workers that hold a range; 0 = no ranges
 FEATURES, HIDDEN, LAYERS, BATCH = 256, 640, 7, 64
@@ -60,11 +62,15 @@ def main() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, steps and changes")
+    parser.add_argument("--course", action="store_true", help="worlds of 4, 5, 4, 3, 5 and 2, and nothing else")
     parser.add_argument("--rounds", type=int, help="as many, instead of five (two if quick)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     asked = parser.parse_args()
     usual = Size(2, 15, 1) if asked.quick else Size(5, 25, 2)
     size = replace(usual, rounds=asked.rounds or usual.rounds)
+    if asked.course:
+        show_course([run_course(keep, size) for _ in range(size.rounds) for keep in (1, 2)])
+        return
     rows: dict[tuple[int, str], list[list[Row]]] = {(width, way): [] for width in WIDTHS for way in WAYS}
     for number in range(size.rounds):
         order = list(WAYS)[number % len(WAYS) :] + list(WAYS)[: number % len(WAYS)]
@@ -94,17 +100,46 @@ def run(width: int, keep: int, size: Size) -> list[Row]:
         return [json.loads(line) for path in Path(name).glob("*.notes") for line in path.read_text().splitlines()]
 
 
+def run_course(keep: int, size: Size) -> tuple[int, list[Pair]]:
+    """Through all of its worlds; of each change, seconds on the wall and of rank 0's CPU, without the step after it."""
+    with tempfile.TemporaryDirectory() as name:
+        world = World(partial(trains, layers=COURSE_LAYERS), Path(name))
+        world.keep = keep
+        world.regroup(world.start(COURSE[0]))
+        _some_steps(world, size)
+        for width in COURSE[1:]:
+            new = world.start(max(0, width - len(world.members)))
+            world.until(lambda new=new: all(each.ready for each in new), "ready", wait_s=LATEST_S)
+            world.regroup([*world.members, *new][:width])
+            _some_steps(world, size)
+        world.end()
+        rows = [json.loads(line) for path in Path(name).glob("*.notes") for line in path.read_text().splitlines()]
+    return keep, [each for more in (1, -1, 2, -3) for each in pauses_of(rows, more)]
+
+
+def show_course(found: list[tuple[int, list[Pair]]]) -> None:
+    """The middle of all changes, and the ends."""
+    print(f"worlds of {', '.join(map(str, COURSE))}; goal {1e3 * COURSE_GOAL_S:.0f} ms for each change")
+    for keep in sorted({keep for keep, _ in found}):
+        walls, cpus = zip(*[pair for kept, pairs in found if kept == keep for pair in pairs], strict=True)
+        for name, seen in (("wall", walls), ("CPU of rank 0", cpus)):
+            least, middle, most = (1e3 * each for each in (min(seen), statistics.median(seen), max(seen)))
+            print(
+                f"each range on {keep}: {name} {middle:.0f} ms in the middle of {len(seen)}, {least:.0f} to {most:.0f}"
+            )
+
+
 def _some_steps(world: World, size: Size) -> None:
     world.until(world.joined_all, "joined", wait_s=LATEST_S)
     last = max(world.heard_steps()) + size.steps
     world.until(lambda: max(world.heard_steps()) >= last, f"step {last}", wait_s=LATEST_S)
 
 
-def trains(directory: Path) -> None:
+def trains(directory: Path, layers: int = LAYERS) -> None:
     """One worker; rank 0 writes down when each step was over, all what their optimizer keeps."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    hidden = [each for _ in range(LAYERS) for each in (nn.Linear(HIDDEN, HIDDEN), nn.ReLU())]
+    hidden = [each for _ in range(layers) for each in (nn.Linear(HIDDEN, HIDDEN), nn.ReLU())]
     model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), *hidden, nn.Linear(HIDDEN, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     log = os.open(directory / f"{os.environ['SUBLET_WORKER_ID']}.notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

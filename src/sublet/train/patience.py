@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from math import inf
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -51,15 +52,19 @@ class Patience:
         threading.Thread(target=_do, args=(work, outcome), name="sublet-forming", daemon=True).start()
         return outcome
 
-    def until(self, outcome: Future[Answer]) -> Answer:
-        """What it came to."""
+    def until(self, outcome: Future[Answer], limit_s: float = inf) -> Answer:
+        """What it came to; RuntimeError where it has not come to anything within the limit."""
+        ends_s = self._wall.monotonic() + limit_s
         while True:
             try:
-                return outcome.result(SLICE_S)
+                return outcome.result(min(SLICE_S, limit_s))
             except TimeoutError:
                 if outcome.done():  # it is its own, or it came between the end of our patience and this look
                     return outcome.result()
                 self.look()
+                if self._wall.monotonic() >= ends_s:
+                    self.stuck = True
+                    raise RuntimeError("it takes too long") from None
 
     def until_summed(self, work: Any) -> None:
         """A collective of gloo, here and in slices, without a change of threads; a message is no such thing.
@@ -78,14 +83,14 @@ class Patience:
                     return
                 self.look()
 
-    def run(self, work: Callable[[], Answer]) -> Answer:
+    def run(self, work: Callable[[], Answer], limit_s: float = inf) -> Answer:
         """One after the other in one thread, for what is waited for often."""
         if self._work is None:
             self._work = SimpleQueue()
             threading.Thread(target=_do_all, args=(self._work,), name="sublet-waiting", daemon=True).start()
         outcome: Future[Answer] = Future()
         self._work.put((work, outcome))
-        return self.until(outcome)
+        return self.until(outcome, limit_s)
 
     def close(self) -> None:
         """No more work: the thread ends, unless it is stuck."""

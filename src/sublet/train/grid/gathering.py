@@ -70,8 +70,8 @@ class Gathering:
 
     def change(self) -> Gathered:
         """After a step at whose end all have heard of orders: out of this grid and into the next."""
-        if self.mesh is not None:
-            self.mesh.part()
+        if self.mesh is not None and self._seat is not None:
+            self.mesh.part(self._seat.everyone())
         self.drop()
         return self.follow()
 
@@ -102,8 +102,6 @@ class Gathering:
             met = self.member.meet(mesh, seat, generation=order.generation)
             state_s = WALL.monotonic()
             lines.until(forming)
-            if order.meets > order.world:
-                mesh.part()  # with those who leave
             lines.seal()
         formed_s = WALL.monotonic()
         before, self._seat = self._seat, seat
@@ -160,7 +158,7 @@ class Gathering:
             with suppress(Lost):  # with whom a part has gone, there is nothing to save: the last one counts
                 self.member.meet(mesh, None, generation=order.generation, leaving=True)
                 vault.save(mesh, range(mesh.world))
-                mesh.part()
+                mesh.part(range(mesh.world))
         self.drop()
 
     def _leave(self, order: Leave) -> NoReturn:

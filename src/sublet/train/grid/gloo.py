@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from sublet.machine.wall import WALL
 from sublet.train.following import Broken
 from sublet.train.grid.sharing import LETTER_BYTES, Sharing
 from sublet.train.patience import Patience
@@ -30,6 +31,8 @@ from sublet.train.staging import Staging
 
 __all__ = ["GlooMesh", "Lines"]
 
+PART_S = 2.0  # for all others to have heard the last sum; one that has not by then does its step again
+GONE = 10 << 20  # tag of a message that is never sent
 TAKEN = 1 << 28  # beside the tag of what was handed over: it has been read
 FEW_BYTES = 1 << 15  # a sum of less is one worker's: a ring of six hands it on ten times, for a millisecond of CPU each
 FEW = 8 << 20  # tag of their messages, far from all others; and their size, since a longer one would end the process
@@ -121,6 +124,7 @@ class GlooMesh:
         names = lines.names(name, rank, world) if world > 1 else []
         self._near = {each for each, found in enumerate(names) if found == names[rank] and each != rank}
         self._lent: list[tuple[torch.Tensor, int, int]] = []  # memory that others have not read yet
+        self._told = False  # what the last sum came to, by the first of those who made it
         self._coming: list[tuple[Any, Callable[[], None]]] = []  # state, and what is to be done when it is there
 
     def prepare(self, ranks: tuple[int, ...]) -> Any:
@@ -202,7 +206,8 @@ class GlooMesh:
         if len(among) == 1:
             return
         with talking():
-            if tensor.nbytes <= FEW_BYTES and not self._lines.staging.is_needed(tensor):
+            self._told = tensor.nbytes <= FEW_BYTES and not self._lines.staging.is_needed(tensor)
+            if self._told:
                 self._add_up(tensor, among)
                 return
             group = self._groups.get(among) or self._lines.patience.run(lambda: self.prepare(among))
@@ -221,10 +226,19 @@ class GlooMesh:
             tensor += term
         self._wait([self._all.send([tensor], each, tag) for each in others])
 
-    def part(self) -> None:
-        """Nobody hangs up before the last has heard the last sum."""
-        with contextlib.suppress(Broken):
-            self.sum(torch.zeros(1), range(self.world))
+    def part(self, ranks: Sequence[int]) -> None:
+        """Who has told the others what the last sum came to hangs up after all of them; they need nobody else."""
+        if not self._told:  # by a ring, in which all need their neighbours to the end
+            with contextlib.suppress(Broken):
+                self.sum(torch.zeros(1), ranks)
+        first, *others = ranks
+        if self.rank != first:
+            return
+        ends_s = WALL.monotonic() + PART_S
+        for each in others:
+            with contextlib.suppress(Broken), talking():  # when its connection ends: nothing is ever sent there
+                work = self._all.recv([torch.zeros(1)], each, GONE)
+                self._lines.patience.run(work.wait, max(0.0, ends_s - WALL.monotonic()))
 
     def _refuse(self, error: RuntimeError) -> NoReturn:
         self._lines.sharing.refuse()

@@ -160,6 +160,7 @@ class Member:
     def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: list[Standing]) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
+            mesh.sum(torch.zeros(1), range(mesh.world))  # who is not in the grid to come leaves now
             self.holdings.make(wanted)
             self.applied = 0
             return
@@ -194,8 +195,8 @@ class Member:
         for _, moves in groupby(met.moves, key=lambda move: move.round):
             for move in moves:
                 if move.giver == mesh.rank:
-                    memory = came[move.unit] if move.unit in came else self.holdings.arenas[move.unit].memory
-                    mesh.hand(memory, move.taker, MOVES + move.unit)
+                    held = came[move.unit] if move.unit in came else self.holdings.arenas[move.unit].memory
+                    mesh.hand(held, move.taker, MOVES + move.unit)
                 elif move.taker == mesh.rank:
                     came[move.unit] = self.holdings.expect(move.unit, stepped=met.applied > 0)
                     mesh.take(came[move.unit], move.giver, MOVES + move.unit)
@@ -229,9 +230,8 @@ class Member:
         """What an evaluation came to that some have ended and others have not."""
         if not any(counts):
             return
-        said = torch.zeros(max(counts), dtype=torch.float64)
-        if mesh.rank == counts.index(max(counts)):
-            said[:] = torch.tensor(self.judged, dtype=torch.float64)
+        ours = mesh.rank == counts.index(max(counts))
+        said = torch.tensor(self.judged if ours else [0.0] * max(counts), dtype=torch.float64)
         mesh.sum(said, range(mesh.world))
         self.judged = said.tolist()
 

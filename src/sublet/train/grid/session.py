@@ -347,6 +347,7 @@ class GridSession(Counted, Keeps):
                 )
             try:
                 self._mesh.sum(torch.zeros(1), self._seat.everyone())
+                self._mesh.part(self._seat.everyone())
             except Broken as error:
                 if self.rank == 0:
                     return
