@@ -84,11 +84,14 @@ def test_a_sum_of_few_is_that_of_many(count):
 
 
 def test_who_waits_for_a_sum_of_few_is_told_when_the_connections_end():
+    heard = threading.Barrier(3)
+
     def work(rank, lines):
         mesh = lines.mesh("all", rank, 3)
         mesh.sum(torch.zeros(1), range(3))
+        heard.wait(60)
         if rank == 1:
-            lines.hang_up()
+            lines.hang_up()  # in one process, this ends the connections of all
             return
         cuts = threading.Timer(0.1, lines.hang_up)  # as the line does when it hears of it: gloo may lose the news
         cuts.start()
