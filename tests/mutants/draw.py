@@ -146,7 +146,7 @@ class _Finder:
 
 
 def _without_logic(node: ast.AST) -> Iterator[ast.AST]:
-    """Annotations, decorators, and what is only said when something is refused."""
+    """Annotations, decorators, what is only said when something is refused, and lengths that are asserted by `zip`."""
     match node:
         case (
             ast.FunctionDef(returns=returns, decorator_list=decorators)
@@ -159,5 +159,5 @@ def _without_logic(node: ast.AST) -> Iterator[ast.AST]:
             yield from decorators
         case ast.arg(annotation=annotation) | ast.AnnAssign(annotation=annotation) if annotation:
             yield annotation
-        case ast.Raise() | ast.Assert() | ast.JoinedStr():
+        case ast.Raise() | ast.Assert() | ast.JoinedStr() | ast.keyword(arg="strict"):
             yield node

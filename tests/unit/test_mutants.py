@@ -63,6 +63,13 @@ def test_every_module_has_places_to_change_and_tests_that_should_see_it():
         assert all(covering(file) for file in files)
 
 
+def test_lengths_that_zip_asserts_are_not_changed():
+    text = (SOURCE / "policies/sia/policy.py").read_text(encoding="utf-8")
+    asserted = [number for number, line in enumerate(text.splitlines(), 1) if "strict=True" in line]
+    assert asserted
+    assert not [each for each in mutants_of("policies/sia/policy.py") if each.line in asserted and each.old == "True"]
+
+
 def test_what_is_said_in_errors_or_of_types_is_not_changed():
     for mutant in mutants_of("policies/sia/policy.py"):
         assert "raise" not in mutant.old

@@ -50,6 +50,19 @@ def test_equals_are_served_in_order_of_arrival():
     assert sizes(town(elastic("a"), elastic("b"), nodes=1, size=5)) == {"a": 3, "b": 2}
 
 
+def test_a_job_whose_end_is_on_its_way_keeps_what_it_has():
+    driver = town(elastic("a", work=80.0), nodes=1)
+    assert sizes(driver) == {"a": 4}
+    driver.now_s = 19.0  # it has a second to go: one GPU does for the newcomer, and then the gain is weighed
+    driver.submit(elastic("b", work=10.0))
+    assert Optimus().decide(driver.kernel.snapshot()).shapes["b"].gpus > 0
+    driver.now_s = 100.0
+    driver.submit(elastic("c", work=10.0))
+    plan = Optimus().decide(driver.kernel.snapshot())
+    assert "a" not in plan.shapes
+    assert not any(shape for shape in plan.shapes.values())
+
+
 def test_nobody_grows_beyond_what_helps_or_what_it_may_have():
     jobs = elastic("serial", speed=Amdahl(parallel=0.0)), elastic("narrow", high=2)
     assert sizes(town(*jobs)) == {"serial": 1, "narrow": 2}

@@ -44,6 +44,17 @@ def goodput():
     return Phased(ends=(1000.0, 9000.0), rates=lambda gpu, spread: (sum(spread) ** 0.1, float(sum(spread))))
 
 
+def test_in_a_plan_those_that_give_come_before_those_that_take():
+    driver = town(elastic("old", speed=PowerLaw(exponent=0.3), work=1e5), gpus=4)
+    assert sizes(driver) == {"old": 4}
+    driver.submit(elastic("new", speed=Linear(), work=1e3), elastic("later", speed=Linear(), work=1e3))
+    plan = Mip().decide(driver.kernel.snapshot())
+    grows = [bool(shape and shape.gpus > driver.kernel.jobs[job_id].gpus) for job_id, shape in plan.shapes.items()]
+    assert len(set(grows)) == 2
+    assert grows == sorted(grows)
+    assert next(iter(plan.shapes)) == "old"
+
+
 # ---------------------------------------------------------------------- the objectives
 
 
