@@ -3,6 +3,7 @@
 python -m tests.mutants --named
 python -m tests.mutants --count 300 --seed 1 --json out/mutants.json
 python -m tests.mutants --count 300 --seed 1 --only policies/sia   those of the draw in these files
+python -m tests.mutants --count 99999 --only solve/price --tests tests/unit/solve --reach out/solve.json   all of a file
 python -m tests.mutants --count 300 --seed 1 --lived out/mutants.json   those of the draw that lived there
 
 Which tests come by which line is found in a first run and kept in out/mutants-reach.json: some minutes. Tests that are
@@ -54,6 +55,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--lived", type=Path, help="only what lived in this file, which --json wrote")
     parser.add_argument("--reach", type=Path, default=Path("out/mutants-reach.json"))
+    parser.add_argument("--tests", nargs="*", help="only these; with a --reach of their own")
     parser.add_argument("--patience", type=float, default=60.0, help="CPU seconds of tests for one mutant")
     asked = parser.parse_args(arguments)
     if asked.named:
@@ -65,11 +67,13 @@ def main(arguments: list[str]) -> int:
         before = json.loads(asked.lived.read_text(encoding="utf-8"))
         names = {row["mutant"] for row in before if row["outcome"] in ALIVE}
         mutants = [each for each in mutants if str(each) in names]
-    rows = _rows(mutants, asked.reach, asked.patience, asked.json)
+    rows = _rows(mutants, asked.reach, asked.patience, asked.json, asked.tests)
     return _sum_up(row["outcome"] for row in rows) if rows else 0
 
 
-def _rows(mutants: Sequence[Mutant], reach: Path, patience_s: float, kept: Path | None) -> list[dict[str, str]]:
+def _rows(
+    mutants: Sequence[Mutant], reach: Path, patience_s: float, kept: Path | None, tests: Sequence[str]
+) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
 
     def told(mutant: Mutant, outcome: str, by: str) -> None:
@@ -92,11 +96,11 @@ def _rows(mutants: Sequence[Mutant], reach: Path, patience_s: float, kept: Path 
         else:
             told(mutants[number], outcome, by)
 
-    ask(mutants, reach, patience_s, heard)
+    ask(mutants, reach, patience_s, heard, tests)
     known = Reach.read(reach)
     for mutant in late:  # one process each, which imports everything anew
-        tests = known.tests_of(mutant.file, mutant.line, patience_s)
-        outcome, by, _ = outcome_of(mutant.file, mutant.source(), tests) if tests else (NOBODY, "", 0.0)
+        names = known.tests_of(mutant.file, mutant.line, patience_s)
+        outcome, by, _ = outcome_of(mutant.file, mutant.source(), names) if names else (NOBODY, "", 0.0)
         told(mutant, str(outcome), by.splitlines()[0] if by else "")
     return rows
 

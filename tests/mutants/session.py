@@ -40,13 +40,15 @@ def every_test() -> list[str]:
     return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
 
 
-def ask(mutants: Sequence[Mutant], reach: Path, patience_s: float, told: Told) -> None:
+def ask(
+    mutants: Sequence[Mutant], reach: Path, patience_s: float, told: Told, tests: Sequence[str] | None = None
+) -> None:
     """Of each what became of it: killed, alive, too long, `LATE` or `NOBODY`. A child loads what it needs for that."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        _collect(mutants, reach, patience_s, writer)
+        _collect(mutants, reach, patience_s, writer, tests or every_test())
     os.close(writer)
     with os.fdopen(reader) as pipe:
         for line in pipe:
@@ -56,13 +58,13 @@ def ask(mutants: Sequence[Mutant], reach: Path, patience_s: float, told: Told) -
         raise RuntimeError(f"pytest did not run: status {status}")
 
 
-def _collect(mutants: Sequence[Mutant], reach: Path, patience_s: float, writer: int) -> Never:
+def _collect(mutants: Sequence[Mutant], reach: Path, patience_s: float, writer: int, tests: Sequence[str]) -> Never:
     code = BROKEN
     try:
         os.chdir(HERE)
         session = _Session(mutants, reach, patience_s, os.fdopen(writer, "w", buffering=1))
         words = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
-        code = int(pytest.main([*words, "--import-mode=importlib", *every_test()], plugins=[session]))
+        code = int(pytest.main([*words, "--import-mode=importlib", *tests], plugins=[session]))
     finally:
         os._exit(code)
 

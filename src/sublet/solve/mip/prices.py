@@ -54,16 +54,16 @@ def lowest_bound(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, sharp: fl
     planes.changeColCost(0, 1.0)
     for _ in range(limits):
         planes.addVar(0.0, dearest)
+    index = np.arange(limits + 1, dtype=np.int32)
     price_R = np.zeros(limits)
     tried, slope_R = bound_at(gain_JC, use_RJC, limit_R, price_R)
     best = tried
     for _ in range(TRIES):
         # height >= bound at these prices + slope x (prices - these prices)
-        index = np.arange(limits + 1, dtype=np.int32)
         planes.addRow(
             tried.bound - float(slope_R @ price_R),
             np.inf,
-            limits + 1,
+            len(index),
             index,
             np.concatenate(([1.0], -slope_R)),
         )

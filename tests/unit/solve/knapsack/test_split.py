@@ -311,3 +311,12 @@ def test_nonsense_is_refused(call, match):
 def test_nothing_slow_is_imported_before_it_is_needed():
     code = "import sys, sublet.solve.mip.moves; assert not {'highspy', 'numba', 'scipy'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sizes_that_are_even_for_the_first_job_alone_are_not_taken_for_even():
+    gain = np.array([[0.0, 3.0, 5.0, 6.0], [0.0, 4.0, 6.0, 7.0]])
+    sizes = np.array([[0, 1, 2, 3], [0, 1, 2, 5]])
+    for capacity in range(9):
+        found = best_split(gain, capacity, sizes=sizes)
+        assert found.total == pytest.approx(brute_force(gain, capacity, sizes))
+        assert found.width_J.sum() <= capacity
