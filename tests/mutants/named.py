@@ -46,15 +46,15 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="sizes leak where none are known",
         file="policies/price/beliefs.py",
-        old="left_h_J = np.array([1.0 / each.state.job.weight for each in asked])",
-        new="left_h_J = np.array([each.left_h / each.state.job.weight for each in asked])",
+        old="left_h_J = 1.0 / weight_J",
+        new="left_h_J = asked.standing.gpu_hours_J / weight_J",
         tests=("tests/unit/policies/price/test_beliefs.py",),
     ),
     Named(
         name="sizes leak into what is guessed from the past",
         file="policies/price/beliefs.py",
         old="left = [_of_the_past(had_h, ended) for had_h in had_h_J]",
-        new="left = [min(each.left_h, _of_the_past(had_h, ended)) for each, had_h in zip(asked, had_h_J, strict=True)]",
+        new="left = [min(h, _of_the_past(had, ended)) for h, had in zip(asked.standing.gpu_hours_J, had_h_J)]",
         tests=("tests/unit/policies/price/test_beliefs.py",),
     ),
     Named(

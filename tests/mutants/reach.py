@@ -8,7 +8,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,14 @@ class Reach:
             for file, places in self._tests.items()
         }
         path.write_text(json.dumps({"cpu_s": self.cpu_s, "reached": reached}) + "\n", encoding="utf-8")
+
+    def forget(self, others_than: Collection[str]) -> None:
+        """Tests that are no more."""
+        for test in self.cpu_s.keys() - set(others_than):
+            del self.cpu_s[test]
+        for places in self._tests.values():
+            for place, names in places.items():
+                places[place] = [name for name in names if name in self.cpu_s]
 
     def add(self, test: str, cpu_s: float, lines: Iterable[tuple[str, int]]) -> None:
         """A test that passed, and the lines of files below src/sublet that it came by."""

@@ -88,6 +88,7 @@ class _Session:
     def _trace(self, _writer: int) -> None:
         """Tests that no run has looked at yet."""
         reach, tracer = Reach.read(self._path), Tracer()
+        reach.forget(self._items)
         new = [item for name, item in self._items.items() if name not in reach.cpu_s]
         new.sort(key=lambda item: _tells_late(item.nodeid))  # whoever cuts this off has the quick ones
         for number, item in enumerate(new):
@@ -99,8 +100,7 @@ class _Session:
                 reach.add(item.nodeid, _cpu_s() - start_s, lines)
             if number % KEPT_EVERY == 0:
                 reach.write(self._path)
-        if new:
-            reach.write(self._path)
+        reach.write(self._path)
 
     def _outcome(self, mutant: Mutant) -> tuple[str, str]:
         changes = self._loaded.takes(mutant.file, mutant.source())

@@ -143,6 +143,8 @@ def test_tests_are_asked_that_come_by_the_line_the_own_and_the_quickest_first(tm
     assert read.tests_of(LEDGER, at, 60.0) == in_order
     assert read.tests_of(LEDGER, at, 2.5) == [in_order[0], in_order[2]]  # what lasts longer than patience is left out
     assert set(read.tests_of(LEDGER, 1, 60.0)) == {*in_order, "tests/unit/kernel/d"}  # run on import: any that comes by
+    read.forget(["tests/unit/kernel/c"])
+    assert read.tests_of(LEDGER, at, 60.0) == list(read.cpu_s) == ["tests/unit/kernel/c"]
     assert Reach.read(tmp_path / "none.json").tests_of(LEDGER, at, 60.0) == []
 
 
