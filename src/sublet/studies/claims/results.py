@@ -36,6 +36,7 @@ class Result:
     commit: str  # with a plus where the tree had changes
     quick: bool
     seconds: float
+    cpu_s: float | None = None  # of all its processes; None = it was not measured
     checks: Sequence[Shown] = field(default_factory=tuple)
     missing: str = ""
 
