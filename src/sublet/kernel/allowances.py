@@ -206,7 +206,7 @@ class PurseTree:
             at_once_us = _lasts_us(self.left(holder, now_us, 1), burn)  # until all have to leave
             lasts_us = at_once_us if leaving or len(stays) == 1 else _lasts_us(self.left(holder, now_us, 2), burn)
             if lasts_us <= 1:
-                every = leaving or len(stays) == 1 or at_once_us <= 1
+                every = at_once_us <= 1
                 stays.sort(key=lambda job_id: -jobs[job_id].seq)  # who came last goes first
                 victims = stays if every else stays[: (len(stays) + 1) // 2]
                 found.leave |= dict.fromkeys(victims)

@@ -10,7 +10,7 @@ import pytest
 
 from sublet.cli.main import run
 from sublet.domain.purses import ORG, Holder, Level, Period
-from sublet.errors import NoSuchJob
+from sublet.errors import InvalidValue, NoSuchJob
 from sublet.runtime.controller_api.tokens import Scope
 from tests.rigs.in_memory_api import served
 from tests.rigs.story import Story, a_spec, phase, trained
@@ -120,6 +120,32 @@ def test_the_verb_says_what_is_wrong_and_what_would_do(there, capsys, words, tol
 
 
 # ---------------------------------------------------------------------- a controller
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_the_budget_of_all_is_by_periods_or_in_all_and_outlives_the_controller(tmp_path):
+    async def live():
+        story = Story(tmp_path)
+        async with story.controller() as api:
+            await api.budgets.set(level="org", amount_usd=30.0, period="month")
+            with pytest.raises(InvalidValue, match="sublet budget set --org"):
+                await api.set_budget(purse_usd=5.0)
+            with pytest.raises(InvalidValue, match="sublet budget set --org"):
+                await api.top_up(5.0)
+            await api.set_budget(burn_limit_usd_per_h=9.0)
+        async with story.controller() as api:
+            (org,) = api.budgets.rows()
+            await api.budgets.set(level="org", amount_usd=40.0)
+        async with story.controller() as api:
+            budget, (row,) = await api.budget(), api.budgets.rows()
+            await api.top_up(2.0)
+            return org, budget, row, await api.budget()
+
+    org, budget, row, more = asyncio.run(live())
+    assert (org["limit_usd"], org["period"]) == (30.0, "month")
+    assert (budget["purse_usd"], budget["burn_limit_usd_per_h"]) == (40.0, 9.0)
+    assert (row["limit_usd"], row["period"], row["ends"]) == (40.0, None, None)
+    assert more["purse_usd"] == 42.0
 
 
 @pytest.mark.usefixtures("virtual_time")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sublet.domain.actions import SetTimer, StopJob, TellUser
+from sublet.domain.actions import MakePlan, SetTimer, StopJob, TellUser
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import (
     BudgetChanged,
@@ -96,6 +96,31 @@ def test_a_job_pays_for_the_gpus_that_it_holds_and_all_pay_for_what_nobody_does(
     assert driver.kernel.ledger.spent(2000.0) == usd("1.5")
 
 
+def test_a_job_that_grows_or_shrinks_on_a_node_pays_for_each_width_as_long_as_it_had_it():
+    driver = town(purse(VISION, 100))
+    driver.submit(of("ann", "vision", "a", gpus=2, min_gpus=1, max_gpus=4))
+    for at_s, gpus in ((0.0, 2), (1000.0, 3), (3000.0, 1), (4000.0, 1)):
+        driver.now_s = at_s
+        driver.plan(Plan(shapes={"a": Shape(pool="p", gpus=gpus)}, hold={"o": 1}))
+        while orders := [order for order in driver.open if not isinstance(order, MakePlan)]:
+            driver.answer(orders[0])
+    assert spent(driver, ANN) == usd("0.5") + usd("1.5") + usd("0.25")
+
+
+def test_one_gpu_more_takes_the_money_for_one_gpu_more():
+    driver = town(purse(VISION, "0.009"))  # less than four GPUs for ten seconds
+    driver.submit(of("ann", "vision", "a", gpus=3, min_gpus=1, max_gpus=4))
+    driver.plan(Plan(shapes={"a": Shape(pool="p", gpus=3)}, hold={"o": 1}))
+    driver.answer(driver.open[0])
+    driver.answer(driver.open[0])
+    shares = driver.kernel.purses.shares
+    assert Money(shares.added("a", (("n1", 4),), {"n1": 3})) == usd("0.0025")
+    assert shares.added("a", (("n1", 3),), {"n1": 3}) == shares.added("a", (("n1", 2),), {"n1": 3}) == 0
+    driver.plan(Plan(shapes={"a": Shape(pool="p", gpus=4)}))
+    assert driver.kernel.jobs["a"].gpus == 3  # and stays so
+    assert driver.kernel.jobs["a"].shape == driver.kernel.jobs["a"].runs_in == Shape(pool="p", gpus=3)
+
+
 def test_what_was_spent_before_the_first_purse_is_nobodys():
     driver = town()
     driver.submit(of("ann", "vision", "a", gpus=4))
@@ -182,6 +207,43 @@ def test_the_end_comes_in_steps_and_who_came_last_goes_first():
         runs.append([job_id for job_id, state in driver.kernel.jobs.items() if state.phase is Phase.RUNNING])
     assert [each for at, each in enumerate(runs) if at == 0 or each != runs[at - 1]] == [["j0", "j1"], ["j0"], []]
     assert usd("3.5") < spent(driver, VISION) <= usd("4")
+
+
+def test_jobs_that_never_leave_do_not_take_the_others_with_them():
+    driver = town(purse(VISION, 4), nodes=4, wind_down_s=100.0)
+    driver.submit(*[of("ann", "vision", f"j{at}", gpus=4) for at in range(4)])
+    driver.settle(Fifo())
+    ring(driver, CheckPurse())  # two are told to leave, and do not
+    driver.tell(TimerFired(driver.now_s + 100.01, CheckPurse()))
+    told = [state.phase for state in driver.kernel.jobs.values()]
+    assert told == [Phase.RUNNING, Phase.STOPPING, Phase.STOPPING, Phase.STOPPING]
+
+
+def test_while_some_leave_the_others_wait_for_it_and_leave_all_where_that_takes_too_long():
+    driver = town(purse(VISION, 4), nodes=4, wind_down_s=100.0)
+    driver.submit(*[of("ann", "vision", f"j{at}", gpus=4) for at in range(4)])
+    driver.settle(Fifo())
+    ring(driver, CheckPurse())
+    assert driver.timers[CheckPurse()] == pytest.approx(driver.now_s + 100.0, abs=0.01)  # if nobody answers
+    driver.tell(TimerFired(driver.now_s + 50.0, CheckPurse()))
+    assert [state.phase for state in driver.kernel.jobs.values()][:2] == [Phase.RUNNING, Phase.RUNNING]
+    driver.tell(purse(VISION, "3.5", at_s=driver.now_s))  # what is kept back is not there any more
+    assert {state.phase for state in driver.kernel.jobs.values()} == {Phase.STOPPING}
+
+
+def test_no_more_jobs_than_a_purse_that_runs_out_has_left_may_start():
+    driver = town(purse(VISION, 4), nodes=4, wind_down_s=100.0)
+    driver.submit(*[of("ann", "vision", f"j{at}", gpus=4) for at in range(4)])
+    driver.settle(Fifo())
+    ring(driver, CheckPurse())
+    driver.settle(Fifo())
+    assert driver.kernel.purses.allowed[VISION].most == 2
+    assert not driver.kernel.snapshot().waiting
+    held = driver.kernel.jobs["j2"].job
+    assert not driver.kernel.purses.covers(held, (("n1", 0),), {}, driver.now_s)  # though there is money for it
+    driver.kernel.purses.denied.clear()
+    driver.tell(JobFinished(driver.now_s, "j0"))
+    assert [state.job.id for state in driver.kernel.snapshot().waiting.by(lambda state: state.seq)] == ["j2", "j3"]
 
 
 def test_nobody_starts_whom_a_purse_on_the_way_up_could_not_pay_to_leave():

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.domain import events as news
+from sublet.domain.purses import ORG
+from sublet.errors import InvalidValue
 from sublet.kernel.payable import PurseView
 from sublet.runtime.anchor.troubles import Watch, is_anchor
 from sublet.runtime.archive import Kept
@@ -235,8 +237,12 @@ class ControllerApi:
     ) -> views.BudgetView:
         """Change what is given."""
         await self.started()
+        kernel = self._controller.kernel
+        if purse_usd is not None and ORG in kernel.purses.allowed:
+            allowed = "left out: all have a budget for each period; next: sublet budget set --org USD[/month]"
+            raise InvalidValue("purse", purse_usd, allowed)
         budget = change_budget(
-            self._controller.kernel.supply.budget,
+            kernel.supply.budget,
             burn_limit_usd_per_h=burn_limit_usd_per_h,
             average_usd_per_h=average_usd_per_h,
             purse_usd=purse_usd,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
-from sublet.domain.events import PurseSet
+from sublet.domain.events import BudgetChanged, PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
 from sublet.domain.purses import ORG, Holder, Level, Period, calendar_text, named_owner
@@ -43,7 +43,7 @@ class Budgets:
     kernel: Callable[[], Kernel]
     now_s: Callable[[], float]
     unix_s: Callable[[], float]
-    tell: Callable[[PurseSet, str], None]
+    tell: Callable[[PurseSet | BudgetChanged, str], None]
     started: Callable[[], Awaitable[None]]
     tokens: Tokens
     directory: Directory
@@ -66,6 +66,8 @@ class Budgets:
             self.kernel(), level=level, name=name, amount_usd=amount_usd, period=period, at_s=now_s, unix_s=unix_s
         )
         self.tell(event, by)
+        if event.holder == ORG and event.period is None:  # a budget like any other, and remembered as one
+            self.tell(BudgetChanged(now_s, self.kernel().supply.budget), by)
         return self.rows()
 
 
