@@ -60,7 +60,7 @@ class Steps:
     wake_s: float | None = None  # when to look again, if nothing happens before
 
 
-Before = tuple[dict[Holder, Allowance], Budget, int | None, bool]
+Before = tuple[dict[Holder, Allowance], bool, Budget, int | None, bool]
 
 
 class PurseTree:
@@ -79,6 +79,7 @@ class PurseTree:
     def set(self, event: PurseSet) -> None:
         """As the user says. What was spent in a period that goes on stays spent."""
         holder, old = event.holder, self.allowed.pop(event.holder, None)
+        self.shares.changed = True
         if holder == ORG and event.period is None:  # as any budget: it counts from the beginning
             self._supply.refill(replace(self._supply.budget, purse=event.amount, until_s=None))
             return
@@ -117,7 +118,8 @@ class PurseTree:
         if not due:
             return None
         supply = self._supply
-        before = (dict(self.allowed), supply.budget, supply.purse.most_nodes, supply.changed)
+        before = (dict(self.allowed), self.shares.changed, supply.budget, supply.purse.most_nodes, supply.changed)
+        self.shares.changed = True
         for holder in due:
             old = self.allowed[holder]
             ends, began = old.ends, old.ends
@@ -132,7 +134,8 @@ class PurseTree:
 
     def roll_back(self, before: Before) -> None:
         """What would have happened then cannot have."""
-        self.allowed, self._supply.purse.budget, self._supply.purse.most_nodes, self._supply.changed = before
+        supply = self._supply
+        self.allowed, self.shares.changed, supply.purse.budget, supply.purse.most_nodes, supply.changed = before
 
     def next_end_s(self) -> float | None:
         """Of a period."""

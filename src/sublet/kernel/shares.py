@@ -107,6 +107,7 @@ class Shares:
 
     def __init__(self, cluster: Cluster, ledger: Ledger) -> None:
         self.counts = False
+        self.changed = True  # somebody holds other GPUs, or pays another price, than when it was last looked at
         self.open: dict[str, dict[str, Share]] = {}  # by job, by node
         self.ended: dict[Holder, int] = defaultdict(int)  # grains
         self._of: dict[Holder, dict[tuple[str, str], Share]] = defaultdict(dict)
@@ -122,6 +123,7 @@ class Shares:
     def look(self, job: Job, held: Mapping[str, int], now_s: float) -> None:
         """It holds so many GPUs of these nodes from now on."""
         shares, now_us = self.open.setdefault(job.id, {}), microseconds(now_s)
+        self.changed = True
         before = {node_id: share for node_id, share in shares.items() if held.get(node_id, 0) != share.gpus}
         for node_id, share in before.items():
             grains = share.cost(self._price(share), now_us)
@@ -156,6 +158,7 @@ class Shares:
 
     def settle(self, now_s: float) -> None:
         """Prices are about to change."""
+        self.changed = True
         now_us = microseconds(now_s)
         for share in self._all():
             share.settle(self._price(share), now_us)
@@ -179,6 +182,10 @@ class Shares:
     def burn(self, holder: Holder, now_us: int) -> int:
         """Micro-dollars per hour."""
         return sum(share.burn(self._price(share), now_us) for share in self._of[holder].values())
+
+    def any_leaves(self) -> bool:
+        """Somebody was told to leave, and has not left."""
+        return any(share.until_us is not None for shares in self.open.values() for share in shares.values())
 
     def jobs(self, holder: Holder) -> list[str]:
         """Who holds GPUs that it pays for."""
@@ -213,13 +220,14 @@ class Shares:
         """For a snapshot."""
         return {
             "counts": self.counts,
+            "changed": self.changed,
             "ended": [[to_plain(holder), grains] for holder, grains in self.ended.items()],
             "open": [[j, n, to_plain(share)] for j, shares in self.open.items() for n, share in shares.items()],
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self.counts = facts["counts"]
+        self.counts, self.changed = facts["counts"], facts["changed"]
         for holder, grains in facts["ended"]:
             self.ended[from_plain(Holder, holder)] = grains
         for job_id, node_id, share in facts["open"]:

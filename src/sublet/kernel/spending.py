@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sublet.domain import events as news
-from sublet.domain.actions import SetTimer, TellUser
+from sublet.domain.actions import SetTimer, StopJob, TellUser
 from sublet.domain.plan import Phase
 from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.kernel.allowances import Before, Steps
@@ -22,6 +22,7 @@ class Spending:
     def __init__(self, supply: Supply, tenancy: Tenancy) -> None:
         self.spent_s: float | None = None  # when the first purse will be spent at today's burn
         self._period_s: float | None = None  # when the next period of a purse begins
+        self._look_s: float | None = None  # when the tree is to be looked at again, if nothing changes before
         self._supply, self._tenancy, self._purses = supply, tenancy, tenancy.purses
 
     def adjust_supply(self, now_s: float) -> None:
@@ -78,9 +79,16 @@ class Spending:
         return stepped
 
     def _watch_tree(self, wakes: list[float | None], now_s: float) -> bool:
+        """Nothing is to be found out while everybody holds what they did, at the price that it had, and no time is up."""
         tenancy, purses = self._tenancy, self._purses
+        early = self._look_s is None or now_s < self._look_s
+        stops = any(isinstance(order, StopJob) for order in tenancy.orders)
+        if early and not (stops or purses.shares.changed or purses.shares.any_leaves()):
+            wakes.append(self._look_s)
+            return False
         purses.shares.tell_to_leave(tenancy.jobs, now_s)
         steps = purses.end_in_steps(tenancy.jobs, now_s)
+        purses.shares.changed, self._look_s = bool(steps.leave), steps.wake_s
         wakes.append(steps.wake_s)
         for job_id in steps.leave:
             tenancy.turn_out(job_id)
@@ -98,12 +106,15 @@ class Spending:
 
     def facts(self) -> dict[str, Any]:
         """For a snapshot."""
-        return {"spent_s": self.spent_s, "period_s": self._period_s}
+        return {"spent_s": self.spent_s, "period_s": self._period_s, "look_s": self._look_s}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.spent_s = facts["spent_s"]
-        self._period_s = facts.get("period_s")  # not before there were trees of purses
+        self._period_s, self._look_s = (
+            facts.get("period_s"),
+            facts.get("look_s"),
+        )  # not before there were trees of purses
 
 
 def _end_purse_in_steps(supply: Supply, now_s: float) -> Steps | None:

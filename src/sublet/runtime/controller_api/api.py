@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from sublet.domain import events as news
@@ -305,7 +306,7 @@ def _sources(controller: Controller) -> JobSources:
         kernel=kernel,
         bill=controller.bill,
         now_s=now_s,
-        paid=PurseView(kernel.purses, kernel.supply, kernel.active.values(), now_s) if kernel.purses.allowed else None,
+        paid=cache(lambda: PurseView(kernel.purses, kernel.supply, kernel.active.values(), now_s)),
         speedup=controller.clock.speedup,
         plan_reasons=controller.decisions.reasons,
         wait_reason=controller.waits.why,

@@ -160,12 +160,12 @@ def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
     }
 
 
-def purse_reason(kernel: Kernel, paid: Payers | None, job_id: str) -> str:
+def purse_reason(kernel: Kernel, paid: Callable[[], Payers], job_id: str) -> str:
     """Why a job that holds nothing does not start, if a purse is to blame; "" = none is."""
     state = kernel.jobs.get(job_id)
-    if paid is None or state is None or state.gpus or state.shape is not None:
+    if not kernel.purses.allowed or state is None or state.gpus or state.shape is not None:
         return ""
-    if (holder := paid.held_by(state.job)) is None:
+    if (holder := paid().held_by(state.job)) is None:
         return ""
     spent = kernel.purses.words(holder)
     advice = f"sublet budget set --{holder.level} {holder.name} USD[/month]"

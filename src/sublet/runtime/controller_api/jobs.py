@@ -57,7 +57,7 @@ class JobSources:
     speedup: float  # cloud seconds per wall second
     plan_reasons: Mapping[str, str]  # job -> why the last plan gave it what it has
     wait_reason: Callable[[str], str]  # "" for a job that does not wait
-    paid: PurseView | None  # who could be paid for now; None where nobody has a purse
+    paid: Callable[[], PurseView]  # who could be paid for now
     knows_size: Callable[[str], bool]  # whether jobs of this group have finished, of those that do not say their size
 
 
