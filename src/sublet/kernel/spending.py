@@ -79,7 +79,7 @@ class Spending:
         return stepped
 
     def _watch_tree(self, wakes: list[float | None], now_s: float) -> bool:
-        """Nothing is to be found out while everybody holds what they did, at the price that it had, and no time is up."""
+        """Nothing is to be found out while all hold what they did, at the price that it had, and no time is up."""
         tenancy, purses = self._tenancy, self._purses
         early = self._look_s is None or now_s < self._look_s
         stops = any(isinstance(order, StopJob) for order in tenancy.orders)
@@ -114,7 +114,7 @@ class Spending:
         self._period_s, self._look_s = (
             facts.get("period_s"),
             facts.get("look_s"),
-        )  # not before there were trees of purses
+        )  # not before there were trees
 
 
 def _end_purse_in_steps(supply: Supply, now_s: float) -> Steps | None:
