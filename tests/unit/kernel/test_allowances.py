@@ -119,6 +119,30 @@ def test_one_gpu_more_takes_the_money_for_one_gpu_more():
     driver.plan(Plan(shapes={"a": Shape(pool="p", gpus=4)}))
     assert driver.kernel.jobs["a"].gpus == 3  # and stays so
     assert driver.kernel.jobs["a"].shape == driver.kernel.jobs["a"].runs_in == Shape(pool="p", gpus=3)
+    assert MakePlan() in driver.last
+    driver.plan(Plan(shapes={"a": Shape(pool="p", gpus=4)}))
+    assert driver.last == []  # whoever asks for the same at the same instant is not asked again
+
+
+def test_a_job_that_runs_is_shown_as_wide_as_its_purse_can_pay_for_beyond_what_it_has():
+    driver = town(purse(VISION, "0.016"))
+    driver.submit(of("ann", "vision", "a", gpus=2, min_gpus=1, max_gpus=4))
+    driver.plan(Plan(shapes={"a": Shape(pool="p", gpus=2)}, hold={"o": 1}))
+    driver.answer(driver.open[0])
+    driver.answer(driver.open[0])
+    assert driver.kernel.snapshot().active["a"].job.max_gpus == 3  # half a cent for each
+    driver.tell(purse(VISION, "0.0101"))
+    assert driver.kernel.snapshot().active["a"].job.max_gpus == 2
+
+
+def test_what_was_promised_to_one_is_not_shown_to_another():
+    driver = town(purse(VISION, "0.03"), nodes=2)
+    driver.submit(*[of("ann", "vision", f"j{at}", gpus=4, min_gpus=4) for at in range(2)])
+    assert len(driver.kernel.snapshot().waiting) == 2
+    driver.plan(Plan(shapes={"j0": Shape(pool="p", gpus=4)}, hold={"o": 1}))
+    assert not driver.kernel.tenancy.placement  # its node is on the way
+    assert len(driver.kernel.snapshot().waiting) == 0
+    assert len(driver.kernel.snapshot(frozen=True).waiting) == 0
 
 
 def test_what_was_spent_before_the_first_purse_is_nobodys():
