@@ -21,7 +21,7 @@ test bench claims mutants adoption scenarios policies-live soak: export OMP_NUM_
 test bench claims mutants adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test pytest check bench claims mutants screenshots figures adoption faults scenarios policies-live soak clean help
+.PHONY: setup demo test pytest check bench claims mutants docs screenshots figures adoption faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -66,6 +66,13 @@ policies-live: $(READY) ## six policies with three real jobs each, whose widths 
 
 soak: $(READY) ## small jobs under random faults for HOURS=8 of the cloud (SPEEDUP=16: half an hour), SEED=1; out/soak.json
 	$(BIN)/python -m tests.soak --hours $(HOURS) --speedup $(SPEEDUP) --seed $(SEED) --json out/soak.json
+
+docs: $(READY) ## the documentation as a site that needs no internet, with search and the Python reference: out/site
+	$(PYTHON) -m venv --clear out/docs-env # apart: what builds the site would change what the tests are run with
+	out/docs-env/bin/python -m pip install $(PIP_ARGS) 'mkdocs-material>=9.5,<10' 'mkdocstrings[python]>=0.26'
+	$(BIN)/python -m tests.llms
+	NO_MKDOCS_2_WARNING=1 out/docs-env/bin/mkdocs build -q
+	@echo "open out/site/index.html"
 
 screenshots: $(READY) ## pictures of every view of the page, into docs/pictures (needs Chromium: apt install chromium)
 	$(BIN)/python -m tests.screenshots

@@ -45,6 +45,7 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/scenarios/": 10,
     "tests/simulation/": 6,
     "tests/unit/advise/": 3,
+    "tests/unit/api/test_recorded.py": 2,  # processes of their own
     "tests/unit/api/test_what_if.py": 3,  # processes of their own
     "tests/unit/cli/": 4,
     "tests/unit/integrations/": 8,  # seconds to import what they are of

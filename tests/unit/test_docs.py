@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests import llms
 from tests.figures import HERE
 
 GLOSSARY = (HERE / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
@@ -56,6 +57,11 @@ def test_every_path_into_the_repository_exists(page):
 def test_every_link_to_a_page_or_file_leads_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_whoever_reads_llms_txt_finds_every_page():
+    """`python -m tests.llms` writes it."""
+    assert llms.FILE.read_text(encoding="utf-8") == llms.text()
 
 
 def calls_of_how_it_works():

@@ -125,14 +125,16 @@ class ShutdownBody(_Body):
     end_jobs: bool = False
 
 
-def application(api: Api, *, port: int, token_digest: bytes, read_digest: bytes | None = None) -> ASGIApp:
-    """The whole server, guard first."""
-    callers = _callers(port, token_digest, read_digest)
+def application(
+    api: Api, *, port: int, token_digest: bytes, read_digest: bytes | None = None, live: bool = True
+) -> ASGIApp:
+    """The whole server, guard first; of what is not `live`, nobody can change anything."""
+    callers = _callers(port, token_digest, read_digest, Scope.ADMIN if live else Scope.READ)
     callers.tokens |= api.tokens.digests()
     app = routes_to(api)
     add_tokens(app, api, callers)
     add_what_if(app, api)
-    add_console(app, api, callers, port=port)
+    add_console(app, api, callers, port=port, live=live)
     return Guard(Quick(Idempotency(app), api), port=port, callers=callers)
 
 
@@ -141,8 +143,8 @@ def guarded(app: ASGIApp, *, port: int, token_digest: bytes) -> ASGIApp:
     return Guard(Idempotency(app), port=port, callers=_callers(port, token_digest, None))
 
 
-def _callers(port: int, token_digest: bytes, read_digest: bytes | None) -> Callers:
-    tokens = {token_digest: (OWNER, Scope.ADMIN)}
+def _callers(port: int, token_digest: bytes, read_digest: bytes | None, owner: Scope = Scope.ADMIN) -> Callers:
+    tokens = {token_digest: (OWNER, owner)}
     return Callers(port=port, tokens=tokens | ({read_digest: (READER, Scope.READ)} if read_digest else {}))
 
 

@@ -58,12 +58,13 @@ async def serve(
     sock: socket.socket,
     pid: int,
     signals: bool = True,
+    live: bool = True,
 ) -> None:
     """Until `run` returns; then clients are let go, and the address and the token vanish."""
     host, port = sock.getsockname()[:2]
     token_digest = state.new_token()
     read_digest = digest(read_only(state.token()))
-    app = application(api, port=port, token_digest=token_digest, read_digest=read_digest)
+    app = application(api, port=port, token_digest=token_digest, read_digest=read_digest, live=live)
     config = uvicorn.Config(
         app,
         http=bounded_connections(),

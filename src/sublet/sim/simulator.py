@@ -78,6 +78,7 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     checked: bool = False,
     keep_segments: bool = True,
     watch: Watcher | None = None,
+    notes: Notes | None = None,
     progress: Progress | None = None,
     until_s: float = math.inf,
 ) -> Run:
@@ -86,8 +87,8 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
     The run ends at `until_s` at the latest: jobs without an end are judged by what they have done by then.
 
     `expected` is a forecast that every policy may use. `checked` verifies the laws of the kernel after every event (for
-    tests). `watch` hears every event with the orders that followed it; `progress` is told the number of ended jobs and
-    the time, now and then.
+    tests). `watch` hears every event with the orders that followed it, and `notes` the kernel too; `progress` is told
+    the number of ended jobs and the time, now and then.
     """
     _refuse_the_impossible(jobs, cloud, until_s)
     kernel = Kernel(cloud.offers, limits=cloud.limits, quotas=cloud.quotas, budget=cloud.budget, expected=expected)
@@ -101,7 +102,8 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
         world.agenda.put(max(opening_s, purse.at_s), Tie.MARKET, replace(purse, at_s=max(opening_s, purse.at_s)))
     for job in jobs:
         world.submit(job)
-    driver = Driver(kernel, world, policy, recorder, cloud.physics.planning_s, checked=checked, watch=watch)
+    notebook = recorder if notes is None else _Both(recorder, notes)
+    driver = Driver(kernel, world, policy, notebook, cloud.physics.planning_s, checked=checked, watch=watch)
     driver.run(len(jobs), until_s, progress)
     recorder.close(kernel, world.done_at(kernel.now_s))
     seconds, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
@@ -118,6 +120,16 @@ class Notes(Protocol):
 
     def note(self, event: Event, actions: list[Action], kernel: Kernel) -> None:
         """One event and the orders that followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    first: Notes
+    second: Notes
+
+    def note(self, event: Event, actions: list[Action], kernel: Kernel) -> None:
+        self.first.note(event, actions, kernel)
+        self.second.note(event, actions, kernel)
 
 
 class Driver:

@@ -19,13 +19,16 @@ const place = document.getElementById("view");
 const word = document.getElementById("word");
 let leave = () => {};
 
+const OVER = ["timeline", "events"]; // what there is to see of a run that is over
+
 function show() {
   const [name, ...rest] = location.hash.slice(1).split("/");
-  const [title, view] = VIEWS[name] || BESIDES[name] || VIEWS.now;
+  const shown = state.me.live ? VIEWS : Object.fromEntries(OVER.map((each) => [each, VIEWS[each]]));
+  const [title, view] = shown[name] || (state.me.live && BESIDES[name]) || Object.values(shown)[0];
   leave();
   leave = view(place, decodeURIComponent(rest.join("/")));
   document.title = `${title} - Sublet`;
-  fill(document.getElementById("views"), Object.entries(VIEWS).map(([each, [text]]) =>
+  fill(document.getElementById("views"), Object.entries(shown).map(([each, [text]]) =>
     h("li", {}, h("a", { href: `#${each}`, "aria-current": text === title ? "page" : null }, text))));
 }
 
@@ -50,7 +53,7 @@ async function begin() {
   }, (lost) => say(word, lost ? "The line to the controller is broken; it is tried again." : ""));
   watch(() => {
     const health = state.head.health;
-    say(document.getElementById("controller"), `${state.me.who} (${state.me.scope}) · ${health.provider}, policy ${health.policy}${health.ready ? "" : ` · not ready: ${health.why}`}`);
+    say(document.getElementById("controller"), `${state.me.live ? `${state.me.who} (${state.me.scope}) · ` : ""}${health.provider}, policy ${health.policy}${health.ready ? "" : ` · not ready: ${health.why}`}`);
   });
 }
 

@@ -58,7 +58,7 @@ def files() -> dict[str, tuple[bytes, str]]:
     return found
 
 
-def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int) -> None:
+def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bool = True) -> None:
     """All of it."""
     feed = Feed(api)
 
@@ -99,12 +99,12 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int) -> None:
 
     @app.get("/v1/me")
     async def me(request: Request) -> dict[str, Any]:
-        """Who asks, and what they may."""
+        """Who asks, and what they may; whether what they see lives."""
         caller = _caller(request)
-        return _answer(who=caller.who, scope=str(caller.scope))
+        return _answer(who=caller.who, scope=str(caller.scope), live=live)
 
     @app.get("/v1/live")
-    async def live() -> StreamingResponse:
+    async def listen() -> StreamingResponse:
         """Server-sent events: `all` once, then `change`, twice a second."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(feed.listen(), media_type="text/event-stream", headers=headers)

@@ -38,10 +38,16 @@ def replay(
     ] = None,
     job: Annotated[str | None, typer.Option(metavar="ID", help="Only what concerns this job.")] = None,
     step: Annotated[bool, typer.Option("--step", help="Wait for Enter after each line.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show the timeline of a state directory in a browser, until Ctrl-C.")
+    ] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
     """Tell a recorded history again; a journal is checked order by order against a new kernel."""
+    if serve:
+        _show(log)
+        return
     wants_document = opt.wants_document(output, json)
     tell = _Teller(job, pausing=step and sys.stdin.isatty(), quiet=wants_document)
     if log is None:
@@ -56,6 +62,22 @@ def replay(
         if found.get("settings"):
             typer.echo(_run_with(found["settings"]))
         typer.echo(f"{found['events']:,} events over {found['span_s']:,.1f} s, {_how(found)}")
+
+
+def _show(path: Path | None) -> None:
+    """The page over what a controller that has ended left."""
+    from sublet.cli.work.showing import show
+    from sublet.errors import BadInput
+    from sublet.runtime.store import Store
+
+    place = path / STORE if path is not None and path.is_dir() else path
+    if place is None or not place.is_file() or not _is_store(place):
+        raise BadInput(path or "LOG", "is no state directory", hint="give the state directory of a run that has ended")
+    store = Store(place)
+    try:
+        show(store, what=f"record of {place.parent.name}")
+    finally:
+        store.close()
 
 
 def _run_with(settings: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from sublet.cli.parse.scenario import ScenarioOptions, policies_from_names
 from sublet.cli.print.comparison import print_comparison
 from sublet.cli.print.tables import command_line
 from sublet.cli.work.experiment import run_policies
+from sublet.cli.work.showing import show, telling
 
 __all__ = ["simulate"]
 
@@ -47,6 +49,7 @@ def simulate(  # noqa: PLR0913 - one argument per option
     seed: opt.Seed = 0,
     report: opt.Report = None,
     log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every event and order as JSON lines.")] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Then show its timeline in a browser, until Ctrl-C.")] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -79,7 +82,11 @@ def simulate(  # noqa: PLR0913 - one argument per option
         quiet=quiet,
     )
     policies = policies_from_names([policy], hurry=hurry)
-    comparison = run_policies(options, policies, command=command_line(context), log=log)
     from sublet.sim.report.comparison import json_from_only_run
 
-    print_comparison(comparison, report, json_from_only_run(comparison) if opt.wants_document(output, json) else None)
+    with telling() if serve else nullcontext() as told:
+        comparison = run_policies(options, policies, command=command_line(context), log=log, notes=told)
+        document = json_from_only_run(comparison) if opt.wants_document(output, json) else None
+        print_comparison(comparison, report, document)
+        if told is not None:
+            show(told.store, what=f"simulation of {workload}", policy=policy, kernel=told.kernel)

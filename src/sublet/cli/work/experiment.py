@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from sublet.domain.events import Event
     from sublet.domain.plan import Policy
     from sublet.sim.report.comparison import Comparison
+    from sublet.sim.simulator import Notes
 
 __all__ = ["run_policies"]
 
 
 def run_policies(
-    options: ScenarioOptions, policies: Mapping[str, Policy], *, command: str, log: Path | None = None
+    options: ScenarioOptions,
+    policies: Mapping[str, Policy],
+    *,
+    command: str,
+    log: Path | None = None,
+    notes: Notes | None = None,
 ) -> Comparison:
     """Everything is read and checked before the first run starts, the report's folder included."""
     from sublet.kernel.journal import header_line, line_from
@@ -34,8 +40,8 @@ def run_policies(
 
     workload = workload_from(options)
     scene = scene_from(options, workload)
-    expected, notes = forecast_from(options, workload)
-    cloud = replace(scene.cloud, notes=(*scene.cloud.notes, *notes))
+    expected, told = forecast_from(options, workload)
+    cloud = replace(scene.cloud, notes=(*scene.cloud.notes, *told))
     if options.report is not None:
         prepare_folder(options.report)
     runs = {}
@@ -61,6 +67,7 @@ def run_policies(
                 expected=expected,
                 keep_segments=options.report is not None,
                 watch=watch,
+                notes=notes,
                 progress=partial(_report_jobs, report_progress, name),
             )
     remarks = {name: scene.notes_on(run) for name, run in runs.items()}
