@@ -17,7 +17,7 @@ export function draw(place, title, data, series, { x = "", time = false, height 
     width: Math.max(280, place.clientWidth || 320), height, scales: { x: { time } }, bands: bands?.map(({ series: [high, low], colour: of }) => ({ series: [high, low], fill: `${colour(of)}33` })),
     axes: [{ stroke: ink, grid: { stroke: grid }, label: x }, { stroke: ink, grid: { stroke: grid } }],
     series: series.map((each, at) => (at === 0 ? { label: each.label } : {
-      label: each.label, stroke: colour(each.colour ?? at - 1), fill: each.fill ? `${colour(each.colour ?? at - 1)}66` : undefined,
+      label: each.label, stroke: colour(each.colour ?? at - 1), fill: each.fill ? colour(each.colour ?? at - 1) : undefined, // opaque: the lower lie over the higher
       paths: each.points ? () => null : each.steps ? stepped : undefined,
       points: { show: Boolean(each.points), size: each.large ? 14 : 7 }, width: each.thin ? 1 : 2,
     })),
