@@ -29,17 +29,23 @@ from tests.rigs.training import BATCH, Logged, network
 SCRIPTS = Path(__file__).parent / "scripts"
 LONG_S = 100.0  # on a busy machine
 PAUSE_S = 0.05  # a step: strikes are told steps, and news of them come five times a second
+WIDE = 5  # steps that two workers make before one of them is struck
 
 
 def paced(directory: Path) -> None:
-    """One of the scripts, slowly enough to be struck."""
+    """One of the scripts, slowly enough to be struck; it notes at which width each step was made."""
     torch.set_num_threads(1)
     os.chdir(directory)
     step, pause_s = loop.Session.step, float(os.environ["PAUSE_S"])
 
     def slow_step(self: loop.Session, *given: object, **named: object) -> None:
         time.sleep(pause_s)
+        while Path("hold").exists():
+            time.sleep(0.005)
         step(self, *given, **named)
+        if self.updated:
+            with Path("widths").open("a") as noted:
+                noted.write(f"{self.steps} {self.world}\n")
 
     loop.Session.step = slow_step
     runpy.run_path(str(SCRIPTS / os.environ["SCRIPT"] / "after.py"), run_name="__main__")
@@ -63,16 +69,25 @@ def _until(world: World, reached: Callable[[], bool], what: str) -> None:
 
 
 def _begin(world: World) -> None:
-    """One more worker, and the others that are there."""
-    staying = [member for member in world.members if member.code is None]
+    """One more worker, and the others that are there: a busy machine takes long to start it, so they wait."""
+    staying, hold = [member for member in world.members if member.code is None], world.directory / "hold"
+    hold.touch()
     new = world.start(1)
     _until(world, lambda: all(worker.ready for worker in new), "ready")
     world.regroup(staying + new)
+    hold.unlink()
     _until(world, lambda: world.finished or world.joined_all(), "joined")
 
 
 def _make(world: World, steps: int) -> None:
     _until(world, lambda: world.finished or max(world.heard_steps(), default=-1) >= steps, f"step {steps}")
+
+
+def _wide(world: World) -> int:
+    """Steps that were made by two workers."""
+    noted = world.directory / "widths"
+    rows = [line.split() for line in noted.read_text().splitlines()] if noted.exists() else []
+    return len({step for step, width in rows if width == "2"})
 
 
 def _save_and_leave(world: World) -> None:
@@ -97,13 +112,14 @@ def resized(directory: Path) -> dict[str, object]:
     _begin(world)
     _make(world, 8)
     _begin(world)
+    _until(world, lambda: world.finished or _wide(world) >= WIDE, f"{WIDE} steps by two")
     _make(world, 18)
     world.kill(world.members[0])
     _until(world, lambda: world.finished or (len(world.members) == 1 and world.joined_all()), "the other goes on")
     _make(world, 28)
     _save_and_leave(world)
     _begin(world)
-    return _over(world)
+    return _over(world, wide=_wide(world))
 
 
 def restarted(directory: Path) -> dict[str, object]:

@@ -29,6 +29,7 @@ def test_a_framework_comes_to_the_same_under_strikes(name, tmp_path):
         assert run["codes"][-1] == 0
         found[strikes], told[strikes] = torch.load(place / "model.pt"), HISTORY[name](place)
     assert run["generations"] == 5  # each strike is one, and each worker that comes: none of them was missed
+    assert run["wide"] >= 5  # steps that two workers made
     torch.testing.assert_close(found["resized"], found["alone"], rtol=1e-4, atol=1e-5)
     assert len(told["alone"]) >= 5
     assert told["resized"] == [pytest.approx(each, rel=1e-3) for each in told["alone"]]
@@ -38,9 +39,12 @@ def history_of_trainer(place):
     """What the Trainer wrote down of losses and rates, in its last checkpoint."""
     last = max(place.glob("out/checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
     logs = json.loads((last / "trainer_state.json").read_text())["log_history"]
-    return [[each[name] for name in FIGURES if name in each] for each in logs]
+    (told,) = [line for path in place.glob("*.err") for line in path.read_text().splitlines() if MEAN in line]
+    whole = float(told.partition(MEAN)[2])  # of all starts
+    return [[each[name] for name in FIGURES if name in each] for each in logs] + [[whole]]
 
 
+MEAN = "mean loss of all steps: "
 FIGURES = ("step", "epoch", "loss", "eval_loss", "learning_rate", "grad_norm")
 
 

@@ -25,52 +25,44 @@ class Edits:
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._watched = _spread([each for each in parameters if each.is_floating_point()])
-        self._decoys: list[torch.Tensor] = []
-        self._hidden: list[torch.Tensor | None] = []  # gradients in whose place decoys are; empty = none are laid
-        self._versions: list[int] = []
+        self._decoys: list[tuple[torch.Tensor | None, torch.Tensor]] = []  # the gradient, and what is in its place
+        self._versions: list[int] = []  # of gradients that are half a sum
         self._steps = 0
 
     def lay(self) -> None:
         """Until the next backward nobody needs a gradient: before the first step, and after each."""
         self._steps += 1
         self._versions = []
-        if self._hidden or not (self._steps <= ALWAYS or self._steps % EVERY == 0):
+        if self._decoys or not (self._steps <= ALWAYS or self._steps % EVERY == 0):
             return
-        if not self._decoys:
+        for parameter in self._watched:
             # Negative zeros: those of zero_grad(set_to_none=False), which does no harm, are positive.
-            self._decoys = [torch.full_like(parameter, -0.0, requires_grad=False) for parameter in self._watched]
-        for parameter, decoy in zip(self._watched, self._decoys, strict=True):
-            self._hidden.append(parameter.grad)
+            decoy = torch.full_like(parameter, -0.0, requires_grad=False)
+            self._decoys.append((parameter.grad, decoy))
             parameter.grad = decoy
-        self._versions = [_version(decoy) for decoy in self._decoys]
 
     def lift(self) -> None:
         """Gradients as they were, without a question."""
-        for parameter, gradient in zip(self._watched, self._hidden, strict=False):
+        for parameter, (gradient, _) in zip(self._watched, self._decoys, strict=False):
             parameter.grad = gradient
-        self._hidden, self._versions = [], []
+        self._decoys, self._versions = [], []
 
     def note(self) -> None:
         """Between two micro-batches of a step: these gradients are half a sum."""
-        self._versions = [_version(parameter.grad) for parameter in self._watched]
+        self._versions = [_version(parameter) for parameter in self._watched]
 
     def check(self) -> None:
         """Before a backward: InvalidValue if somebody was there."""
-        if not self._versions:
-            return
-        if not self._hidden:
-            if any(_version(each.grad) != was for each, was in zip(self._watched, self._versions, strict=True)):
-                raise edited("between the micro-batches of a step")
-            return
-        found = [parameter.grad for parameter in self._watched]
-        versions = self._versions
-        self.lift()
-        for gradient, decoy, version in zip(found, self._decoys, versions, strict=True):
-            if gradient is None or (gradient is decoy and _version(decoy) == version):
-                continue
-            if gradient is not decoy or bool(torch.signbit(decoy).any()) or bool(decoy.any()):
+        if self._decoys:
+            untouched = all(
+                _is_untouched(parameter.grad, decoy)
+                for parameter, (_, decoy) in zip(self._watched, self._decoys, strict=True)
+            )
+            self.lift()
+            if not untouched:
                 raise edited("between two steps")
-            decoy.fill_(-0.0)
+        elif self._versions and self._versions != [_version(parameter) for parameter in self._watched]:
+            raise edited("between the micro-batches of a step")
 
 
 def edited(when: str) -> InvalidValue:
@@ -96,6 +88,14 @@ def _spread(parameters: list[torch.nn.Parameter]) -> Sequence[torch.nn.Parameter
     return small or [min(parameters, key=torch.Tensor.numel)]
 
 
-def _version(gradient: torch.Tensor | None) -> int:
-    """How often it was written to; -1 if there is none."""
-    return -1 if gradient is None else gradient._version  # noqa: SLF001 - torch's way of telling
+def _is_untouched(found: torch.Tensor | None, decoy: torch.Tensor) -> bool:
+    """It is there as it was laid, or is not there any more, or was set to zero."""
+    if found is None or (found is decoy and not decoy._version):  # noqa: SLF001 - torch counts what is done to it
+        return True
+    return found is decoy and not bool(torch.signbit(decoy).any()) and not bool(decoy.any())
+
+
+def _version(parameter: torch.nn.Parameter) -> int:
+    """How often its gradient was written to; -1 if it has none."""
+    gradient = parameter.grad
+    return -1 if gradient is None else gradient._version  # noqa: SLF001 - as above

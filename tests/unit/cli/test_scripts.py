@@ -296,6 +296,14 @@ def test_what_is_lost_with_the_process_is_named_with_its_line_in_sessions_too():
     assert len(said_of(broken, "every rank writes")) == 1
 
 
+def test_a_session_in_a_script_that_resumes_by_itself_is_told_so():
+    loads = "opt.load_state_dict(torch.load('last.pt'))\n"
+    mended = converted(HEAD + BEST)
+    assert said_of(mended, "resumes by itself") == []
+    assert said_of(mended.replace("best = float", loads + "best = float"), "resumes by itself") == [11]
+    assert said_of(HEAD + loads + BEST, "resumes by itself") == []  # it does so without a session, and rightly
+
+
 def test_an_average_is_updated_with_the_session_where_more_comes_after_the_batches():
     average = "ema = torch.optim.swa_utils.AveragedModel(model)\n"
     source = HEAD + average + PLAIN + "        ema.update_parameters(model)\n    print(epoch)\n"

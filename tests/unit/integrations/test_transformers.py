@@ -203,6 +203,39 @@ def test_evaluation_saving_and_stopping_early_are_those_of_the_trainer(tmp_path)
     torch.testing.assert_close(ours, weights, rtol=1e-4, atol=1e-5)
 
 
+class Dies(TrainerCallback):
+    """As a process that is killed in a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **more):
+        if state.global_step == self.step:
+            raise Killed
+
+
+class Killed(Exception): ...
+
+
+def test_the_loss_of_a_training_is_that_of_all_its_starts(tmp_path, monkeypatch):
+    more = {"per_device_train_batch_size": 4, "num_train_epochs": 3, "logging_steps": 4}
+    expected = trained(Trainer, llama(), Texts(22), arguments(tmp_path / "calm", **more))[3].training_loss
+    monkeypatch.setenv("SUBLET_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", "0")
+    for step in (7, 14):
+        trainer = Trainer(
+            model=llama(), args=arguments(tmp_path, **more), train_dataset=Texts(22), callbacks=[Dies(step)]
+        )
+        with pytest.raises(Killed):
+            trainer.train()
+    trainer = Trainer(model=llama(), args=arguments(tmp_path, **more), train_dataset=Texts(22))
+    found = trainer.train()
+    assert 7 < trainer._initial_global_step <= 14
+    assert found.training_loss == pytest.approx(expected, rel=1e-5)
+    again = Trainer(model=llama(), args=arguments(tmp_path, **more), train_dataset=Texts(22)).train()
+    assert again.training_loss == pytest.approx(expected, rel=1e-5)  # there was nothing left to train
+
+
 # ------------------------------------------------------------------------------------ what transformers may move
 
 

@@ -40,7 +40,7 @@ class Kept:
             "state": {name: getattr(state, name) for name in FIELDS},
             "control": trainer.control.state()["args"],
             "callbacks": callbacks,
-            "unlogged": trainer.unlogged(),
+            "unlogged": trainer.losses(),
         }
         return {"trainer": json.dumps(facts)}
 
@@ -55,7 +55,7 @@ class Kept:
             saved = facts["callbacks"].get(type(callback).__name__)
             for name, value in saved.pop(0).items() if saved else ():
                 setattr(callback, name, value)
-        trainer.restore_unlogged(*facts["unlogged"])
+        trainer.restore_losses(*facts["unlogged"])
 
     def _callbacks(self) -> list[ExportableState]:
         """Those that remember something."""

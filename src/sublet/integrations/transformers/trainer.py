@@ -123,6 +123,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
             for hook in hooks:
                 hook.remove()
         self._take_place(session)
+        self._spread_loss()
         return self._finalize_training(trial, samples, started_s)
 
     def _epochs(self, session: Session) -> Iterator[int]:
@@ -134,7 +135,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
             self.state.global_step,
             self.state.num_input_tokens_seen,
         )
-        self._total_loss_scalar = -float(self._tr_loss)  # of steps before ours: the Trainer tells of its own
         self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
         self._begun = True
         if self.args.eval_on_start and not session.steps:
@@ -242,14 +242,20 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         if becomes_first and self._begun:
             self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
 
-    def unlogged(self) -> tuple[float, int]:
-        """The loss since the last log, and the step of that."""
-        return float(self._tr_loss), int(self._globalstep_last_logged)
+    def _spread_loss(self) -> None:
+        """`train_loss` is to be of all steps, and the Trainer divides by those of this start."""
+        rest, steps = float(self._tr_loss), self.state.global_step
+        own = max(steps - self._initial_global_step, 0.001)  # as it has it
+        self._total_loss_scalar = (self._total_loss_scalar + rest) * own / max(steps, 0.001) - rest
 
-    def restore_unlogged(self, loss: float, step: int) -> None:
-        """What `unlogged` gave."""
+    def losses(self) -> tuple[float, int, float]:
+        """The loss since the last log, the step of that, and the sum of all losses before it."""
+        return float(self._tr_loss), int(self._globalstep_last_logged), float(self._total_loss_scalar)
+
+    def restore_losses(self, loss: float, step: int, before: float = 0.0) -> None:
+        """What `losses` gave; an earlier version had two of them."""
         self._tr_loss.fill_(loss)
-        self._globalstep_last_logged = step
+        self._globalstep_last_logged, self._total_loss_scalar = step, before
 
 
 def bare(optimizer: Any) -> Any:

@@ -39,7 +39,7 @@ args = TrainingArguments(
     use_cpu=True,
 )
 trainer = Trainer(model=model, args=args, train_dataset=Texts(0, 180), eval_dataset=Texts(180, 200))
-trainer.train()
+print("mean loss of all steps:", trainer.train().training_loss)
 trainer.save_model("final")
 
 torch.save(model.state_dict(), "model.pt")

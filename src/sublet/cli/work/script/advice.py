@@ -165,6 +165,13 @@ def _of_memory(facts: Facts) -> Iterator[Finding]:
     """What the script keeps by itself, in memory and in files."""
     if facts.frameworks:
         return
+    if facts.resumes and facts.has_session and not facts.loops:
+        yield Finding(
+            line=facts.resumes[0],
+            what="it resumes by itself, and so does the session: before its first checkpoint it would begin at epoch 0 "
+            "with what is loaded here",
+            do="take it out; to begin with given weights, load the model alone",
+        )
     for name, line in facts.remembers.items():
         yield Finding(
             line=line,

@@ -74,6 +74,7 @@ class Facts:
     sums: list[int] = field(default_factory=list)  # where a loss is summed over samples
     clips: list[int] = field(default_factory=list)  # where gradients are clipped by hand, in a loop
     edits: list[int] = field(default_factory=list)  # where `.grad` is spoken of in a loop
+    resumes: list[int] = field(default_factory=list)  # where it loads what an optimizer has come to
     remembers: dict[str, int] = field(default_factory=dict)  # names that change from turn to turn, and where
     saves_by_all: list[int] = field(default_factory=list)  # where each rank of a training loop would write
     divides: bool = False  # where it is summed, something is divided too
@@ -103,6 +104,12 @@ def look_at(script: Script) -> Facts:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             _see_made(script, node, node.value, found)
     found.loops = list(_loops(script, found))
+    steppers = {made.name for made in found.optimizers}
+    found.resumes = sorted(
+        node.lineno
+        for node in ast.walk(script.tree)
+        if is_method(node, "load_state_dict") and root_of(node.func) in steppers
+    )
     for around in _trainings(script, found):
         found.remembers |= remembered(script, around)
         found.saves_by_all += [
