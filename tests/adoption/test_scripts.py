@@ -23,9 +23,9 @@ from tests.rigs.scenario import world  # noqa: E402
 SCRIPTS = Path(__file__).parent / "scripts"
 MOST_LINES = 5
 MORE_LINES = {
-    "accumulated": 7,
+    "accumulated": 8,
     "best": 15,
-    "resumable": 12,
+    "resumable": 13,
     "finetune": 9,
     "plateau": 7,
     "shuffled_lines": 8,
