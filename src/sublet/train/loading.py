@@ -30,6 +30,7 @@ __all__ = ["Loaded", "batch_of", "fed", "samples_of"]
 # Epoch, the samples of a micro-batch, and the place of the first in the order of a sampler (-1 = no sampler): few
 # objects, because they are sent.
 Chosen = tuple[int, list[int], int]
+LOOKS = 64  # micro-batches between two seedings of what is looked at
 
 
 def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, batch: int) -> Samples:
@@ -160,13 +161,15 @@ class Seeded:
     """A dataset in a loader's worker, whose random numbers follow from the sample alone; what it gives is collated.
 
     To seed for each sample takes longer than a quick sample does, and most datasets draw nothing. So nothing is seeded
-    until something was drawn; then that micro-batch is loaded once more, seeded, and so are all after it.
+    until something was drawn; then that micro-batch is loaded once more, seeded, and so are all after it. Whether it
+    was, a draw after each micro-batch tells: it is the next of those that were drawn when nobody else drew.
     """
 
     def __init__(self, dataset: Any, seed: int, collate: Any) -> None:
         self._dataset, self._seed, self._collate = dataset, seed, collate
         self._draws = False
-        self._first: tuple[float, ...] = ()  # what is drawn first if nobody has drawn
+        self._expected: list[tuple[float, ...]] = []  # what is drawn in turn if nobody else draws
+        self._looks = LOOKS  # since the dice were seeded
 
     def __getitems__(self, chosen: list[Chosen]) -> Any:
         return self[chosen[0]]
@@ -174,12 +177,15 @@ class Seeded:
     def __getitem__(self, chosen: Chosen) -> Any:
         if self._draws:
             return self._collate(self._seeded(*chosen))
-        if not self._first:
+        if not self._expected:
             reseed_host(self._seed)
-            self._first = host_draw()
-        reseed_host(self._seed)
+            self._expected = [host_draw() for _ in range(LOOKS)]
+        if self._looks == LOOKS:
+            reseed_host(self._seed)
+            self._looks = 0
         batch = self._collate(self._plain(chosen[1]))
-        self._draws = host_draw() != self._first
+        self._draws = host_draw() != self._expected[self._looks]
+        self._looks += 1
         return self[chosen] if self._draws else batch
 
     def _plain(self, indices: list[int]) -> Any:

@@ -283,8 +283,10 @@ class Session(Evaluates, Keeps):
     def _boundary(self) -> None:
         line, members = self._link.line, self._members
         self._schedules.check()
-        self._steps.drift.require_together(self._readings.numbers, members.group, self._progress)
-        if self._readings.numbers[DOUBT] > 0.0:
+        numbers = self._readings.numbers
+        if members.group.world > 1:
+            self._steps.drift.require_together(numbers, members.group, self._progress)
+        if numbers[DOUBT] > 0.0:
             try:
                 self._steps.drift.require_equal(members.group, self._progress)
             except Broken as error:

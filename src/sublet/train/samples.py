@@ -8,8 +8,7 @@ how far into the epoch we are, and after any change of width every sample is sti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import TensorDataset, default_collate
@@ -22,9 +21,8 @@ Collate = Callable[[list[Any]], Any]
 CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One micro-batch of a worker's share."""
+class Piece(NamedTuple):
+    """One micro-batch of a worker's share; a tuple, because each step makes several."""
 
     start: int  # in the order of the epoch
     count: int

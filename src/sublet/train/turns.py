@@ -97,11 +97,14 @@ class Turns:
 
     def call(self, name: str | None) -> int:
         """The script has the loss of the next turn: its number."""
-        names, number = [turn.name for turn in self.all], self._called
+        number = self._called
+        if not self.several and not name:
+            self._called = number + 1
+            return number
+        names = [turn.name for turn in self.all]
         if not self.several:
-            if name not in (None, *names):
-                raise InvalidValue("step", f"of {name!r}", "s.step(loss): the session has one optimizer")
-        elif number >= len(names) or name != names[number]:
+            raise InvalidValue("step", f"of {name!r}", "s.step(loss): the session has one optimizer")
+        if number >= len(names) or name != names[number]:
             order = ", ".join(f"s.step(..., {each!r})" for each in names)
             given = "no name" if name is None else repr(name)
             raise InvalidValue("step", f"{given}, as number {number + 1} of a batch", f"for every batch {order}")
