@@ -8,7 +8,8 @@ how far into the epoch we are, and after any change of width every sample is sti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.data import TensorDataset, default_collate
@@ -21,8 +22,9 @@ Collate = Callable[[list[Any]], Any]
 CPU = torch.device("cpu")
 
 
-class Piece(NamedTuple):
-    """One micro-batch of a worker's share; a tuple, because each step makes several."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One micro-batch of a worker's share."""
 
     start: int  # in the order of the epoch
     count: int
