@@ -40,6 +40,11 @@ class Patience:
         if self._ended_s is None:
             self._ended_s = self._wall.monotonic()
 
+    def check(self) -> None:
+        """RuntimeError if the connections were cut: what was done meanwhile may have ended by that alone."""
+        if self._ended_s is not None:
+            raise RuntimeError("the group is gone")
+
     def look(self) -> None:
         """RuntimeError if what is waited for would have ended by now."""
         if self._ended_s is not None and self._wall.monotonic() - self._ended_s > STUCK_S:

@@ -8,6 +8,9 @@
 There is no torch default group: two meshes of one process know nothing of each other. A wait for a single message has
 no limit of its own, since gloo closes every connection of a worker when one runs out (a worker that is late would end
 the grid): `hang_up`, from any thread, is what ends it.
+
+Where each of those who add up gradients has a GPU of its own, NCCL adds them (`devices.backend_for`); messages between
+two of them go through the host by gloo on any GPU.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from sublet.machine.wall import WALL
+from sublet.train.devices import GLOO, NCCL, backend_for
 from sublet.train.following import Broken
 from sublet.train.grid.sharing import LETTER_BYTES, Sharing
 from sublet.train.patience import Patience
@@ -46,6 +50,7 @@ class Lines:
         self._connections, self.patience = Connections(), Patience()
         self._store: Any = None
         self._groups: list[Any] = []
+        self._on_gpus: list[Any] = []  # those of them that NCCL carries
 
     def lead(self) -> tuple[str, int]:
         """Open the store where all meet; its host and port."""
@@ -77,10 +82,17 @@ class Lines:
         with talking():
             self.patience.until(forming)
 
-    def group(self, name: str, rank: int, world: int) -> Any:
-        """Of gloo; blocks until all are there."""
+    def group(self, name: str, rank: int, world: int, *, nccl: bool = False) -> Any:
+        """Of gloo; blocks until all are there. Or of NCCL, which meets when it first adds up."""
         store = dist.PrefixStore(name, self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
-        group = dist.ProcessGroupGloo(store, rank, world, COLLECTIVE_TIMEOUT)
+        group: Any
+        if nccl:
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = COLLECTIVE_TIMEOUT  # noqa: SLF001 - as torch's own init_process_group has it
+            group = dist.ProcessGroupNCCL(store, rank, world, options)
+            self._on_gpus.append(group)
+        else:
+            group = dist.ProcessGroupGloo(store, rank, world, COLLECTIVE_TIMEOUT)
         self._groups.append(group)
         return group
 
@@ -99,6 +111,9 @@ class Lines:
         """End every connection; any thread may call this, and more than once."""
         self.patience.end()
         self._connections.end()
+        for group in list(self._on_gpus):  # a GPU that waits for another one
+            with contextlib.suppress(RuntimeError):
+                group.abort()
 
     def close(self) -> None:
         """Out of it, whatever state it is in."""
@@ -108,6 +123,7 @@ class Lines:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         self.patience.close()
         self._groups.clear()
+        self._on_gpus.clear()
         self._store = None
         self._connections.forget()
 
@@ -119,20 +135,26 @@ class GlooMesh:
         self.rank, self.world = rank, world
         self._lines, self._name = lines, name
         self._sent: list[tuple[Any, torch.Tensor]] = []
-        self._groups: dict[tuple[int, ...], Any] = {}
+        self._groups: dict[tuple[tuple[int, ...], bool], Any] = {}  # by whom, and whether NCCL carries it
+        self._names: list[str] = []  # of the GPUs of all
         self._all = self.prepare(tuple(range(world)))
-        names = lines.names(name, rank, world) if world > 1 else []
+        self._names = names = lines.names(name, rank, world) if world > 1 else []
         self._near = {each for each, found in enumerate(names) if found == names[rank] and each != rank}
         self._lent: list[tuple[torch.Tensor, int, int]] = []  # memory that others have not read yet
         self._told = False  # what the last sum came to, by the first of those who made it
         self._coming: list[tuple[Any, Callable[[], None]]] = []  # state, and what is to be done when it is there
 
-    def prepare(self, ranks: tuple[int, ...]) -> Any:
+    def prepare(self, ranks: tuple[int, ...], backend: str | None = None) -> Any:
         """The group for sums over these; all of them ask for it in the same order."""
-        if len(ranks) > 1 and ranks not in self._groups:
-            name = f"{self._name}/{'-'.join(map(str, ranks))}"
-            self._groups[ranks] = self._lines.group(name, ranks.index(self.rank), len(ranks))
-        return self._groups.get(ranks)
+        nccl = self._backend(ranks) == NCCL if backend is None else backend == NCCL
+        if len(ranks) > 1 and (ranks, nccl) not in self._groups:
+            name = f"{self._name}/{'-'.join(map(str, ranks))}{'/nccl' if nccl else ''}"
+            self._groups[ranks, nccl] = self._lines.group(name, ranks.index(self.rank), len(ranks), nccl=nccl)
+        return self._groups.get((ranks, nccl))
+
+    def _backend(self, ranks: Sequence[int]) -> str:
+        """NCCL where all of these have a GPU of their own: its number in the process is behind the name of it."""
+        return backend_for([self._names[each].rpartition(" ")[0] for each in ranks] if self._names else [""])
 
     def prepare_all(self, sums: Iterable[tuple[int, ...]]) -> None:
         """One after the other."""
@@ -210,7 +232,12 @@ class GlooMesh:
             if self._told:
                 self._add_up(tensor, among)
                 return
-            group = self._groups.get(among) or self._lines.patience.run(lambda: self.prepare(among))
+            if self._lines.staging.is_needed(tensor) and self._backend(among) == NCCL:
+                work = self.prepare(among).allreduce([tensor])
+                self._lines.patience.run(lambda: _until_added(work, tensor))
+                self._lines.patience.check()
+                return
+            group = self._groups.get((among, False)) or self._lines.patience.run(lambda: self.prepare(among, GLOO))
             self._lines.patience.until_summed(group.allreduce([tensor]))
 
     def _add_up(self, tensor: torch.Tensor, among: tuple[int, ...]) -> None:
@@ -246,3 +273,10 @@ class GlooMesh:
 
     def _wait(self, works: Sequence[Any]) -> None:
         self._lines.patience.run(lambda: [work.wait() for work in works])
+
+
+def _until_added(work: Any, tensor: torch.Tensor) -> None:
+    """On GPUs it is over when this returns: nobody says that it has a sum which is still under way."""
+    work.wait()
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()

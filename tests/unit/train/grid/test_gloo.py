@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
+
 from sublet.train.following import Broken  # noqa: E402
 from sublet.train.grid.gloo import FEW_BYTES, Lines  # noqa: E402
 from sublet.train.grid.sharing import Sharing, as_letter, facts_of  # noqa: E402
@@ -211,6 +213,59 @@ def test_one_who_may_not_read_it_breaks_the_grid_once_and_gets_it_sent_from_then
 
     with_all(2, work, sharings=sharings)
     assert handed_over(sharings, memory) == [0, 100]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "by_nccl"),
+    [
+        (["a 0", "b 0", "c 0"], {0: 2, 1: 2, 2: 1}),  # each has one: all three, and the first two
+        (["a 0", "b 0", "a 0"], {0: 1, 1: 1, 2: 0}),  # the first two have one each
+        (["a 0", "a 1", "b 0"], {0: 0, 1: 0, 2: 0}),  # one GPU under two numbers
+        (["a 0", "", "b 0"], {0: 0, 1: 0, 2: 0}),
+    ],
+)
+def test_those_who_have_a_gpu_each_add_up_by_nccl_and_all_others_by_gloo(monkeypatch, gpus, by_nccl):
+    made = [[], [], []]
+
+    class Stands(dist.ProcessGroupGloo):
+        """In place of NCCL, which no CPU has."""
+
+        class Options:
+            _timeout = None
+
+        def __init__(self, store, rank, world, options):
+            super().__init__(store, rank, world, options._timeout)
+            here.made.append(world)
+
+        def abort(self):
+            """As NCCL's."""
+
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Stands, raising=False)
+    here = threading.local()
+
+    def work(rank, lines):
+        here.made = made[rank]
+        lines.patience.run = lambda work, *_: work()  # in this thread
+        mesh, found = lines.mesh("all", rank, 3), []
+        for among in ((0, 1, 2), (0, 1)):
+            if rank in among:
+                tensor = torch.full((5,), 10.0**rank)
+                mesh.sum(tensor, among)
+                mesh.sum(tensor, among)
+                found.append(tensor[0].item())
+        return found
+
+    sharings = [OneRoom(each, []) for each in gpus]
+    assert with_all(3, work, Elsewhere(), sharings) == [[333.0, 22.0], [333.0, 22.0], [333.0]]
+    assert {rank: len(each) for rank, each in enumerate(made)} == by_nccl
+
+
+def test_a_sum_that_ended_because_it_was_cut_is_none():
+    patience = Patience()
+    patience.check()
+    patience.end()
+    with pytest.raises(RuntimeError, match="gone"):
+        patience.check()
 
 
 def test_on_a_cpu_nobody_shares():
