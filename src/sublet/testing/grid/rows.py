@@ -124,6 +124,7 @@ class _Members:
             self._kill(*self._kills.pop(0))
         while not to_the_end:  # a script ends by itself
             self._control.until_steps(steps)
+            self._control.until_joined()  # all steps may have been made before the change: then it still has to be
             if all(each.alive for each in (*self.seats, *self._givers)):
                 return
             self._mend()
