@@ -100,7 +100,7 @@ def test_a_job_that_grows_or_shrinks_on_a_node_pays_for_each_width_as_long_as_it
     driver = town(purse(VISION, 100))
     driver.submit(of("ann", "vision", "a", gpus=2, min_gpus=1, max_gpus=4))
     for at_s, gpus in ((0.0, 2), (1000.0, 3), (3000.0, 1), (4000.0, 1)):
-        driver.now_s = at_s
+        driver.tell(PriceChanged(at_s, "o", Price.from_usd_per_h(DOLLAR_PER_1000_S)))  # what it was
         driver.plan(Plan(shapes={"a": Shape(pool="p", gpus=gpus)}, hold={"o": 1}))
         while orders := [order for order in driver.open if not isinstance(order, MakePlan)]:
             driver.answer(orders[0])
