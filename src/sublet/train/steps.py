@@ -39,6 +39,7 @@ __all__ = ["Steps"]
 
 NOISE_EVERY = 20  # steps between measurements of the gradient noise: two passes over the gradients each
 NOISE_EVERY_ADAPTIVE = 5  # where the batch follows from it
+MANY_HALVED = 12  # at the first step of sums over so many to a sample: a scale too low for once costs less than a step
 
 
 class Steps:
@@ -60,7 +61,7 @@ class Steps:
         self.drift = Drift(model.parameters(), turns.together)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         if options.counts and options.scaler is not None:
-            self.progress.halved = options.global_batch.bit_length() - 1
+            self.progress.halved = options.global_batch.bit_length() - 1 + MANY_HALVED
         self.readings = Readings(CONTROLS, self.device)
         self.memory = Memory(options.micro_batch, gauge_of(self.device), samples_that_fit())
         self.watch = Stopwatch(self.device)

@@ -47,11 +47,12 @@ def test_the_step_is_by_the_mean_over_all_that_was_counted(micro_batch):
     assert s.loss == pytest.approx(last, rel=1e-4)
 
 
-def test_a_sum_over_many_is_scaled_as_a_mean_would_be():
-    """A mean times the scale is finite, a sum is not: it is left out once, until it is known how many there are."""
+@pytest.mark.parametrize(("many", "left_out"), [(12, 0), (24, 1)])
+def test_a_sum_over_many_is_scaled_as_a_mean_would_be(many, left_out):
+    """A mean times the scale is finite, a sum is not. How many there are is known after a step; many are expected."""
     model, scaler = network().eval(), torch.amp.GradScaler("cpu", init_scale=2.0**122)
     options = {"global_batch": 16, "steps": 6, "reduction": "counted", "scaler": scaler, "micro_batch": 5}
-    tokens = 1 << 12  # of each sample
+    tokens = 1 << many  # of each sample
     before, losses = flat(network()), []
     with train.session(model, torch.optim.SGD(model.parameters(), lr=0.01), data(), **options) as s:
         for batch in s:
@@ -59,9 +60,9 @@ def test_a_sum_over_many_is_scaled_as_a_mean_would_be():
             s.step(loss * tokens, counted=len(batch[0]) * tokens)
             if s.updated:
                 losses.append(s.loss)
-    assert scaler.get_scale() == 2.0**121
+    assert scaler.get_scale() == 2.0 ** (122 - left_out)
     assert not torch.equal(flat(model), before)
-    assert all(0.01 < loss < 100.0 for loss in losses[1:])
+    assert all(0.01 < loss < 100.0 for loss in losses[left_out:])
 
 
 @pytest.mark.parametrize(("reduction", "counted"), [("counted", None), ("mean", 3), ("sum", 3)])
