@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 from sublet.api.client import Client, connect
 from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
-from sublet.errors import NoSuchJob, NotNow, OutOfBudget
+from sublet.errors import NoSuchJob, NotNow, OutOfBudget, Refused
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.budgets import Budgets
@@ -439,3 +439,12 @@ def served(folder: Path) -> Iterator[Served]:
             box["loop"].call_soon_threadsafe(box["api"].over.set)
         thread.join(20)
         assert not thread.is_alive()
+
+
+def status(ask: Callable[[], object]) -> int:
+    """Of the answer: 200, or what it was refused with."""
+    try:
+        ask()
+    except Refused as error:
+        return error.status
+    return 200

@@ -136,8 +136,8 @@ class Feed:
         return self._head | rows | {"events": events}
 
     async def _look_at_jobs(self, ids: Iterable[str], first: set[str], most: int) -> list[dict[str, Any]]:
-        known = set(ids)
-        new = [job_id for job_id in ids if job_id not in self._jobs and job_id not in self._turn]
+        known, waiting = set(ids), set(self._turn)
+        new = [job_id for job_id in ids if job_id not in waiting]  # a glance may have seen it, and not again since
         self._turn = deque(job_id for job_id in self._turn if job_id in known)
         self._turn.extend(new)
         urgent = [job_id for job_id in self._turn if job_id in first or job_id in new]

@@ -12,9 +12,8 @@ from sublet.cli.main import run
 from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.runtime.controller_api.tokens import Scope
-from tests.rigs.in_memory_api import served
+from tests.rigs.in_memory_api import served, status
 from tests.rigs.story import Story, a_spec, phase, trained
-from tests.unit.api.test_tokens import status
 
 
 @pytest.fixture

@@ -137,3 +137,17 @@ def test_what_happens_is_told_before_the_next_look(tmp_path, monkeypatch):
             await page.aclose()
 
     asyncio.run(live())
+
+
+def test_a_job_that_a_glance_saw_first_is_looked_at_again(tmp_path):
+    async def live():
+        async with controller(tmp_path) as api:
+            feed = Feed(api)
+            await feed._look(most=50)
+            job_id = (await api.submit(a_spec(name="seen")))["job_id"]
+            glanced = await feed._glance()
+            assert [job["id"] for job in glanced["jobs"]] == [job_id]
+            feed._jobs[job_id] = {}  # whatever it is now, it is another than then
+            assert [job["id"] for job in (await feed._look(most=50))["jobs"]] == [job_id]
+
+    asyncio.run(live())

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from sublet.cli.main import run
-from sublet.errors import InvalidValue, Refused
+from sublet.errors import InvalidValue
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
-from tests.rigs.in_memory_api import served
+from tests.rigs.in_memory_api import served, status
 from tests.rigs.story import Story
 
 
@@ -29,14 +29,6 @@ def client_of(there, name, scope):
 
 def a_job():
     return {"job": spec_to_json(job_from_command(["true"], name="a"), secrets=True)}
-
-
-def status(ask):
-    try:
-        ask()
-    except Refused as error:
-        return error.status
-    return 200
 
 
 def test_each_scope_may_what_it_says_and_no_more(there):

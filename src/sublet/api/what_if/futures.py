@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
@@ -21,6 +20,7 @@ from sublet.errors import Infeasible, SubletError
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.kernel.values_json import Unrecorded
+from sublet.machine.wall import WALL
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
 from sublet.runtime.controller_api.trials import Standing
@@ -52,7 +52,7 @@ def with_more(budget: Budget, *, usd_per_h: float, usd: float) -> Budget:
 
 def answer(standing: Standing, asked: Question) -> WhatIfView:
     """Branch by branch over the same draws; as many futures as there is time for."""
-    end_s, text = time.monotonic() + asked.limit_s, json.dumps(standing.kernel)
+    end_s, text = WALL.monotonic() + asked.limit_s, json.dumps(standing.kernel)
     kernel = _kernel(standing, text)
     supply = kernel.supply
     days = MarketDays(
@@ -130,7 +130,7 @@ def _future(
 
 def _within(changes: Iterator[MarketChange], end_s: float) -> Iterator[MarketChange]:
     for change in changes:
-        if time.monotonic() > end_s:
+        if WALL.monotonic() > end_s:
             raise _TimeUp
         yield change
 

@@ -17,7 +17,7 @@ def test_what_a_group_tells_while_another_forms_is_not_taken_for_the_speed_of_th
     message = Stepped(worker_id="job.1.0", generation=1, step=2, done=2.0, epoch=0, loss=1.0, step_s=0.1)
     record = SimpleNamespace(
         id="job",
-        spec=SimpleNamespace(cut=""),
+        spec=SimpleNamespace(cut="", sdk=False),
         group=SimpleNamespace(work=100.0, size=2, stepped=message),  # it is to have two workers
         share=0.02,
         measure=lambda _, gpu, width, nodes: heard.append((gpu, width, nodes)),

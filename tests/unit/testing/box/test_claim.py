@@ -52,7 +52,6 @@ def test_what_a_box_left_that_was_killed_is_gone_once_another_is_there_and_nothi
     between.give_up()
     another = claim()
     try:
-        assert another.number == between.number
         assert not {f"sbx{number}", f"sbx{number}h1"} & names()
         assert f"sbx{ours.number}" in names()  # it lives
     finally:
