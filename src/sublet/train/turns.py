@@ -71,6 +71,7 @@ class Turns:
                 what = f"optimizer {turn.name!r}" if turn.name else "model"
                 kind = type(turn.optimizer if turn.name else model).__name__
                 raise InvalidValue(what, kind, "one with parameters that require gradients")
+        _check_owned(model, self.all)
         self._called = 0  # of this batch, by the script
 
     @property
@@ -154,6 +155,16 @@ def _checked(named: Mapping[Any, Any]) -> Mapping[Any, Any]:
                 raise InvalidValue(f"optimizer {name!r}", f"a parameter of shape {shape}", allowed)
             owners[id(parameter)] = str(name)
     return named
+
+
+def _check_owned(model: torch.nn.Module, turns: Iterable[Turn]) -> None:
+    """What is not of the model is summed over no workers, cleared by nobody, and in no checkpoint."""
+    owned = {id(parameter) for parameter in model.parameters()}
+    for turn in turns:
+        for parameter in _parameters_of(turn.optimizer):
+            if parameter.requires_grad and id(parameter) not in owned:
+                allowed = "one of the model's: make it a part of the model, such as model.scale = nn.Parameter(...)"
+                raise InvalidValue("optimizer", f"a parameter of shape {list(parameter.shape)} of its own", allowed)
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.nn.Parameter]:

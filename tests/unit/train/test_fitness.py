@@ -39,9 +39,13 @@ def session(model, optimizer, **more):
     [
         (lambda model: torch.optim.LBFGS(model.parameters()), "LBFGS computes the loss several times"),
         (lambda model: torch.optim.SparseAdam(list(model.parameters())), "more than one worker"),
+        (
+            lambda model: torch.optim.Adam([*model.parameters(), torch.nn.Parameter(torch.ones(3))]),
+            r"shape \[3\] of its own.*part of the model",
+        ),
         (lambda _: Foreign(), r"Foreign.*torch\.optim\.Optimizer"),
     ],
-    ids=["lbfgs", "sparse", "foreign"],
+    ids=["lbfgs", "sparse", "of its own", "foreign"],
 )
 @pytest.mark.usefixtures("of_many")
 def test_an_optimizer_that_does_not_fit_is_refused_at_once(optimizer, why):
