@@ -130,8 +130,8 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="price: the power of the work left",
         file="policies/price/cluster_split.py",
-        old="SHORT_FIRST = 0.4 ",
-        new="SHORT_FIRST = 0.3 ",
+        old="SHORT_FIRST = 0.3 ",
+        new="SHORT_FIRST = 0.4 ",
         tests=PRICE,
     ),
     Named(

@@ -23,8 +23,7 @@ from sublet.solve.mip.moves import Coupled, best_moves
 
 __all__ = ["Claims", "Split", "split"]
 
-SHORT_FIRST = 0.4  # power of the work left: 0 would be blind to it, 1 all but starves long jobs
-SHORT_FIRST_GUESSED = 0.3  # the same where it is not known of this job, nor of its group
+SHORT_FIRST = 0.3  # power of the work left: 0 would be blind to it, 1 all but starves long jobs
 CONCAVE = 0.7  # power of the work done: below 1 no crowd of jobs that scale well takes all
 AGE = 0.3  # power of a job's age: what keeps the longest from waiting for ever costs the mean next to nothing
 YOUNG_H = 0.5  # beside its age
@@ -127,8 +126,7 @@ def _values(claims: Claims, most_R: Floats) -> Floats:
     if claims.sized:
         lasts_X = np.clip(pause_X + (left_h_J * claims.weight_J)[job_X] / worth_X, TRIFLE_H, HORIZON_H)
     useful_X = np.clip(1.0 - pause_X / lasts_X, IN_ORDER, 1.0)  # an idle GPU is worth less
-    power = SHORT_FIRST if claims.sized else SHORT_FIRST_GUESSED
-    urgent_J = (_median(left_h_J) / left_h_J) ** power * (claims.age_h_J + YOUNG_H) ** AGE
+    urgent_J = (_median(left_h_J) / left_h_J) ** SHORT_FIRST * (claims.age_h_J + YOUNG_H) ** AGE
     value_X = (worth_X * useful_X) ** CONCAVE * urgent_J[job_X] * (1.0 - IN_ORDER * np.arange(len(table)))[job_X]
     value_JC = np.full(can_JC.shape, -np.inf)
     value_JC[at] = np.where(np.isnan(value_X), -np.inf, value_X)

@@ -29,9 +29,9 @@ def shared(times):
     return {name: state.gpus for name, state in driver.kernel.active.items()}
 
 
-@pytest.mark.parametrize(("times", "gpus"), [(1.5, 2), (1.8, 3)])
+@pytest.mark.parametrize(("times", "gpus"), [(1.8, 2), (2.1, 3)])
 def test_the_powers_of_the_work_left_and_of_the_speed_say_from_when_on_the_shorter_job_gets_more(times, gpus):
-    """With 0.4 and 0.7: times ** 0.4 against (2 ** 0.63 - 1) / (3 ** 0.63 - 2 ** 0.63), which is from 1.63 times on."""
+    """With 0.3 and 0.7: times ** 0.3 against (2 ** 0.63 - 1) / (3 ** 0.63 - 2 ** 0.63), which is from 1.92 times on."""
     assert shared(times) == {"short": gpus, "long": 4 - gpus}
 
 
