@@ -16,7 +16,7 @@ from sublet.runtime.controller.node_loss import NodeLosses
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.unsized import LearnedSizes
-from sublet.runtime.group.failures import ending_of
+from sublet.runtime.group.failures import ending_of, is_kill
 from sublet.runtime.group.protocol import GroupNews, Outcome
 
 __all__ = ["Answers"]
@@ -72,7 +72,8 @@ class Answers:
             case Outcome.RESTARTED:
                 self._bill.book_hang(record.id, item.silent_s * self._clock.speedup)
                 why = _summary(record.hide(item.why), item.exit_code)
-                self._inbox.note(HistoryRow(kind="Restarted", job_id=record.id, text=f"failed and starts again: {why}"))
+                what = "a worker was killed, and is started" if is_kill(item.exit_code) else "failed and starts"
+                self._inbox.note(HistoryRow(kind="Restarted", job_id=record.id, text=f"{what} again: {why}"))
                 if record.lost_wall_s is None:
                     record.lost_wall_s = self._clock.wall.monotonic()
                 record.in_vain, record.in_vain_why = record.in_vain + 1, why

@@ -164,7 +164,7 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
         return why
     if record.in_vain:
         times = "its last start" if record.in_vain == 1 else f"each of its last {record.in_vain} starts"
-        return f"does not train: {times} failed, and it is tried again: {record.in_vain_why}"
+        return f"does not train: {times} ended early, and it is tried again: {record.in_vain_why}"
     if record.awaited is not None:
         return f"{record.awaited.describe(sources.now_s)}; then it goes on with what there is"
     return record.too_narrow or sources.plan_reasons.get(record.id, "waits for a plan")

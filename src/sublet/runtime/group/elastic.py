@@ -323,7 +323,7 @@ class ElasticGroup(InGrid):
                     self._tell_to_leave(self._roster.members, wall_s)
             case Gathering():
                 self._tick_gathering(state, wall_s)
-            case Forming():
+            case Forming() if suspect is None:
                 if why := overdue.find_unformed(state, self._roster.members, self.spec, wall_s):
                     self.broken = True  # once, all try again; then all are started anew
                     keep = self._unformed <= 1
@@ -336,8 +336,8 @@ class ElasticGroup(InGrid):
             case Ending():
                 if waited_s > overdue.TAIL_S:
                     self._finish(wall_s)
-            case Stopping() | Over():
-                pass
+            case Forming() | Stopping() | Over():
+                pass  # of a group that forms: who failed is judged first, and the others cry because it left
             case _:
                 assert_never(state)
 
@@ -365,7 +365,11 @@ class ElasticGroup(InGrid):
             self.broken = True
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing", keep=True), wall_s)
         elif state.cry is not None:
-            if quitter is None and overdue.is_old(state.cry, wall_s) and not any(w.short for w in self._roster.members):
+            if (
+                self._unjudged == Unjudged()
+                and overdue.is_old(state.cry, wall_s)
+                and not any(w.short for w in self._roster.members)
+            ):  # somebody who has failed is why the others cry: that is judged, and told
                 why = state.cry.why or "the group fell apart, though nobody is gone"
                 self._fail(Failure(fault=Fault.INFRA, why=why, keep=True, unfit=True), wall_s)
         elif state.adopted and wall_s - state.progress_s > overdue.ADOPTED_S:

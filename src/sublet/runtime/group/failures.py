@@ -22,6 +22,7 @@ __all__ = [
     "fault_of",
     "how_it_ended",
     "how_it_stopped_short",
+    "is_kill",
 ]
 
 SHELL = 128  # a shell says 128 + n of a command that signal n ended
@@ -102,6 +103,11 @@ def fault_of(code: int) -> Fault:
     if code in (EXIT_LEFT, EXIT_LOST, EXIT_MEMORY, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
         return Fault.INFRA
     return Fault.INFRA if code < 0 and -code not in OWN_FAULTS else Fault.USER
+
+
+def is_kill(code: int | None) -> bool:
+    """A signal from outside, of which the process knows nothing."""
+    return code is not None and (code < 0 or code > SHELL) and fault_of(code) is Fault.INFRA
 
 
 def ending_of(code: int) -> str:

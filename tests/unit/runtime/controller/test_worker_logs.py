@@ -167,7 +167,8 @@ def test_a_signal_has_a_name_in_the_history(tmp_path):
             story.cloud.kill_worker(first)
             await led_by_another(api, first)
             restarted = [event for event in await api.events("j-1") if event["kind"] == "Restarted"]
-            assert restarted[0]["text"].endswith("was ended by SIGKILL")
+            killed = f"a worker was killed, and is started again: {first} was ended by SIGKILL"
+            assert restarted[0]["text"] == killed
             assert f"-- worker {first} on node" in await ask(api, "/v1/jobs/j-1/log")
             assert prints.file
 

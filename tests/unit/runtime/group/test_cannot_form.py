@@ -34,7 +34,7 @@ def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, 
 
             view = await until(told, "it never said why")
             assert view["phase"] == "starting"
-            assert "does not train: each of its last 2 starts failed" in view["reason"]
+            assert "does not train: each of its last 2 starts ended early" in view["reason"]
             assert "the group did not form within" in view["reason"]
             blocked = False
             monkeypatch.setattr(overdue, "FORM_S", 1.0)  # the order that nobody answered is given again

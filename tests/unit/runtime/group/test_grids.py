@@ -481,3 +481,34 @@ def test_who_will_take_the_place_of_one_that_is_noticed_keeps_its_part():
     assert not sent(group, wire.Keep), "the other copy is whole"
     group.prepare({"n1", next(node for node in places if places[node] == (1, 1 - places["n1"][1]))}, Grid(1, 2))
     assert not sent(group, wire.Keep), "so is one of what two have left of theirs"
+
+
+CLOSED = "Connection closed by peer"
+BOOM = "Traceback (most recent call last):\n  ...\nValueError: boom"
+
+
+@pytest.mark.parametrize("forming", [False, True])
+def test_what_is_told_of_a_script_that_fails_is_its_own_error_and_not_the_cry_of_a_neighbour(forming):
+    """Who is left cries at once; that the other has ended, its agent says when its process is gone."""
+    group, places = training(Grid(1, 2), "a", "b")
+    first, second = sorted(places, key=places.get)
+    if forming:
+        group.move(2, on("a", "b"), 12, 9.0, Form(Grid(1, 2)))
+        told(group)
+    cries = {"generation": group.round.number, "step": 10, "why": CLOSED}
+    group.hear(wire.Broke(worker_id=on_node(group, first).id, **cries), 10.0)
+    group.hear(wire.WorkerDown(worker_id=on_node(group, second).id, code=1, error=BOOM), 11.0)
+    for at_s in (11.5, 12.5, 13.5):
+        group.tick(at_s)
+    (news,) = [each for each in group.news if each.outcome is Outcome.RESTARTED]
+    assert (news.why, news.exit_code) == (BOOM, 1)
+    assert group.failures == {"user": 1}
+
+
+def test_a_cry_of_one_that_fails_is_told_if_no_word_of_its_end_comes():
+    group, places = training(Grid(1, 2), "a", "b")
+    for node, why in zip(sorted(places), ("ValueError: boom", CLOSED), strict=True):
+        cries = {"generation": group.round.number, "step": 10, "why": why}
+        group.hear(wire.Broke(worker_id=on_node(group, node).id, **cries), 10.0)
+    group.tick(12.5)
+    assert [each.why for each in group.news] == ["ValueError: boom"]
