@@ -1,9 +1,8 @@
 """The state of one unit as one piece of memory: weights, then each moment of the optimizer, and gradients beside it.
 
 Parameters, moments and gradients are views of it, so a unit moves from memory to memory as one message, and sums as one
-tensor of each type. Which moments there are, the optimizer says itself, once it has made a step: what it keeps for a
-parameter in the parameter's shape is a moment (two for Adam, one or none for SGD), and the rest are counters, which are
-the same for all units and travel with the meeting.
+tensor of each type. Which moments there are, a twin of the optimizer has told (`elementwise`): two for Adam, one or
+none for SGD. The rest are counters, which are the same for all units and travel with the meeting.
 """
 
 from __future__ import annotations
@@ -81,22 +80,23 @@ class Arena:
         self._handed: list[dict[str, torch.Tensor]] = [{} for _ in parameters]  # moments that the optimizer has of us
         self._see()
 
-    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
-        """What the optimizer keeps for these parameters lies here from now on; nothing to do where it does already."""
+    def adopt(self, optimizer: torch.optim.Optimizer, moments: Sequence[Sequence[str]]) -> None:
+        """What it keeps under these names, for each parameter, lies here from now on; nothing to do where it does."""
         states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        if all(map(_has_these, self.parameters, states, self._handed)):
+        if all(map(_has_these, states, moments, self._handed)):
             return
-        names = [
-            tuple((name, value.dtype) for name, value in sorted(state.items()) if _is_moment(value, parameter))
-            for parameter, state in zip(self.parameters, states, strict=True)
+        found = [
+            {name: state[name] for name in names if isinstance(state.get(name), torch.Tensor)}
+            for state, names in zip(states, moments, strict=True)
         ]
+        names = [tuple((name, value.dtype) for name, value in each.items()) for each in found]
         wanted = layout_of(self.parameters, names)
         if wanted != self.layout:
-            self.layout, self.memory = self._laid(wanted, states)
+            self.layout, self.memory = self._laid(wanted, found)
             self._see()
         else:  # it has made new tensors for the same moments: what is in them counts
             for owner, (name, where) in zip(wanted.owners, wanted.moments, strict=True):
-                where.seen_in(self.memory).copy_(states[owner][name])
+                where.seen_in(self.memory).copy_(found[owner][name])
         self.hand_to(optimizer)
 
     def hand_to(self, optimizer: torch.optim.Optimizer) -> None:
@@ -136,19 +136,9 @@ class Arena:
                 parameter.grad = gradient
 
 
-def _is_moment(value: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
-
-
-def _has_these(parameter: torch.Tensor, state: dict[str, Any], handed: dict[str, torch.Tensor]) -> bool:
-    """The optimizer keeps these very tensors for the parameter, and nothing else of its shape."""
-    found = 0
-    for name, value in state.items():
-        if value is handed.get(name, state):
-            found += 1
-        elif _is_moment(value, parameter):
-            return False
-    return found == len(handed)
+def _has_these(state: dict[str, Any], names: Sequence[str], handed: dict[str, torch.Tensor]) -> bool:
+    """The optimizer keeps these very tensors under all the names."""
+    return len(names) == len(handed) and all(state.get(name) is value for name, value in handed.items())
 
 
 def _laid(tensors: Iterable[tuple[torch.Size, torch.dtype]], start: int) -> tuple[tuple[Field, ...], int]:

@@ -1,12 +1,14 @@
 """The units that a worker holds: arenas, the optimizer over just these, and what others get of them.
 
 Whatever it does not hold takes no memory: its parameters keep their shape, as one number that is seen many times.
+
+The optimizer's counters are known to all, though a worker may have nothing but frozen units: one number stands in then
+for what is trained elsewhere, with a gradient of zero, and the optimizer counts its steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -39,6 +41,10 @@ class Holdings:
         self._ghosts: set[int] = set()  # units that take no memory
         self._cleared = True  # gradients are zero: nothing was added to them since
         self._layouts: dict[tuple[int, bool], Layout] = {}
+        self._moments_in: dict[int, list[tuple[str, ...]]] = {}
+        self._stand_in = torch.nn.Parameter(torch.zeros(1, device=self.device))
+        self._stand_in.grad = torch.zeros_like(self._stand_in)
+        self._begun = bool(optimizer.state)  # it has moments before its first step, as most have not
 
     @property
     def device(self) -> torch.device:
@@ -119,16 +125,16 @@ class Holdings:
                 if parameter.requires_grad and parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
-        for arena in self.arenas.values():
-            arena.adopt(self.optimizer)
+        for unit, arena in self.arenas.items():
+            arena.adopt(self.optimizer, self._moments_of(unit))
         self.counters = self._counters()
 
     def _counters(self) -> dict[str, torch.Tensor]:
-        for arena in self.arenas.values():
-            for parameter in arena.parameters:
-                state = self.optimizer.state.get(parameter)
-                if state:
-                    return {name: value.clone() for name, value in state.items() if _is_counter(value, parameter)}
+        held = [parameter for arena in self.arenas.values() for parameter in arena.parameters]
+        for parameter in [*held, self._stand_in]:
+            state = self.optimizer.state.get(parameter)
+            if state:
+                return {name: state[name].clone() for name in self._counter_names if name in state}
         return {}
 
     def _hold(self, new: Iterable[int]) -> None:
@@ -146,11 +152,24 @@ class Holdings:
                 counted = {name: value.to(device, copy=True) for name, value in self.counters.items()}
                 state.setdefault(parameter, {}).update(counted)
             arena.hand_to(self.optimizer)
+        if not any(each.requires_grad for group in self.optimizer.param_groups for each in group["params"]):
+            self._stand_in_for_others()
         gone = {unit for unit in range(len(self.parameters)) if unit not in self.arenas}
         for parameter in [each for unit in gone - self._ghosts for each in self.parameters[unit]]:
             parameter.grad = None
             parameter.data = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
         self._ghosts = gone
+
+    def _stand_in_for_others(self) -> None:
+        """We train nothing: what the optimizer counts, it counts with this."""
+        group, state = self.optimizer.param_groups[0], dict[str, torch.Tensor]()
+        if self.counters or self._begun:
+            device = self._counts_on(self._stand_in)
+            counters = self.counters or {name: torch.tensor(0.0) for name in self._counter_names}
+            state = {name: torch.zeros_like(self._stand_in) for name in self._moments[0]}
+            state |= {name: value.to(device, copy=True) for name, value in counters.items()}
+        self.optimizer.state[self._stand_in] = state
+        group["params"] = [*group["params"], self._stand_in]
 
     def _counts_on(self, parameter: torch.Tensor) -> torch.device:
         """Where its optimizer wants a counter: kernels that do a whole update read it on the GPU."""
@@ -168,11 +187,20 @@ class Holdings:
         parameters = self.parameters[unit]
         if not stepped:
             return layout_of(parameters, [()] * len(parameters))
-        names = [self._moments[self._group_of.get(id(each), -1)] if each.requires_grad else () for each in parameters]
+        names = self._moments_of(unit)
         return layout_of(
             parameters,
             [tuple((name, each.dtype) for name in found) for each, found in zip(parameters, names, strict=True)],
         )
+
+    def _moments_of(self, unit: int) -> list[tuple[str, ...]]:
+        """Names, of each of its parameters: none of what is frozen, and stays so."""
+        if unit not in self._moments_in:
+            self._moments_in[unit] = [
+                self._moments[self._group_of.get(id(each), -1)] if each.requires_grad else ()
+                for each in self.parameters[unit]
+            ]
+        return self._moments_in[unit]
 
 
 def sizes_of(
@@ -193,10 +221,6 @@ def sizes_of(
         number = where.get(id(parameter), last if begun else 0)
         sizes[number] += parameter.numel() * parameter.element_size() * (1 + kept.get(id(parameter), 0))
     return tuple(sizes)
-
-
-def _is_counter(value: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape != parameter.shape
 
 
 def _kept_by(optimizer: torch.optim.Optimizer) -> tuple[dict[int, tuple[str, ...]], tuple[str, ...]]:

@@ -35,6 +35,12 @@ OPTIMIZERS = {
 }
 
 
+def moments_of(optimizer, arena):
+    """Names, as whoever holds arenas knows them."""
+    states = [optimizer.state.get(each, {}) for each in arena.parameters]
+    return [sorted(name for name, value in state.items() if value is not None and value.dim()) for state in states]
+
+
 def a_model():
     torch.manual_seed(3)
     return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1))
@@ -57,7 +63,7 @@ def test_training_is_bitwise_what_it_would_have_been(make):
     train(plain, make(plain.parameters()), 6)
     arena = Arena(list(ours.parameters()))
     optimizer = make(ours.parameters())
-    train(ours, optimizer, 6, after=lambda: arena.adopt(optimizer))
+    train(ours, optimizer, 6, after=lambda: arena.adopt(optimizer, moments_of(optimizer, arena)))
     for expected, found in zip(plain.parameters(), ours.parameters(), strict=True):
         assert torch.equal(expected, found)
 
@@ -66,7 +72,7 @@ def test_training_is_bitwise_what_it_would_have_been(make):
 def test_one_message_carries_a_unit_to_another_worker(make):
     giver, taker = a_model(), a_model()
     arena, optimizer = Arena(list(giver.parameters())), make(giver.parameters())
-    train(giver, optimizer, 3, after=lambda: arena.adopt(optimizer))
+    train(giver, optimizer, 3, after=lambda: arena.adopt(optimizer, moments_of(optimizer, arena)))
 
     torch.nn.init.zeros_(taker[0].weight)  # it has been elsewhere
     others = make(taker.parameters())
@@ -85,7 +91,7 @@ def test_parameters_moments_and_gradients_are_views():
     model = a_model()
     arena, optimizer = Arena(list(model.parameters())), torch.optim.AdamW(model.parameters())
     arena.see_gradients()
-    train(model, optimizer, 1, after=lambda: arena.adopt(optimizer))
+    train(model, optimizer, 1, after=lambda: arena.adopt(optimizer, moments_of(optimizer, arena)))
     memory = arena.memory.data_ptr(), arena.memory.data_ptr() + arena.memory.numel()
     for parameter in model.parameters():
         state = optimizer.state[parameter]
