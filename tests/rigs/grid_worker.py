@@ -26,9 +26,11 @@ SAMPLES = 1000 * SIZE
 class Worker:
     """A member in a thread; `faults` are points at which it dies, or misses the answer."""
 
-    def __init__(self, threads, name, faults=(), make=adam, *, tied=False, directory=None, store=None):
+    def __init__(self, threads, name, faults=(), make=adam, *, tied=False, frozen=(), directory=None, store=None):
         self.name, self._threads, self._faults, self.mesh = name, threads, list(faults), None
         self.model = a_net(tied=tied)
+        for each in frozen:
+            self.model.get_submodule(each).requires_grad_(False)
         self.cut = Cut(self.model, "blocks")
         self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
         optimizer = make(self.model)

@@ -13,7 +13,21 @@ from torch.nn import functional
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.samples import mixed
 
-__all__ = ["BLOCKS", "CLIP", "MICRO", "SEED", "SIZE", "Net", "a_net", "adam", "loss_of", "momentum", "plainly"]
+__all__ = [
+    "BLOCKS",
+    "CLIP",
+    "MICRO",
+    "SEED",
+    "SIZE",
+    "VOCAB",
+    "WIDTH",
+    "Net",
+    "a_net",
+    "adam",
+    "loss_of",
+    "momentum",
+    "plainly",
+]
 
 SIZE, MICRO, SEED, CLIP = 10, 2, 11, 0.6
 BLOCKS, WIDTH, VOCAB = 4, 6, 9

@@ -324,9 +324,9 @@ class _Edge(_Stand):
 
 
 def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: Any) -> Any:
-    """What the module would return, as zeros; remembered by the shapes of what it gets."""
+    """What the module would return, as zeros; remembered by the shapes of what it gets, and apart for evaluations."""
     flat, form = tree_flatten((args, facts))
-    key = (tuple(map(_shape_of, flat)), str(form))
+    key = (tuple(map(_shape_of, flat)), str(form), module.training)
     if any(isinstance(each, _Unknown) for each in key[0]):  # what it does may change, and its number may be another's
         seen = {}
     if key not in seen:

@@ -9,6 +9,7 @@ What is held is never let go of before all have what they want (`member`), so it
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Broke, Leading, Leave, Left, Regroup
 
 __all__ = ["Gathered", "Gathering"]
+
+LONGEST = 2000  # characters of an error: the last of them say most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,11 @@ class Gathering:
         self.drop()
         self._tell_broken(why)
         return self.follow()
+
+    def fail(self, error: BaseException) -> None:
+        """The script ends by an error of its own: said before the others see no more of it than closed connections."""
+        self._say_broken("".join(traceback.format_exception_only(error)).strip()[-LONGEST:])
+        self.drop()
 
     def drop(self) -> None:
         """Out of it, whatever state it is in."""
@@ -176,16 +184,19 @@ class Gathering:
 
     def _tell_broken(self, why: str) -> None:
         if not self.line.pending:
-            member = self.member
-            self.line.say(
-                Broke(
-                    worker_id=self.line.worker_id,
-                    generation=self.generation,
-                    step=max(member.applied, 0),
-                    why=why,
-                    pending=member.pending,
-                )
+            self._say_broken(why)
+
+    def _say_broken(self, why: str) -> None:
+        member = self.member
+        self.line.say(
+            Broke(
+                worker_id=self.line.worker_id,
+                generation=self.generation,
+                step=max(member.applied, 0),
+                why=why,
+                pending=member.pending,
             )
+        )
 
 
 def _kind(before: Seat | None, seat: Seat, met: Met) -> str:

@@ -128,7 +128,6 @@ class Member:
             self.cut.become(seat.parts[seat.part])
         if seat is not None:
             self.holdings.loosen(self._for_nobody_else(seat))
-        self._pipeline.restart()
         self._open_vault(mesh, [a | b for a, b in zip(owned, have, strict=True)])
         if met is None or restored is not None:
             assert restored is not None  # noqa: S101 - otherwise it is Lost

@@ -1,6 +1,9 @@
 """The passes of a step through one part: what comes from the part before, what goes to the one behind, and the dice.
 
 Dice are thrown by (seed, step, atom, unit), so a mask of dropout depends neither on the cut nor on what was before.
+
+A tensor's heading goes before it, always: its shape may be another with each micro-batch, and a message longer than its
+room would end a process. It also says whether a gradient is to come back: none does to a part that trains nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import torch
 from sublet.machine.wall import WALL
 from sublet.train.grid.atoms import Atom
 from sublet.train.grid.cutting import Cut, Part
+from sublet.train.grid.heading import HEADING, Heading
 from sublet.train.grid.losses import Losses
 from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.schedule import schedule
@@ -22,10 +26,9 @@ from sublet.train.samples import seed_from, stirred
 
 __all__ = ["Pipeline"]
 
-FORWARD, BACKWARD, SHAPES = 1 << 20, 2 << 20, 3 << 20  # tags of messages, far apart
+FORWARD, BACKWARD = 1 << 20, 2 << 20  # tags of messages, far apart
 JUDGED = 9 << 20  # forward alone: who evaluates is never taken for one who trains
-MOST_DIMS = 8
-CODES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+HEADED = 1 << 24  # beside the tag of what comes: its heading
 
 LossOf = Callable[[Atom], torch.Tensor]
 
@@ -37,14 +40,9 @@ class Pipeline:
         self._cut, self._seed, self._device, self._point = cut, seed, device, point
         self._dice = 0  # of the seed, the step and the atom
         self._shares: dict[tuple[float, torch.dtype], torch.Tensor] = {}  # of an atom in the step, as backward takes it
-        self._shapes: dict[tuple[int, bool], tuple[torch.Size, torch.dtype]] = {}
         self.idle_s = 0.0  # waiting for neighbours, in the last pass over all atoms
         self._times = UnitTimes(len(cut.blocks)) if device.type == "cpu" else None  # a GPU works while we look
         cut.watch(self._throw)
-
-    def restart(self) -> None:
-        """Neighbours are others: they know of no shapes."""
-        self._shapes = {}
 
     def train(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> Losses:
         """Gradients of all these atoms are added to those of the parameters; our part of the loss, if we are last."""
@@ -64,17 +62,14 @@ class Pipeline:
             self._cut.hold(came)
             if part.last:
                 losses.add(out, atom.count / size)
-                gradient = self._share(atom.count / size, out)
-            else:
-                gradient = torch.empty_like(out)
+                self._backward(out, self._share(atom.count / size, out))
+            elif out.requires_grad:  # as its heading said
+                gradient = torch.empty(out.shape, dtype=out.dtype, device=out.device)  # in the order of what is sent
                 self._take(mesh, gradient, seat.rank + 1, BACKWARD + each.atom)
-            began_s = WALL.monotonic()
-            torch.autograd.backward(out, gradient)
-            if self._times is not None:
-                self._times.backward_s += WALL.monotonic() - began_s
-            if came is not None:
-                assert came.grad is not None  # noqa: S101 - the first block has used it
-                mesh.send(came.grad, seat.rank - 1, BACKWARD + each.atom)
+                self._backward(out, gradient)
+            if came is not None and came.requires_grad:
+                found = torch.zeros_like(came) if came.grad is None else came.grad  # None: nothing here depends on it
+                mesh.send(found.contiguous(), seat.rank - 1, BACKWARD + each.atom)
         mesh.settle()
         return losses
 
@@ -97,9 +92,7 @@ class Pipeline:
         self, mesh: Mesh, seat: Seat, step: int, atom: Atom, tag: int, loss_of: LossOf
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         part = seat.parts[seat.part]
-        came = None if part.first else self._receive(mesh, seat.rank - 1, tag, atom)
-        if came is not None and torch.is_grad_enabled():
-            came.requires_grad_()
+        came = None if part.first else self._receive(mesh, seat.rank - 1, tag)
         self._dice = stirred(0, self._seed, step, atom.start)
         self._throw(-1)
         if self._times is not None:
@@ -110,7 +103,8 @@ class Pipeline:
             if self._times is not None:
                 self._times.end_atom()
         if not part.last:
-            self._send(mesh, out.detach(), seat.rank + 1, tag, atom)
+            mesh.send(Heading.of(out).said(), seat.rank + 1, HEADED + tag)
+            mesh.send(out.detach().contiguous(), seat.rank + 1, tag)
         return came, out
 
     def _share(self, share: float, loss: torch.Tensor) -> torch.Tensor:
@@ -119,24 +113,19 @@ class Pipeline:
             found = self._shares[share, loss.dtype] = torch.tensor(share, dtype=loss.dtype, device=loss.device)
         return found
 
-    def _send(self, mesh: Mesh, tensor: torch.Tensor, to: int, tag: int, atom: Atom) -> None:
-        """Its shape goes first, once for each size of an atom: a message longer than its room would end a process."""
-        if (atom.count, True) not in self._shapes:
-            self._shapes[atom.count, True] = tensor.shape, tensor.dtype
-            facts = [CODES.index(tensor.dtype), tensor.dim(), *tensor.shape]
-            mesh.send(torch.tensor(facts + [0] * (2 + MOST_DIMS - len(facts))), to, SHAPES + atom.count)
-        mesh.send(tensor.contiguous(), to, tag)
-
-    def _receive(self, mesh: Mesh, giver: int, tag: int, atom: Atom) -> torch.Tensor:
-        if (atom.count, False) not in self._shapes:
-            header = torch.zeros(2 + MOST_DIMS, dtype=torch.int64)
-            self._take(mesh, header, giver, SHAPES + atom.count)
-            code, dims, *shape = header.tolist()
-            self._shapes[atom.count, False] = torch.Size(shape[:dims]), CODES[code]
-        shape_of, dtype = self._shapes[atom.count, False]
-        found = torch.empty(shape_of, dtype=dtype, device=self._device)
+    def _receive(self, mesh: Mesh, giver: int, tag: int) -> torch.Tensor:
+        said = torch.zeros(HEADING, dtype=torch.int64)
+        self._take(mesh, said, giver, HEADED + tag)
+        heading = Heading.heard(said)
+        found = torch.empty(heading.shape, dtype=heading.dtype, device=self._device)
         self._take(mesh, found, giver, tag)
-        return found
+        return found.requires_grad_(heading.learns)
+
+    def _backward(self, out: torch.Tensor, gradient: torch.Tensor) -> None:
+        began_s = WALL.monotonic()
+        torch.autograd.backward(out, gradient)
+        if self._times is not None:
+            self._times.backward_s += WALL.monotonic() - began_s
 
     def _take(self, mesh: Mesh, tensor: torch.Tensor, giver: int, tag: int) -> None:
         began_s = WALL.monotonic()

@@ -27,6 +27,7 @@ from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
 from sublet.train.grid.atoms import Atom
+from sublet.train.grid.attention import PlainAttention
 from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
@@ -106,7 +107,7 @@ class GridSession(Counted, Keeps):
         self._evaluations = 0  # that the script has asked for since the last step
         gauge = gauge_of(next(model.parameters()).device)
         self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
-        self._guard = Guard(model, optimizer)
+        self._guard, self._attention = Guard(model, optimizer), PlainAttention()
         self._own = Own(options.extra_state)
 
     # ------------------------------------------------------------------------------------------- what one may ask
@@ -153,6 +154,7 @@ class GridSession(Counted, Keeps):
             lambda: sizes_of(self._model, self._cut.blocks, self._optimizer), lambda: memory_of(self._model)
         )
         self._guard.begin()
+        self._attention.begin()
         self._open = True
         return self
 
@@ -166,15 +168,23 @@ class GridSession(Counted, Keeps):
         finally:
             self._open = False
             self._guard.end()
+            self._attention.end()
             self._cut.close()
             self._log.close(finished=kind is None)
             if self._vault is not None:
                 self._vault.close()
             if self._gathering is not None:
-                self._gathering.drop()
+                self._leave_grid(self._gathering, error)
         if isinstance(error, torch.OutOfMemoryError) and self._link.line is not None:
             self._telling.short(self._generation, self._progress, self._micro_batch, ends=True)
             raise SystemExit(EXIT_MEMORY)
+
+    def _leave_grid(self, gathering: Gathering, error: BaseException | None) -> None:
+        ended = isinstance(error, SystemExit | torch.OutOfMemoryError)  # which is told in words of its own
+        if error is None or ended or self._progress.epoch >= self._epochs:
+            gathering.drop()
+        else:
+            gathering.fail(error)
 
     def epochs(self) -> NoReturn:
         """Not with parts: which epoch it is, a newcomer learns with its first step."""

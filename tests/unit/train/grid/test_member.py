@@ -6,15 +6,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
+
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.grid.model import a_net, adam, momentum, plainly  # noqa: E402
+from sublet.testing.grid.model import CLIP, SIZE, Net, a_net, adam, momentum, plainly  # noqa: E402
 from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
 from sublet.train.grid.member import Member  # noqa: E402
 from sublet.train.grid.seat import parts_of  # noqa: E402
 from tests.rigs.grid_worker import Worker, assert_as_plain, generation  # noqa: E402
+from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
 
 
@@ -49,6 +52,48 @@ def test_tied_weights_are_one_process_within_rounding(grid):
     assert torch.equal(first.embed.weight, last.head.weight)
     assert torch.allclose(first.embed.weight, weights["embed.weight"], rtol=0.0, atol=1e-12)
     assert torch.allclose(last.norm.weight, weights["norm.weight"], rtol=0.0, atol=1e-12)
+
+
+class Scaled(nn.Module):
+    """With a parameter that is one number, as the optimizer's counters are."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.ones(())), inner
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+def test_a_parameter_may_be_one_number():
+    """Its moments move with it."""
+
+    def make():
+        model = a_net()
+        for number, block in enumerate(model.blocks):
+            model.blocks[number] = Scaled(block)
+        return model
+
+    loss = next_word(lambda _: 4)
+    alone = trained(make, loss, Grid(1, 1), Grid(1, 1))
+    assert_same(trained(make, loss, Grid(1, 2), Grid(1, 4)), alone)
+
+
+@pytest.mark.parametrize("grid", [Grid(1, 2), Grid(1, 4)], ids=str)
+def test_tied_weights_are_one_process_to_the_bit_where_a_copy_has_one_micro_batch(grid):
+    """One process adds both uses of each micro-batch, and then these; ends that add up their own have another order."""
+    loss, tied = next_word(lambda _: 4), lambda: Net(tied=True)
+    alone = trained(tied, loss, Grid(1, 1), steps=4, clip_norm=CLIP, micro_batch=SIZE)
+    assert_same(trained(tied, loss, grid, steps=4, clip_norm=CLIP, micro_batch=SIZE), alone)
+
+
+def test_tied_weights_of_several_micro_batches_are_one_process_within_rounding_of_single_precision():
+    """Of sums of twice as many terms as micro-batches: nothing else differs."""
+    loss, tied = next_word(lambda _: 4), lambda: Net(tied=True)
+    alone = trained(tied, loss, Grid(1, 1), steps=4, clip_norm=CLIP)
+    cut = trained(tied, loss, Grid(1, 4), steps=4, clip_norm=CLIP)
+    assert cut.losses == pytest.approx(alone.losses, rel=1e-6)
+    assert cut.losses[0] == alone.losses[0]
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,43 @@ def test_an_evaluation_may_be_of_a_few_batches():
     assert calls == [MICRO, MICRO]
 
 
+class Encoder(nn.Module):
+    """Torch's own, with padding; its last sample is shorter."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, 0.1, batch_first=True)
+        self.first, self.last = nn.Linear(1, WIDTH), nn.Linear(WIDTH, 1)
+        self.encoder = nn.TransformerEncoder(layer, 3)
+
+    def forward(self, x):
+        return self.last(self.encoder(self.first(x[..., None]), src_key_padding_mask=x > 1.0)).sum(1)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's own, of its own way
+def test_an_evaluation_takes_the_way_through_an_encoder_that_its_parts_can_take():
+    """Not that by which torch hands its layers what no part could send; and it is the script's choice again after."""
+    torch.manual_seed(3)
+    model, seen = Encoder(), []
+    padded = data(8)
+    padded.tensors[0].clamp_(max=0.9)[-1] = torch.tensor([0.5, 2.0, 2.0])
+    facts = {"global_batch": BATCH, "micro_batch": 8, "parts": train.Blocks("encoder.layers")}
+    with train.session(model, adam(model), data(), **facts) as s:
+        for batch in s.batches(epochs=1):
+            s.step(loss_on(model), batch)
+            seen.append(s.evaluate(loss_on(model), padded))
+    assert torch.backends.mha.get_fastpath_enabled()
+    model.eval()
+    with torch.no_grad():
+        quick = float(loss_on(model)(padded.tensors))
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            plain = float(loss_on(model)(padded.tensors))
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+    assert seen[-1] == plain != pytest.approx(quick, rel=1e-3)
+
+
 def test_activations_may_be_computed_again():
     plain, checked = a_net(0.5), a_net(0.5)
     in_parts(plain, epochs=1)

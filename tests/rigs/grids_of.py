@@ -1,0 +1,158 @@
+"""Grids in threads, of any model and any loss: what they trained, through one grid or several, and what they said."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import functional
+
+from sublet.testing.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, adam
+from sublet.testing.threads_mesh import Threads, ThreadsMesh
+from sublet.train.grid.atoms import Atom
+from sublet.train.grid.cutting import Cut
+from sublet.train.grid.gloo import Lines
+from sublet.train.grid.member import Member
+from sublet.train.grid.seat import Seat
+
+
+@dataclass
+class Trained:
+    """By all workers together; a weight is that of whoever holds it, and the same at all who do."""
+
+    losses: list[float]
+    judged: list[float]
+    weights: dict[str, torch.Tensor]
+    tags: set[tuple[int, int, int]] = field(default_factory=set)  # who wrote to whom, in the last grid of threads
+
+
+class Worker:
+    def __init__(self, make, loss_of, optimizer, clip_norm, micro_batch, blocks):
+        torch.manual_seed(2)
+        self.model, self._micro_batch = make(), micro_batch
+        self.loss_of = lambda atom: loss_of(self.model, atom)
+        self.cut = Cut(self.model, blocks)
+        self.cut.learn(lambda: self.loss_of(Atom(0, MICRO)))
+        self.member = Member(self.model, self.cut, optimizer(self.model), seed=SEED, clip_norm=clip_norm)
+        self.losses, self.judged = {}, []
+
+    def live(self, mesh, seat, until, held):
+        self.member.meet(mesh, seat)
+        while seat is not None and self.member.applied < until:
+            step = self.member.applied
+            facts = {"offset": step * SIZE, "size": SIZE, "micro_batch": self._micro_batch}
+            found = self.member.step(mesh, seat, self.loss_of, **facts)
+            self.losses[step] = found.loss
+        for loss_of, size in held if seat is not None else ():
+            self.model.eval()
+            judged = self.member.judge(
+                mesh, seat, lambda atom, loss_of=loss_of: loss_of(self.model, atom), size=size, micro_batch=MICRO
+            )
+            self.judged.append(judged)
+            self.model.train()
+
+
+def trained(
+    make,
+    loss_of,
+    *grids,
+    steps=2,
+    held=(),
+    optimizer=adam,
+    clip_norm=None,
+    micro_batch=MICRO,
+    blocks="blocks",
+    real=False,
+):
+    """So many steps in each grid, then an evaluation of each of `held`: (loss_of, samples). `real`: over sockets."""
+    facts = (make, loss_of, optimizer, clip_norm, micro_batch, blocks)
+    workers = [Worker(*facts) for _ in range(max(grid.gpus for grid in grids))]
+    were, tags = [], set()
+    for number, grid in enumerate(grids):
+        here = workers[: grid.gpus]
+        there = [*here, *(each for each in were if each not in here)]
+        jobs = {}
+        for rank, worker in enumerate(there):
+            seat = Seat.of(rank, grid, BLOCKS) if worker in here else None
+            last = number == len(grids) - 1
+            jobs[rank] = (worker.live, seat, steps * (number + 1), held if last else ())
+        tags = _in_sockets(jobs) if real else _in_threads(jobs)
+        were = here
+    losses, weights = {}, {}
+    for worker in were:
+        worker.cut.restore()
+        losses |= worker.losses
+        named = dict(worker.model.named_parameters())
+        for unit in worker.member.holdings.arenas:
+            for name in worker.cut.units[unit].names:
+                assert torch.equal(weights.setdefault(name, named[name].detach()), named[name]), name
+    return Trained([losses[step] for step in sorted(losses)], were[0].judged, weights, tags)
+
+
+def assert_same(one, other):
+    """To the bit."""
+    assert one.losses == other.losses
+    assert one.judged == other.judged
+    assert one.weights.keys() == other.weights.keys()
+    for name, weight in one.weights.items():
+        assert torch.equal(weight, other.weights[name]), name
+
+
+def words(atom, length):
+    """Samples that follow from their numbers."""
+    numbers = range(atom.start, atom.start + atom.count)
+    return torch.stack([(torch.arange(length + 1) * (1 + number % 3) + number) % VOCAB for number in numbers])
+
+
+def next_word(length_of):
+    """The loss of a model of words; how many a sample has, `length_of` says of each atom."""
+
+    def loss_of(model, atom):
+        ids = words(atom, length_of(atom))
+        return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+    return loss_of
+
+
+def _in_threads(jobs):
+    threads = Threads()
+    meshes = ThreadsMesh.all_of(threads, len(jobs))
+
+    def job(rank):
+        live, *facts = jobs[rank]
+        try:
+            live(meshes[rank], *facts)
+        except BaseException:
+            meshes[rank].hang_up()
+            raise
+
+    outcomes = threads.run({rank: (lambda rank=rank: job(rank)) for rank in jobs})
+    for error in sorted((each for each in outcomes.values() if each is not None), key=lambda e: "ended" in str(e)):
+        raise error
+    return set(meshes[0]._said.letters)
+
+
+def _in_sockets(jobs):
+    """Dice are of all threads: for models that throw none."""
+    lines = [Lines() for _ in jobs]
+    host, port = lines[0].lead()
+    for each in lines[1:]:
+        each.find(host, port, lambda: None)
+
+    def job(rank):
+        live, *facts = jobs[rank]
+        try:
+            live(lines[rank].mesh("all", rank, len(jobs)), *facts)
+        except BaseException:
+            lines[rank].hang_up()
+            raise
+
+    try:
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            for each in [pool.submit(job, rank) for rank in jobs]:
+                each.result(60)
+    finally:
+        for each in lines:
+            each.close()
+    return set()
