@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -26,6 +27,7 @@ from sublet.api.state import StateDir
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.controller_api.views import JobView
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
@@ -34,6 +36,7 @@ ASKED = 1_000
 ASKER = "ask"
 LINES = 8
 LONGEST_RAMP_S = 180.0
+SETTLES_S = 2.0  # what was ordered last is done by then
 ALONE_S = 3.0
 Figures = tuple[float, float, float]  # answers per second, CPU seconds for one, and of these its own
 WORK = 1e9  # samples: nobody finishes meanwhile
@@ -67,18 +70,24 @@ async def _run(folder: Path, jobs: int, nodes: int) -> dict[str, Figures]:
 
 
 async def fill(api: ControllerApi, cloud: MemoryCloud, jobs: int, nodes: int) -> None:
-    """Until all train, on nearly all nodes."""
+    """Until all train, on all nodes that they get: whoever has a forecast may still wait for its workers."""
     for number in range(jobs):
         facts = {"work": WORK, "samples_per_s": 50.0}
         spec = JobSpec(name=f"job{number}", argv=("x",), cwd="/", min_workers=1, max_workers=nodes // jobs, **facts)  # type: ignore[arg-type]
         cloud.jobs[f"job{number}-1"] = Training(steps=int(WORK), step_s=0.02)
         await api.submit(spec, key=f"key{number}")
     began = time.monotonic()
-    while time.monotonic() - began < LONGEST_RAMP_S and sum(bool(view["eta_s"]) for view in await api.jobs()) < jobs:  # noqa: ASYNC110 - with a deadline
+    while time.monotonic() - began < LONGEST_RAMP_S and _training(await api.jobs()) < jobs:  # noqa: ASYNC110 - with a deadline
         await asyncio.sleep(0.5)
+    await asyncio.sleep(SETTLES_S)
     views = await api.jobs()
     held, known = len(cloud.nodes), sum(view["eta_s"] is not None for view in views)
-    print(f"{jobs:,} jobs on {held:,} nodes, {known:,} of them with a forecast; ramp {time.monotonic() - began:.0f} s")
+    trains = f"{_training(views):,} train, {known:,} with a forecast"
+    print(f"{jobs:,} jobs on {held:,} nodes, {trains}; ramp {time.monotonic() - began:.0f} s")
+
+
+def _training(views: Sequence[JobView]) -> int:
+    return sum(view["phase"] == "running" and view["step"] > 0 and view["eta_s"] is not None for view in views)
 
 
 async def _own_share() -> float:

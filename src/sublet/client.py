@@ -27,6 +27,7 @@ from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
 from sublet.runtime.anchor.troubles import is_anchor
+from sublet.runtime.controller_api.budgets import PurseRow
 from sublet.runtime.controller_api.market_prices import PriceView
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.views import (
@@ -47,7 +48,7 @@ from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import default_state_dir
 
-__all__ = ["Fleet", "Sent", "connect"]
+__all__ = ["Fleet", "Purses", "Sent", "connect"]
 
 PACK_S = 60.0  # for an answer to a submission: the controller may have to pack a large directory first
 PAGE = 1000  # events that are asked for at once
@@ -95,19 +96,19 @@ class Fleet:
 
     def cancel(self, job: str, *, now: bool = False) -> JobView:
         """End it: with a last checkpoint, or `now` without."""
-        return self._tell(job, "cancel", {"now": now})
+        return _tell(self.line, job, "cancel", {"now": now})
 
     def pause(self, job: str) -> JobView:
         """Save it and take its workers away; it costs nothing until it is resumed."""
-        return self._tell(job, "pause", {})
+        return _tell(self.line, job, "pause", {})
 
     def resume(self, job: str, *, start_over: bool = False, secrets: Mapping[str, str] | None = None) -> JobView:
         """Let it go on; with `start_over` from step 0 where all its checkpoints are damaged."""
-        return self._tell(job, "resume", {"start_over": start_over, "secrets": dict(secrets or {})})
+        return _tell(self.line, job, "resume", {"start_over": start_over, "secrets": dict(secrets or {})})
 
     def scale(self, job: str, low: int, high: int) -> JobView:
         """From now on between `low` and `high` workers."""
-        return self._tell(job, "scale", {"low": low, "high": high})
+        return _tell(self.line, job, "scale", {"low": low, "high": high})
 
     # ------------------------------------------------------------------ what there is
 
@@ -202,10 +203,15 @@ class Fleet:
         body = {name: float(value) for name, value in given.items() if value is not None}
         return cast(BudgetView, self.line.post("/v1/budget", body))
 
+    @property
+    def budgets(self) -> Purses:
+        """Of the organisation, its teams and users, and of jobs: `fleet.budgets.list()`, `fleet.budgets.set(...)`."""
+        return Purses(self.line)
+
     def top_up(self, usd: float, *, job: str = "") -> BudgetView | JobView:
         """Put more into the purse of all, or into that of one job."""
         if job:
-            return self._tell(job, "top-up", {"usd": float(usd)})
+            return _tell(self.line, job, "top-up", {"usd": float(usd)})
         return cast(BudgetView, self.line.post("/v1/budget/top-up", {"usd": float(usd)}))
 
     def what_if(
@@ -233,13 +239,33 @@ class Fleet:
         """Save and stop every job, give everything back, and end it; with `end_jobs`, cancel them too."""
         self.line.post("/v1/shutdown", {"end_jobs": end_jobs})
 
-    def _tell(self, job: str, verb: str, body: Mapping[str, Any]) -> JobView:
-        return cast(JobView, self.line.post(f"/v1/jobs/{segment(job)}/{verb}", body))
-
     @property
     def away(self) -> bool:
         """It does not see our files; who is logged in on an anchor brings files as others do."""
         return self.line.remote or is_anchor(default_state_dir())
+
+
+@dataclass(frozen=True, slots=True)
+class Purses:
+    """The tree of purses of one controller: what each may spend, and has spent."""
+
+    line: Client
+
+    def list(self) -> Sequence[PurseRow]:
+        """Each after what it is part of; of a user's token as much as is theirs."""
+        return cast(Sequence[PurseRow], self.line.get("/v1/budgets")["purses"])
+
+    def set(
+        self, level: str, name: str = "", *, amount_usd: float | None, period: str | None = None
+    ) -> Sequence[PurseRow]:
+        """What an `org`, `team`, `user` or `job` may spend, in all or each `day`, `week`, `month`; None = no limit."""
+        amount = None if amount_usd is None else float(amount_usd)
+        body = {"level": level, "name": name, "amount_usd": amount, "period": period}
+        return cast(Sequence[PurseRow], self.line.post("/v1/budgets", body)["purses"])
+
+
+def _tell(line: Client, job: str, verb: str, body: Mapping[str, Any]) -> JobView:
+    return cast(JobView, line.post(f"/v1/jobs/{segment(job)}/{verb}", body))
 
 
 def _spec_of(job: JobSpec | Path | str) -> JobSpec:

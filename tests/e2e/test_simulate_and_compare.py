@@ -187,3 +187,30 @@ def test_options_of_the_jobs_change_the_jobs(sublet, jobs_csv):
 def test_fewer_gpus_than_a_node_has_are_a_smaller_node(sublet, jobs_csv):
     (offer,) = sublet("simulate", jobs_csv, "--gpus", 2, "--json").json["offers"]
     assert (offer["gpus_per_node"], offer["usd_per_h"]) == (2, pytest.approx(3.912 / 2))
+
+
+def test_a_team_spends_no_more_than_its_purse_and_the_others_go_on(sublet, tmp_path):
+    path = tmp_path / "teams.csv"
+    path.write_text(
+        "job_id,submit_s,duration_s,gpus,user,team\n"
+        "poor,0,72000,4,ann,vision\nrich,0,72000,4,bob,speech\nown,0,72000,4,cyd,speech\n"
+    )
+    command = ("simulate", path, "--policy", "fifo", "--budget", "100/h", "--json", "--release-s", 60)
+    purses = ("--purse-of", "team:vision=5", "--purse-of", "job:own=3")
+    answer = sublet(*command, *purses).json
+    assert sorted(answer["unfinished"]) == ["own", "poor"]
+    assert any("team vision may spend USD 5.00 in all" in note for note in answer["notes"])
+    assert any("told: job own has spent its USD 3.00 in all" in note for note in answer["notes"])
+    free = sublet(*command).json
+    assert free["unfinished"] == []
+    each = free["metrics"]["usd"] / 3
+    assert each + 5 < answer["metrics"]["usd"] <= each + 5 + 3 + 0.25 * each  # boots and idle GPUs are everybody's
+
+
+@pytest.mark.parametrize(
+    "text", ["vision=5", "team:=5", "team:a", "org:x=5", "clan:a=5", "team:a=none", "team:a=5/year"]
+)
+def test_a_purse_that_is_nobodys_is_refused(sublet, jobs_csv, text):
+    answer = sublet("simulate", jobs_csv, "--purse-of", text)
+    assert answer.code == 2
+    assert "--purse-of" in answer.err

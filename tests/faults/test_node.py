@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sublet.runtime.agent.agent import AgentFacts
+from sublet.runtime.agent.nvml import GpuReading
 from sublet.runtime.engines.local import LocalEngine
 from sublet.testing.rigs import Ears
 from sublet.testing.world import sockets
@@ -24,6 +25,7 @@ from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 from sublet.wire.messages import (
     Dismiss,
     EndWorker,
+    GpuSeen,
     Hello,
     Joined,
     Meet,
@@ -44,11 +46,11 @@ SAVED = "/jobs/script/checkpoints"
 class Scene:
     """One machine, one engine, no controller."""
 
-    def __init__(self, seed=1, **facts):
+    def __init__(self, seed=1, *, gauge=None, **facts):
         self.world = World(seed)
         self.network, self.truth, self.ears, self.log, self.over = Network(self.world), Truth(), Ears(), [], []
         meetings = Meetings(self.world, self.network, self.truth)
-        self.site = Site(self.world, self.network, meetings, log=lambda _, text: self.log.append(text))
+        self.site = Site(self.world, self.network, meetings, log=lambda _, text: self.log.append(text), gauge=gauge)
         self.truth.jobs |= {"job": JobTruth(steps=50, step_s=1.0), "script": JobTruth(steps=40, step_s=1.0, sdk=False)}
         self.open_engine()
         self.node = WorldNode(self.site, self.facts("n", **facts), lambda: self.over.append(self.world.age_s))
@@ -326,3 +328,43 @@ def test_what_a_script_saves_is_seen_whatever_the_clock_of_its_machine_says(scen
     seen = [each.saved_ago_s for each in scene.ears.all(WorkerSeen)]
     assert seen[-1] is not None
     assert all(ago_s <= 10.0 for ago_s in seen if ago_s is not None)
+
+
+# ---------------------------------------------------------------------- GPUs
+
+
+def test_an_agent_tells_of_the_gpus_of_each_worker_for_as_long_as_they_tell_something():
+    told = {"0": GpuReading(busy=0.5, memory_bytes=3, memory_of_bytes=9)}
+    told["1"] = GpuReading(busy=0.7, memory_bytes=5, memory_of_bytes=9)
+    asked = []
+
+    def gauge(names):
+        asked.append(list(names))
+        return told
+
+    scene = Scene(gpus=("0", "1"), gauge=gauge)
+    scene.run(5.0)
+    scene.start("one")
+    scene.start("two")
+    scene.start("both", gpus=2)
+    scene.run(6.0)
+    assert asked == [["0", "1"]]
+    assert {each.worker_id: (each.gpus, each.memory_bytes) for each in scene.ears.all(GpuSeen)} == {
+        "one": (1, 3),
+        "two": (1, 5),
+        "both": (2, 8),
+    }
+    assert scene.ears.all(GpuSeen, worker_id="both")[0].busy == pytest.approx(0.6)
+    told.clear()
+    scene.run(20.0)
+    assert len(asked) == 2
+    assert len(scene.ears.all(GpuSeen)) == 3
+
+
+def test_of_gpus_that_tell_nothing_nobody_is_told():
+    scene = Scene(gpus=("0",), gauge=lambda _: {})
+    scene.run(5.0)
+    scene.start("one")
+    scene.run(20.0)
+    assert scene.ears.all(WorkerUp)
+    assert scene.ears.all(GpuSeen) == []

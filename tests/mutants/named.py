@@ -28,6 +28,7 @@ class Named:
 
 
 PRICE = ("tests/unit/policies/price/test_constants.py",)
+PURSES = ("tests/unit/kernel/test_allowances.py",)
 NAMED: tuple[Named, ...] = (
     Named(
         name="the ledger's minimum with the times that a cloud says",
@@ -147,5 +148,103 @@ NAMED: tuple[Named, ...] = (
         old="np.where(age_J > patience_s, -age_J, work_J)",
         new="work_J",
         tests=PRICE,
+    ),
+    Named(
+        name="a purse pays for a job that it could not pay to leave",
+        file="kernel/allowances.py",
+        old="if full or self.left(holder, now_us, 1) < added:",
+        new="if full or self.left(holder, now_us, 1) < 0:",
+        tests=PURSES,
+    ),
+    Named(
+        name="a purse that runs out lets new jobs start",
+        file="kernel/allowances.py",
+        old="full = most is not None and not held and",
+        new="full = most is not None and held and",
+        tests=PURSES,
+    ),
+    Named(
+        name="teams do not pay for their users",
+        file="kernel/shares.py",
+        old="found = ((Level.TEAM, job.team), (Level.USER",
+        new="found = ((Level.USER, job.user), (Level.USER",
+        tests=PURSES,
+    ),
+    Named(
+        name="a new month counts what the last one spent",
+        file="kernel/allowances.py",
+        old="new = replace(old, opening=self.spent(holder, began_us)",
+        new="new = replace(old, opening=old.opening",
+        tests=PURSES,
+    ),
+    Named(
+        name="a new month begins when somebody hears of it",
+        file="kernel/allowances.py",
+        old="began_us = microseconds((began or 0) - old.unix_0_s)",
+        new="began_us = microseconds(now_s)",
+        tests=PURSES,
+    ),
+    Named(
+        name="who came first goes first",
+        file="kernel/allowances.py",
+        old="stays.sort(key=lambda job_id: -jobs[job_id].seq)",
+        new="stays.sort(key=lambda job_id: jobs[job_id].seq)",
+        tests=PURSES,
+    ),
+    Named(
+        name="all leave where half would do",
+        file="kernel/allowances.py",
+        old="victims = stays if every else stays[: (len(stays) + 1) // 2]",
+        new="victims = stays",
+        tests=PURSES,
+    ),
+    Named(
+        name="another amount forgets what was spent",
+        file="kernel/allowances.py",
+        old="opening=old.opening if old is not None and goes_on else opening",
+        new="opening=opening",
+        tests=PURSES,
+    ),
+    Named(
+        name="a job's purse outlives it",
+        file="kernel/allowances.py",
+        old="        self.allowed.pop(own, None)\n",
+        new="",
+        tests=PURSES,
+    ),
+    Named(
+        name="a purse pays above the cap",
+        file="kernel/shares.py",
+        old="return self.paid + min(price, self.cap) * passed_us",
+        new="return self.paid + price * passed_us",
+        tests=PURSES,
+    ),
+    Named(
+        name="a purse pays for a job that stays on",
+        file="kernel/shares.py",
+        old="end_us = now_us if self.until_us is None else min(now_us, self.until_us)",
+        new="end_us = now_us",
+        tests=PURSES,
+    ),
+    Named(
+        name="policies are shown what a purse cannot keep back",
+        file="kernel/payable.py",
+        old="KEPT_BACK = 2 ",
+        new="KEPT_BACK = 1 ",
+        tests=PURSES,
+    ),
+    Named(
+        name="what was promised to one is shown to another",
+        file="kernel/payable.py",
+        old="self._left[holder] -= self._promised(state)",
+        new="self._left[holder] -= 0",
+        tests=PURSES,
+    ),
+    Named(
+        name="a user sees the jobs of others among the budgets",
+        file="runtime/controller_api/budgets.py",
+        old="return job is not None and job.user == user",
+        new="return job is not None",
+        tests=("tests/unit/api/test_budgets.py",),
     ),
 )

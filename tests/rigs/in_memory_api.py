@@ -338,6 +338,7 @@ def row_from(job_id: str, spec: JobSpec | None) -> dict[str, Any]:
         "grid": "",
         "spares": 0,
         "places": [],
+        "gpus": [],
         "moves": [],
         "node_ids": [],
         "generation": 0,
@@ -391,6 +392,10 @@ RUNNING: dict[str, Any] = {
     "usd_on_demand": 2.5,
     "eta_s": {"p10": 100.0, "p50": 120.0, "p90": 180.0},
     "forecast_usd": {"p10": 1.2, "p50": 1.5, "p90": 2.0},
+    "gpus": [
+        {"worker_id": "w0", "node_id": "n1", "rank": 0, "gpus": 1, "busy": 0.5}
+        | {"memory_bytes": 2 << 30, "memory_of_bytes": 16 << 30}
+    ],
     **BILL,
 }
 

@@ -110,6 +110,26 @@ def test_money_is_set_and_topped_up(ours):
     ours.cancel(job_id, now=True)
 
 
+def test_budgets_of_teams_are_set_and_listed(ours, there):
+    before = ours.budgets.list()
+    assert [row["level"] for row in before][:1] == ["org"]
+    told = ours.budgets.set("team", "vision", amount_usd=500, period="month")
+    (row,) = [row for row in told if (row["level"], row["name"]) == ("team", "vision")]
+    assert (row["limit_usd"], row["period"], row["spent_usd"]) == (500.0, "month", 0.0)
+    assert [(row["level"], row["name"], row["limit_usd"]) for row in ours.budgets.list()] == [
+        (row["level"], row["name"], row["limit_usd"]) for row in told
+    ]
+    with pytest.raises(Refused, match="period"):
+        ours.budgets.set("team", "vision", amount_usd=5, period="year")
+    reader = Fleet(replace(there.client, token=there.state.reader_file.read_text()))
+    with pytest.raises(Refused, match="may only read"):
+        reader.budgets.set("team", "vision", amount_usd=5)
+    lifted = ours.budgets.set("team", "vision", amount_usd=None)
+    assert [row["limit_usd"] for row in lifted if row["level"] == "team"] == [None] * sum(
+        row["level"] == "team" for row in lifted
+    )
+
+
 def test_what_is_refused_is_an_error_of_ours(ours, there):
     with pytest.raises(Refused) as refused:
         ours.job("nobody")

@@ -1,4 +1,7 @@
-"""The metrics page for Prometheus: base units, bounded labels (a job, never a rank or an instance), read when asked."""
+"""The metrics page for Prometheus: base units, bounded labels, read when asked.
+
+A label is a job, a purse, and of GPUs alone a worker: of those that run now, where nodes tell of their GPUs.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from sublet.runtime.controller_api.budgets import PurseRow
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.controller_api.views import (
     ENDED,
@@ -34,6 +38,7 @@ async def exposition(api: Api) -> tuple[bytes, str]:
         budget=await api.budget(),
         nodes=await api.nodes(),
         metrics=await api.metrics(),
+        purses=api.budgets.rows(),
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
@@ -66,10 +71,13 @@ class _ControllerMetrics(Collector):
     budget: BudgetView
     nodes: Sequence[NodeView]
     metrics: MetricsView
+    purses: Sequence[PurseRow]
 
     def collect(self) -> Iterator[Metric]:
         yield from self._collect_jobs()
+        yield from self._collect_gpus()
         yield from self._collect_money()
+        yield from self._collect_purses()
         yield from self._collect_controller()
 
     def _collect_jobs(self) -> Iterator[Metric]:
@@ -97,12 +105,38 @@ class _ControllerMetrics(Collector):
                     family.add_metric((*who, name), value)
         yield from (cost, steps, preempted, goodput, wanted, actual, forecast, finish)
 
+    def _collect_gpus(self) -> Iterator[Metric]:
+        labels = ("job", "name", "worker", "node")
+        busy = _gauge("worker_gpu_busy_ratio", "Of the time, in which its GPUs had something to do.", *labels)
+        taken = _gauge("worker_gpu_memory_bytes", "Memory of its GPUs that is taken.", *labels)
+        there = _gauge("worker_gpu_memory_total_bytes", "Memory that its GPUs have.", *labels)
+        for job in self.jobs:
+            for gpu in job["gpus"]:
+                who = (job["id"], job["name"], gpu["worker_id"], gpu["node_id"])
+                busy.add_metric(who, gpu["busy"])
+                taken.add_metric(who, gpu["memory_bytes"])
+                there.add_metric(who, gpu["memory_of_bytes"])
+        yield from (busy, taken, there)
+
     def _collect_money(self) -> Iterator[Metric]:
         yield _gauge_of("burn_rate_dollars_per_hour", "Rent of all nodes, now.", self.budget["burn_usd_per_h"])
         yield _gauge_of("budget_spent_dollars", "Spent so far.", self.budget["spent_usd"])
         yield _gauge_of("budget_reserved_dollars", "Kept back to stop safely.", self.budget["reserved_usd"])
         if self.budget["left_usd"] is not None:
             yield _gauge_of("budget_remaining_dollars", "Neither spent nor reserved.", self.budget["left_usd"])
+
+    def _collect_purses(self) -> Iterator[Metric]:
+        """Of the tree: the organisation, all teams and users, and the jobs that have one."""
+        limit = _gauge("purse_limit_dollars", "That may be spent, in all or in this period.", "level", "name")
+        spent = _gauge("purse_spent_dollars", "Spent of it, or without one since purses are counted.", "level", "name")
+        kept = _gauge("purse_reserved_dollars", "Kept back to leave in time.", "level", "name")
+        for row in self.purses:
+            who = (row["level"], row["name"])
+            if row["limit_usd"] is not None:
+                limit.add_metric(who, row["limit_usd"])
+            spent.add_metric(who, row["spent_usd"])
+            kept.add_metric(who, row["reserved_usd"])
+        yield from (limit, spent, kept)
 
     def _collect_controller(self) -> Iterator[Metric]:
         found = self.metrics

@@ -36,6 +36,7 @@ __all__ = [
     "PricesSince",
     "ProvisionS",
     "Purse",
+    "PurseOf",
     "Quiet",
     "ReleaseS",
     "Report",
@@ -195,6 +196,14 @@ Forecast = Annotated[
 Purse = Annotated[
     str | None,
     typer.Option(metavar="USD", help="Spend this much in all and not a cent more; jobs that are left can be resumed."),
+]
+PurseOf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--purse-of",
+        metavar="WHOSE=USD",
+        help="What one may spend: team:vision=500/month, user:ann=50, job:a=20; may be given again.",
+    ),
 ]
 AnchorType = Annotated[
     str | None, typer.Option("--anchor-type", metavar="TYPE", help="What the anchor is. [default: as aws.toml says]")

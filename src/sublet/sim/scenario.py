@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from sublet.domain.budget import UNLIMITED, Budget, Limit
-from sublet.domain.events import AvailabilityChanged
+from sublet.domain.events import AvailabilityChanged, PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
+from sublet.domain.purses import amount_text
 from sublet.domain.quantity import whole
 from sublet.domain.shape import packed
 from sublet.domain.units import SECONDS_PER_H
@@ -38,6 +39,7 @@ __all__ = [
     "spot_offers",
     "with_average",
     "with_purse",
+    "with_purses",
 ]
 
 WHOLE = 0.99  # of the span of a trace: a zone that is recorded for less ends early
@@ -181,6 +183,15 @@ def with_purse(scene: Scene, purse: Money) -> Scene:
     note = f"{purse} are spent in all and not a cent more; jobs that are left then can be resumed"
     budget = replace(cloud.budget, purse=purse)
     return replace(scene, cloud=replace(cloud, offers=offers, budget=budget, notes=(*cloud.notes, note)))
+
+
+def with_purses(scene: Scene, purses: Sequence[PurseSet]) -> Scene:
+    """The same cloud, with what teams, users and jobs may spend of it."""
+    cloud = scene.cloud
+    offers = tuple(replace(offer, wind_down_s=cloud.physics.release_s) for offer in cloud.offers)
+    told = [f"{p.holder} may spend {amount_text(p.amount, p.period)}" for p in purses if p.amount is not None]
+    notes = (*cloud.notes, *told, "periods go by a calendar whose first second is that of the workload's clock")
+    return replace(scene, cloud=replace(cloud, offers=offers, purses=(*cloud.purses, *purses), notes=notes))
 
 
 # ---------------------------------------------------------------------- offers

@@ -39,6 +39,7 @@ FROM_ZERO = frozenset(
     | {"moved_bytes", "gave_bytes", "weight_bytes", "moment_bytes", "device_bytes", "beside_bytes"}
     | {"met_s", "agree_s", "sum_s", "keep_s", "idle_s"}
     | {"usd", "resizes", "preemptions"}
+    | {"busy", "memory_of_bytes"}
 )
 NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage

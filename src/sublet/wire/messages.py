@@ -7,7 +7,8 @@ decides who is a member; `generation` counts its decisions, and what belongs to 
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
     worker -> agent -> controller    Ready, Leading, Joined, Stepped, Busy, Broke, Left, Saved, SaveFailed, Damaged,
                                      ShortOfMemory, Finished
-    agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, WorkerDown, FromWorker (its words)
+    agent -> controller              Hello, Ping, Noticed, WorkerUp, WorkerSeen, GpuSeen, WorkerDown,
+                                     FromWorker (its words)
 
 Both sides say something every few seconds (RenewLease, Ping); a line that is silent for three times as long is lost,
 whatever the network says, and the agent dials again. Of groups they speak in grids, of files and logs in travel, of
@@ -35,6 +36,7 @@ __all__ = [
     "Finished",
     "FromWorker",
     "FromWorkerMessage",
+    "GpuSeen",
     "Hello",
     "Joined",
     "Keep",
@@ -250,6 +252,17 @@ class WorkerSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSeen:
+    """A look at the GPUs that a worker was given, said now and then where there are any that tell."""
+
+    worker_id: str
+    gpus: int
+    busy: float  # 0 to 1, the mean of them: of the time, in which something ran there, this worker's or another's
+    memory_bytes: int  # taken, of all of them
+    memory_of_bytes: int  # that they have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDown:
     """The process has ended: by itself with `code`, or by a signal (`code` is minus its number)."""
 
@@ -267,4 +280,4 @@ class FromWorker:
 
 AboutWorker = Preparing | WorkerUp | WorkerSeen | WorkerDown
 Travelling = Lacks | Part | Printed | Offered | Wants | Uncarried
-ToController = Hello | Ping | Noticed | AboutWorker | FromWorker | Travelling
+ToController = Hello | Ping | Noticed | GpuSeen | AboutWorker | FromWorker | Travelling

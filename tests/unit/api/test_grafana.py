@@ -19,6 +19,7 @@ def test_every_panel_asks_for_metrics_and_labels_that_there_are(tmp_path):
         api = InMemoryApi(tmp_path)
         job_id = (await api.submit(a_spec()))["job_id"]
         api.change(job_id, **RUNNING)
+        await api.budgets.set(level="team", name="vision", amount_usd=5.0)
         text, _ = await exposition(api)
         return text.decode()
 

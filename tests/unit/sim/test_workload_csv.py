@@ -228,3 +228,11 @@ def test_checkpoint_columns_are_read_and_default_to_never_losing_work():
     job = read("job_id,submit_s,duration_s,gpus,checkpoint_every_s,checkpoint_write_s\na,0,9,1,600,20\n").jobs[0]
     assert (job.checkpoint_every_s, job.checkpoint_write_s) == (600.0, 20.0)
     assert read(GOOD).jobs[0].checkpoint_every_s == math.inf
+
+
+def test_who_brings_a_job_is_read_written_and_refused_by_line():
+    workload = read("job_id,submit_s,duration_s,gpus,user,team\na,0,100,1,ann,vision\nb,0,100,1,,\n")
+    assert [(job.user, job.team) for job in workload.jobs] == [("ann", "vision"), ("", "")]
+    assert read(csv_from_workload(workload)).jobs == workload.jobs
+    assert "user" not in csv_from_workload(read(GOOD))
+    assert "line 2" in str(refusal("job_id,submit_s,duration_s,gpus,user\na,0,100,1,../ann\n"))

@@ -26,6 +26,8 @@ export function number(value, digits = 0) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
+export const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+
 /** The middle, and what 8 of 10 outcomes lie between. */
 export function interval(found, show) {
   return found ? `${show(found.p50)} (${show(found.p10)} to ${show(found.p90)})` : DASH;

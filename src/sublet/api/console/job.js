@@ -5,10 +5,11 @@ import { get, jobPath } from "./api.js";
 import { draw } from "./charts.js";
 import { facts, fill, h, row, table } from "./dom.js";
 import { eventColumns, eventRow } from "./events.js";
-import { DASH, interval, number, rent, share, span, usd } from "./figures.js";
+import { DASH, gib, interval, number, rent, share, span, usd } from "./figures.js";
 import { keepCurve, state, watch } from "./state.js";
 import { termsOf } from "./terms.js";
 
+const GPUS = [["Worker"], ["Node"], ["Busy", "figure"], ["Memory taken", "figure"], ["of", "figure"]];
 const WEIGHED = [["Shape"], ["Chosen"], ["Time left", "figure"], ["Rent to the end", "figure"], ["Time, in dollars", "figure"], ["In all", "figure"], ["Rent", "figure"], ["Losses", "figure"], ["Why"]];
 
 function pairs(job) {
@@ -24,6 +25,10 @@ function pairs(job) {
     ["On demand it would have cost", usd(job.usd_on_demand)], ["Taken back", `${job.preemptions_noticed} with notice, ${job.preemptions_unnoticed} without`],
     ["Steps lost", number(job.steps_lost)], ["Resizes", number(job.resizes)],
   ];
+}
+
+function gpuRow(each) {
+  return row([each.worker_id, each.node_id, share(each.busy), gib(each.memory_bytes), gib(each.memory_of_bytes)]);
 }
 
 function weighedRow(each) {
@@ -76,7 +81,7 @@ export function jobView(place, id) {
       fill(figures, h("p", {}, "There is no such job among those that are remembered."));
       return;
     }
-    fill(figures, facts(pairs(job)));
+    fill(figures, facts(pairs(job)), job.gpus.length ? table("GPUs of its workers", GPUS, job.gpus.map(gpuRow)) : null);
     const losses = state.losses.get(id) || [];
     if (losses.length > 1) {
       draw(curve, "Loss by step", [losses.map(([step]) => step), losses.map(([, loss]) => loss)],

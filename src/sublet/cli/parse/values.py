@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
+    from sublet.domain.events import PurseSet
     from sublet.domain.job import Speed
     from sublet.domain.money import Money, Price
 
@@ -24,6 +25,7 @@ __all__ = [
     "parse_money",
     "parse_names",
     "parse_price",
+    "parse_purse_of",
     "parse_quotas",
     "parse_speedup",
     "parse_variable",
@@ -57,6 +59,22 @@ def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
     if slash and period not in list(Period):
         raise InvalidValue(option, text, f"USD/{', USD/'.join(Period)}, USD alone for all time, or none")
     return parse_money(option, amount).usd, period or None
+
+
+def parse_purse_of(option: str, text: str) -> PurseSet:
+    """`team:vision=500/month`, `user:ann=50/week`, `job:bert-3=20`, `org=1000/month`: a purse from the beginning on."""
+    from sublet.domain.events import PurseSet
+    from sublet.domain.money import Money
+    from sublet.domain.purses import Holder, Level, Period
+
+    whose, equals, amount = text.strip().partition("=")
+    level, _, name = whose.partition(":")
+    if not equals or level not in list(Level) or bool(name) is (level == Level.ORG):
+        raise InvalidValue(option, text, "org=USD, team:NAME=USD, user:NAME=USD or job:ID=USD, each also USD/month")
+    usd, period = parse_purse(option, amount)
+    if usd is None:
+        raise InvalidValue(option, text, "an amount: who is not named here has no limit")
+    return PurseSet(0.0, Holder(Level(level), name), Money.from_usd(usd), None if period is None else Period(period))
 
 
 def parse_dollars(option: str, text: str, *, allowed: str, unit: str = "", above_0: bool = False) -> float:

@@ -31,6 +31,7 @@ from sublet.wire.messages import (
     Dismiss,
     EndWorker,
     FromWorker,
+    GpuSeen,
     Hello,
     Joined,
     Keep,
@@ -258,19 +259,19 @@ class Agent:
         else:
             self._link.send(to_line(message), may_be_lost=True)
 
-    def _tell(self, message: Noticed | AboutWorker | FromWorker) -> None:
+    def _tell(self, message: Noticed | GpuSeen | AboutWorker | FromWorker) -> None:
         if isinstance(message, FromWorker):
             self._keeping.note(message)
         if not isinstance(message, WorkerDown) or not self._keeping.holds(message):
             self._tell_at_once(message)
 
-    def _tell_at_once(self, message: Noticed | AboutWorker | FromWorker) -> None:
+    def _tell_at_once(self, message: Noticed | GpuSeen | AboutWorker | FromWorker) -> None:
         if isinstance(message, WorkerDown):
             self._preparations.logs.let_go(message.worker_id)
         elif isinstance(message, FromWorker) and isinstance(message.message, Joined):
             self._preparations.logs.finish(message.message.worker_id)  # where its rank begins in its output
         stepped = isinstance(message, FromWorker) and isinstance(message.message, Stepped)
-        may_be_lost = stepped or isinstance(message, WorkerSeen)
+        may_be_lost = stepped or isinstance(message, WorkerSeen | GpuSeen)
         self._link.send(to_line(message), may_be_lost=may_be_lost)
 
     def _obey(self, message: Message | BadInput) -> None:

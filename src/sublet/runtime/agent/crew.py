@@ -21,6 +21,7 @@ from sublet.wire.messages import (
     Finished,
     FromWorker,
     FromWorkerMessage,
+    GpuSeen,
     StartWorker,
     ToWorker,
     WorkerDown,
@@ -36,7 +37,7 @@ MOST_BAD_LINES = 1000  # of one worker, before its line is closed: it does not s
 LAST_READS = 64  # of a line that somebody else may still hold and write to
 CHUNK = 1 << 16
 
-Tell = Callable[[AboutWorker | FromWorker], None]
+Tell = Callable[[GpuSeen | AboutWorker | FromWorker], None]
 Word = TypeVar("Word")
 
 
@@ -50,6 +51,7 @@ class Crew:
         self._machine, self._tell, self._devices = machine, tell, devices
         self._selector, self._processes = machine.selector, machine.processes
         self._look_s = math.inf  # when to look at those without a session
+        self._gauge_s = math.inf  # when to look at GPUs
         self.asked: Callable[[Wants], None] = lambda _: None  # hears of workers that are to go on from a checkpoint
 
     def knows(self, worker_id: str) -> bool:
@@ -81,6 +83,8 @@ class Crew:
             self._selector.register(worker.line, selectors.EVENT_READ, worker)
         if worker.watch is not None:
             self._look_s = min(self._look_s, self._machine.wall.monotonic() + LOOK_S)
+        if gpus and self._machine.gauge is not None:
+            self._gauge_s = min(self._gauge_s, self._machine.wall.monotonic() + LOOK_S)
         worker.up = WorkerUp(worker_id=worker.worker_id, pid=worker.pid, host=host if port else "", port=port)
         self._tell(worker.up)
 
@@ -204,12 +208,14 @@ class Crew:
     def due_s(self) -> float:
         """When the next grace is over, or a look is due."""
         graces = (w.kill_at_s for w in self.workers.values() if w.kill_at_s is not None)
-        return min([self._look_s, *graces])
+        return min([self._look_s, self._gauge_s, *graces])
 
     def keep_time(self, now_s: float) -> None:
-        """Kill those whose grace is over; look at those that have no session."""
+        """Kill those whose grace is over; look at those that have no session, and at everybody's GPUs."""
         if now_s >= self._look_s:
             self._look(now_s)
+        if now_s >= self._gauge_s:
+            self._gauge(now_s)
         for worker in self.workers.values():
             if worker.kill_at_s is not None and now_s >= worker.kill_at_s:
                 worker.kill_at_s = None
@@ -221,6 +227,24 @@ class Crew:
         everybody = self._processes.ticks() if watched else {}
         for watch in watched:
             self._tell(watch.look(now_s, everybody))
+
+    def _gauge(self, now_s: float) -> None:
+        """Those that tell nothing now are asked again with the next worker."""
+        gpus = {worker_id: self._devices.of(worker_id) for worker_id in self.workers}
+        names = sorted({name for given in gpus.values() for name in given})
+        found = self._machine.gauge(names) if names and self._machine.gauge is not None else {}
+        self._gauge_s = now_s + LOOK_S if found else math.inf
+        for worker_id, given in gpus.items():
+            if readings := [found[name] for name in given if name in found]:
+                self._tell(
+                    GpuSeen(
+                        worker_id=worker_id,
+                        gpus=len(readings),
+                        busy=sum(each.busy for each in readings) / len(readings),
+                        memory_bytes=sum(each.memory_bytes for each in readings),
+                        memory_of_bytes=sum(each.memory_of_bytes for each in readings),
+                    )
+                )
 
     def reap(self) -> list[tuple[int, int]]:
         """See off all that have ended: (pid, code) of those that were no workers."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sublet.runtime.agent.nvml import gpu_uuids
+
 __all__ = ["VISIBLE", "Devices", "found_devices", "least_used"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-NVML = "libnvidia-ml.so.1"  # comes with the driver, and knows GPUs without a CUDA context
-UUID_BYTES = 96
 DEV = Path("/dev")
 
 
@@ -22,7 +20,7 @@ def found_devices(environment: Mapping[str, str]) -> tuple[str, ...]:
         names = [name.strip() for name in own.split(",")]
         hidden = next((index for index, name in enumerate(names) if name in ("", "-1")), len(names))  # as CUDA reads it
         return tuple(names[:hidden])
-    return _from_driver() or tuple(str(number) for number in range(len([*DEV.glob("nvidia[0-9]*")])))
+    return gpu_uuids() or tuple(str(number) for number in range(len([*DEV.glob("nvidia[0-9]*")])))
 
 
 def least_used(names: Sequence[str], used: Mapping[str, int], count: int) -> tuple[str, ...]:
@@ -47,31 +45,12 @@ class Devices:
         self._holders[worker_id] = key
         return self._given[key]
 
+    def of(self, worker_id: str) -> tuple[str, ...]:
+        """Those that it has."""
+        return self._given.get(self._holders.get(worker_id, ""), ())
+
     def give_back(self, worker_id: str) -> None:
         """It has ended."""
         key = self._holders.pop(worker_id, None)
         if key is not None and key not in self._holders.values():
             del self._given[key]
-
-
-def _from_driver() -> tuple[str, ...]:
-    """The UUIDs, which mean the same in every process; () where there is no driver."""
-    with contextlib.suppress(OSError, AttributeError):
-        nvml = ctypes.CDLL(NVML)
-        if nvml.nvmlInit_v2():
-            return ()
-        try:
-            count = ctypes.c_uint(0)
-            if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
-                return ()
-            return tuple(uuid for index in range(count.value) if (uuid := _uuid(nvml, index)))
-        finally:
-            nvml.nvmlShutdown()
-    return ()
-
-
-def _uuid(nvml: ctypes.CDLL, index: int) -> str:
-    device, text = ctypes.c_void_p(), ctypes.create_string_buffer(UUID_BYTES)
-    failed = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))  # another container's, say
-    failed = failed or nvml.nvmlDeviceGetUUID(device, text, UUID_BYTES)
-    return "" if failed else text.value.decode()

@@ -17,6 +17,7 @@ from sublet.runtime.agent.dialing import Dialer, Secure, dial, in_the_clear
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.forking import Forked
 from sublet.runtime.agent.host import PLACE, Place
+from sublet.runtime.agent.nvml import GpuReading, gpu_readings
 from sublet.runtime.agent.own_log import Log, log
 from sublet.runtime.agent.worker import Worker
 from sublet.wire.messages import StartWorker
@@ -57,6 +58,7 @@ class Machine:
     # folder, and nothing of the machine's is at the paths that are mounted
     give: Callable[[str, str], None] = lambda *_: None  # a folder of ours to a job: it is to read and write there
     acting: Acting = as_we_are  # within it, as the job whose folder it is: no link there leads further than it may go
+    gauge: Callable[[Sequence[str]], Mapping[str, GpuReading]] | None = gpu_readings  # None = GPUs tell nothing
     place: Place = PLACE
     disk: Disk = DISK
     files: Files = FILES

@@ -78,7 +78,7 @@ class Router:
         first_life: bool,
         paces: Paces = PACES,
     ) -> None:
-        self._inbox, self._table, self._jobs, self._bill = inbox, table, jobs, bill
+        self._inbox, self._table, self._jobs, self._bill, self._addresses = inbox, table, jobs, bill, addresses
         self._engine, self._logs, self._carrier, self._gauges, self._clock = engine, logs, carrier, gauges, clock
         self.agents: set[str] = set()  # nodes whose agent has come
         self.doomed_s: dict[str, float] = {}  # node -> when it will be taken
@@ -86,7 +86,6 @@ class Router:
         self._jobs_on: dict[str, set[str]] = defaultdict(set)  # node -> jobs that have, or had, workers there
         self._gone: set[str] = set()  # nodes that were lost or given back; an id is never used again
         self._touched: dict[str, JobRecord] = {}  # whose groups may have something to say
-        self._addresses = addresses
         self._vouching = Vouching(
             inbox,
             records=table.records,
@@ -290,6 +289,9 @@ class Router:
                 self._agent_came(node_id, message, wall_s)
             case wire.Noticed():
                 self._agent_noticed(node_id, message)
+            case wire.GpuSeen():
+                self._vouching.note_gpu(node_id, message)
+                return
             case Lacks() | Part() | Printed() | Offered() | Wants() | Uncarried():
                 self._carrier.hear(node_id, message, self._vouching.may_speak)
                 return

@@ -53,6 +53,13 @@ class Vouching:
             return False
         return True
 
+    def note_gpu(self, node_id: str, seen: wire.GpuSeen) -> None:
+        """It is kept with the worker, and nobody decides anything by it."""
+        if self.may_speak(node_id, seen.worker_id):
+            worker = self._records[job_of(seen.worker_id)].group.workers.get(seen.worker_id)
+            if worker is not None:
+                worker.gpu = seen
+
     def accept_claims(self, node_id: str, hello: wire.Hello) -> dict[str, list[str]]:
         """Job -> workers of it that the node says it runs, as far as that may be true; others there are ended."""
         first = node_id not in self._met

@@ -1,18 +1,18 @@
-"""How the workers of a model that is cut sit, and what each kind of change has cost them."""
+"""How the workers of a model that is cut sit, what each kind of change has cost them, and how busy GPUs are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from sublet.runtime.controller.grid_learning import KINDS, GridLearning
-from sublet.runtime.controller_api.views import MoveView, PlaceView
+from sublet.runtime.controller_api.views import GpuView, MoveView, PlaceView
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.grids import NO_PLACE
 
-__all__ = ["depth_note", "grid_note", "move_views", "place_views"]
+__all__ = ["depth_note", "gpu_views", "grid_note", "move_views", "place_views"]
 
 
 def place_views(group: Group) -> list[PlaceView]:
@@ -31,6 +31,24 @@ def place_views(group: Group) -> list[PlaceView]:
         if worker.phase in (WorkerPhase.READY, WorkerPhase.MEMBER)
     ]
     return sorted(found, key=lambda each: (each["copy"] < 0, each["copy"], each["part"], each["worker_id"]))
+
+
+def gpu_views(group: Group) -> list[GpuView]:
+    """By rank, of those whose nodes tell."""
+    found = [
+        GpuView(
+            worker_id=worker.id,
+            node_id=worker.node_id,
+            rank=worker.rank,
+            gpus=worker.gpu.gpus,
+            busy=worker.gpu.busy,
+            memory_bytes=worker.gpu.memory_bytes,
+            memory_of_bytes=worker.gpu.memory_of_bytes,
+        )
+        for worker in group.workers.values()
+        if worker.gpu is not None
+    ]
+    return sorted(found, key=lambda each: (each["rank"], each["worker_id"]))
 
 
 def move_views(grids: Iterable[GridLearning]) -> list[MoveView]:

@@ -17,7 +17,7 @@ from sublet.runtime.controller.records import ASKS, JobRecord, kernel_job
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.stored_jobs import needs_secrets
 from sublet.runtime.controller_api.budgets import purse_reason
-from sublet.runtime.controller_api.grids import move_views, place_views
+from sublet.runtime.controller_api.grids import gpu_views, move_views, place_views
 from sublet.runtime.controller_api.money import bill_view
 from sublet.runtime.controller_api.remaining import Remaining, estimate_remaining
 from sublet.runtime.controller_api.views import JobPhase, JobView, Quantiles
@@ -90,6 +90,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
         "grid": "" if state is None or not group.size else str(group.places.formed or ""),
         "spares": group.places.spares(group.workers.values()),
         "places": place_views(group),
+        "gpus": gpu_views(group),
         "moves": move_views([record.grids]),
         "node_ids": [node_id for node_id, _ in kernel.tenancy.placement.get(record.id, ())],
         "generation": 0 if state is None else state.generation,

@@ -25,6 +25,7 @@ __all__ = [
     "EventView",
     "ExpectedView",
     "ExplainView",
+    "GpuView",
     "HealthView",
     "HistogramView",
     "JobLog",
@@ -99,6 +100,18 @@ class PlaceView(TypedDict):
     keeps: list[int]  # parts that it holds besides
 
 
+class GpuView(TypedDict):
+    """The GPUs of one worker, as its node last saw them; what others do on them counts too."""
+
+    worker_id: str
+    node_id: str
+    rank: int  # -1 = it is in no group
+    gpus: int
+    busy: float  # of the time lately, 0 to 1; the mean of its GPUs
+    memory_bytes: int  # taken
+    memory_of_bytes: int  # that there is
+
+
 class MoveView(TypedDict):
     """Changes of a grid, of one kind."""
 
@@ -129,6 +142,7 @@ class JobView(BillView):
     grid: str  # that its workers sit in now, copies x parts; "" where its model is not cut
     spares: int  # workers that wait, in no place of it
     places: list[PlaceView]
+    gpus: list[GpuView]  # of those workers whose nodes tell; [] where there are none
     moves: list[MoveView]
     node_ids: list[str]
     generation: int

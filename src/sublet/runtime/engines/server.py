@@ -23,6 +23,7 @@ from sublet.wire.messages import (
     WIRE_VERSION,
     AboutWorker,
     FromWorker,
+    GpuSeen,
     Hello,
     Noticed,
     Ping,
@@ -128,7 +129,7 @@ class AgentServer:
         """A line of an agent, or of somebody who says so."""
         if not line.node_id:
             self._admit(line, message)
-        elif isinstance(message, Ping | Noticed | AboutWorker | FromWorker | Travelling):
+        elif isinstance(message, Ping | Noticed | GpuSeen | AboutWorker | FromWorker | Travelling):
             self._pass_up(line.node_id, message)
         else:
             what = message if isinstance(message, BadInput) else type(message).__name__

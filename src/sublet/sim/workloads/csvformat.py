@@ -17,7 +17,7 @@ from sublet.domain.shape import packed
 from sublet.errors import BadInput, InvalidValue
 from sublet.perf.gridded import Gridded
 from sublet.perf.speedup import Amdahl
-from sublet.sim.workloads.jobrows import GPUS_PER_NODE, JobRows
+from sublet.sim.workloads.jobrows import GPUS_PER_NODE, OWNERS, JobRows
 from sublet.sim.workloads.profiled import Source, is_sized_by_profile
 from sublet.sim.workloads.workload import Workload
 
@@ -96,14 +96,16 @@ def csv_from_workload(workload: Workload) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     samples = (SAMPLES,) if any(isinstance(job.speed, Gridded) for job in workload.jobs) else ()
-    writer.writerow((*COLUMNS, *OPTIONAL_COLUMNS, *samples))
+    owners = OWNERS if any(job.user or job.team for job in workload.jobs) else ()
+    writer.writerow((*COLUMNS, *OPTIONAL_COLUMNS, *samples, *owners))
     for job in workload.jobs:
-        writer.writerow((*_row_from_job(job), *(_samples_of(job) for _ in samples)))
+        besides = (*(_samples_of(job) for _ in samples), *(getattr(job, name) for name in owners))
+        writer.writerow((*_row_from_job(job), *besides))
     return text.getvalue()
 
 
 def _table(file: Path | bytes, source: str) -> TextTable:
-    known = (*COLUMNS, *OPTIONAL_COLUMNS, SAMPLES)
+    known = (*COLUMNS, *OPTIONAL_COLUMNS, SAMPLES, *OWNERS)
     table = read_columns(file, REQUIRED_COLUMNS, source=source, known=known, forgiving=True, row_is="job")
     if "duration_s" not in table.columns and "model" not in table.columns:
         raise BadInput(source, "missing columns: duration_s (or model)", line=1)

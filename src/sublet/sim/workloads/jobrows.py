@@ -10,6 +10,7 @@ import numpy as np
 
 from sublet.data.csvfile import Bounds, TextTable
 from sublet.domain.job import Job, Speed
+from sublet.domain.purses import named_owner
 from sublet.domain.quantity import positive
 from sublet.domain.shape import packed
 from sublet.errors import InvalidValue
@@ -18,12 +19,13 @@ from sublet.perf.parcae import PARCAE_MODELS
 from sublet.perf.spot_models import gridded_job, shared_job
 from sublet.sim.workloads.profiled import Sizing, Source, sizing_of
 
-__all__ = ["GPUS_PER_NODE", "MAX_GPUS", "JobRows"]
+__all__ = ["GPUS_PER_NODE", "MAX_GPUS", "OWNERS", "JobRows"]
 
 GPUS_PER_NODE = 8  # how the GPUs of a stated duration are taken to have been packed
 MAX_GPUS = 1_000_000  # more than any job has ever had; guards against a column mix-up
 
 TEXT_COLUMNS = ("model", "gpu", "group", "klass")
+OWNERS = ("user", "team")  # whose purses pay for it
 OPTIONAL_NUMBERS: Mapping[str, Bounds] = {
     "batch_size": Bounds(least=1, whole=True),
     "steps": Bounds(above=0),
@@ -63,9 +65,12 @@ class JobRows:
     def jobs(self) -> Iterator[Job]:
         """One job per row, but for rows that were to be dropped."""
         lines, row_by_id = self._table.lines, dict[str, int]()
-        stated = {name: self._read_optional(name, bounds) for name, bounds in OPTIONAL_NUMBERS.items()}
+        stated: dict[str, Sequence[Any]] = {
+            name: self._read_optional(name, bounds) for name, bounds in OPTIONAL_NUMBERS.items()
+        }
         del stated["steps"]  # checked, for a broken row is a broken row, but a job has no place for it
         optional = [(name, values) for name, values in stated.items() if values]
+        optional += [(name, self._owners(name)) for name in OWNERS if name in self._table.columns]
         for row, main in enumerate(self._main_columns()):
             given = {}
             for name, values in optional:
@@ -183,6 +188,16 @@ class JobRows:
             return [""] * len(self._table)
         self._table.check_names(name, may_be_empty=True)
         return self._table.columns[name]
+
+    def _owners(self, name: str) -> list[str | None]:
+        """None where nobody is named."""
+        found = list[str | None]()
+        for row, text in enumerate(self._texts(name)):
+            try:
+                found.append(named_owner(name, text) if text else None)
+            except InvalidValue as error:
+                raise self._table.refusal(row, str(error)) from None
+        return found
 
     def _read_optional(self, name: str, bounds: Bounds) -> list[float | None]:
         """A column of numbers, None where a field is empty; no list at all if the column is absent or empty."""

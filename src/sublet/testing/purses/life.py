@@ -39,6 +39,7 @@ OVERDUE = 0.2  # of the lives, in which jobs may stay on when they were told to 
 ANSWERS = 0.8  # of the turns, where there is something to answer
 WEIGHTS = (3, 3, 1, 1, 2, 2)  # of what else may happen: jobs, prices, losses, ends, purses, plans
 MOST_JOBS = 8  # at once
+BUDGETED = 0.4  # of the jobs: they come with a budget of their own
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Course:
 
     seed: int
     events: Counter[str] = field(default_factory=Counter)
+    budgeted: int = 0  # jobs that came with a budget
     turned_out: int = 0  # jobs, because a purse below that of all was spent
     periods: int = 0
     broken: str = ""
@@ -231,6 +233,10 @@ class _Life:
             team=self.users.get(user, dice.choice(self.teams)),
         )
         self.tell(news.JobSubmitted(at_s, job))
+        if dice.random() < BUDGETED:  # as its file says: in all, from before it has anything
+            self.course.budgeted += 1
+            amount = Money.from_usd(round(10.0 ** dice.uniform(-2.5, 2.0), 4))
+            self.tell(news.PurseSet(at_s, Holder(Level.JOB, job.id), amount, None, self.unix_s + at_s))
 
     def _set_a_purse(self, now_s: float) -> None:
         dice = self.dice

@@ -12,7 +12,7 @@ from sublet.wire import messages as wire
 __all__ = ["Row", "look"]
 
 LONGEST = 170  # characters of a message
-EVERYDAY = (wire.RenewLease, wire.Ping, wire.Stepped, wire.Busy, wire.WorkerSeen)
+EVERYDAY = (wire.RenewLease, wire.Ping, wire.Stepped, wire.Busy, wire.WorkerSeen, wire.GpuSeen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

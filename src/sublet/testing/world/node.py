@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from sublet.runtime.agent.agent import Agent, AgentFacts
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.nvml import GpuReading
 from sublet.runtime.agent.worker import Worker
 from sublet.testing.world.grid_worker import GridWorker
 from sublet.testing.world.heap import Process, Struck, World, nobody
@@ -65,6 +66,7 @@ class Site:
     storage: Storage = field(init=False)
     scripts: Scripts = field(init=False)
     clocks: dict[str, HostClock] = field(default_factory=dict)  # by host
+    gauge: Callable[[Sequence[str]], Mapping[str, GpuReading]] | None = None  # what its GPUs tell
 
     def __post_init__(self) -> None:
         self.storage = Storage(lambda: EPOCH_S + self.world.now_s)
@@ -99,6 +101,7 @@ class WorldNode(Process):
             pid=self.pid,
             dial=cast("Any", self._dial),
             processes=self.processes,
+            gauge=self.site.gauge,
             place=_Place(self),
             disk=cast("Any", OwnDisk(self.site.storage, self.site.meetings.storage)),
             files=self.files,
