@@ -4,8 +4,16 @@
     facts.py      what is in it: optimizers, loaders, loops, what is saved
     advice.py     what will go wrong, and what to do about it
     splice.py     changes of a text that leave every other line as it is
+    calls.py      functions that scripts call, by what they do to what they are given
+    kinds.py      what a name stands for
+    effects.py    what lines do to what names stand for
+    course.py     the lines of a training loop in their order, and which bear on its result
+    flow.py       what the loop carries from turn to turn: known to the session, kept, or lost
+    keeping.py    what can be kept
+    losses.py     how a loss grows with its samples
     clipping.py   gradients that it edits by hand
-    remembering.py  what it remembers by itself, which is lost with its process
+    update.py     the update, in the orders that a session makes it in
+    remembering.py  names become those of what is kept
     session.py    a loop over a loader becomes one of a session
     own_loop.py   a loop over steps keeps its own, with checkpoints
     convert.py    which of the two, or neither

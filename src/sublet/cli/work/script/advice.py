@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sublet.cli.work.script.convert import Converted, convert
+from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.facts import Facts, Made, Stream
-from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.flow import Carried, Flow, Roles
+from sublet.cli.work.script.kinds import bindings_in
+from sublet.cli.work.script.losses import Grade
+from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Finding", "Inspected", "inspect"]
@@ -32,6 +37,7 @@ class Inspected:
 
     facts: Facts
     findings: tuple[Finding, ...]
+    remembers: tuple[Carried, ...]  # what one turn of the loop leaves to the next
     converted: Converted | None
     by_hand: Finding | None  # why it is not converted
 
@@ -55,7 +61,7 @@ class Inspected:
             "saves_in_loop": facts.saves_in_loop,
             "loads": facts.loads,
             "clips": facts.clips,
-            "remembers": [{"name": name, "line": line} for name, line in facts.remembers.items()],
+            "remembers": [{"name": each.name, "line": each.line} for each in self.remembers],
             "loops": [loop.inner.lineno for loop in facts.loops],
             "findings": [{"line": each.line, "what": each.what, "do": each.do} for each in self.findings],
             "converts_to": None if self.converted is None else self.converted.how,
@@ -72,21 +78,73 @@ def inspect(script: Script, facts: Facts) -> Inspected:
         converted = convert(script, facts)
     except CannotConvert as error:
         by_hand = Finding(line=error.line, what=error.why, do=error.do)
-    return Inspected(facts=facts, findings=tuple(_findings(facts)), converted=converted, by_hand=by_hand)
+    remembers = () if facts.frameworks else tuple(_remembered(script, facts))
+    return Inspected(
+        facts=facts,
+        findings=tuple(_findings(facts, remembers)),
+        remembers=remembers,
+        converted=converted,
+        by_hand=by_hand,
+    )
+
+
+def _remembered(script: Script, facts: Facts) -> Iterator[Carried]:
+    """Of all loops that train, by name; what the session, or a part of it, has is none."""
+    for around in facts.trainings:
+        effects = Effects(script, around)
+        inner = next((each.inner for each in facts.loops if around in (each.inner, each.outer)), None)
+        if inner is None:  # one of a session
+            loops = [each for each in around.body if isinstance(each, ast.For)]
+            inner = next((each for each in loops if any(is_method(node, "step") for node in ast.walk(each))), around)
+        found = [
+            each
+            for each in Flow(effects, around, inner, _roles(script, facts)).carried
+            if each.matters or each.how != "lost"
+        ]
+        known = {made.name for made in facts.averages} if facts.has_session else set()
+        yield from sorted((each for each in found if each.name not in known), key=lambda each: each.name)
+
+
+def _roles(script: Script, facts: Facts) -> Roles:
+    """As far as they are clear."""
+    models = {
+        root_of(node.func.value)
+        for made in facts.optimizers
+        for node in ast.walk(made.call)
+        if is_method(node, "parameters")
+    }
+    ours = {
+        name
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Call) and script.full_name(node.func).startswith("sublet.")
+        for name in names_in(node)
+    }
+    for name, value in bindings_in(script.tree):
+        if isinstance(value, ast.Call) and (
+            is_method(value, "keep") or script.full_name(value.func).startswith("sublet.")
+        ):
+            ours.add(name)
+    makes = (facts.optimizers, facts.schedulers, facts.scalers)
+    return Roles(
+        models=frozenset(models | ours),
+        optimizers=frozenset(made.name for made in facts.optimizers),
+        schedulers=frozenset(made.name for every in makes[1:] for made in every),
+        loaders=frozenset(made.name for made in facts.loaders),
+    )
 
 
 def loss_of(facts: Facts) -> str:
     """In a word."""
     if not facts.loops:
         return "unknown"
-    if not facts.sums:
+    if facts.loss is None or not facts.loss.sums or facts.loss.grade is Grade.MEAN:
         return "mean, as far as the text says"
-    return "a sum, divided somewhere" if facts.divides else "sum"
+    return "sum" if facts.loss.grade is Grade.SUM else "a sum, and something else"
 
 
-def _findings(facts: Facts) -> Iterator[Finding]:
+def _findings(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding]:
     yield from _of_gradients(facts)
-    yield from _of_memory(facts)
+    yield from _of_memory(facts, remembers)
     if facts.has_session:
         return
     if not facts.loads:
@@ -117,9 +175,9 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             what="its batch is as many times as large as there are workers: the result depends on the width",
             do="a session keeps the global batch; or let the batch follow from WORLD_SIZE",
         )
-    if facts.sums:
+    if facts.loss is not None and facts.loss.sums and facts.loss.grade is not Grade.MEAN:
         yield Finding(
-            line=facts.sums[0],
+            line=facts.loss.sums[0],
             what="the loss is a sum: its gradient grows with the samples of a worker",
             do='train.session(..., reduction="sum")',
         )
@@ -161,7 +219,7 @@ def _of_gradients(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _of_memory(facts: Facts) -> Iterator[Finding]:
+def _of_memory(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding]:
     """What the script keeps by itself, in memory and in files."""
     if facts.frameworks:
         return
@@ -172,11 +230,16 @@ def _of_memory(facts: Facts) -> Iterator[Finding]:
             "with what is loaded here",
             do="take it out; to begin with given weights, load the model alone",
         )
-    for name, line in facts.remembers.items():
+    for each in remembers:
+        name, ways = (
+            each.name,
+            {"extra": f"extra_state={each.name}, or train.checkpointed(..., {each.name}={each.name})"},
+        )
+        ways["kept"] = f"kept = s.keep({name}={name}) before the loop, or ck.keep(), and kept.{name} in it"
         yield Finding(
-            line=line,
+            line=each.line,
             what=f"`{name}` is remembered from turn to turn, and lost with the process: it then begins anew",
-            do=f"kept = s.keep({name}={name}) before the loop, or ck.keep(), and kept.{name} in it",
+            do=ways.get(each.how, each.do),
         )
     for line in facts.saves_by_all:
         yield Finding(

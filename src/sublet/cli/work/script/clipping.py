@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
-__all__ = ["Clip", "clip_of", "clips_in", "edits_in"]
+__all__ = ["Clip", "by_hand", "clip_of", "clips_at", "clips_in", "edits_at", "edits_in"]
 
 CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_norm": "clip_norm", "clip_grad_value_": "clip_value"}
 
@@ -19,6 +19,7 @@ class Clip:
     """A statement of the loop that clips, as the session says it."""
 
     field: str  # clip_norm or clip_value
+    model: str
     limit: str
     kept: ast.Call | None = None  # the script keeps what it says, how long the gradient was
 
@@ -26,15 +27,25 @@ class Clip:
 def clips_in(script: Script, node: ast.AST) -> Iterator[ast.Call]:
     """Every call that clips, at any depth."""
     for each in ast.walk(node):
-        if isinstance(each, ast.Call) and script.full_name(each.func).rpartition(".")[2] in CLIPS:
-            yield each
+        yield from clips_at(script, each)
+
+
+def clips_at(script: Script, node: ast.AST) -> Iterator[ast.Call]:
+    """This call, if it clips."""
+    if isinstance(node, ast.Call) and script.full_name(node.func).rpartition(".")[2] in CLIPS:
+        yield node
 
 
 def edits_in(script: Script, node: ast.AST) -> Iterator[ast.Attribute]:
     """`.grad` of anything; a module of that name is none."""
     for each in ast.walk(node):
-        if isinstance(each, ast.Attribute) and each.attr == "grad" and script.full_name(each) != "torch.autograd.grad":
-            yield each
+        yield from edits_at(script, each)
+
+
+def edits_at(script: Script, node: ast.AST) -> Iterator[ast.Attribute]:
+    """This attribute, if it is one."""
+    if isinstance(node, ast.Attribute) and node.attr == "grad" and script.full_name(node) != "torch.autograd.grad":
+        yield node
 
 
 def clip_of(script: Script, statement: ast.stmt, models: set[str], changing: set[str]) -> Clip | None:
@@ -52,25 +63,29 @@ def clip_of(script: Script, statement: ast.stmt, models: set[str], changing: set
         norm = inner.targets[0].id
     plain = isinstance(inner, ast.Expr | ast.Assign) and inner.value is call and (norm or isinstance(inner, ast.Expr))
     told = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {norm}
-    if not plain or told & changing or (condition and norm):
-        raise _by_hand(call, "clipping that is not the same in every turn of the loop")
+    asks = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and node is not call]
+    if len(asks) > 1 or not plain or told & changing or (condition and norm):  # of parameters() alone
+        raise by_hand(call, "clipping that is not the same in every turn of the loop")
     field = CLIPS[script.full_name(call.func).rpartition(".")[2]]
     if norm and field != "clip_norm":
-        raise _by_hand(call, "a clip whose result is kept")
-    return Clip(field=field, limit=_limit(script, call, models) + condition, kept=call if norm else None)
+        raise by_hand(call, "a clip whose result is kept")
+    model, limit = _limit(script, call, models)
+    return Clip(field=field, model=model, limit=limit + condition, kept=call if norm else None)
 
 
-def _limit(script: Script, call: ast.Call, models: set[str]) -> str:
+def _limit(script: Script, call: ast.Call, models: set[str]) -> tuple[str, str]:
+    """Whose gradients, and by what."""
     words = {word.arg: word.value for word in call.keywords}
     clipped = call.args[0] if call.args else words.get("parameters")
     limit = call.args[1] if len(call.args) == 2 else words.get("max_norm", words.get("clip_value"))  # noqa: PLR2004 - parameters and limit
     if limit is None or clipped is None or len(call.args) + len(words) != 2:  # noqa: PLR2004 - parameters and limit
-        raise _by_hand(call, "clipping in another way than by a limit")
+        raise by_hand(call, "clipping in another way than by a limit")
     whole = is_method(clipped, "parameters") and isinstance(clipped.func.value, ast.Name) and not clipped.args
     if not whole or root_of(clipped) not in models:
-        raise _by_hand(call, f"`{script.text(clipped)}` is clipped, and a session clips all parameters of its model")
-    return script.text(limit)
+        raise by_hand(call, f"`{script.text(clipped)}` is clipped, and a session clips all parameters of its model")
+    return root_of(clipped), script.text(limit)
 
 
-def _by_hand(call: ast.Call, why: str) -> CannotConvert:
+def by_hand(call: ast.Call, why: str) -> CannotConvert:
+    """With what to write."""
     return CannotConvert(why, call.lineno, "train.session(..., clip_norm=1.0), or clip_value=; s.grad_norm is its norm")

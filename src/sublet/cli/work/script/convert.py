@@ -45,6 +45,7 @@ def convert(script: Script, facts: Facts | None = None) -> Converted:
     loop = _the_loop(facts)
     names = _free_names(script)
     _refuse_many_calls(script, loop)
+    _refuse_caught(script, loop)
     over_loader = isinstance(loop.inner, ast.For) and _goes_over_loader(script, facts, loop.inner)
     if over_loader:
         for what, line in facts.distributed:
@@ -115,6 +116,29 @@ def _refuse_many_calls(script: Script, loop: Loop) -> None:
             loop.inner.lineno,
             "make the session around all epochs: `for epoch in s.epochs()`, and in it `for batch in s`",
         )
+
+
+def _refuse_caught(script: Script, loop: Loop) -> None:
+    """A process leaves its loop by SystemExit: who takes that for an error goes on with a half-trained model."""
+    around = script.scope_of(loop.inner)
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.Try) or not any(_catches_all(script, each) for each in node.handlers):
+            continue
+        inside = [each for statement in node.body for each in ast.walk(statement)]
+        called = {root_of(each.func) for each in inside if isinstance(each, ast.Call)}
+        if loop.inner in inside or (not isinstance(around, ast.Module) and around.name in called):
+            raise CannotConvert(
+                "whatever ends the loop is caught around it, the order to leave with a checkpoint too",
+                next(each.lineno for each in node.handlers if _catches_all(script, each)),
+                "`except Exception:`, which lets SystemExit pass",
+            )
+
+
+def _catches_all(script: Script, handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    caught = any(kind is None or script.full_name(kind) in ("BaseException", "SystemExit") for kind in kinds)
+    last = handler.body[-1]
+    return caught and not (isinstance(last, ast.Raise) and last.exc is None)
 
 
 def _is_range(script: Script, loop: ast.For | ast.While) -> bool:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sublet.cli.work.script.clipping import clips_in, edits_in
+from sublet.cli.work.script.effects import Effects
+from sublet.cli.work.script.losses import Loss, loss_of
 from sublet.cli.work.script.reading import Script, is_method, root_of
-from sublet.cli.work.script.remembering import remembered, saves_by_all
+from sublet.cli.work.script.remembering import saves_by_all
 
 __all__ = ["Facts", "Loop", "Made", "Stream", "look_at"]
 
@@ -71,14 +73,13 @@ class Facts:
     saves: list[int] = field(default_factory=list)
     saves_in_loop: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
-    sums: list[int] = field(default_factory=list)  # where a loss is summed over samples
+    loss: Loss | None = None  # of what goes backward
     clips: list[int] = field(default_factory=list)  # where gradients are clipped by hand, in a loop
     edits: list[int] = field(default_factory=list)  # where `.grad` is spoken of in a loop
     resumes: list[int] = field(default_factory=list)  # where it loads what an optimizer has come to
-    remembers: dict[str, int] = field(default_factory=dict)  # names that change from turn to turn, and where
     saves_by_all: list[int] = field(default_factory=list)  # where each rank of a training loop would write
-    divides: bool = False  # where it is summed, something is divided too
     loops: list[Loop] = field(default_factory=list)
+    trainings: list[ast.For | ast.While] = field(default_factory=list)  # loops over the whole training
     has_session: bool = False
     compiles: bool = False
 
@@ -110,16 +111,17 @@ def look_at(script: Script) -> Facts:
         for node in ast.walk(script.tree)
         if is_method(node, "load_state_dict") and root_of(node.func) in steppers
     )
-    for around in _trainings(script, found):
-        found.remembers |= remembered(script, around)
+    found.trainings = list(_trainings(script, found))
+    for around in found.trainings:
         found.saves_by_all += [
             each.lineno for each in saves_by_all(script, around) if not _is_ranked(script, each, around)
         ]
     looped = [node for node in ast.walk(script.tree) if isinstance(node, ast.For | ast.While)]
     found.clips = sorted({call.lineno for loop in looped for call in clips_in(script, loop)})
     found.edits = sorted({each.lineno for loop in looped for each in edits_in(script, loop)})
-    found.sums += [line for loop in found.loops for line in _summed(script, loop)]
-    found.divides = any(_divides(script, line) for line in found.sums)
+    if found.loops:
+        inner, calls = found.loops[0].inner, found.loops[0].backwards
+        found.loss = loss_of(Effects(script), inner, [call.func.value for call in calls if is_method(call, "backward")])
     return found
 
 
@@ -155,12 +157,8 @@ def _see_call(script: Script, call: ast.Call, found: Facts) -> None:
     if full == "torch.compile":
         found.compiles = True
     words = {word.arg: word.value for word in call.keywords}
-    told = words.get("reduction"), words.get("size_average"), words.get("streaming")
-    if isinstance(told[0], ast.Constant) and told[0].value == "sum":
-        found.sums.append(line)
-    if isinstance(told[1], ast.Constant) and told[1].value is False:
-        found.sums.append(line)
-    if isinstance(told[2], ast.Constant) and told[2].value is True:
+    told = words.get("streaming")
+    if isinstance(told, ast.Constant) and told.value is True:
         found.streams.append(Stream(line=line, has_state=True, asks=True))  # as `datasets` makes them
 
 
@@ -217,30 +215,5 @@ def _is_ranked(script: Script, node: ast.AST, around: ast.AST) -> bool:
         if isinstance(each, ast.If) and any(
             word in script.text(each.test).lower() for word in ("rank", "main", "master")
         ):
-            return True
-    return False
-
-
-def _summed(script: Script, loop: Loop) -> Iterator[int]:
-    """Lines where what goes backward is the sum of something, and nothing else is done with it."""
-    last = {
-        node.targets[0].id: node.value
-        for node in ast.walk(loop.inner)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    for call in loop.backwards:
-        loss = call.func.value if isinstance(call.func, ast.Attribute) else call
-        value = last.get(loss.id, loss) if isinstance(loss, ast.Name) else loss
-        if is_method(value, "sum") or (isinstance(value, ast.Call) and script.full_name(value.func) == "torch.sum"):
-            yield value.lineno
-
-
-def _divides(script: Script, line: int) -> bool:
-    """Whether something is divided in the function, or the statement, of a sum: then it may be a mean."""
-    for node in ast.walk(script.tree):
-        if not isinstance(node, ast.FunctionDef | ast.Assign | ast.Expr | ast.AugAssign):
-            continue
-        is_there = node.lineno <= line <= (node.end_lineno or node.lineno)
-        if is_there and any(isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) for each in ast.walk(node)):
             return True
     return False

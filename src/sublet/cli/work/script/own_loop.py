@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.facts import Facts, Loop
-from sublet.cli.work.script.reading import Script
-from sublet.cli.work.script.remembering import keep_names, remembered
-from sublet.cli.work.script.session import Names, models_of
+from sublet.cli.work.script.flow import Flow
+from sublet.cli.work.script.reading import Script, is_method, root_of
+from sublet.cli.work.script.remembering import keep_names
+from sublet.cli.work.script.session import Names, models_of, roles_of
 from sublet.cli.work.script.splice import CannotConvert, Splice
 
 __all__ = ["to_own_loop"]
@@ -39,6 +41,9 @@ def to_own_loop(script: Script, facts: Facts, loop: Loop, names: Names) -> Splic
             )
     splice, steps = Splice(script), script.text(over.args[0])
     kept = _kept(script, facts, inner)
+    effects = Effects(script, inner)
+    _refuse_gradients(effects, inner)
+    own = _carried(Flow(effects, inner, inner, roles_of(facts, models_of(script, facts)), own_loop=True), kept)
     step = target.id if target.id != "_" else "step"
     if step != target.id:
         if step in script.names:
@@ -47,7 +52,7 @@ def to_own_loop(script: Script, facts: Facts, loop: Loop, names: Names) -> Splic
     parts = ", ".join(f"{part}={name}" for part, name in kept.items())
     indent = splice.indent_of(inner)
     splice.put_before(inner.lineno, f"{indent}{names.keeper} = {names.train}.checkpointed({parts}, steps={steps})")
-    if own := remembered(script, inner):
+    if own:
         given = ", ".join(f"{name}={name}" for name in own)
         splice.put_before(inner.lineno, f"{indent}{names.kept} = {names.keeper}.keep({given})")
         keep_names(script, splice, inner, own, names.kept)
@@ -57,6 +62,45 @@ def to_own_loop(script: Script, facts: Facts, loop: Loop, names: Names) -> Splic
         last.end_lineno or last.lineno, f"{splice.indent_of(inner.body[0])}{names.keeper}.tick({step} + 1)"
     )
     return splice
+
+
+def _carried(flow: Flow, parts: dict[str, str]) -> dict[str, int]:
+    """What one turn leaves to the next: values are kept, objects with a state are parts."""
+    own: dict[str, int] = {}
+    for each in flow.carried:
+        if each.how == "lost" and each.matters:
+            raise each.refusal()
+        if each.how == "extra" and each.name not in parts.values():
+            if each.name in parts or each.name == "steps":
+                raise CannotConvert(f"`{each.name}` is also the name of a part", each.line, "give it another name")
+            parts[each.name] = each.name
+        elif each.how == "kept":
+            own[each.name] = each.line
+    return dict(sorted(own.items()))
+
+
+def _refuse_gradients(effects: Effects, inner: ast.For) -> None:
+    """They are in no checkpoint: each turn has to begin, or to end, without any."""
+    events: list[tuple[int, str]] = []
+    for statement in inner.body:
+        sure = isinstance(statement, ast.Expr | ast.Assign | ast.With)
+        pieces: list[ast.AST] = [statement, *effects.reached(statement)]
+        closures = [word for node in ast.walk(statement) if is_method(node, "step") for word in node.args]
+        pieces += [effects.functions[root_of(word)] for word in closures if root_of(word) in effects.functions]
+        found = sorted(
+            (node.lineno, node.func.attr)
+            for piece in pieces
+            for node in ast.walk(piece)
+            if is_method(node, "backward", "zero_grad")
+        )
+        events += [(statement.lineno, what) for _, what in found if sure or what == "backward"]
+    kinds = [what for _, what in events]
+    if "backward" in kinds and kinds[0] != "zero_grad" and kinds[-1] != "zero_grad":
+        raise CannotConvert(
+            "gradients are left from one turn to the next, and are in no checkpoint",
+            next(line for line, what in events if what == "backward"),
+            "zero_grad() in every turn, before the first backward or after the last; a turn for each update",
+        )
 
 
 def _kept(script: Script, facts: Facts, inner: ast.For) -> dict[str, str]:

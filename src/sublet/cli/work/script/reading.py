@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from sublet.errors import BadInput
 
-__all__ = ["Method", "Script", "is_method", "root_of"]
+__all__ = ["Method", "Scope", "Script", "is_method", "names_in", "root_of"]
 
 MOST_BYTES = 4 << 20  # a longer file is no script that somebody wrote
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
@@ -50,6 +50,10 @@ class Script:
     def modules(self) -> set[str]:
         """Whatever it imports, in full."""
         return set(self._imported.values())
+
+    def is_imported(self, name: str) -> bool:
+        """Whether an import gives it."""
+        return name in self._imported
 
     def full_name(self, node: ast.AST) -> str:
         """`F.mse_loss` as torch.nn.functional.mse_loss; "" for what is no name."""
@@ -96,6 +100,11 @@ def root_of(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """All that are spoken of in it."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,139 @@
+"""Which values `s.keep()` can keep: numbers, text, tensors, lists and dicts of them, each a copy of its own."""
+
+from __future__ import annotations
+
+import ast
+
+from sublet.cli.work.script.calls import GROWS
+from sublet.cli.work.script.effects import Effects
+from sublet.cli.work.script.kinds import Kind, bindings_in, within
+from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
+
+__all__ = ["cannot_keep", "goes_on"]
+
+PLAIN_CALLS = ("float", "int", "list", "dict", "str", "bool", "len", "max", "min", "sum", "round", "range")
+MAKERS = ("zeros", "ones", "full", "tensor", "empty", "zeros_like", "ones_like", "full_like", "rand", "randn", "eye")
+ENDLESS = ("math.inf", "numpy.inf", "torch.inf", "math.nan", "numpy.nan", "torch.nan")
+COPIES = ("item", "clone", "tolist", "copy")
+
+
+def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[str]) -> tuple[str, str] | None:
+    """Why a name that the loop changes cannot be kept, and what to do; None if it can. `others`: parts of the state."""
+    scope = effects.script.scope_of(loop)
+    if effects.class_of(name, scope) is not None:
+        made = effects.class_of(name, scope).name  # type: ignore[union-attr]  # it was there a line above
+        return (
+            f"`{name}` is of class {made}, which remembers something from turn to turn, and has no state_dict()",
+            f"give {made} state_dict() and load_state_dict(), or keep what it remembers by s.keep()",
+        )
+    if effects.of(name, scope) is Kind.MODULE:
+        return (
+            f"`{name}` is another module after some turns",
+            f"keep its state: {name} = copy.deepcopy(model.state_dict()); or change it in place",
+        )
+    before, inside = _values(loop, name, scope)
+    if goes_on(effects.script, loop, name):
+        return (
+            f"`{name}` is an iterator, whose place is lost when another process goes on",
+            "let what it gives follow from s.steps, or make one dataset of both",
+        )
+    if not before:
+        return f"`{name}` is left to a later turn, and has no value before the loop", "give it one before the loop"
+    ordered = _is_ordered(loop, name)
+    bad = [value for value in before if not _is_plain(effects, value, scope)]
+    bad += [value for value in inside if effects.kind_of(value, scope) is not Kind.PLAIN]
+    if bad and not ordered:
+        return (
+            f"`{name}` is remembered from turn to turn, and is nothing that s.keep() is known to keep",
+            "numbers, text, tensors, lists and dicts of them can be kept; an object with state_dict() is extra_state=",
+        )
+    if not ordered:
+        for value in inside:
+            if shared := effects.same_as(effects.held(value), scope) - {name}:
+                lasting = {each for each in shared if each in others or not _within_loop(effects, loop, each, scope)}
+                if lasting:
+                    return (
+                        f"`{name}` may be `{min(lasting)}` itself, or a part of it, and a kept one is a copy",
+                        "copy it: copy.deepcopy(), .clone(), .item()",
+                    )
+    for other, value in bindings_in(scope):
+        if other != name and value.lineno < loop.lineno and name in effects.held(value):
+            return f"`{name}` is also `{other}`, and a kept one is another", "one name for it"
+    return None
+
+
+def goes_on(script: Script, loop: ast.AST, name: str) -> bool:
+    """Whether each turn takes something from it by `next`."""
+    calls = [node for node in within(loop) if isinstance(node, ast.Call) and script.full_name(node.func) == "next"]
+    return any(name in names_in(call) for call in calls)
+
+
+def _values(loop: ast.stmt, name: str, scope: Scope) -> tuple[list[ast.expr], list[ast.expr]]:
+    """What it is given before the loop, and in it; what is put into it, too."""
+    before = [value for each, value in bindings_in(scope) if each == name and value.lineno < loop.lineno]
+    inside = [value for each, value in bindings_in(loop) if each == name]
+    for node in within(loop):
+        if is_method(node, *GROWS) and isinstance(node.func.value, ast.Name) and node.func.value.id == name:
+            inside += node.args
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == name:
+                    inside.append(node.value)
+    return before, inside
+
+
+def _within_loop(effects: Effects, loop: ast.stmt, name: str, scope: Scope) -> bool:
+    """Whether it is the loop's alone, or can be changed by nobody."""
+    return all(each != name for each, value in bindings_in(scope) if value.lineno < loop.lineno) or effects.is_number(
+        name, scope
+    )
+
+
+def _is_ordered(loop: ast.AST, name: str) -> bool:
+    """Whether it is compared by < or >: then it is a number."""
+    signs = (ast.Lt, ast.Gt, ast.LtE, ast.GtE)
+    for node in ast.walk(loop):
+        orders = isinstance(node, ast.Compare) and all(isinstance(sign, signs) for sign in node.ops)
+        if orders and name in {each.id for each in ast.iter_child_nodes(node) if isinstance(each, ast.Name)}:
+            return True
+    return False
+
+
+def _is_plain(effects: Effects, value: ast.expr, scope: Scope) -> bool:
+    match value:
+        case ast.Constant() | ast.JoinedStr() | ast.Compare():
+            return True
+        case ast.UnaryOp():
+            return _is_plain(effects, value.operand, scope)
+        case ast.BinOp():
+            return _is_plain(effects, value.left, scope) and _is_plain(effects, value.right, scope)
+        case ast.List() | ast.Tuple():
+            return all(_is_plain(effects, each, scope) for each in value.elts)
+        case ast.Dict():
+            return all(_is_plain(effects, each, scope) for each in value.values)
+        case ast.ListComp():
+            return _is_plain(effects, value.elt, scope)
+        case ast.DictComp():
+            return _is_plain(effects, value.value, scope)
+        case ast.Call():
+            return _is_plain_call(effects, value, scope)
+        case ast.Attribute():
+            return effects.script.full_name(value) in ENDLESS
+        case ast.Name():
+            given = effects.given(value.id, scope)
+            return bool(given) and effects.is_number(value.id, scope)
+        case _:
+            return False
+
+
+def _is_plain_call(effects: Effects, call: ast.Call, scope: Scope) -> bool:
+    full = effects.script.full_name(call.func)
+    if full == "copy.deepcopy" and len(call.args) == 1:
+        return is_method(call.args[0], "state_dict") or _is_plain(effects, call.args[0], scope)
+    if full in PLAIN_CALLS:
+        return full in ("float", "int", "len", "str", "bool") or all(
+            _is_plain(effects, each, scope) for each in call.args
+        )
+    if full.startswith("torch.") and full.rpartition(".")[2] in MAKERS:
+        return True
+    return is_method(call, *COPIES) and call.func.attr != "copy"

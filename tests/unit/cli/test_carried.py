@@ -1,0 +1,481 @@
+"""What a loop carries from turn to turn, and how it updates: converted to the same weights to the bit, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sublet.cli.work.script.advice import inspect  # noqa: E402
+from sublet.cli.work.script.facts import look_at  # noqa: E402
+from sublet.cli.work.script.reading import Script  # noqa: E402
+from sublet.cli.work.script.splice import CannotConvert  # noqa: E402
+from tests.rigs.converted_runs import converted, differs, run, run_struck  # noqa: E402
+
+UPDATE = """opt.zero_grad()
+loss = F.mse_loss(model(a), b)
+loss.backward()
+opt.step()"""
+NORM = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+VALUES = "nn.utils.clip_grad_value_(model.parameters(), 0.2)"
+STRIKES = (2, 5, 9)  # amid an epoch of four steps, and once more
+
+
+def script(before="", epoch="", turn=UPDATE, after="", later="", *, head="for a, b in loader:", more="", out=""):
+    """A training loop of three epochs of four batches, with lines in each of its places."""
+
+    def lines(text, indent):
+        return "".join(f"{' ' * indent}{line}\n" for line in text.splitlines())
+
+    return (
+        "import collections\nimport copy\nimport random\nimport torch\nimport torch.nn.functional as F\n"
+        "from torch import nn\nfrom torch.optim.swa_utils import AveragedModel\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n\n"
+        f"{more}\n"
+        "torch.manual_seed(0)\nx = torch.rand(16, 4)\ny = 10 * x.sum(1, keepdim=True)\n"
+        "loader = DataLoader(TensorDataset(x, y), batch_size=4)\n"
+        "model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)\n"
+        + lines(before, 0)
+        + "for epoch in range(3):\n"
+        + lines(epoch, 4)
+        + f"    {head}\n"
+        + lines(turn, 8)
+        + lines(after, 4)
+        + lines(later, 0)
+        + f'torch.save({{**model.state_dict(){out}}}, "model.pt")\n'
+    )
+
+
+def refused(source):
+    with pytest.raises(CannotConvert) as error:
+        converted(source)
+    assert error.value.do
+    return error.value
+
+
+COUNTED = "for i, (a, b) in enumerate(loader):"
+PATIENCE = """val = F.mse_loss(model(x), y).item() + 50.0 * epoch
+if val < best:
+    best, bad = val, 0
+    best_wts = copy.deepcopy(model.state_dict())
+else:
+    bad += 1
+    if bad >= 9:
+        break"""
+AVERAGED = """with torch.no_grad():
+    for e, p in zip(ema.parameters(), model.parameters()):
+        e.mul_(0.9).add_(p, alpha=0.1)"""
+RATES = """for group in opt.param_groups:
+    group["lr"] = 0.01 * 0.5 ** epoch"""
+STOPPER = """class Stopper:
+    def __init__(self):
+        self.best, self.bad = 9e9, 0
+    def __call__(self, value):
+        if value < self.best:
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self.bad >= 2
+"""
+STATE = """    def state_dict(self):
+        return {"best": self.best, "bad": self.bad}
+    def load_state_dict(self, state):
+        self.best, self.bad = state["best"], state["bad"]
+"""
+STOPS = "if stop(1.0 * epoch):\n    break"
+
+CONVERTED = {
+    "the number of a batch, in epochs of nothing else": script(
+        turn=UPDATE.replace("(a), b)", "(a), b) * (1 + i / 4)"), head=COUNTED
+    ),
+    "the number of a step, by hand": script(
+        turn="step = epoch * len(loader) + i\nfor g in opt.param_groups:\n    g['lr'] = 0.001 * (step + 1)\n" + UPDATE,
+        head=COUNTED,
+    ),
+    "the number of a batch, after the batches": script(
+        before="seen = 0", after="seen += i", head=COUNTED, out=", 'seen': torch.tensor(seen)"
+    ),
+    "weights that are set aside": script(
+        before="best, bad = float('inf'), 0\nbest_wts = copy.deepcopy(model.state_dict())",
+        after=PATIENCE,
+        later="model.load_state_dict(best_wts)",
+    ),
+    "weights that are set aside, of none at first": script(
+        before="best: float = 9e9\nbad = 0\nbest_wts = None", after=PATIENCE, later="model.load_state_dict(best_wts)"
+    ),
+    "an average by hand": script(
+        before="ema = copy.deepcopy(model)", turn=f"{UPDATE}\n{AVERAGED}", out=", 'ema': ema[0].weight"
+    ),
+    "an average once an epoch": script(
+        before="ema = AveragedModel(model)",
+        after="if epoch > 0:\n    ema.update_parameters(model)",
+        out=", 'ema': ema.module[0].weight",
+    ),
+    "a stopper that has a state": script(before="stop = Stopper()", after=STOPS, more=STOPPER + STATE),
+    "an annotated best": script(
+        before="best: float = 9e9", after="if epoch < best:\n    best = epoch", out=", 'best': torch.tensor(best)"
+    ),
+    "a weight that follows from the epoch": script(epoch="tau = 0.7 ** epoch", turn=UPDATE.replace("= F", "= tau * F")),
+    "a weight that falls after the batches": script(
+        before="tau = 1.0", turn=UPDATE.replace("= F", "= tau * F"), after="tau *= 0.7"
+    ),
+    "rates that follow from the epoch": script(epoch=RATES),
+    "rates by a function": script(
+        epoch="adjust(opt, epoch)",
+        more="def adjust(opt, n):\n    lr = 0.5 ** n\n    for g in opt.param_groups:\n        g['lr'] = lr / 99\n",
+    ),
+    "rates that fall after the batches": script(after="for g in opt.param_groups:\n    g['lr'] *= 0.5"),
+    "a tensor": script(
+        before="trace = torch.zeros(3)", after="trace[epoch] = epoch + 1", later="model[0].bias.data.add_(trace.sum())"
+    ),
+    "weights that are held near, after each step": script(
+        turn=f"{UPDATE}\nwith torch.no_grad():\n    for p in model.parameters():\n        p.clamp_(-0.3, 0.3)"
+    ),
+    "a norm and then values": script(
+        turn=UPDATE.replace(
+            "opt.step()",
+            f"{NORM}\n{VALUES}\nopt.step()",
+        )
+    ),
+    "cleared at the end of a turn": script(turn=UPDATE.partition("\n")[2] + "\nopt.zero_grad()"),
+    "an evaluation that sums": script(
+        more='def evaluate():\n    return F.mse_loss(model(x), y, reduction="sum").item() / 16\n',
+        after="print(evaluate())",
+    ),
+    "a sum that is divided in the next line": script(
+        turn=UPDATE.replace("model(a), b)", "model(a), b, reduction='sum')\nloss /= len(a)")
+    ),
+    "a total that is only printed": script(
+        epoch="total = 0.0", turn=f"{UPDATE}\ntotal += loss.item()", after="print(total)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_converted_loop_comes_to_the_same_to_the_bit_left_in_peace_and_struck(name, tmp_path):
+    source = CONVERTED[name]
+    mended = converted(source)
+    expected = run(source, tmp_path / "plain")
+    assert differs(expected, run(mended, tmp_path / "calm")) == 0.0
+    assert differs(expected, run_struck(mended, tmp_path / "struck", *STRIKES)) == 0.0
+    assert ", reduction=" not in mended.partition("train.session(")[2].partition("\n")[0]
+
+
+GONE = "train.checkpointed"
+REFUSED = {
+    # names of a turn that nobody keeps
+    "a stopper without a state": (script(before="stop = Stopper()", after=STOPS, more=STOPPER), "Stopper", 33),
+    "a second loader": (
+        script(
+            epoch="it = iter(other)",
+            turn="c, d = next(it)\n" + UPDATE.replace("model(a)", "model(a + c)"),
+            before="other = DataLoader(TensorDataset(x, y))",
+        ),
+        "iterator",
+        21,
+    ),
+    "a buffer": (
+        script(
+            before="buffer = collections.deque()", turn=f"buffer.append(1)\n{UPDATE.replace('b)', 'b) * len(buffer)')}"
+        ),
+        "`buffer`",
+        20,
+    ),
+    "a target network that is another each time": (
+        script(
+            before="target = copy.deepcopy(model)",
+            after="if epoch < 2:\n    target = copy.deepcopy(model)",
+            out=", 't': target[0].bias",
+        ),
+        "`target` is another module",
+        25,
+    ),
+    "weights that are not copied": (
+        script(
+            before="aside = None",
+            after="if epoch < 2:\n    aside = model.state_dict()",
+            later="model.load_state_dict(aside)",
+        ),
+        "itself, or a part of it",
+        25,
+    ),
+    "an object of another file": (
+        script(more="from elsewhere import Watch\n", before="watch = Watch()", after="if watch(epoch):\n    break"),
+        "`watch`",
+        25,
+    ),
+    "a generator of its own": (
+        script(before="g = torch.Generator()", turn=UPDATE.replace("(a), b)", "(a + torch.rand(4, generator=g)), b)")),
+        "`g`",
+        21,
+    ),
+    "a hidden state": (
+        script(before="h = torch.zeros(1)", turn=UPDATE.replace("model(a)", "model(a) + h") + "\nh = loss.detach()"),
+        "own part of the batch",
+        24,
+    ),
+    "what a function changes": (
+        script(
+            more="def note(v):\n    seen.append(v)\n",
+            before="seen = collections.Counter()",
+            after="note(1)",
+            later="model[0].bias.data += len(seen)",
+        ),
+        "`seen`",
+        11,
+    ),
+    # lines before the batches of an epoch
+    "a weight that falls": (
+        script(before="tau = 1.0", epoch="tau *= 0.7", turn=UPDATE.replace("= F", "= tau * F")),
+        "`tau` changes before the batches",
+        19,
+    ),
+    "rates that fall": (
+        script(epoch="if epoch in (1, 2):\n    for g in opt.param_groups:\n        g['lr'] *= 0.3"),
+        "`opt` changes before the batches",
+        20,
+    ),
+    "a seed": (script(epoch="torch.manual_seed(epoch)"), "seed", 18),
+    "random numbers": (script(epoch="w = torch.rand(1)", turn=UPDATE.replace("= F", "= w * F")), "random numbers", 18),
+    "a look at the model": (
+        script(epoch="start = copy.deepcopy(model.state_dict())", after="model.load_state_dict(start)"),
+        "`model` is looked at",
+        18,
+    ),
+    "a validation that draws": (
+        script(epoch="for c, d in other:\n    model(c)", before="other = DataLoader(TensorDataset(x, y))"),
+        "random numbers",
+        19,
+    ),
+    "a value for some epochs": (
+        script(before="w = 1.0", epoch="if epoch == 1:\n    w = 0.5", turn=UPDATE.replace("= F", "= w * F")),
+        "`w` changes before the batches",
+        20,
+    ),
+    "a list that begins anew and decides": (
+        script(epoch="seen = []", turn=f"{UPDATE}\nseen.append(1)", after="if len(seen) > 99:\n    break"),
+        "begins anew with each epoch",
+        24,
+    ),
+    # what decides, and is a worker's own
+    "a total that decides": (
+        script(before="total = 0.0", turn=f"{UPDATE}\ntotal += loss.item()", after="if total > 1e9:\n    break"),
+        "own part of the batch",
+        24,
+    ),
+    "a loss that decides": (
+        script(after='if loss < 1e-9:\n    torch.save(model, "x.pt")'),
+        "own part of the batch",
+        24,
+    ),
+    "rates by a loss": (
+        script(after="for g in opt.param_groups:\n    g['lr'] = 0.01 * loss.item()"),
+        "own part of the batch",
+        24,
+    ),
+    # the update
+    "values and then a norm": (
+        script(
+            turn=UPDATE.replace(
+                "opt.step()",
+                f"{VALUES}\n{NORM}\nopt.step()",
+            )
+        ),
+        "clips their norm, and then their values",
+        22,
+    ),
+    "a clip after the step": (
+        script(turn=f"{UPDATE}\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+        "where no step follows",
+        23,
+    ),
+    "a clip in a function": (
+        script(
+            more="def clip():\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            turn=UPDATE.replace("opt.step()", "clip()\nopt.step()"),
+        ),
+        "clipping",
+        11,
+    ),
+    "a clip by what the epoch says": (
+        script(
+            epoch="most = 1.0 / (epoch + 1)",
+            turn=UPDATE.replace("opt.step()", "nn.utils.clip_grad_norm_(model.parameters(), most)\nopt.step()"),
+        ),
+        "not the same in every turn",
+        23,
+    ),
+    "no zero_grad": (script(turn=UPDATE.partition("\n")[2]), "not cleared in every turn", 20),
+    "zero_grad once an epoch": (
+        script(epoch="opt.zero_grad()", turn=UPDATE.partition("\n")[2]),
+        "not in every turn",
+        18,
+    ),
+    "zero_grad before the step": (
+        script(turn=UPDATE.partition("\n")[2].replace("opt.step()", "opt.zero_grad()\nopt.step()")),
+        "which then does nothing",
+        20,
+    ),
+    "a rate between backward and step": (
+        script(turn=UPDATE.replace("opt.step()", "opt.param_groups[0]['lr'] = 0.1 / (epoch + 1)\nopt.step()")),
+        "between backward and step",
+        22,
+    ),
+    "a schedule that is told something": (
+        script(before="sched = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)", turn=f"{UPDATE}\nsched.step(epoch)"),
+        "sched.step() is given something",
+        24,
+    ),
+    "a schedule before the step": (
+        script(
+            before="sched = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)",
+            turn=UPDATE.replace("opt.step()", "sched.step()\nopt.step()"),
+        ),
+        "not once after",
+        23,
+    ),
+    "a count before the step": (
+        script(before="n = 0", turn=f"n += 1\n{UPDATE.replace('= F', '= n * F')}"),
+        "changes before the step is made",
+        20,
+    ),
+    "a parameter of nobody": (
+        script(before="w = nn.Parameter(torch.ones(1))\nopt = torch.optim.SGD([*model.parameters(), w], lr=0.01)"),
+        "no model does",
+        18,
+    ),
+    "all that ends it is caught": (
+        script(head="for a, b in loader:")
+        .replace("for epoch", "def main():\n  for epoch")
+        .replace("\n    ", "\n      ")
+        + "try:\n    main()\nexcept:\n    pass\n",
+        "order to leave",
+        27,
+    ),
+    # sums
+    "a sum and a penalty": (
+        script(
+            turn=UPDATE.replace(
+                "model(a), b)", "model(a), b, reduction='sum') + sum(p.pow(2).sum() for p in model.parameters())"
+            )
+        ),
+        "once for each worker",
+        20,
+    ),
+    "a sum and a mean": (
+        script(turn=UPDATE.replace("model(a), b)", "model(a), b, reduction='sum') + F.l1_loss(model(a), b)")),
+        "a sum in one place",
+        20,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_loop_that_would_come_to_something_else_is_refused_with_its_line_and_why(name):
+    source, why, line = REFUSED[name]
+    error = refused(source)
+    assert why in error.why
+    assert error.line == line
+
+
+SCALED = """opt.zero_grad()
+loss = F.mse_loss(model(a), b)
+scaler.scale(loss).backward()
+scaler.unscale_(opt)
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(opt)
+scaler.update()"""
+MAKES = 'scaler = torch.amp.GradScaler("cpu")'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("scaler.unscale_(opt)\n", "", "that are scaled"),
+        ("\nscaler.update()", "", "scaler.update() does not follow"),
+        ("scaler.scale(loss).backward()", "loss.backward()", "not scaled"),
+        ("scaler.step(opt)", "opt.step()", "without the scaler"),
+        ("opt.zero_grad()\n", "opt.zero_grad()\nscaler.unscale_(opt)\n", "where no step follows"),
+    ],
+)
+def test_half_precision_in_another_order_is_refused(old, new, why):
+    assert "scaler=scaler, clip_norm=1.0" in converted(script(before=MAKES, turn=SCALED))
+    assert why in refused(script(before=MAKES, turn=SCALED.replace(old, new, 1))).why
+
+
+def test_gradients_of_two_optimizers_are_cleared_right_before_their_own_loss():
+    before = "other = nn.Linear(4, 1)\nopt2 = torch.optim.SGD(other.parameters(), lr=0.1)"  # beside the first
+    second = "opt2.zero_grad()\nloss2 = F.mse_loss(other(a), b)\nloss2.backward()\nopt2.step()"
+    assert '"G": other' not in converted(script(before=before, turn=f"{UPDATE}\n{second}"))
+    early = f"opt2.zero_grad()\n{UPDATE}\n" + second.partition("\n")[2]
+    assert "before another loss goes backward" in refused(script(before=before, turn=early)).why
+
+
+def test_epochs_are_counted_where_their_number_is_asked_for_after_the_loop():
+    assert "s.epochs()" not in converted(script())
+    assert "for epoch in s.epochs():" in converted(script(later="model[0].bias.data += epoch"))
+
+
+def test_what_each_turn_gives_a_value_first_is_not_kept():
+    found = converted(script(before="w = 1.0", turn="w = 0.5 * epoch\n" + UPDATE.replace("= F", "= w * F")))
+    assert "keep(" not in found
+
+
+OWN = """for step in range(9):
+    batch = torch.rand(4, 4)
+    opt.zero_grad()
+    loss = F.mse_loss(model(batch), batch.sum(1, keepdim=True) + state)
+    loss.backward()
+    opt.step()
+    state = 0.9 * state + 0.1
+    if step % 3 == 0:
+        target.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        state = state + target(batch).mean()
+torch.save({**model.state_dict(), "state": state}, "model.pt")
+"""
+
+
+def own_loop(text):
+    head = script(before="target = copy.deepcopy(model)\nstate = torch.zeros(1)").partition("for epoch")[0]
+    return head + text
+
+
+def test_a_loop_of_its_own_keeps_all_that_it_carries(tmp_path):
+    source = own_loop(OWN)
+    mended = converted(source)
+    assert "train.checkpointed(model=model, optimizer=opt, target=target, steps=9)" in mended
+    assert "ck.keep(state=state)" in mended
+    expected = run(source, tmp_path / "plain")
+    assert differs(expected, run(mended, tmp_path / "calm")) == 0.0
+    assert differs(expected, run_struck(mended, tmp_path / "struck", 2, 5)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("    opt.zero_grad()\n", "    if step % 2 == 0:\n        opt.zero_grad()\n", "gradients are left"),
+        ("    batch = ", "    seen.add(step)\n    batch = len(seen) * ", "`seen`"),
+        ("state = state +", "held = state\n        state = held +", ""),
+    ],
+)
+def test_a_loop_of_its_own_that_carries_something_else_is_refused(old, new, why):
+    source = own_loop("seen = set()\n" + OWN.replace(old, new))
+    if why:
+        assert why in refused(source).why
+    else:
+        assert "ck.keep(state=state)" in converted(source)
+
+
+def test_what_is_lost_is_said_with_its_line_and_what_to_do():
+    source = script(before="stop = Stopper()", after=STOPS, more=STOPPER)
+    read = Script(Path("train.py"), source)
+    (found,) = (each for each in inspect(read, look_at(read)).findings if "`stop`" in each.what)
+    assert found.line == source[: source.index("if stop(")].count("\n") + 1
+    assert "state_dict" in found.do
+    mended = converted(script(before="stop = Stopper()", after=STOPS, more=STOPPER + STATE))
+    read = Script(read.path, mended)
+    assert not [each for each in inspect(read, look_at(read)).findings if "remembered" in each.what]
