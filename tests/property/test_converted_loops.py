@@ -158,7 +158,7 @@ AFTER = [
     "tau += n / 50",
     "trace.append(epoch)",
     "best = min(best, held())",
-    "v = held()\nif v < best:\n    best, bad = v, 0\n    aside = copy.deepcopy(model.state_dict())\nelse:\n    bad += 1",
+    "v = held()\nif v < best:\n    best, bad = v, 0\n    aside = copy.deepcopy(model.state_dict())\nelse:\n  bad += 1",
     "if epoch == 0:\n    aside = copy.deepcopy(model.state_dict())",
     "if epoch == 0:\n    aside = model.state_dict()",
     "if epoch == 1 and aside is not None:\n    model.load_state_dict(aside)",
