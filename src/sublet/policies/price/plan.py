@@ -45,6 +45,7 @@ class _Grants:
     surcharge: Mapping[str, float]  # USD per GPU-hour, by row
     scarce_JC: Floats | None = None  # what that comes to for each shape of each job
     scarce_rows: Mapping[int, int] = field(default_factory=dict)  # where in that
+    content: bool = False  # all have the fastest that there is, and will as long as nothing happens
 
 
 def priced_plan(
@@ -68,7 +69,7 @@ def priced_plan(
         for part in grants.parts:
             _carry_out(asked, part, draft, terms)
     return draft.plan(
-        ask_again_s=_next_review_s(terms, review_s),
+        ask_again_s=None if grants.content else _next_review_s(terms, review_s),
         value_of_time_usd_per_h=value.price.usd_per_h if value.worth is None else None,  # else each job has its own
         congestion_usd_per_gpu_h=grants.surcharge,
         warnings=warnings,
@@ -171,7 +172,25 @@ def _split_cluster(asked: Asked, terms: Terms, patience_s: float, knows: WorkBel
     """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
     found = split(_claims(asked, terms, patience_s, knows), terms.alone_R)
     waits = "others make more of the GPUs, or have less left to do"
-    return _Grants([_Part(np.arange(len(asked.standing.states)), found.column_J, waits)], _by_row(terms, found.price_R))
+    parts = [_Part(np.arange(len(asked.standing.states)), found.column_J, waits)]
+    return _Grants(parts, _by_row(terms, found.price_R), content=_are_content(asked, found.column_J, terms))
+
+
+def _are_content(asked: Asked, column_J: Ints, terms: Terms) -> bool:
+    """Whether all have what is worth most to them at any time to come: the fastest shape, where nothing is in doubt.
+
+    What they have costs no pause, and no other does more work; so whoever asks them again hears the same, until an
+    event brings or takes something.
+    """
+    snapshot, standing, table = terms.snapshot, asked.standing, asked.table
+    if len(standing) < len(snapshot.active) + len(snapshot.waiting) or (column_J == WAIT).any():
+        return False
+    if not table.last_J.all() or (standing.purse_J | standing.core_J).any() or terms.refusals is not None:
+        return False
+    if any(menu.doubt_C is not None for menu in table.menus):  # a speed that is measured meanwhile is no event
+        return False
+    rate_JC = np.where(table.cost_JC < np.inf, table.rate_JC, 0.0)
+    return bool((rate_JC[np.arange(len(table)), column_J] >= rate_JC.max(axis=1)).all())
 
 
 def _by_row(terms: Terms, usd_R: Floats) -> dict[str, float]:
