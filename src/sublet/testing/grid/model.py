@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from sublet.train.grid.atoms import Atom, atoms, share
+from sublet.train.grid.dice import LEFT
 from sublet.train.samples import mixed
 
 __all__ = [
@@ -113,8 +114,9 @@ def _plainly(
     optimizer, losses = make(model), []
     now = [0, 0]
     for number, block in enumerate(model.blocks):
-        block.register_forward_pre_hook(functools.partial(_throw, now, number + 1))
-    model.blocks[-1].register_forward_hook(functools.partial(_throw, now, BLOCKS + 1))
+        block.register_forward_pre_hook(functools.partial(_throw, now, (number + 1,)))
+    model.blocks[-1].register_forward_hook(functools.partial(_throw, now, (BLOCKS + 1,)))
+    model.embed.register_forward_hook(functools.partial(_throw, now, (LEFT + BLOCKS, 0)))
     for step, copies in enumerate(copies_of):
         total: list[torch.Tensor] = []
         loss = 0.0
@@ -123,7 +125,7 @@ def _plainly(
             said = 0.0
             for atom in share(atoms(step * SIZE, SIZE, MICRO), copy, copies):
                 now[:] = step, atom.start
-                _throw(now, 0)
+                _throw(now, (0,))
                 found = loss_of(model, atom)
                 torch.autograd.backward(found, torch.tensor(atom.count / SIZE, dtype=found.dtype))
                 said += float(found.detach()) * (atom.count / SIZE)
@@ -140,8 +142,8 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _throw(now: list[int], unit: int, *_: object) -> None:
-    torch.default_generator.manual_seed(mixed(SEED, *now, unit))  # torch.manual_seed asks every kind of device
+def _throw(now: list[int], place: tuple[int, ...], *_: object) -> None:
+    torch.default_generator.manual_seed(mixed(SEED, *now, *place))  # torch.manual_seed asks every kind of device
 
 
 def _clip(model: nn.Module, total: list[torch.Tensor]) -> None:

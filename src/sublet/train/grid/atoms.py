@@ -7,10 +7,12 @@ number of copies is: one part or eight, before a loss or after it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sublet.domain.quantity import whole
+from sublet.train.samples import Piece, Samples
 
-__all__ = ["Atom", "atoms", "share"]
+__all__ = ["Atom", "atoms", "loaded", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +43,8 @@ def share(of: tuple[Atom, ...], copy: int, copies: int) -> tuple[Atom, ...]:
     [1, 2, 2]
     """
     return of[copy * len(of) // copies : (copy + 1) * len(of) // copies]
+
+
+def loaded(samples: Samples, epoch: int, atom: Atom) -> Any:
+    """What is in it."""
+    return samples.load(epoch, Piece(start=atom.start, count=atom.count, first=False, last=False))

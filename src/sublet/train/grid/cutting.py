@@ -6,27 +6,28 @@
     end = cut.run(lambda: loss_of(model, batch), received)   # what goes to the next part, or the loss
 
 Blocks of others, and modules around the blocks whose parameters are of others, answer with zeros of the right shape
-that take no memory. The first own block takes what was received in place of them, and the last own one leaves the
-forward, by an exception that carries what it made. Masks, positions and the like are computed by each part from its own
-batch, so one tensor crosses a border.
+that take no memory (`ghosts`). The first own block takes what was received in place of them, and where the first block
+of the next part begins, an exception that carries what it would take leaves the forward: so what is computed between
+two blocks is computed by the part before. Masks, positions and the like are computed by each part from its own batch,
+so one tensor crosses a border.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
-from torch.utils._pytree import tree_flatten, tree_map
 
 from sublet.errors import InvalidValue
+from sublet.train.grid.ghosts import Called, Ghost, Heard, Stand
+from sublet.train.grid.untouched import untouched
 
-__all__ = ["AFTER", "BEFORE", "Cut", "Ended", "Ghost", "Part", "Unit", "holders"]
+__all__ = ["AFTER", "BEFORE", "Cut", "Ended", "Part", "Unit", "holders", "taken_by"]
 
 BEFORE, AFTER, TIED, LOOSE = "before", "after", "tied", "loose"
 
@@ -95,7 +96,12 @@ class Cut:
         self._list: nn.ModuleList | nn.Sequential = found
         self.blocks: list[nn.Module] = list(found)
         self._received: torch.Tensor | None = None
+        self._part: Part | None = None
         self._watched: list[Any] = []
+        self._enter: Callable[[int], None] = _nobody
+        self._leave: Callable[[int], None] = _nobody
+        self._own = False  # ghosts of blocks have memory of their own
+        self._answers: dict[int, dict[Any, Any]] = {}  # of ghosts, by the module
         self._around: dict[str, nn.Module] = {}  # modules outside of the blocks that have parameters of their own
         self._sides: dict[str, frozenset[str]] = {}  # of the blocks on which each of them runs, or its weights are used
         self.units: tuple[Unit, ...] = ()
@@ -108,27 +114,50 @@ class Cut:
                 and any(True for _ in each.parameters(recurse=False))
             ):
                 self._around[name] = each
+        self._places: dict[int, int] = {}  # a number for each module, whose dice it is
+        for each in (*self.blocks, *self._around.values()):
+            self._places.setdefault(id(each), len(self._places))
 
     def learn(self, call: Callable[[], Any]) -> None:
-        """Which modules run before the blocks, and which after: `call` runs the model once, and nothing is computed."""
+        """Which modules run before the blocks, and which after: `call` runs the model once, and nothing is computed.
+
+        Where what blocks give is written into, ghosts need memory of their own; where the forward needs numbers to go
+        on, it is computed after all, and nothing of it is left.
+        """
+        seen: dict[str, set[str]] = {}
+        for own, answers in ((False, self.ghost), (True, self.ghost), (True, _itself)):
+            self._own = own
+            try:
+                with untouched(self.model.modules()):
+                    seen = self._listened(call, answers)
+            except Exception:
+                if answers is _itself:
+                    raise
+            else:
+                break
+        self._sides = {name: frozenset(sides).union(*_around(name, seen)) for name, sides in seen.items()}
+        self.units = tuple(self._units())
+
+    def _listened(self, call: Callable[[], Any], answers: Callable[[nn.Module], nn.Module]) -> dict[str, set[str]]:
         began, seen = False, dict[str, set[str]]()
 
         def heard(name: str) -> None:
             seen.setdefault(name, set()).add(AFTER if began else BEFORE)
 
-        def begin() -> None:
+        def begun(block: nn.Module, *args: Any, **facts: Any) -> Any:
             nonlocal began
             began = True
+            return answers(block)(*args, **facts)
 
         with (
             self.replaced(
-                lambda name, module: _Heard(module, partial(heard, name)), lambda _, block: Ghost(block, begin)
+                lambda name, module: Heard(module, partial(heard, name), answers(module)),
+                lambda _, block: Called(block, partial(begun, block)),
             ),
             torch.no_grad(),
         ):
             call()
-        self._sides = {name: frozenset(sides) for name, sides in seen.items()}
-        self.units = tuple(self._units())
+        return seen
 
     @contextmanager
     def replaced(
@@ -147,54 +176,76 @@ class Cut:
     def become(self, part: Part) -> None:
         """From now on the model is this part of itself."""
         self.restore()
+        self._part = part
         for number, block in enumerate(self.blocks):
-            if not part.low <= number < part.high:
-                self._list[number] = Ghost(block)
-            else:
-                takes = number == part.low and not part.first
-                ends = number == part.high - 1 and not part.last
-                if takes or ends:
-                    self._list[number] = _Edge(block, self, takes=takes, ends=ends)
+            if number == part.high:
+                self._list[number] = _Next(block, number)
+            elif not part.low <= number < part.high:
+                self._list[number] = self.ghost(block)
+            elif number == part.low and not part.first:
+                self._list[number] = _First(block, self)
         for name, sides in self._sides.items():
             if not (BEFORE in sides and part.first) and not (AFTER in sides and part.last):
-                self._put(name, Ghost(self._around[name]))
+                self._put(name, self.ghost(self._around[name]))
 
-    def watch(self, begin: Callable[[int], None]) -> None:
-        """Call it before each block of ours with the block's number, and with one more after the last of all.
+    def ghost(self, module: nn.Module) -> nn.Module:
+        """In place of it; dice are thrown when it has answered, as if it had run.
 
-        So a unit's dice can be thrown alike in every grid.
+        What comes before the blocks may be written into.
         """
+        own = self._own or not any(module is block for block in self.blocks)
+        return Ghost(module, self._answers.setdefault(id(module), {}), partial(self._over, module), own=own)
 
-        def entered(number: int, *_: Any) -> None:
-            begin(number)
+    def watch(self, enter: Callable[[int], None], leave: Callable[[int], None]) -> None:
+        """Call `enter` before each block of ours with the block's number, and with one more after the last of all.
 
-        for number, block in enumerate(self.blocks):
-            self._watched.append(block.register_forward_pre_hook(partial(entered, number)))
-        self._watched.append(self.blocks[-1].register_forward_hook(partial(entered, len(self.blocks))))
+        And `leave` after each other one, and after each module around them, with a number of its own, whether it is
+        ours or not. So dice can be thrown alike in every grid.
+        """
+        self._enter, self._leave = enter, leave
+        numbers = {id(block): number for number, block in reversed([*enumerate(self.blocks)])}
+        for module in {id(each): each for each in (*self.blocks, *self._around.values())}.values():
+            if id(module) in numbers:
+                self._watched.append(module.register_forward_pre_hook(partial(self._began, numbers[id(module)])))
+            self._watched.append(module.register_forward_hook(self._over))
 
     def close(self) -> None:
         """All of the model, and nobody watches it: its dice are the script's again."""
         self.restore()
         for each in self._watched:
             each.remove()
-        self._watched = []
+        self._watched, self._enter, self._leave = [], _nobody, _nobody
 
     def run(self, call: Callable[[], Any], received: torch.Tensor | None = None) -> Ended:
         """The user's function, in which the model is this part; `received` is what the part before has made."""
-        self._received = received
+        self._received, part = received, self._part
         try:
-            return Ended(call(), last=True)
+            ended = Ended(call(), last=True)
         except _PartEnd as end:
-            return Ended(end.value, last=False)
+            ended = Ended(end.value, last=False)
         finally:
-            self._received = None
+            taken, self._received = self._received is None, None
+        if part is not None and not taken:
+            raise _skipped(part.low)
+        if part is not None and ended.last != part.last:
+            raise _skipped(part.high)
+        return ended
 
     def restore(self) -> None:
         """All of the model."""
+        self._part = None
         for number, block in enumerate(self.blocks):
             self._list[number] = block
         for name, module in self._around.items():
             self._put(name, module)
+
+    def real(self) -> Iterator[nn.Module]:
+        """Modules that compute here: all but those of others."""
+        for each in self.model.modules():
+            if isinstance(each, _First):
+                yield from each.__dict__["inner"].modules()
+            elif not isinstance(each, Stand):
+                yield each
 
     def hold(self, received: torch.Tensor | None) -> None:
         """What a part's first block takes, where it runs once more in a backward pass (activation checkpointing)."""
@@ -216,10 +267,12 @@ class Cut:
             [self._list[number] for number in range(len(self.blocks))],
             {name: self.model.get_submodule(name) for name in self._around},
         )
+        part = self._part
         self.restore()
         try:
             yield self.model
         finally:
+            self._part = part
             for number, block in enumerate(kept[0]):
                 self._list[number] = block
             for name, module in kept[1].items():
@@ -247,11 +300,37 @@ class Cut:
         }
         if inside:  # of several, where they share it
             return frozenset(inside)
-        return self._sides.get(name.rpartition(".")[0], frozenset({LOOSE}))
+        return frozenset[str]().union(*_around(name, self._sides)) or frozenset({LOOSE})
+
+    def _began(self, number: int, *_: Any) -> None:
+        if not Ghost.looking:
+            self._enter(number)
+
+    def _over(self, module: nn.Module, *_: Any) -> None:
+        if Ghost.looking:
+            return
+        if module is self.blocks[-1]:
+            self._enter(len(self.blocks))
+        else:
+            self._leave(self._places[id(module)])
 
     def _put(self, name: str, module: nn.Module) -> None:
         head, _, leaf = name.rpartition(".")
         self.model.get_submodule(head)._modules[leaf] = module  # noqa: SLF001 - a dictionary of modules has no setattr
+
+
+def _itself(module: nn.Module) -> nn.Module:
+    return module
+
+
+def _nobody(_: int) -> None:
+    """Watches."""
+
+
+def _around(name: str, sides: Mapping[str, Iterable[str]]) -> Iterator[frozenset[str]]:
+    """Where modules run that it is in: it runs there too."""
+    while name := name.rpartition(".")[0]:
+        yield frozenset(sides.get(name, ()))
 
 
 def _kind(sides: set[str]) -> str:
@@ -260,101 +339,45 @@ def _kind(sides: set[str]) -> str:
     return TIED if sides == {BEFORE, AFTER} else LOOSE
 
 
-class _Stand(nn.Module):
-    """In place of another module, whose parameters are none of the model's meanwhile; its attributes are."""
+class _First(Stand):
+    """The first block of a part: it takes what came."""
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.__dict__["inner"] = inner
-        self.train(inner.training)
-
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
-        self.__dict__["inner"].train(mode)
-        return super().train(mode)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["inner"], name)
-
-
-class Ghost(_Stand):
-    """A module of another part: right shapes, no work, no memory."""
-
-    def __init__(self, inner: nn.Module, heard: Callable[[], None] | None = None) -> None:
+    def __init__(self, inner: nn.Module, cut: Cut) -> None:
         super().__init__(inner)
-        self.__dict__["heard"], self.__dict__["seen"] = heard, {}
+        self.__dict__["cut"] = cut
 
     def forward(self, *args: Any, **facts: Any) -> Any:
-        """As the module's own."""
-        if self.__dict__["heard"] is not None:
-            self.__dict__["heard"]()
-        return _made_of_nothing(self.__dict__["inner"], self.__dict__["seen"], args, facts)
+        received = self.__dict__["cut"].take_received()
+        if args:
+            return self.__dict__["inner"](received, *args[1:], **facts)
+        return self.__dict__["inner"](**{**facts, next(iter(facts)): received})
 
 
-class _Heard(Ghost):
-    """Also tells of parameters that others read: `x @ self.embed.weight.T` runs the embedding no second time."""
+class _Next(Stand):
+    """The first block of the part behind ours: what it would take is what we send."""
 
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if isinstance(found, nn.Parameter):
-            self.__dict__["heard"]()
-        return found
-
-
-class _Edge(_Stand):
-    """The first block of a part, or the last."""
-
-    def __init__(self, inner: nn.Module, cut: Cut, *, takes: bool, ends: bool) -> None:
+    def __init__(self, inner: nn.Module, number: int) -> None:
         super().__init__(inner)
-        self.__dict__["cut"], self.__dict__["takes"], self.__dict__["ends"] = cut, takes, ends
+        self.__dict__["number"] = number
 
     def forward(self, *args: Any, **facts: Any) -> Any:
-        if self.__dict__["takes"]:
-            received = self.__dict__["cut"].take_received()
-            if args:
-                args = (received, *args[1:])
-            else:
-                facts = {**facts, next(iter(facts)): received}
-        out = self.__dict__["inner"](*args, **facts)
-        if self.__dict__["ends"]:
-            raise _PartEnd(out[0] if isinstance(out, tuple) else out)
-        return out
+        raise _PartEnd(taken_by(self.__dict__["number"], args, facts))
 
 
-def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: Any) -> Any:
-    """What the module would return, as zeros; remembered by the shapes of what it gets, and apart for evaluations."""
-    flat, form = tree_flatten((args, facts))
-    key = (tuple(map(_shape_of, flat)), str(form), module.training)
-    if any(isinstance(each, _Unknown) for each in key[0]):  # what it does may change, and its number may be another's
-        seen = {}
-    if key not in seen:
-        state = {name: each.detach().to("meta") for name, each in module.named_parameters(remove_duplicate=False)}
-        state |= {name: each.to("meta") for name, each in module.named_buffers(remove_duplicate=False)}
-        with torch.no_grad():
-            made = functional_call(module, state, tree_map(_to_meta, args), tree_map(_to_meta, facts))
-        seen[key] = made
-    devices = {each.device for each in flat if isinstance(each, torch.Tensor)}
-    return tree_map(lambda each: _zeros(each, devices), seen[key])
+def taken_by(block: int, args: tuple[Any, ...], facts: dict[str, Any]) -> torch.Tensor:
+    """What goes from block to block: the first that a block gets. InvalidValue if it is no tensor."""
+    found = next(iter((*args, *facts.values())), None)
+    if not isinstance(found, torch.Tensor):
+        what = f"block {block} that gets no tensor first"
+        raise InvalidValue("parts", what, "of blocks that take one tensor of the model, before all else")
+    return found
 
 
-def _shape_of(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype
-    return value if isinstance(value, int | float | str | bool | None) else _Unknown()
-
-
-class _Unknown:
-    """An argument of which we know nothing."""
-
-
-def _to_meta(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
-
-
-def _zeros(value: Any, devices: set[torch.device]) -> Any:
-    """Of its shape: one number, seen many times."""
-    if not (isinstance(value, torch.Tensor) and value.is_meta):
-        return value
-    return torch.zeros((), dtype=value.dtype, device=next(iter(devices), None)).expand(value.shape)
+def _skipped(block: int) -> InvalidValue:
+    """A border that the forward has not come by."""
+    return InvalidValue(
+        "parts",
+        f"block {block} that is left out of a forward",
+        "of blocks that all run in each forward, in the order of their list: what decides on that (LayerDrop, an early "
+        "exit) belongs into the block, which returns what it got",
+    )

@@ -21,12 +21,13 @@ class Guard:
         self._model, self._optimizer = model, optimizer
         self._calls = self._updates = False
         self._frozen: list[torch.nn.Parameter] = []
-        self._looked = False
+        self._buffers: list[tuple[str, torch.nn.Module, str]] = []  # that are a part of the state: name, owner and key
         self._handles: list[Any] = []
 
     def begin(self) -> None:
         """From now on only who says so may."""
         self._frozen = [each for each in self._model.parameters() if not each.requires_grad]
+        self._buffers = list(_buffers_of(self._model))
         self._handles.append(self._optimizer.register_step_pre_hook(self._look_at_update))
         self._handles.append(self._model.register_forward_pre_hook(self._look_at_call))
         vars(self._optimizer)["zero_grad"] = _nothing  # a line left over must not clear half a batch
@@ -45,14 +46,12 @@ class Guard:
     def calls(self) -> Iterator[None]:
         """The model is called here."""
         self._calls = True
-        looks = not self._looked and torch.is_grad_enabled()
-        before = self._buffers() if looks else {}
+        before = self._written() if torch.is_grad_enabled() else []
         try:
             yield
         finally:
             self._calls = False
-            if looks:
-                self._looked = True
+            if before:
                 self._check_buffers(before)
 
     @contextmanager
@@ -64,15 +63,14 @@ class Guard:
         finally:
             self._updates = False
 
-    def _buffers(self) -> dict[str, tuple[torch.Tensor, int]]:
-        """What the model keeps beside its parameters, and how often each was written."""
-        kept = self._model.state_dict(keep_vars=True)
-        return {name: (each, each._version) for name, each in self._model.named_buffers() if name in kept}  # noqa: SLF001 - torch's own count
+    def _written(self) -> list[tuple[torch.Tensor, int]]:
+        """What the model keeps beside its parameters, and how often each was written: at each call, it costs little."""
+        found = (module._buffers[key] for _, module, key in self._buffers)  # noqa: SLF001 - torch's own, as they are now
+        return [(each, each._version) for each in found if each is not None]  # noqa: SLF001 - torch's own count
 
-    def _check_buffers(self, before: dict[str, tuple[torch.Tensor, int]]) -> None:
-        for name, (each, version) in self._buffers().items():
-            was = before.get(name)
-            if was is not None and (was[0] is not each or was[1] != version):
+    def _check_buffers(self, before: list[tuple[torch.Tensor, int]]) -> None:
+        for (name, _, _), was, now in zip(self._buffers, before, self._written(), strict=True):
+            if was[0] is not now[0] or was[1] != now[1]:
                 allowed = (
                     "one that the forward does not change where the model is cut: each copy, and each part, would have "
                     "its own. Compute it from the batch, or register_buffer(..., persistent=False) if it is but a cache"
@@ -90,6 +88,13 @@ class Guard:
                 "a call outside of loss_of",
                 "left to the session, since a worker may have a part of the model only: s.evaluate(loss_of, dataset)",
             )
+
+
+def _buffers_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    for name, module in model.named_modules():
+        for key, buffer in module._buffers.items():  # noqa: SLF001 - torch tells neither whose they are nor which count
+            if buffer is not None and key not in module._non_persistent_buffers_set:  # noqa: SLF001 - as above
+                yield f"{name}.{key}".lstrip("."), module, key
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -22,6 +22,7 @@ from sublet.machine.wall import WALL
 from sublet.train.following import Broken
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.cutting import Cut, holders
+from sublet.train.grid.dice import Dice
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.keeping import Keeping
@@ -58,6 +59,7 @@ class Member:
         point: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.vault: Vault | None = None  # of checkpoints, if there are any
+        self.first: Callable[[Mesh, Dice], None] = lambda *_: None  # called before anything is trained, with all
         self.model, self.cut, self.clip_norm, self._beside, self.point = model, cut, clip_norm, beside, point
         self._guard = guard or Guard(model, optimizer)
         self.holdings = Holdings(model, optimizer, cut.units)
@@ -96,7 +98,8 @@ class Member:
         mesh.sum(table, range(mesh.world))
         rows = table.tolist()
         held, owned, keeps = (
-            [frozenset(_ones(each[FACTS + at * units :][:units])) for each in rows] for at in range(3)
+            [frozenset(unit for unit in range(units) if each[FACTS + at * units + unit]) for each in rows]
+            for at in range(3)
         )
         standings = [
             Standing(applied=each[0], pending=each[1], units=has) for each, has in zip(rows, held, strict=True)
@@ -159,6 +162,7 @@ class Member:
     def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: list[Standing]) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
+            self.first(mesh, self._pipeline.dice)
             mesh.sum(torch.zeros(1), range(mesh.world))  # who is not in the grid to come leaves now
             self.holdings.make(wanted)
             self.applied = 0
@@ -380,10 +384,6 @@ class Member:
 def _square(gradient: torch.Tensor) -> torch.Tensor:
     flat = gradient.double().flatten()
     return torch.dot(flat, flat)
-
-
-def _ones(row: Any) -> list[int]:
-    return [number for number, value in enumerate(row) if value]
 
 
 def _met_by_going_back(restored: Restored, standings: list[Standing], *, lost: bool) -> Met:

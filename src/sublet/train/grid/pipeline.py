@@ -1,7 +1,5 @@
 """The passes of a step through one part: what comes from the part before, what goes to the one behind, and the dice.
 
-Dice are thrown by (seed, step, atom, unit), so a mask of dropout depends neither on the cut nor on what was before.
-
 A tensor's heading goes before it, always: its shape may be another with each micro-batch, and a message longer than its
 room would end a process. It also says whether a gradient is to come back: none does to a part that trains nothing.
 """
@@ -16,13 +14,13 @@ import torch
 from sublet.machine.wall import WALL
 from sublet.train.grid.atoms import Atom
 from sublet.train.grid.cutting import Cut, Part
+from sublet.train.grid.dice import Dice
 from sublet.train.grid.heading import HEADING, Heading
 from sublet.train.grid.losses import Losses
 from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.schedule import schedule
 from sublet.train.grid.seat import Seat
 from sublet.train.grid.unit_times import UnitTimes
-from sublet.train.samples import seed_from, stirred
 
 __all__ = ["Pipeline"]
 
@@ -37,12 +35,12 @@ class Pipeline:
     """Of one worker; `point` is told where it is."""
 
     def __init__(self, cut: Cut, seed: int, device: torch.device, point: Callable[[str], None]) -> None:
-        self._cut, self._seed, self._device, self._point = cut, seed, device, point
-        self._dice = 0  # of the seed, the step and the atom
+        self._cut, self._device, self._point = cut, device, point
+        self.dice = Dice(seed)
         self._shares: dict[tuple[float, torch.dtype], torch.Tensor] = {}  # of an atom in the step, as backward takes it
         self.idle_s = 0.0  # waiting for neighbours, in the last pass over all atoms
         self._times = UnitTimes(len(cut.blocks)) if device.type == "cpu" else None  # a GPU works while we look
-        cut.watch(self._throw)
+        cut.watch(self._enter, self.dice.leave)
 
     def train(self, mesh: Mesh, seat: Seat, step: int, work: tuple[Atom, ...], size: int, loss_of: LossOf) -> Losses:
         """Gradients of all these atoms are added to those of the parameters; our part of the loss, if we are last."""
@@ -58,7 +56,7 @@ class Pipeline:
                 continue
             self._point(f"backward {each.atom}")
             came, out = kept.pop(each.atom)
-            self._dice = stirred(0, self._seed, step, atom.start)  # for activations that are computed again
+            self.dice.resume(step, atom)
             self._cut.hold(came)
             if part.last:
                 losses.add(out, atom.count / size)
@@ -93,8 +91,7 @@ class Pipeline:
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         part = seat.parts[seat.part]
         came = None if part.first else self._receive(mesh, seat.rank - 1, tag)
-        self._dice = stirred(0, self._seed, step, atom.start)
-        self._throw(-1)
+        self.dice.begin(step, atom)
         if self._times is not None:
             self._times.begin_atom()
         try:
@@ -132,10 +129,7 @@ class Pipeline:
         mesh.receive(tensor, giver, tag)
         self.idle_s += WALL.monotonic() - began_s
 
-    def _throw(self, unit: int) -> None:
+    def _enter(self, block: int) -> None:
         if self._times is not None:
-            self._times.enter(unit)
-        seed = seed_from(stirred(self._dice, unit + 1))
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would ask for every kind of device each time
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no type
-            torch.cuda.manual_seed(seed)
+            self._times.enter(block)
+        self.dice.enter(block)

@@ -1,4 +1,4 @@
-"""Whether a forward can be cut between any two blocks: nothing but one tensor may go from each block to the next.
+"""What goes past the blocks of a forward: nothing but one tensor may go from each block to the next.
 
     check_flow(cut, lambda: loss_of(model, batch))    # after `cut.learn`; InvalidValue, before anything is trained
 
@@ -6,6 +6,10 @@ A part skips the blocks of others, and whatever is around them answers with zero
 beside the one tensor (`x = x + block(x)` outside of the block, a block that also takes the embedding, a loss with a
 term of each block) would be trained on those zeros without a word. So one run, in which nothing is computed, has
 numbers in place of them that are none (NaN): where these arrive, something goes past the blocks.
+
+Whether a cut model is trained as a whole one is told by numbers (`proof`). This says why it is not; and where there is
+no room for numbers it is all that is looked at, and stricter than it need be: what is computed between two blocks is
+refused.
 """
 
 from __future__ import annotations
@@ -19,18 +23,21 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from sublet.errors import InvalidValue
-from sublet.train.grid.cutting import Cut, Ghost
+from sublet.train.grid.cutting import Cut
+from sublet.train.grid.ghosts import Ghost
 
 __all__ = ["check_flow"]
 
 
-def check_flow(cut: Cut, call: Callable[[], Any]) -> None:
-    """`call` runs the model, as a step does with one micro-batch; it is run twice here, and nothing is computed."""
-    flow = _Flow(len(cut.blocks))
-    clean = flow.run(cut, call, taint=False)
-    if flow.called != len(cut.blocks):
-        raise InvalidValue("parts", f"{flow.called} of {len(cut.blocks)} blocks run", "a list of blocks that all run")
+def check_flow(cut: Cut, call: Callable[[], Any], *, between: bool = True) -> None:
+    """`call` runs the model, as a step does with one micro-batch; it is run twice here, and nothing is computed.
+
+    `between`: what is computed between two blocks counts.
+    """
+    flow = _Flow(len(cut.blocks), between=between)
     try:
+        clean = flow.run(cut, call, taint=False)
+        flow.check_all_called()
         found = flow.run(cut, call, taint=True)
     except InvalidValue:
         raise
@@ -48,18 +55,21 @@ def check_flow(cut: Cut, call: Callable[[], Any]) -> None:
 class _Flow:
     """Of one forward: blocks one after the other, and what each got and gave."""
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks, self.called, self.taint = blocks, 0, False
+    def __init__(self, blocks: int, *, between: bool) -> None:
+        self.blocks, self.called, self.taint, self._between = blocks, 0, False, between
         self._given: torch.Tensor | None = None
+        self._version = 0  # of what was given: who writes into it makes another
 
     def run(self, cut: Cut, call: Callable[[], Any], *, taint: bool) -> Any:
         """What it comes to."""
         self.called, self._given, self.taint = 0, None, taint
-        with (
-            cut.replaced(lambda _, each: _Around(each, self), lambda at, each: _Block(each, self, at)),
-            torch.no_grad(),
-        ):
+        with cut.replaced(lambda _, each: _Around(each, self), lambda at, each: _Block(each, self, at)):
             return call()
+
+    def check_all_called(self) -> None:
+        """After a run."""
+        if self.called != self.blocks:
+            raise InvalidValue("parts", f"{self.called} of {self.blocks} blocks run", "a list of blocks that all run")
 
     def enter(self, number: int, args: tuple[Any, ...], facts: dict[str, Any]) -> None:
         """A block is called."""
@@ -70,7 +80,7 @@ class _Flow:
             raise InvalidValue("parts", what, "of blocks that run once each, in the order of their list")
         values = [*args, *facts.values()]
         first = values[0] if values else None
-        if not isinstance(first, torch.Tensor) or (self._given is not None and not _is_same(first, self._given)):
+        if not isinstance(first, torch.Tensor) or not (self._given is None or self._is_given(first)):
             what = f"block {number} that gets something else than block {number - 1} gives"
             raise InvalidValue(
                 "parts",
@@ -93,15 +103,26 @@ class _Flow:
             raise InvalidValue("parts", f"block {number} that returns a {type(made).__name__}", allowed)
         self.called = number + 1
         out = tree_map(_tainted, made) if self.taint and number < self.blocks - 1 else made
-        self._given = out[0] if isinstance(out, tuple) else out
+        out = tree_map(_with_gradient, out)
+        self._given = given = out[0] if isinstance(out, tuple) else out
+        self._version = given._version  # noqa: SLF001 - torch's own count
         return out
+
+    def _is_given(self, got: torch.Tensor) -> bool:
+        """The very numbers, in their order, with their gradient: what is computed from them lies elsewhere."""
+        given = self._given
+        assert given is not None  # noqa: S101 - asked after the first block
+        if not self._between:
+            return True
+        written = got._version != self._version  # noqa: SLF001 - torch's own count
+        return not written and _facts(got) == _facts(given)
 
 
 class _Around(Ghost):
     """A module that is no block."""
 
     def __init__(self, inner: nn.Module, flow: _Flow) -> None:
-        super().__init__(inner)
+        super().__init__(inner, own=True)
         self.__dict__["flow"] = flow
 
     def forward(self, *args: Any, **facts: Any) -> Any:
@@ -114,7 +135,7 @@ class _Block(Ghost):
     """One of them."""
 
     def __init__(self, inner: nn.Module, flow: _Flow, number: int) -> None:
-        super().__init__(inner)
+        super().__init__(inner, own=True)
         self.__dict__["flow"], self.__dict__["number"] = flow, number
 
     def forward(self, *args: Any, **facts: Any) -> Any:
@@ -122,15 +143,21 @@ class _Block(Ghost):
         return self.__dict__["flow"].leave(self.__dict__["number"], super().forward(*args, **facts))
 
 
-def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """The very numbers: what is computed from them lies elsewhere, since each answer of a ghost has its own memory."""
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.dtype == other.dtype
+def _facts(x: torch.Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.requires_grad
+
+
+def _with_gradient(value: Any) -> Any:
+    """As what a block makes has one, unless it is made without."""
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    return value.requires_grad_().clone()
 
 
 def _tainted(value: Any) -> Any:
     if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
         return value
-    return torch.full((), math.nan, dtype=value.dtype, device=value.device).expand(value.shape)
+    return torch.full(value.shape, math.nan, dtype=value.dtype, device=value.device)
 
 
 def _is_tainted(value: Any) -> bool:

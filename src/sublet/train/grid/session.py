@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -26,7 +27,7 @@ from sublet.train.agent_line import Lost as LineLost
 from sublet.train.fitness import check_loss, check_optimizer, check_shape
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
-from sublet.train.grid.atoms import Atom
+from sublet.train.grid.atoms import Atom, loaded
 from sublet.train.grid.attention import PlainAttention
 from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
@@ -39,7 +40,7 @@ from sublet.train.grid.holdings import sizes_of
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost as PartLost
 from sublet.train.grid.outcome import Stepped
-from sublet.train.grid.probing import check_flow
+from sublet.train.grid.proving import Proving
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.telling import Telling
@@ -50,7 +51,7 @@ from sublet.train.membership import ORDER_S, lost
 from sublet.train.options import Options
 from sublet.train.place import checkpoint_place
 from sublet.train.rehearsal import is_rehearsal
-from sublet.train.samples import Piece, Samples
+from sublet.train.samples import Samples
 from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
 from sublet.train.shards.fits import memory_of
@@ -230,7 +231,7 @@ class GridSession(Counted, Keeps):
                 found: Stepped | None = member.step(
                     self._mesh,
                     self._seat,
-                    lambda atom: self._loss_on(loss_of, self._samples, progress.epoch, atom),
+                    lambda atom: self._loss_on(loss_of, loaded(self._samples, progress.epoch, atom), atom),
                     offset=progress.offset,
                     size=progress.size,
                     micro_batch=self._micro_batch,
@@ -274,7 +275,7 @@ class GridSession(Counted, Keeps):
                         member.judge(
                             self._mesh,
                             self._seat,
-                            lambda atom: self._loss_on(loss_of, samples, 0, atom),
+                            lambda atom: self._loss_on(loss_of, loaded(samples, 0, atom), atom),
                             size=size,
                             micro_batch=self._micro_batch,
                         )
@@ -292,8 +293,7 @@ class GridSession(Counted, Keeps):
         self._schedules.find_late()
         self._own.begin()
         atom = Atom(0, min(self._micro_batch, self._samples.count))
-        self._cut.learn(lambda: self._loss_on(loss_of, self._samples, 0, atom))
-        check_flow(self._cut, lambda: self._loss_on(loss_of, self._samples, 0, atom))
+        self._cut.learn(lambda: self._loss_on(loss_of, loaded(self._samples, 0, atom), atom))
         self._member = member = Member(
             self._model,
             self._cut,
@@ -302,6 +302,9 @@ class GridSession(Counted, Keeps):
             clip_norm=self.options.clip_norm,
             beside=Course(self._progress, self._schedules, self._optimizer, self._own, self._saver),
             guard=self._guard,
+        )
+        member.first = Proving(
+            self._cut, (atom, Atom(0, 1)), self._samples, partial(self._loss_on, loss_of), self._link
         )
         state = State(self._model, self._optimizer, self._schedules.all, self._own, self.options.seed)
         whole = Whole(state, self._progress, self._cut, member.holdings)
@@ -374,12 +377,10 @@ class GridSession(Counted, Keeps):
         finally:
             self._link.script_waits()
 
-    def _loss_on(self, loss_of: LossOf, samples: Samples, epoch: int, atom: Atom) -> torch.Tensor:
+    def _loss_on(self, loss_of: LossOf, batch: Any, atom: Atom) -> torch.Tensor:
         """Of one micro-batch."""
-        piece = Piece(start=atom.start, count=atom.count, first=False, last=False)
-        loaded = samples.load(epoch, piece)
         with self._guard.calls():
-            loss = loss_of(loaded)
+            loss = loss_of(batch)
         check_shape(loss)
         if not self._looked and loss.requires_grad:
             check_loss(loss, atom.count)

@@ -40,6 +40,21 @@ class Counts(Block):
         return super().forward(x)
 
 
+class Replaces(Counts):
+    """Another one in place of it, which nobody has written to."""
+
+    def forward(self, x):
+        self.seen = self.seen + 1
+        return Block.forward(self, x)
+
+
+class CountsLate(Counts):
+    def forward(self, x):
+        if self.calls > 2:
+            self.seen += 1
+        return Block.forward(self, x)
+
+
 class Pairs(Block):
     def forward(self, x):
         return super().forward(x), x.square().mean()
@@ -104,6 +119,28 @@ def plain_blocks(net, x):
     return x
 
 
+def with_the_last_but_one(net, x, _batch):
+    before = net.blocks[1](net.blocks[0](x))
+    return net.last(net.blocks[2](before) + before)
+
+
+def transposed_between(net, x, _batch):
+    for block in net.blocks:
+        x = block(x[:, None].expand(4, WIDTH, WIDTH).contiguous() if x.dim() == 2 else x.transpose(1, 2))
+    return net.last(x.mean(1))
+
+
+def detached_between(net, x, _batch):
+    return net.last(net.blocks[2](net.blocks[1](net.blocks[0](x)).detach()))
+
+
+def written_in_place_between(net, x, batch):
+    for block in net.blocks:
+        x = block(x)
+        x += batch.mean()
+    return net.last(x)
+
+
 def with_a_term_of_each(net, x, _batch):
     terms = 0.0
     for block in net.blocks:
@@ -161,6 +198,10 @@ def test_what_goes_from_block_to_block_may_be_cut(through, block):
         (added_outside, Block, r"block 1 that gets something else than block 0 gives.*into the blocks"),
         (with_the_embedding, Block, r"block 0 that also gets what another part"),
         (with_the_embedding_at_the_end, Block, r"a loss that takes more than the last block gives"),
+        (with_the_last_but_one, Block, r"a loss that takes more than the last block gives"),
+        (transposed_between, Block, r"block 1 that gets something else than block 0 gives.*into the blocks"),
+        (detached_between, Block, r"block 2 that gets something else than block 1 gives.*into the blocks"),
+        (written_in_place_between, Block, r"block 1 that gets something else than block 0 gives.*into the blocks"),
         (with_a_term_of_each, Pairs, r"a loss that takes more than the last block gives"),
         (in_a_tuple, Both, r"block 0 that gets no tensor first"),
         (twice, Block, r"block 0 after block 2"),
@@ -191,9 +232,10 @@ def test_a_session_looks_at_its_first_step():
     in_parts(Net(plain))
 
 
-def test_a_buffer_that_a_forward_changes_is_refused_unless_it_is_a_cache():
+@pytest.mark.parametrize("block", [Counts, Replaces, CountsLate])
+def test_a_buffer_that_a_forward_changes_is_refused_unless_it_is_a_cache(block):
     with pytest.raises(InvalidValue, match=r"blocks\.0\.seen.*persistent=False"):
-        in_parts(Net(plain, Counts))
+        in_parts(Net(plain, block))
 
 
 def test_what_a_session_of_parts_cannot_take_is_refused_when_it_is_made():

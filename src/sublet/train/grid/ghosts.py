@@ -1,0 +1,151 @@
+"""What stands in place of modules while a model is cut: ghosts of those of others, and listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_flatten, tree_map
+
+from sublet.train.grid.untouched import untouched
+
+__all__ = ["Called", "Ghost", "Heard", "Stand"]
+
+
+class Stand(nn.Module):
+    """In place of another module, whose parameters are none of the model's meanwhile; its attributes are."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["inner"] = inner
+        self.train(inner.training)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
+        """Both of them."""
+        self.__dict__["inner"].train(mode)
+        return super().train(mode)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["inner"], name)
+
+
+class Ghost(Stand):
+    """A module of another part: right shapes, no work, no memory; or memory of its own, for who writes into it.
+
+    `left` is called when it has answered, `seen` is what it remembers of earlier answers.
+    """
+
+    looking: ClassVar[int] = 0  # how many look what their modules would make: nobody is to take that for a run
+
+    def __init__(
+        self,
+        inner: nn.Module,
+        seen: dict[Any, Any] | None = None,
+        left: Callable[[], None] | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
+        super().__init__(inner)
+        self.__dict__["seen"] = {} if seen is None else seen
+        self.__dict__["left"], self.__dict__["own"] = left, own
+
+    def forward(self, *args: Any, **facts: Any) -> Any:
+        """As the module's own."""
+        made = _made_of_nothing(self.__dict__["inner"], self.__dict__["seen"], args, facts, own=self.__dict__["own"])
+        if self.__dict__["left"] is not None:
+            self.__dict__["left"]()
+        return made
+
+
+class Called(Stand):
+    """`answers` does its work."""
+
+    def __init__(self, inner: nn.Module, answers: Callable[..., Any]) -> None:
+        super().__init__(inner)
+        self.__dict__["answers"] = answers
+
+    def forward(self, *args: Any, **facts: Any) -> Any:
+        """As the module's own."""
+        return self.__dict__["answers"](*args, **facts)
+
+
+class Heard(Called):
+    """Tells when it is called, and of parameters that others read: `x @ self.embed.weight.T` runs it no second time."""
+
+    def __init__(self, inner: nn.Module, heard: Callable[[], None], answers: Callable[..., Any]) -> None:
+        super().__init__(inner, answers)
+        self.__dict__["heard"] = heard
+
+    def forward(self, *args: Any, **facts: Any) -> Any:
+        """As the module's own."""
+        self.__dict__["heard"]()
+        return super().forward(*args, **facts)
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, nn.Parameter):
+            self.__dict__["heard"]()
+        return found
+
+
+def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: Any, *, own: bool) -> Any:
+    """What the module would return, as zeros; remembered by the shapes of what it gets."""
+    flat, form = tree_flatten((args, facts))
+    key = (tuple(map(_shape_of, flat)), str(form), module.training)
+    if any(isinstance(each, _Unknown) for each in key[0]):  # what it does may change, and its number may be another's
+        seen = {}
+    tensors = [each for each in flat if isinstance(each, torch.Tensor)]
+    if key not in seen:
+        seen[key] = _shapes_made(module, args, facts, tensors)
+    at = tensors[0] if tensors else next(module.parameters(), None)
+    return tree_map(lambda each: _zeros(each, None if at is None else at.device, own=own), seen[key])
+
+
+def _shapes_made(module: nn.Module, args: Any, facts: Any, tensors: list[torch.Tensor]) -> Any:
+    """Of tensors without numbers.
+
+    A module that asks for numbers (`if mask.any()`) has no answer then. It is taken to give back what it gets, as most
+    blocks do: no more is asked of it than that the forward comes to our own blocks, which get what others have made.
+    """
+    state = {name: each.detach().to("meta") for name, each in module.named_parameters(remove_duplicate=False)}
+    state |= {name: each.to("meta") for name, each in module.named_buffers(remove_duplicate=False)}
+    Ghost.looking += 1
+    try:
+        with untouched(module.modules()), torch.no_grad():
+            return functional_call(module, state, tree_map(_to_meta, args), tree_map(_to_meta, facts))
+    except Exception:
+        floats = [each for each in tensors if each.is_floating_point()] or tensors
+        if not floats:
+            raise
+        return floats[0].to("meta")
+    finally:
+        Ghost.looking -= 1
+
+
+def _shape_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    return value if isinstance(value, int | float | str | bool | None) else _Unknown()
+
+
+class _Unknown:
+    """An argument of which we know nothing."""
+
+
+def _to_meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
+def _zeros(value: Any, device: torch.device | None, *, own: bool) -> Any:
+    """Of its shape: one number, seen many times, unless it is to have memory of its own."""
+    if not (isinstance(value, torch.Tensor) and value.is_meta):
+        return value
+    if own:
+        return torch.zeros(value.shape, dtype=value.dtype, device=device)
+    return torch.zeros((), dtype=value.dtype, device=device).expand(value.shape)
