@@ -15,7 +15,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -180,22 +180,28 @@ class Proof:
     def _check_all_run(self) -> None:
         """Whatever is drawn: chance may leave blocks out in a later step alone."""
         for step in range(DRAWS):
-            called: list[int] = []
-            with self._cut.replaced(
-                lambda _, each: self._cut.ghost(each),
-                lambda number, each, called=called: Called(each, partial(self._pass, called, number, each)),  # type: ignore[misc]
-            ):
-                try:
-                    self._dice.begin(step, self._atom)
-                    with torch.no_grad():
-                        self._loss_of(copy.deepcopy(self._batch), self._atom)
-                except _Enough:
-                    pass
-                except InvalidValue:
-                    raise
-                except Exception:  # noqa: BLE001 - the user's code, where there are only zeros: nobody can tell
-                    return
+            try:
+                called = self._called_at(step)
+            except InvalidValue:
+                raise
+            except Exception:  # noqa: BLE001 - the user's code, where there are only zeros: nobody can tell
+                return
             _check_order(called, len(self._cut.blocks))
+
+    def _called_at(self, step: int) -> list[int]:
+        """Blocks, by their numbers, in a forward in which nothing is computed."""
+        called: list[int] = []
+        with (
+            suppress(_Enough),
+            torch.no_grad(),
+            self._cut.replaced(
+                lambda _, each: self._cut.ghost(each),
+                lambda number, each: Called(each, partial(self._pass, called, number, each)),
+            ),
+        ):
+            self._dice.begin(step, self._atom)
+            self._loss_of(copy.deepcopy(self._batch), self._atom)
+        return called
 
     def _pass(self, called: list[int], number: int, block: nn.Module, *args: Any, **facts: Any) -> Any:
         called.append(number)
