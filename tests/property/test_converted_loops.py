@@ -15,7 +15,7 @@ from sublet.cli.work.script.splice import CannotConvert  # noqa: E402
 from tests.rigs.converted_runs import converted, differs, run, run_struck  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
 
-CHUNKS, EACH = (60, 8) if FULL else (9, 3)
+CHUNKS, EACH = (60, 8) if FULL else (9, 2)
 STEPS = 12
 
 HEAD = """import collections
@@ -76,6 +76,7 @@ model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
 opt = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
 tau, n, best, bad, scale, aside, last, it = 1.0, 0, math.inf, 0, 1.0, None, None, iter(other)
 trace, counts, buffer, w = [], {"n": 0}, collections.deque(), torch.ones(1)
+group, shadow = opt.param_groups[0], {name: p.detach().clone() for name, p in model.named_parameters()}
 ema, avg, stop, tally = copy.deepcopy(model), AveragedModel(model), Stopper(), Tally()
 """
 BEFORE = [
@@ -151,6 +152,7 @@ LATE = [
     "print(i, loss.item())",
     "last = loss.item()",
     "seen.append(1)",
+    "for name, p in model.named_parameters():\n    shadow[name].lerp_(p.detach(), 0.1)",
 ]
 AFTER = [
     "tau *= 0.8",
@@ -175,6 +177,9 @@ AFTER = [
     "model.load_state_dict(start) if epoch == 1 else None",
     "print(held())",
     "n = 0",
+    "group['lr'] *= 0.7",
+    "model.load_state_dict(shadow)",
+    "if epoch == 0:\n    opt = torch.optim.SGD(model.parameters(), lr=0.01)",
     "scale = 1.0 + epoch",
 ]
 OUT = [

@@ -148,6 +148,20 @@ CONVERTED = {
     "a sum that is divided in the next line": script(
         turn=UPDATE.replace("model(a), b)", "model(a), b, reduction='sum')\nloss /= len(a)")
     ),
+    "a copy of each parameter": script(
+        before="shadow = {name: p.detach().clone() for name, p in model.named_parameters()}",
+        turn=UPDATE + "\nfor name, p in model.named_parameters():\n    shadow[name].lerp_(p.detach(), 0.1)",
+        later="model[0].bias.data.copy_(shadow['0.bias'])",
+    ),
+    "a file every few steps": script(
+        before="n = 0",
+        turn=UPDATE + "\nn += 1\nif n % 5 == 0:\n    torch.save(model.state_dict(), 'some.pt')\n    n += 1",
+        out=", 'n': n",
+    ),
+    "a loss of another file": script(
+        more="from tests.rigs.elsewhere import loss_of\n",
+        turn=UPDATE.replace("F.mse_loss(model(a), b)", "loss_of(model, a, b)"),
+    ),
     "a total that is only printed": script(
         epoch="total = 0.0", turn=f"{UPDATE}\ntotal += loss.item()", after="print(total)"
     ),
@@ -204,7 +218,7 @@ REFUSED = {
     ),
     "an object of another file": (
         script(more="from elsewhere import Watch\n", before="watch = Watch()", after="if watch(epoch):\n    break"),
-        "`watch`",
+        "which is not in this script",
         25,
     ),
     "a generator of its own": (
@@ -258,6 +272,27 @@ REFUSED = {
     "a list that begins anew and decides": (
         script(epoch="seen = []", turn=f"{UPDATE}\nseen.append(1)", after="if len(seen) > 99:\n    break"),
         "begins anew with each epoch",
+        24,
+    ),
+    # what the session was given
+    "an optimizer that is made anew": (
+        script(after="if epoch == 1:\n    opt = torch.optim.SGD(model.parameters(), lr=0.1)"),
+        "`opt` is another after this",
+        24,
+    ),
+    "a loader that is made anew": (
+        script(epoch="loader = DataLoader(TensorDataset(x, y * epoch), batch_size=4)"),
+        "`loader` is another after this",
+        18,
+    ),
+    "samples that change": (
+        script(before="data = TensorDataset(x, y)\nloader = DataLoader(data, batch_size=4)", epoch="data.grow(epoch)"),
+        "`data` changes in the loop",
+        20,
+    ),
+    "a group that was taken out before": (
+        script(before="group = opt.param_groups[0]", after="group['lr'] *= 0.5"),
+        "as it was before the loop",
         24,
     ),
     # what decides, and is a worker's own

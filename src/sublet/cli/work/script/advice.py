@@ -91,16 +91,13 @@ def inspect(script: Script, facts: Facts) -> Inspected:
 def _remembered(script: Script, facts: Facts) -> Iterator[Carried]:
     """Of all loops that train, by name; what the session, or a part of it, has is none."""
     for around in facts.trainings:
-        effects = Effects(script, around)
+        roles = _roles(script, facts)
+        effects = Effects(script, around, roles.state | roles.loaders)
         inner = next((each.inner for each in facts.loops if around in (each.inner, each.outer)), None)
         if inner is None:  # one of a session
             loops = [each for each in around.body if isinstance(each, ast.For)]
             inner = next((each for each in loops if any(is_method(node, "step") for node in ast.walk(each))), around)
-        found = [
-            each
-            for each in Flow(effects, around, inner, _roles(script, facts)).carried
-            if each.matters or each.how != "lost"
-        ]
+        found = [each for each in Flow(effects, around, inner, roles).carried if each.matters or each.how != "lost"]
         known = {made.name for made in facts.averages} if facts.has_session else set()
         yield from sorted((each for each in found if each.name not in known), key=lambda each: each.name)
 

@@ -43,11 +43,11 @@ class Done:
 
 
 class Effects(Kinds):
-    """Of the pieces of one script; `loop` is the one that is looked at."""
+    """Of the pieces of one script; `loop` is the one that is looked at, `state` names of what the session knows."""
 
-    def __init__(self, script: Script, loop: ast.stmt | None = None) -> None:
+    def __init__(self, script: Script, loop: ast.stmt | None = None, state: frozenset[str] = frozenset()) -> None:
         super().__init__(script)
-        self.loop = loop
+        self.loop, self.state = loop, state
         self._of_function: dict[Function, Done] = {}
         self._asked: list[Function] = []
 
@@ -244,8 +244,10 @@ class Effects(Kinds):
             if self.remembers(call, func.id, "__call__", scope):
                 _note(done.changes, self.same_as({func.id}, scope), call.lineno)
         elif not is_known(full) and full not in self.classes:
-            for each in given:  # a function that is not in this script
-                self._change(done, each, scope)
+            told = not isinstance(self.script.parents.get(call), ast.Expr)
+            for each in given:  # a function that is not in this script; one of which something is asked looks at models
+                if not (told and root_of(each) in self.state):
+                    self._change(done, each, scope)
 
     def remembers(self, call: ast.Call, name: str, method: str, scope: Scope) -> bool:
         """Whether this call of an object may leave it as another."""

@@ -16,7 +16,8 @@ from sublet.cli.work.script.calls import seeds
 from sublet.cli.work.script.course import Around, Course, Line, exposed
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.keeping import cannot_keep, goes_on
-from sublet.cli.work.script.reading import is_method, names_in, root_of
+from sublet.cli.work.script.kinds import bindings_in
+from sublet.cli.work.script.reading import Scope, is_method, names_in, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Carried", "Flow", "Roles"]
@@ -145,6 +146,43 @@ class Flow:
         asked, bound = exposed(self.effects, self.around.body[:at], self.effects.script.scope_of(self.around))
         return name in bound and name not in asked
 
+    def check_given(self, loader: str = "") -> None:
+        """What the session was given stays what it is: the same objects, with the same samples."""
+        effects, scope = self.effects, self.effects.script.scope_of(self.around)
+        makes = [value for value in effects.given(loader, scope) if isinstance(value, ast.Call)] if loader else []
+        samples = {loader, *(name for made in makes for each in made.args[:1] for name in effects.held(each))} - {""}
+        for line in self.course.inside:
+            if other := line.done.binds.keys() & (self.roles.state | {loader}):
+                raise CannotConvert(
+                    f"`{min(other)}` is another after this, and the session has the one that it was given",
+                    line.done.binds[min(other)],
+                    f"one for the whole training; {BY_HAND}",
+                )
+            if changed := (line.done.changes.keys() | line.done.sets.keys()) & samples:
+                raise CannotConvert(
+                    f"`{min(changed)}` changes in the loop, and workers of the session load ahead from what it was",
+                    line.done.writes[min(changed)],
+                    f"samples that follow from their index alone; {BY_HAND}",
+                )
+            for name in sorted(line.done.reads.keys() | line.done.writes.keys()):
+                if self._is_group(name, scope):
+                    raise CannotConvert(
+                        f"`{name}` is a group of an optimizer as it was before the loop: with a state come others",
+                        line.done.reads.get(name, self.around.lineno),
+                        "optimizer.param_groups, asked for in the loop",
+                    )
+
+    def _is_group(self, name: str, scope: Scope) -> bool:
+        """Whether it was taken out of an optimizer before the loop, and not copied."""
+        return any(
+            self.effects.held(value) & self.roles.optimizers
+            and any(
+                isinstance(node, ast.Attribute) and node.attr in ("param_groups", "state") for node in ast.walk(value)
+            )
+            for each, value in bindings_in(scope)
+            if each == name and value.lineno < self.around.lineno
+        )
+
     # ------------------------------------------------------------------------------------------- sessions
 
     def check_epochs(self) -> None:
@@ -253,20 +291,11 @@ class Flow:
 
     def _refuse_shared(self, statement: ast.stmt, lasting: Iterable[str]) -> None:
         """What is put under a condition may give no value to names that others ask for."""
-        own = {id(node) for node in ast.walk(statement)}
-        given = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - set(
-            lasting
-        )
-        scope = self.effects.script.scope_of(self.around)
-        for node in ast.walk(scope):
-            if (
-                isinstance(node, ast.Name)
-                and node.id in given
-                and isinstance(node.ctx, ast.Load)
-                and id(node) not in own
-            ):
+        given = {name for line in self.course.turns if line.top is statement for name in line.done.binds} - set(lasting)
+        for line in (*self.course.inside, *self.course.later):
+            if line.top is not statement and (shared := given & line.speaks_of):
                 raise CannotConvert(
-                    f"`{node.id}` is given a value where something that lasts changes, and is used elsewhere",
+                    f"`{min(shared)}` is given a value where something that lasts changes, and is used elsewhere",
                     statement.lineno,
                     "a statement of its own for each",
                 )

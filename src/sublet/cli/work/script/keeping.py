@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from sublet.cli.work.script.calls import GROWS
+from sublet.cli.work.script.calls import GROWS, is_known
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.kinds import Kind, bindings_in, within
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
@@ -42,6 +42,12 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
     ordered = _is_ordered(loop, name)
     bad = [value for value in before if not _is_plain(effects, value, scope)]
     bad += [value for value in inside if effects.kind_of(value, scope) is not Kind.PLAIN]
+    foreign = [value for value in before if isinstance(value, ast.Call) and _is_foreign(effects, value)]
+    if bad and foreign and not ordered:
+        return (
+            f"`{name}` is of `{effects.script.text(foreign[0].func)}`, which is not in this script: it may remember",
+            "write the session by hand; with a state_dict() it is extra_state=, and if it remembers nothing, nothing",
+        )
     if bad and not ordered:
         return (
             f"`{name}` is remembered from turn to turn, and is nothing that s.keep() is known to keep",
@@ -60,6 +66,12 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
         if other != name and value.lineno < loop.lineno and name in effects.held(value):
             return f"`{name}` is also `{other}`, and a kept one is another", "one name for it"
     return None
+
+
+def _is_foreign(effects: Effects, call: ast.Call) -> bool:
+    """Whether a class, or a function, of another file makes it."""
+    full = effects.script.full_name(call.func)
+    return bool(full) and not is_known(full) and full not in effects.functions and full not in effects.classes
 
 
 def goes_on(script: Script, loop: ast.AST, name: str) -> bool:

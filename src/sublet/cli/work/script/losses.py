@@ -42,7 +42,7 @@ class Loss:
     """Of a training loop."""
 
     grade: Grade
-    sums: tuple[int, ...] = ()  # lines where samples are added up in it
+    sums: tuple[int, ...] = ()  # lines where samples are added up, or counted, in it
     penalty: bool = False  # of weights, beside a sum
 
 
@@ -85,7 +85,7 @@ class _Grader:
                 self._bind(statement.target, statement.value, known)
             elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
                 before = known.get(statement.target.id, Grade.NONE)
-                known[statement.target.id] = self._combined(statement.op, before, self.grade(statement.value, known))
+                known[statement.target.id] = self._combined(statement, before, self.grade(statement.value, known))
             elif isinstance(statement, ast.Return) and statement.value is not None:
                 found.add(self.grade(statement.value, known))
             inside = {id(node) for node in ast.walk(statement)} if isinstance(statement, ast.Expr) else set()
@@ -116,7 +116,7 @@ class _Grader:
             case ast.UnaryOp():
                 return self.grade(node.operand, known)
             case ast.BinOp():
-                return self._combined(node.op, self.grade(node.left, known), self.grade(node.right, known))
+                return self._combined(node, self.grade(node.left, known), self.grade(node.right, known))
             case ast.IfExp():
                 both = {self.grade(node.body, known), self.grade(node.orelse, known)}
                 return both.pop() if len(both) == 1 else Grade.ODD
@@ -135,7 +135,13 @@ class _Grader:
                 pass
         return _worst([self.grade(each, known) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
 
-    def _combined(self, op: ast.operator, left: Grade, right: Grade) -> Grade:
+    def _combined(self, node: ast.BinOp | ast.AugAssign, left: Grade, right: Grade) -> Grade:
+        found = self._by_algebra(node.op, left, right)
+        if found is Grade.ODD and Grade.ODD not in (left, right):
+            self.sums.add(node.lineno)  # part of it grows with the samples
+        return found
+
+    def _by_algebra(self, op: ast.operator, left: Grade, right: Grade) -> Grade:
         both = {left, right}
         if Grade.ODD in both:
             return Grade.ODD

@@ -41,9 +41,12 @@ def to_own_loop(script: Script, facts: Facts, loop: Loop, names: Names) -> Splic
             )
     splice, steps = Splice(script), script.text(over.args[0])
     kept = _kept(script, facts, inner)
-    effects = Effects(script, inner)
+    roles = roles_of(facts, models_of(script, facts))
+    effects = Effects(script, inner, roles.state | roles.loaders)
     _refuse_gradients(effects, inner)
-    own = _carried(Flow(effects, inner, inner, roles_of(facts, models_of(script, facts)), own_loop=True), kept)
+    flow = Flow(effects, inner, inner, roles, own_loop=True)
+    flow.check_given()
+    own = _carried(flow, kept)
     step = target.id if target.id != "_" else "step"
     if step != target.id:
         if step in script.names:

@@ -35,10 +35,11 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     assert isinstance(around, ast.For)  # noqa: S101 - the same, or around it
     _refuse_jumps(inner)
     models = models_of(script, facts)
-    effects, roles = Effects(script, around), roles_of(facts, models)
+    roles = roles_of(facts, models)
+    effects = Effects(script, around, roles.state | roles.loaders)
     update = update_of(effects, around, inner, roles, models)
     flow = Flow(effects, around, inner, roles)
-    kept = _carried(flow, update)
+    kept = _carried(flow, update, _loader_of(inner))
     under = flow.after_steps(update.statements, update.first, update.last)
     splice = Splice(script)
     made = _session_call(script, facts, loop, names, update)
@@ -63,9 +64,10 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     return splice
 
 
-def _carried(flow: Flow, update: Update) -> dict[str, int]:
+def _carried(flow: Flow, update: Update, loader: str) -> dict[str, int]:
     """What one turn leaves to the next: names that `s.keep()` keeps; an object with a state is told to the session."""
     flow.check_seeds()
+    flow.check_given(loader)
     found = list(flow.carried)
     for each in found:
         if each.how == "lost" and each.matters:
