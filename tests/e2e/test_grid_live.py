@@ -195,3 +195,45 @@ def test_a_model_that_runs_out_of_memory_uncut_trains_in_as_few_parts_as_fit(sub
         assert (job["failures_user"], job["failures_infra"]) == (0, 0)
         assert why in sublet("explain", job_id).out
         assert set(ends_as_one_process(world, job_id, tmp_path, 20)) == {1}
+
+
+PENALISED = """
+import torch
+from torch.utils.data import TensorDataset
+from sublet import train
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), torch.nn.Linear(4, 1)
+)
+data = TensorDataset(torch.ones(8, 3), torch.ones(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loss_of(batch):
+    penalty = sum(each.square().sum() for each in model.parameters())
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) + 1e-3 * penalty
+
+
+with train.session(model, optimizer, data, global_batch=4, micro_batch=2, parts=train.Blocks("1")) as s:
+    for batch in s.batches(epochs=3):
+        s.step(loss_of, batch)
+"""
+
+
+def test_a_model_that_would_be_trained_wrongly_in_parts_is_given_up_before_its_first_step(
+    sublet, monkeypatch, tmp_path
+):
+    script, path = tmp_path / "penalised.py", tmp_path / "job.yaml"
+    script.write_text(PENALISED, encoding="utf-8")
+    run = f"run: {sys.executable} {script}\nelastic: {{workers: 2}}\nparallel: {{stages: 2}}\n"
+    path.write_text(f"name: penalised\n{run}", encoding="utf-8")
+    with rig(policy="liveput", most_nodes=2) as world:
+        world.start()
+        monkeypatch.setenv("SUBLET_STATE", str(world.state.path))
+        job_id = sublet("submit", path, "-o", "json").json["job_id"]
+        (job,) = world.until_ended(job_id, patience_s=200.0)
+        assert (job["phase"], job["step"]) == ("failed", 0)
+        assert "in one piece: though all blocks get the same" in job["error"]
+        assert "weight_decay of the optimizer" in job["error"]
+        world.down()
+        world.audit()
