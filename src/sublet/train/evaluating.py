@@ -17,10 +17,12 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 from sublet.errors import InvalidValue
 from sublet.train.beside import figures_of_rank_0, summed_figure
 from sublet.train.drawing import Drawn, order_of
+from sublet.train.first_lines import FirstLines
 from sublet.train.link import ControllerLink
 from sublet.train.options import Options
 from sublet.train.samples import moved
 from sublet.train.standing import Standing
+from sublet.train.verdict import Verdict
 
 __all__ = ["Evaluates", "HeldOut", "LossOf"]
 
@@ -87,6 +89,8 @@ class Evaluates(Standing):
     options: Options
     _model: torch.nn.Module
     _link: ControllerLink
+    _first_lines: FirstLines
+    _verdict: Verdict
 
     def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
         """The mean of `loss_of(batch)` over a dataset, or a DataLoader of one, in the model's eval mode.
@@ -94,6 +98,7 @@ class Evaluates(Standing):
         Every worker calls it, at the same step: each has its share in it, and all get the result. `limit` counts
         micro-batches (`micro_batch` samples each, or as many as a step has).
         """
+        self._verdict.check()
         options, steps, group = self.options, self._steps, self._members.group
         if steps.under_way:
             raise InvalidValue("evaluate", "a call within a step", "called where s.updated is true, or after an epoch")
@@ -104,7 +109,8 @@ class Evaluates(Standing):
         if self._all_are_here:
             share = held_out.mean(self._model, loss_of, group.rank, group.world, at_a_time)
             self._link.script_waits()
-            found = summed_figure(steps.gradients, group, steps.drift, self._progress, share)
+            with self._verdict:
+                found = summed_figure(steps.gradients, group, steps.drift, self._progress, share)
             self._link.script_goes_on()
         return held_out.mean(self._model, loss_of, 0, 1, at_a_time) if found is None else found
 
@@ -113,22 +119,29 @@ class Evaluates(Standing):
 
         Every worker calls it, at the same step, with as many. Whoever loses the others meanwhile keeps its own.
         """
+        self._verdict.check()
         steps, group, found = self._steps, self._members.group, None
         if steps.under_way:
             raise InvalidValue("told_by_rank_0", "a call within a step", "called where s.updated is true")
         if self._all_are_here:
             self._link.script_waits()
-            found = figures_of_rank_0(steps.gradients, group, steps.drift, self._progress, figures)
+            with self._verdict:
+                found = figures_of_rank_0(steps.gradients, group, steps.drift, self._progress, figures)
             self._link.script_goes_on()
         return list(figures) if found is None else found
 
     @property
     def _all_are_here(self) -> bool:
-        """Whether all of several workers are in the script now: those without samples in a step are not."""
+        """Whether all of several workers are in the script now, and where we are in it.
+
+        Those without samples in a step are not; nor are the others where we do the first lines of an epoch again.
+        """
         steps = self._steps
-        return self._members.group.world > 1 and (self._past_epoch or steps.all_have_samples) and steps.broken is None
+        if self._members.group.world == 1 or steps.broken is not None or self._first_lines.run_again:
+            return False
+        return self._between_batches or steps.all_have_samples
 
     @property
-    def _past_epoch(self) -> bool:
-        """The batches of an epoch are behind us, and what the script does after them is not."""
+    def _between_batches(self) -> bool:
+        """All workers are between the batches of two epochs, and those without samples in a step too."""
         raise NotImplementedError

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sublet.domain.quantity import whole
+from sublet.errors import InvalidValue
+from sublet.train.options import Options
+from sublet.train.rehearsal import ENDLESS, is_rehearsal
 from sublet.train.state import Progress
 
-__all__ = ["Extent"]
+__all__ = ["Extent", "extent_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +32,15 @@ class Extent:
             return (self.epochs or 0) * progress.samples
         epochs, rest = divmod(self.steps, -(-progress.samples // progress.batch))
         return epochs * progress.samples + min(rest * progress.batch, progress.samples)
+
+
+def extent_of(options: Options, epochs: int | None = None) -> Extent:
+    """As the session was told, or is told now."""
+    if epochs is not None:
+        whole("epochs", epochs, 1)
+    total = epochs or options.epochs
+    if options.steps is not None and total is None:
+        return Extent(steps=options.steps)
+    if total is None or options.steps is not None or (options.epochs or total) != total:
+        raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10), or steps=1000")
+    return Extent(epochs=ENDLESS if is_rehearsal() else total)

@@ -21,12 +21,12 @@ from typing import Any, Self
 
 import torch
 
-from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
 from sublet.train.beside import left_together, state_of_rank_0
 from sublet.train.evaluating import Evaluates
-from sublet.train.extent import Extent
+from sublet.train.extent import Extent, extent_of
+from sublet.train.first_lines import FirstLines
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LOSS, ORDERS, SAVE
 from sublet.train.kept import Keeps, Own
@@ -44,6 +44,7 @@ from sublet.train.state import State
 from sublet.train.steps import Steps
 from sublet.train.tracking import Log, run_name
 from sublet.train.turns import Turns, as_one_module, check_several
+from sublet.train.verdict import Verdict
 from sublet.train.writing import Writing
 from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished, Joined
@@ -66,7 +67,7 @@ class Session(Evaluates, Keeps):
             self._steps.readings,
             self._steps.schedules,
         )
-        self._own = Own(options.extra_state)
+        self._own = Own(options.extra_state, [self._model])
         kept = (self._own, options.seed, options.scaler, self._steps.kept_samples)
         self._state = State(self._model, turns.together, self._schedules.all, *kept)
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
@@ -85,6 +86,7 @@ class Session(Evaluates, Keeps):
             lambda: SessionRun(self._steps, self._state, self._saver),
         )
         self._writing = Writing(self._steps, self._state, self._saver)
+        self._first_lines, self._verdict = FirstLines(self._state, self._progress), Verdict()
         self._open = self._entered = self._over = False
         self._extent = Extent(epochs=0)  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is
@@ -107,13 +109,14 @@ class Session(Evaluates, Keeps):
         self._link.script_waits()
         try:
             if kind is None and self._entered:
-                self._catch_up()
-                self._finish()
+                with self._verdict:
+                    self._catch_up()
+                    self._finish()
         finally:
             self._open = False
             self._steps.release()
             self._saver.close()
-            self._log.close(finished=kind is None)
+            self._log.close(finished=kind is None and not self._verdict.is_said)
         if kind is None:
             self._members.group.close()
         elif isinstance(error, torch.OutOfMemoryError):
@@ -130,17 +133,22 @@ class Session(Evaluates, Keeps):
             raise InvalidValue("epochs", None, "given to the session: train.session(..., epochs=10), or steps=1000")
         if self._entered:
             raise InvalidValue("epochs()", "a second call", "called once, before any batches()")
-        self._begin(self._told())
+        extent = extent_of(self.options)
+        with self._verdict:
+            self._begin(extent)
         while True:
-            self._boundary()
+            with self._verdict:
+                self._boundary()
             epoch = self._progress.epoch
             if self._extent.over(self._progress):
                 break
             self._until = ENDLESS if self._rehearses else epoch + 1
+            self._first_lines.begin()
             self._link.script_goes_on()
             yield epoch if self.options.epochs is None else min(epoch, self.options.epochs - 1)
             self._link.script_waits()
-            self._end_epoch(epoch)
+            with self._verdict:
+                self._end_epoch(epoch)
         self._over = True
         self._link.script_goes_on()
 
@@ -150,15 +158,18 @@ class Session(Evaluates, Keeps):
         `epochs` counts from the first of the whole training, and can be given to the session instead. What was trained
         before a resume is not trained again.
         """
+        self._verdict.check()
         if self._until is not None:
             if epochs is not None:
                 raise InvalidValue("batches(epochs=...)", epochs, "batches() within epochs(), or `for batch in s`")
             if self._progress.epoch >= self._until:
                 raise InvalidValue("batches()", "a second call", "called once for each epoch of epochs()")
-            yield from self._until_epoch(self._until)
+            with self._verdict:
+                self._first_lines.end()
+                yield from self._until_epoch(self._until)
             self._link.script_goes_on()
             return
-        told = self._told(epochs)
+        told = extent_of(self.options, epochs)
         if self._entered and (self._over or told != self._extent):
             raise InvalidValue(
                 f"batches(epochs={told.epochs})",
@@ -167,27 +178,16 @@ class Session(Evaluates, Keeps):
                 "again; for something after each epoch: train.session(..., epochs=N), and then "
                 "`for epoch in s.epochs():` around `for batch in s:`",
             )
-        self._begin(told)
-        yield from self._until_epoch(ENDLESS)
-        self._boundary()
+        with self._verdict:
+            self._begin(told)
+            yield from self._until_epoch(ENDLESS)
+            self._boundary()
         self._over = True
         self._link.script_goes_on()
 
     def __iter__(self) -> Iterator[Any]:
         """As `batches()`."""
         return self.batches()
-
-    def _told(self, epochs: int | None = None) -> Extent:
-        """How long the training is, as the session was told, or now."""
-        options = self.options
-        if epochs is not None:
-            whole("epochs", epochs, 1)
-        total = epochs or options.epochs
-        if options.steps is not None and total is None:
-            return Extent(steps=options.steps)
-        if total is None or options.steps is not None or (options.epochs or total) != total:
-            raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10), or steps=1000")
-        return Extent(epochs=ENDLESS if self._rehearses else total)
 
     def _begin(self, extent: Extent) -> None:
         """Before the first step: what is to be done, and our first group."""
@@ -212,6 +212,7 @@ class Session(Evaluates, Keeps):
                 self._link.script_goes_on()
                 yield batch
                 self._link.script_waits()
+                self._verdict.check()
             cut = self._steps.take_cut()
             if cut is not None:
                 self._report.tell_short(self._members.group, progress, cut)
@@ -244,13 +245,19 @@ class Session(Evaluates, Keeps):
         """What rank 0 keeps counts: others may not have evaluated, and one of them may be rank 0 next."""
         if self._own.kept is not None and self._all_are_here:
             told = (self._steps.gradients, self._members.group, self._steps.drift, self._progress)
-            if (state := state_of_rank_0(*told, self._own.state_of_kept())) is not None:
+            state = state_of_rank_0(*told, self._own.state_of_kept())
+            if state is not None and self.rank != 0:
                 self._own.load_kept(state)
 
     @property
     def _past_epoch(self) -> bool:
         """Within epochs(): the batches of the epoch are behind us, and what the script does after them is not."""
         return self._until is not None and (self._progress.epoch >= self._until or self._extent.over(self._progress))
+
+    @property
+    def _between_batches(self) -> bool:
+        """Within epochs(): all workers are between the batches of two epochs, those without samples too."""
+        return self._past_epoch or (self._until is not None and self._first_lines.run_first)
 
     def _catch_up(self) -> None:
         if self._late is not None:
@@ -271,11 +278,13 @@ class Session(Evaluates, Keeps):
         function that computes the loss, this process survives if that does not fit into memory: the samples come again,
         fewer at a time. With `reduction="counted"` the loss is a sum over `counted` things, such as tokens.
         """
+        self._verdict.check()
         found = self._steps.computed(loss) if callable(loss) else loss
         if found is None:
             return
         self._link.script_waits()
-        self._steps.step(found, name, counted)
+        with self._verdict:
+            self._steps.step(found, name, counted)
         self._link.script_goes_on()
 
     # ------------------------------------------------------------------------------------------- between steps
@@ -341,7 +350,7 @@ class Session(Evaluates, Keeps):
         cut = self._steps.cut_given()
         if cut is not None and self._link.line is not None:
             self._report.tell_short(self._members.group, self._progress, cut, ends=True)
-            raise SystemExit(EXIT_MEMORY)
+            raise self._verdict.of(SystemExit(EXIT_MEMORY))
         if cut is not None:
             error.add_note(cut.advice)
 

@@ -35,6 +35,7 @@ from sublet.train.place import checkpoint_place
 from sublet.train.report import EVERY_S, printed
 from sublet.train.saving import Saver
 from sublet.train.state import Progress, random_state, reseed, restore_random
+from sublet.train.verdict import Verdict
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Joined, Stepped
 
@@ -57,7 +58,10 @@ class Restarted(Keeps):
         if steps is not None:
             whole("steps", steps, 1)
         self._parts, self._steps = dict(parts), steps
-        self._own = Own()
+        self._own, self._verdict = (
+            Own(None, [part for part in parts.values() if isinstance(part, torch.nn.Module)]),
+            Verdict(),
+        )
         worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(worker_id)
         self._saver = Saver(checkpoint_place(directory, os.environ), worker_id or "alone", self._link.say)
@@ -94,6 +98,7 @@ class Restarted(Keeps):
         whole("step", step, 0)
         if not self._resumed:
             raise InvalidValue("tick()", "a call before resume()", "`for step in range(ck.resume(), steps):` around it")
+        self._verdict.check()
         self._progress.steps = self._progress.offset = step
         now_s = WALL.monotonic()
         if self._saver.directory is None:
@@ -108,7 +113,7 @@ class Restarted(Keeps):
             self._saver.tick(now_s, self._tree, self._progress, _world(), asked=asked)
         if leaves:
             self._saver.close()
-            raise SystemExit(EXIT_LEFT)
+            raise self._verdict.of(SystemExit(EXIT_LEFT))
 
     def _tell_start(self, source: str) -> None:
         """Where this start begins: what it does again had been done before, and was for nothing."""

@@ -13,6 +13,7 @@ import torch
 
 from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
+from sublet.train.in_place import load_optimizer
 from sublet.train.noise import Noise
 from sublet.train.samples import mixed
 from sublet.train.shards.moments import Moments
@@ -44,6 +45,7 @@ class Progress:
     offset: int = 0
     scheduled: int = 0  # steps of the schedulers
     turn: int = 0  # updates of the step under way that are applied: of several optimizers each has its turn
+    begun: bool = False  # the script's lines before the batches of this epoch have run, and are in the state
     halved: int = 0  # how often sums are halved before their backward, for half precision
     noise: Noise = field(default_factory=Noise)
 
@@ -71,7 +73,7 @@ class Progress:
         self.offset += self.size
         self.steps += 1
         if self.offset >= self.samples:
-            self.epoch, self.offset = self.epoch + 1, 0
+            self.epoch, self.offset, self.begun = self.epoch + 1, 0, False
 
 
 class KeepsPlace(Protocol):
@@ -121,10 +123,13 @@ class State:
     def restore(self, tree: Mapping[str, Any], progress: Progress, *, same_dice: bool, rank: int = 0) -> None:
         """Take over a state; the random numbers too if this worker carries on where the one that saved was."""
         self.check(tree, progress)
-        facts = dict(tree["progress"])
+        facts = {"begun": False, **tree["progress"]}  # one of an earlier version does not say it
         noise = Noise(**facts.pop("noise"))
         self.model.load_state_dict(tree["model"])
-        (self.moments or self.optimizer).load_state_dict(tree["optimizer"])
+        if isinstance(self.optimizer, torch.optim.Optimizer) and self.moments is None:
+            load_optimizer(self.optimizer, tree["optimizer"])
+        else:
+            (self.moments or self.optimizer).load_state_dict(tree["optimizer"])
         for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         if self.extra is not None:
@@ -254,10 +259,10 @@ def random_state() -> dict[str, Any]:
 
 def restore_random(found: Mapping[str, Any]) -> None:
     """What `random_state` gave."""
-    torch.set_rng_state(found["torch"].cpu())
+    torch.set_rng_state(found["torch"].cpu().clone())  # torch 2.13 crashes over a part of a tensor
     version, words, gauss = found["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     keys, position, has_gauss, cached = found["numpy"]
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002 - the user's global generator, as it was
     if "cuda" in found and torch.cuda.is_available():
-        torch.cuda.set_rng_state(found["cuda"].cpu())
+        torch.cuda.set_rng_state(found["cuda"].cpu().clone())

@@ -144,6 +144,49 @@ def test_few_and_small_ones_are_looked_at():
     assert large.grad is not None
 
 
+def test_of_each_stretch_of_the_model_its_smallest_is_looked_at():
+    sizes = [5, 3, 9, 4, 2, 8]  # six parameters in each of sixteen stretches, none of them in the same order
+    parameters = [nn.Parameter(torch.zeros(sizes[(at + at // 6) % 6])) for at in range(96)]
+    Edits(parameters).lay()
+    assert [at for at, each in enumerate(parameters) if each.grad is not None] == [
+        min(range(start, start + 6), key=lambda at: parameters[at].numel()) for start in range(0, 96, 6)
+    ]
+
+
+def test_a_gradient_that_was_there_is_there_again_when_the_decoy_is_taken_away():
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = gradient = torch.tensor([1.0, 2.0])
+    edits = Edits([parameter])
+    for away in (edits.lift, edits.check):
+        edits.lay()
+        assert parameter.grad is not gradient
+        away()
+        assert parameter.grad is gradient
+    assert gradient.tolist() == [1.0, 2.0]
+
+
+def test_half_a_sum_of_the_last_step_is_forgotten_with_it():
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.zeros(2)
+    edits = Edits([parameter])
+    for _ in range(ALWAYS + 2 * EVERY):  # with decoys and without
+        edits.lay()
+        edits.check()
+        parameter.grad.add_(1.0)
+        edits.note()
+        edits.check()
+        parameter.grad.add_(1.0)  # the second micro-batch, and the update
+        parameter.grad.zero_()
+
+
+def test_a_long_training_in_micro_batches_goes_on():
+    model = network()
+    with train.session(model, adam(model), data(48), global_batch=16, micro_batch=4, epochs=ALWAYS // 3 + 3) as s:
+        for batch in s:
+            s.step(loss_of(model, batch))
+    assert s.steps > ALWAYS + 2
+
+
 def test_a_compiled_model_is_not_compiled_again_for_it():
     model, graphs = nn.Linear(FEATURES, 1), []
 

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import Dataset, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import BadInput, CheckpointFailed, InvalidValue  # noqa: E402
@@ -44,6 +44,31 @@ def test_one_worker_is_a_plain_loop_bit_for_bit():
             s.step(loss_of(ours, batch))
     assert torch.equal(flat(ours), flat(plain))
     assert s.steps == 8
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_that_draws_is_a_plain_one_to_the_bit_where_the_plain_loader_draws_nothing(workers):
+    """Dropout, and noise of the loop's own. A plain loader without a generator takes a number in every epoch."""
+
+    def plain(**more):
+        model = network()
+        optimizer, loader = adam(model), DataLoader(data(), batch_size=16, num_workers=workers, **more)
+        for _ in range(3):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_of(model, [x, y + 0.1 * torch.randn(y.shape)]).backward()
+                optimizer.step()
+        return flat(model), torch.get_rng_state()
+
+    ours = network()
+    with train.session(ours, adam(ours), DataLoader(data(), batch_size=16, num_workers=workers), epochs=3) as s:
+        for x, y in s:
+            s.step(loss_of(ours, [x, y + 0.1 * torch.randn(y.shape)]))
+    drawn = torch.get_rng_state()
+    weights, draws = plain(generator=torch.Generator())
+    assert torch.equal(flat(ours), weights)
+    assert torch.equal(drawn, draws)
+    assert not torch.equal(flat(ours), plain()[0])
 
 
 def test_micro_batches_add_up_to_the_gradient_of_the_whole():

@@ -20,7 +20,17 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.staging import host_memory
 
-__all__ = ["DTYPES", "SEGMENT_BYTES", "Elsewhere", "HostCopy", "Snapshot", "TensorPlace", "Tree", "state_from"]
+__all__ = [
+    "DTYPES",
+    "SEGMENT_BYTES",
+    "Elsewhere",
+    "HostCopy",
+    "Snapshot",
+    "TensorPlace",
+    "Tree",
+    "require_storable",
+    "state_from",
+]
 
 SEGMENT_BYTES = 1 << 28  # one buffer and one file; a power of two, because pinned memory is handed out in such
 BORDER_BYTES = 64  # a cache line, and a multiple of every item size
@@ -34,6 +44,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     )
 }
 PLAIN = (bool, int, float, str)  # and None: as they are in JSON
+EMPTY = torch.empty(0, dtype=torch.uint8)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -96,6 +107,14 @@ class Snapshot:
     tree: Tree
     segments: tuple[memoryview, ...]
     first: int = 0  # number of the first of these segments: those before are written by others
+
+    def state(self) -> Any:
+        """All of it, in the memory of the segments; of one that is whole."""
+        memory = [torch.frombuffer(each, dtype=torch.uint8) if len(each) else EMPTY for each in self.segments]
+        tensors = [
+            place.seen_in(memory[place.segment][place.start : place.start + place.size]) for place in self.tree.places
+        ]
+        return state_from(self.tree.root, tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +193,11 @@ class HostCopy:
                     view.copy_(tensor)
         for stream in copying:
             stream.synchronize()
+
+
+def require_storable(state: Mapping[str, Any]) -> None:
+    """InvalidValue if something in it is nothing that a snapshot can hold."""
+    _take_apart(state)
 
 
 def state_from(root: Any, tensors: list[torch.Tensor]) -> Any:

@@ -58,6 +58,7 @@ from sublet.train.shards.fits import memory_of
 from sublet.train.standing import Counted
 from sublet.train.state import Progress, State
 from sublet.train.tracking import Log, run_name
+from sublet.train.verdict import Verdict
 from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished
 
@@ -109,7 +110,7 @@ class GridSession(Counted, Keeps):
         gauge = gauge_of(next(model.parameters()).device)
         self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
         self._guard, self._attention = Guard(model, optimizer), PlainAttention()
-        self._own = Own(options.extra_state)
+        self._own, self._verdict = Own(options.extra_state, [model]), Verdict()
 
     # ------------------------------------------------------------------------------------------- what one may ask
 
@@ -165,20 +166,21 @@ class GridSession(Counted, Keeps):
         self._link.script_waits()
         try:
             if kind is None and self._member is not None:
-                self._finish()
+                with self._verdict:
+                    self._finish()
         finally:
             self._open = False
             self._guard.end()
             self._attention.end()
             self._cut.close()
-            self._log.close(finished=kind is None)
+            self._log.close(finished=kind is None and not self._verdict.is_said)
             if self._vault is not None:
                 self._vault.close()
             if self._gathering is not None:
                 self._leave_grid(self._gathering, error)
         if isinstance(error, torch.OutOfMemoryError) and self._link.line is not None:
             self._telling.short(self._generation, self._progress, self._micro_batch, ends=True)
-            raise SystemExit(EXIT_MEMORY)
+            raise self._verdict.of(SystemExit(EXIT_MEMORY))
 
     def _leave_grid(self, gathering: Gathering, error: BaseException | None) -> None:
         ended = isinstance(error, SystemExit | torch.OutOfMemoryError)  # which is told in words of its own
@@ -203,6 +205,7 @@ class GridSession(Counted, Keeps):
         while self._progress.epoch < total:
             before = self._calls
             yield Step()
+            self._verdict.check()
             if self._calls == before:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
 
@@ -215,6 +218,10 @@ class GridSession(Counted, Keeps):
         if isinstance(loss_of, torch.Tensor) or not isinstance(batch, Step):
             hint = "s.step(loss_of, batch) where the model is cut: the function itself, and what batches() gave"
             raise InvalidValue("step", f"{type(loss_of).__name__}, {type(batch).__name__}", hint)
+        with self._verdict:
+            self._make(loss_of)
+
+    def _make(self, loss_of: LossOf) -> None:
         self._guard.check_frozen()
         self._link.script_waits()
         member = self._member or self._begin(loss_of)
@@ -259,6 +266,7 @@ class GridSession(Counted, Keeps):
         Every worker calls it, at the same step: all have their part in it, and all get the result; not a number if the
         grid broke meanwhile.
         """
+        self._verdict.check()
         member = self._member
         if member is None:
             raise InvalidValue("evaluate", "a call before the first step", "called after a step")
