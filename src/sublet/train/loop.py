@@ -62,11 +62,8 @@ class Session(Evaluates, Keeps):
         if turns.several:
             check_several(options)
         self._steps = Steps(self._model, turns, dataset, options)
-        self._progress, self._readings, self._schedules = (
-            self._steps.progress,
-            self._steps.readings,
-            self._steps.schedules,
-        )
+        steps = self._steps
+        self._progress, self._readings, self._schedules = steps.progress, steps.readings, steps.schedules
         self._own = Own(options.extra_state, [self._model])
         kept = (self._own, options.seed, options.scaler, self._steps.kept_samples)
         self._state = State(self._model, turns.together, self._schedules.all, *kept)
@@ -133,7 +130,7 @@ class Session(Evaluates, Keeps):
             raise InvalidValue("epochs", None, "given to the session: train.session(..., epochs=10), or steps=1000")
         if self._entered:
             raise InvalidValue("epochs()", "a second call", "called once, before any batches()")
-        extent = extent_of(self.options)
+        extent = self._told()
         with self._verdict:
             self._begin(extent)
         while True:
@@ -169,7 +166,7 @@ class Session(Evaluates, Keeps):
                 yield from self._until_epoch(self._until)
             self._link.script_goes_on()
             return
-        told = extent_of(self.options, epochs)
+        told = self._told(epochs)
         if self._entered and (self._over or told != self._extent):
             raise InvalidValue(
                 f"batches(epochs={told.epochs})",
@@ -189,10 +186,13 @@ class Session(Evaluates, Keeps):
         """As `batches()`."""
         return self.batches()
 
-    def _begin(self, extent: Extent) -> None:
-        """Before the first step: what is to be done, and our first group."""
+    def _told(self, epochs: int | None = None) -> Extent:
         if not self._open:
             raise InvalidValue("session", "not open", "entered: `with train.session(...) as s:`")
+        return extent_of(self.options, epochs)
+
+    def _begin(self, extent: Extent) -> None:
+        """Before the first step: what is to be done, and our first group."""
         if not self._entered:
             self._entered, self._extent = True, extent
             self._own.begin()
@@ -212,7 +212,7 @@ class Session(Evaluates, Keeps):
                 self._link.script_goes_on()
                 yield batch
                 self._link.script_waits()
-                self._verdict.check()
+                self._verdict.check()  # said by `step`, perhaps, and swallowed
             cut = self._steps.take_cut()
             if cut is not None:
                 self._report.tell_short(self._members.group, progress, cut)

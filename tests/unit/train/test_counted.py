@@ -68,10 +68,11 @@ def test_a_sum_over_many_is_scaled_as_a_mean_would_be(many, left_out):
 @pytest.mark.parametrize(("reduction", "counted"), [("counted", None), ("mean", 3), ("sum", 3)])
 def test_what_is_counted_is_said_where_it_is_asked_for_and_nowhere_else(reduction, counted):
     model = network()
-    with train.session(model, adam(model), data(), global_batch=16, steps=1, reduction=reduction) as s:
-        batch = next(iter(s))
-        with pytest.raises(InvalidValue, match="counted"):
-            s.step(summed(model, batch)[0], counted=counted)
+    with (
+        pytest.raises(InvalidValue, match="counted"),
+        train.session(model, adam(model), data(), global_batch=16, steps=1, reduction=reduction) as s,
+    ):
+        s.step(summed(model, next(iter(s)))[0], counted=counted)
 
 
 def test_a_growing_batch_is_refused_for_losses_that_are_sums():
