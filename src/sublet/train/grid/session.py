@@ -205,7 +205,6 @@ class GridSession(Counted, Keeps):
         while self._progress.epoch < total:
             before = self._calls
             yield Step()
-            self._verdict.check()
             if self._calls == before:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
 
@@ -267,8 +266,7 @@ class GridSession(Counted, Keeps):
         grid broke meanwhile.
         """
         self._verdict.check()
-        member = self._member
-        if member is None:
+        if (member := self._member) is None:
             raise InvalidValue("evaluate", "a call before the first step", "called after a step")
         self._link.script_waits()
         samples = Samples(dataset, 0, self.options.collate, self._device, shuffled=False)
