@@ -153,6 +153,17 @@ def test_a_link_opens_once_and_leaves_nothing_in_the_address(open_page, there):
     assert "used before" in open_page(link).inner_text("body")
 
 
+def test_an_address_that_is_no_name_shows_a_page_all_the_same(open_page, there):
+    page = open_page()
+    page.get_by_role("heading", name="Now", exact=True).wait_for()
+    for address in ("#job/%E0%A4%A", "#job/<img src=x onerror=alert(1)>", "#logs/%", "#nowhere/../.."):
+        page.evaluate("address => { location.hash = address; }", address)
+        page.locator("main h2").first.wait_for()
+        assert page.locator("main img").count() == 0
+    page.evaluate("() => { location.hash = '#now'; }")
+    page.get_by_role("heading", name="Now", exact=True).wait_for()
+
+
 def test_whoever_has_no_key_sees_how_to_get_one(open_page, there):
     page = open_page(f"{there.client.address}/")
     page.get_by_text("sublet dashboard").wait_for()

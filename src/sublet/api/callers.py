@@ -94,6 +94,10 @@ class Callers:
             return None
         return let.caller
 
+    def holds(self, caller: Caller) -> bool:
+        """Its token has not been revoked since: what is told on and on is told no longer then."""
+        return caller.key in self.tokens
+
     def invite(self, caller: Caller) -> str:
         """A code that lets one browser in, once and soon."""
         code = self._dice.token(CODE_BYTES)

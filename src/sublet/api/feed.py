@@ -1,9 +1,12 @@
 """What changes, as it changes, for pages that are open: server-sent events with the same values as `/v1/...` gives.
 
+First comes `all`, then `change` after `change`: of a job or a node that was told of before, only what is otherwise.
+
 All pages share one look: it is taken as long as anybody listens, and written once for all of them. What costs most is
 the view of a job, so a look takes some of them, those first to which something happened, and the others in turn: the
-control loop waits for a few views at a time, however many jobs and pages there are. What happens is not kept until the
-next look: between two looks, pages are told of new events, with the first few jobs that they are about.
+control loop waits for a few views at a time, however many jobs and pages there are. Nodes are looked at when something
+has happened since, and now and then. What happens is not kept until the next look: between two looks, pages are told of
+new events, with the first few jobs that they are about.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from sublet.errors import NoSuchJob
@@ -29,6 +32,7 @@ GLANCED = 5  # jobs, in a glance
 MOST_VIEWS = 50  # of jobs, in a look
 AT_ONCE = 5  # ... before others have their turn
 MOST_EVENTS = 500  # in a look; more wait for the next
+QUIET_LOOKS = 10  # in a row, in which nothing happens, without one at nodes
 BEHIND = 20  # messages that a page may not have read: then it is let go, and comes again
 
 Rows = dict[str, dict[str, Any]]
@@ -47,8 +51,10 @@ class Feed:
         self._nodes: Rows = {}
         self._turn: deque[str] = deque()  # jobs, the one that was looked at longest ago first
         self._seq = 0
+        self._quiet = 0  # looks since the last one at nodes in which nothing has happened
+        self._all: bytes | None = None  # what a page is told first, as long as nothing is otherwise
 
-    async def listen(self) -> AsyncIterator[bytes]:
+    async def listen(self) -> AsyncGenerator[bytes, None]:
         """All there is, then what changes, until the page goes or the controller ends."""
         async with self._beginning:
             if self._looking is None or self._looking.done():
@@ -56,8 +62,10 @@ class Feed:
         page: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND)
         self._pages.add(page)
         try:
-            whole = {"jobs": list(self._jobs.values()), "nodes": list(self._nodes.values()), "events": []}
-            yield _message("all", self._head | whole | {"order": list(self._jobs)})
+            if self._all is None:
+                whole = {"jobs": list(self._jobs.values()), "nodes": list(self._nodes.values()), "events": []}
+                self._all = _message("all", self._head | whole | {"order": list(self._jobs)})
+            yield self._all
             while (message := await page.get()) is not None:
                 yield message
         finally:
@@ -71,6 +79,7 @@ class Feed:
         self._seq = newest[-1]["seq"] if newest else 0
         self._jobs.clear()
         self._nodes.clear()
+        self._quiet, self._all = QUIET_LOOKS, None
         self._turn = deque(self._api.directory.ids())
         await self._look(most=len(self._turn))
         self._looking = asyncio.create_task(self._look_on())
@@ -91,6 +100,7 @@ class Feed:
             self._let_go(page)
 
     def _tell(self, message: bytes) -> None:
+        self._all = None  # whoever comes from now on is not told this
         for page in list(self._pages):
             if page.full():
                 self._let_go(page)
@@ -114,7 +124,8 @@ class Feed:
 
     async def _news(self) -> list[EventView]:
         events = await self._api.events(after=self._seq, limit=MOST_EVENTS)
-        self._seq = events[-1]["seq"] if events else self._seq
+        if events:
+            self._seq, self._quiet = events[-1]["seq"], QUIET_LOOKS
         return list(events)
 
     async def _look(self, *, most: int) -> dict[str, Any]:
@@ -128,12 +139,22 @@ class Feed:
         for job_id in gone:
             del self._jobs[job_id]
         jobs = await self._look_at_jobs(ids, {event["job_id"] for event in events}, most)
-        nodes = {node["id"]: dict(node) for node in await self._api.nodes()}
-        changed = [node for node_id, node in nodes.items() if self._nodes.get(node_id) != node]
-        gone_nodes = self._nodes.keys() - nodes.keys()
-        self._nodes = nodes
-        rows = {"jobs": jobs, "gone": sorted(gone), "nodes": changed, "gone_nodes": sorted(gone_nodes)}
+        changed, gone_nodes = await self._look_at_nodes()
+        rows = {"jobs": jobs, "gone": sorted(gone), "nodes": changed, "gone_nodes": gone_nodes}
         return self._head | rows | {"events": events}
+
+    async def _look_at_nodes(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Those that are otherwise, and the ids of those that are gone."""
+        self._quiet += 1
+        if self._quiet < QUIET_LOOKS:
+            return [], []
+        self._quiet = 0
+        nodes = {node["id"]: dict(node) for node in await self._api.nodes()}
+        known = self._nodes
+        changed = [_otherwise(node, known.get(each, {})) for each, node in nodes.items() if known.get(each) != node]
+        gone = sorted(self._nodes.keys() - nodes.keys())
+        self._nodes = nodes
+        return changed, gone
 
     async def _look_at_jobs(self, ids: Iterable[str], first: set[str], most: int) -> list[dict[str, Any]]:
         known, waiting = set(ids), set(self._turn)
@@ -157,10 +178,15 @@ class Feed:
                 view = dict(await self._api.job(job_id))
             except NoSuchJob:
                 continue
-            if self._jobs.get(job_id) != view:
+            if (known := self._jobs.get(job_id, {})) != view:
                 self._jobs[job_id] = view
-                changed.append(view)
+                changed.append(_otherwise(view, known))
         return changed
+
+
+def _otherwise(row: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Its id, and what is not as pages know it."""
+    return {name: value for name, value in row.items() if name == "id" or name not in known or known[name] != value}
 
 
 def _message(kind: str, facts: Mapping[str, Any]) -> bytes:

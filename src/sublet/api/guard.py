@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sublet.api.callers import READING, Caller, Callers, needed
@@ -17,22 +18,23 @@ from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.settings import LOOPBACK
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Send
+    from starlette.types import ASGIApp, Message, Receive, Send
     from starlette.types import Scope as AsgiScope
 
-__all__ = ["CALLER", "OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
+__all__ = ["CALLER", "HOLDS", "OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
 
 SCHEMA_VERSION = 1
 OPEN = ("/healthz", "/readyz")  # say yes or no, and why not, and nothing of anybody's jobs
 PAGE = ("/", "/enter")  # the page without what it shows, and the way in
 FILES = "/console/"  # of the page
 CALLER = "sublet.caller"  # where the rest of the server finds who asks
-HEADERS = [
-    (b"content-type", b"application/json"),
+HOLDS = "sublet.holds"  # ... and, at any later time, whether they still may
+CARE = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
 ]
+HEADERS = [(b"content-type", b"application/json"), *CARE]
 
 
 async def refuse(send: Send, status: int, error: str, advice: str, *, exit_code: int = 1) -> None:
@@ -83,13 +85,25 @@ class Guard:
         elif "transfer-encoding" in headers:
             await refuse(send, 411, "the length of the body is missing", "send Content-Length", exit_code=2)
         else:
-            scope[CALLER] = caller
-            await self.app(scope, receive, send)
+            scope[CALLER], scope[HOLDS] = caller, partial(self.callers.holds, caller)
+            await self.app(scope, receive, _with_care(send))
 
     def _is_our_page(self, method: str, headers: Mapping[str, str]) -> bool:
         """A browser says whence a request comes; what changes something must say it by its Origin."""
         site = headers.get("sec-fetch-site", "same-origin")
         return site in ("same-origin", "none") if method in READING else site == "same-origin" and "origin" in headers
+
+
+def _with_care(send: Send) -> Send:
+    """What is answered is kept nowhere, is what it is called, and is no page, whatever somebody has put into it."""
+
+    async def careful(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            said = {name for name, _ in message["headers"]}
+            message["headers"] = [*message["headers"], *(each for each in CARE if each[0] not in said)]
+        await send(message)
+
+    return careful
 
 
 async def _refuse_scope(send: Send, caller: Caller, least: Scope) -> None:

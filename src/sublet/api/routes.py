@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from sublet.api.advice import OTHERWISE, advice_for
 from sublet.api.callers import Caller, Callers
 from sublet.api.console.routes import add_console
-from sublet.api.guard import CALLER, SCHEMA_VERSION, Guard
+from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
 from sublet.api.keys import add_tokens
 from sublet.api.logs import log_stream
@@ -226,6 +226,7 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
 
     @app.get("/v1/jobs/{ref}/log")
     async def log(
+        request: Request,
         ref: str,
         rank: Annotated[int | None, Query(ge=0, le=MOST_WORKERS)] = None,
         worker: str = "",
@@ -235,7 +236,7 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         follow: bool = False,
         lines: bool = False,
     ) -> StreamingResponse:
-        job_id = api.directory.find(ref)
+        job_id, holds = api.directory.find(ref), request.scope.get(HOLDS, lambda: True)
         wanted = None if every or worker else rank or 0
         await api.log_parts(job_id, rank=wanted, worker_id=worker)  # refuses before the first byte is sent
 
@@ -243,7 +244,7 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
             return await api.log_parts(job_id, rank=wanted, worker_id=worker)
 
         async def ended() -> bool:
-            return (await api.job(job_id))["phase"] in ENDED | RESTING
+            return not holds() or (await api.job(job_id))["phase"] in ENDED | RESTING
 
         stream: AsyncIterator[bytes] = log_stream(
             find_parts, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted

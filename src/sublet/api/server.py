@@ -70,6 +70,7 @@ async def serve(
         http=bounded_connections(),
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # who asks is who has a token, not who a header names
         lifespan="off",
         timeout_graceful_shutdown=CUT_OFF_S,
         server_header=False,

@@ -20,6 +20,7 @@ from sublet.cli.main import run
 from sublet.errors import Refused
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.serialize import spec_to_json
 from tests.rigs.in_memory_api import RUNNING, InMemoryApi, served
 
 FOLDER = Path(console.__file__).parent
@@ -173,6 +174,18 @@ def test_our_own_scripts_write_no_markup_and_ask_nobody_else():
             path
         )
         assert not re.search(r"https?://", text), path
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/budget", "/v1/jobs", "/v1/jobs/j1-x", "/metrics", "/v1/jobs/j1-x/log", "/v1/none"]
+)
+def test_no_answer_is_kept_or_taken_for_a_page(there, path):
+    there.client.post("/v1/jobs", {"job": spec_to_json(job_from_command(["true"], name="x"), secrets=True)})
+    (there.api.folder / "j1-x-0.log").write_text("<script>alert(1)</script>\n")
+    _, headers, _ = ask(there, "GET", path, Cookie=enter(there))
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert headers["content-security-policy"].startswith("default-src 'none'")
 
 
 def test_no_other_file_is_given_away(there):

@@ -151,3 +151,27 @@ def test_a_job_that_a_glance_saw_first_is_looked_at_again(tmp_path):
             assert [job["id"] for job in (await feed._look(most=50))["jobs"]] == [job_id]
 
     asyncio.run(live())
+
+
+def test_a_change_holds_what_is_otherwise_and_what_a_page_opens_with_holds_all(tmp_path):
+    async def live():
+        async with controller(tmp_path) as api:
+            feed = Feed(api)
+            page = feed.listen()
+            await said(page)
+            job_id = (await api.submit(a_spec(name="whole")))["job_id"]
+            known, node_ids = {}, set()
+            while known.get("phase") != "running" or known["step"] < 20:
+                kind, told = await said(page)
+                assert kind == "change"
+                for row in (row for row in told["jobs"] if row["id"] == job_id):
+                    assert not known or all(known[name] != value for name, value in row.items() if name != "id")
+                    known |= row
+                node_ids = (node_ids | {row["id"] for row in told["nodes"]}) - set(told.get("gone_nodes", ()))
+            assert known.keys() == (await api.job(job_id)).keys()
+            assert node_ids == {node["id"] for node in await api.nodes()}
+            (late,) = (await said(feed.listen()))[1]["jobs"]
+            assert late.keys() == known.keys()
+            await page.aclose()
+
+    asyncio.run(live())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 from dataclasses import replace
 
@@ -68,6 +69,25 @@ def test_a_token_that_is_revoked_opens_nothing_nor_does_a_page_that_it_opened(th
     connection.request("GET", "/v1/jobs", headers={"Cookie": cookie})
     assert connection.getresponse().status == 401
     connection.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/live", "/v1/jobs/j1-a/log?follow=true"])
+def test_what_is_told_on_and_on_ends_with_the_token_that_asked_for_it(there, path):
+    there.client.post("/v1/jobs", a_job())
+    (there.api.folder / "j1-a-0.log").write_text("a line\n")
+    alice, bob = client_of(there, "alice", "read"), client_of(there, "bob", "read")
+    lines = [http.client.HTTPConnection(alice.host, alice.port, timeout=30) for _ in range(2)]
+    answers = []
+    for line, client in zip(lines, (alice, bob), strict=True):
+        line.request("GET", path, headers={"Authorization": f"Bearer {client.token}"})
+        answers.append(line.getresponse())
+        assert answers[-1].readline()
+    there.client.post("/v1/tokens/alice/revoke")
+    answers[0].read()  # to its end
+    assert answers[0].isclosed()
+    assert not answers[1].isclosed()
+    for line in lines:
+        line.close()
 
 
 @pytest.mark.parametrize("name", ["owner", "reader", "", "a b", "../x", "x" * 41, "<b>"])

@@ -21,12 +21,17 @@ let leave = () => {};
 
 const OVER = ["timeline", "events"]; // what there is to see of a run that is over
 
+/** What somebody has written into the address may be no name at all. */
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
 function show() {
   const [name, ...rest] = location.hash.slice(1).split("/");
   const shown = state.me.live ? VIEWS : Object.fromEntries(OVER.map((each) => [each, VIEWS[each]]));
   const [title, view] = shown[name] || (state.me.live && BESIDES[name]) || Object.values(shown)[0];
   leave();
-  leave = view(place, decodeURIComponent(rest.join("/")));
+  leave = view(place, decoded(rest.join("/")));
   document.title = `${title} - Sublet`;
   fill(document.getElementById("views"), Object.entries(shown).map(([each, [text]]) =>
     h("li", {}, h("a", { href: `#${each}`, "aria-current": text === title ? "page" : null }, text))));

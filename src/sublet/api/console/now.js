@@ -75,13 +75,16 @@ export function nowView(place) {
       h("a", { href: "#submit" }, "Submit a job")), count, jobs,
     h("h3", {}, "Nodes"), nodes);
   const rows = new Map();
+  const listed = new Map(); // all jobs, shown or not: what comes or moves on is sorted in anew
 
   function drawJobs() {
     const found = chosen(filter.value);
     rows.clear();
+    listed.clear();
+    for (const job of state.jobs.values()) listed.set(job.id, job.phase);
     const shown = found.slice(0, SHOWN).map((job) => {
       const made = row(jobCells(job), { "data-job": job.id, class: `phase-${job.phase}` });
-      rows.set(job.id, { made, told: JSON.stringify(job), phase: job.phase });
+      rows.set(job.id, { made });
       return made;
     });
     say(count, found.length > SHOWN ? `${SHOWN} of ${found.length} jobs; name more of one to see it` : `${found.length} jobs`);
@@ -99,9 +102,9 @@ export function nowView(place) {
 
   function look(change) {
     drawMoney(change.all);
-    if (change.all || change.jobs.some((job) => rows.get(job.id)?.phase !== job.phase)) drawJobs();
+    if (change.all || change.gone.length || change.jobs.some((job) => listed.get(job.id) !== job.phase)) drawJobs();
     else {
-      for (const job of change.jobs) {
+      for (const job of change.jobs.filter(({ id }) => rows.has(id))) {
         const known = rows.get(job.id);
         jobCells(job).forEach((cell, at) => {
           const old = known.made.children[at];
@@ -112,6 +115,6 @@ export function nowView(place) {
     if (change.all || change.nodes.length || Math.floor(state.head.now_s) % 5 === 0) drawNodes();
   }
 
-  look({ all: true, jobs: [], nodes: [] });
+  look({ all: true, jobs: [], gone: [], nodes: [] });
   return watch(look);
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sublet.api.callers import COOKIE_S, LINK_S, Caller, Callers, cookie_name
 from sublet.api.feed import Feed
-from sublet.api.guard import CALLER, SCHEMA_VERSION
+from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION
 from sublet.errors import BadInput
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.jobs.file import job_from_text
@@ -104,10 +106,11 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
         return _answer(who=caller.who, scope=str(caller.scope), live=live)
 
     @app.get("/v1/live")
-    async def listen() -> StreamingResponse:
-        """Server-sent events: `all` once, then `change`, twice a second."""
+    async def listen(request: Request) -> StreamingResponse:
+        """Server-sent events: `all` once, then `change`, twice a second: of known jobs and nodes what is otherwise."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(feed.listen(), media_type="text/event-stream", headers=headers)
+        told = _while_it_holds(feed.listen(), request.scope[HOLDS])
+        return StreamingResponse(told, media_type="text/event-stream", headers=headers)
 
     @app.post("/v1/job-files/check")
     async def check(body: JobFileBody) -> dict[str, Any]:
@@ -119,6 +122,15 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
         if spec.secrets:
             raise BadInput("job file", "it has secrets, which do not belong on a page", hint="sublet submit FILE")
         return _answer(name=spec.name, job=spec_to_json(spec, secrets=True), notes=list(spec.notes))
+
+
+async def _while_it_holds(told: AsyncGenerator[bytes, None], holds: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Until the key by which the page was opened is revoked."""
+    async with aclosing(told):
+        async for message in told:
+            if not holds():
+                return
+            yield message
 
 
 def _caller(request: Request) -> Caller:

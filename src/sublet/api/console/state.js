@@ -18,18 +18,25 @@ export function hear(kind, told) {
     state.nodes.clear();
   }
   state.head = told;
-  for (const job of told.jobs) {
-    state.jobs.set(job.id, job);
-    keepLoss(job);
-  }
+  const jobs = merged(state.jobs, told.jobs);
+  jobs.forEach(keepLoss);
   for (const id of told.gone || []) state.jobs.delete(id);
-  for (const node of told.nodes) state.nodes.set(node.id, node);
+  const nodes = merged(state.nodes, told.nodes);
   for (const id of told.gone_nodes || []) state.nodes.delete(id);
   const last = state.events.length ? state.events[state.events.length - 1].seq : 0;
   state.events.push(...told.events.filter((event) => event.seq > last));
   if (state.events.length > MOST_EVENTS) state.events.splice(0, state.events.length - MOST_EVENTS);
-  const change = { all: kind === "all", jobs: told.jobs, nodes: told.nodes, events: told.events };
+  const change = { all: kind === "all", jobs, gone: told.gone || [], nodes, events: told.events };
   for (const look of [...watchers]) look(change);
+}
+
+/** What is told of a job or a node is what is otherwise than before; all of it, as it is now. */
+function merged(known, told) {
+  return told.map((row) => {
+    const whole = { ...known.get(row.id), ...row };
+    known.set(row.id, whole);
+    return whole;
+  });
 }
 
 /** What is told live goes on where the curve that the controller keeps ends. */

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 
 from sublet.domain import events as news
 from sublet.domain.job import Job
@@ -51,6 +53,7 @@ class Lifecycle:
         self._inbox, self._table, self._bill, self._store = inbox, table, bill, store
         self._secret_files, self._factory, self._clock = secret_files, factory, clock
         self._all_stop = False
+        self._unsaved: dict[str, None] = {}  # jobs whose facts wait for their turn to be saved
 
     @property
     def sizes(self) -> SizeFiles:
@@ -244,9 +247,21 @@ class Lifecycle:
 
     def save_all_facts(self) -> None:
         """Of those that live: nothing changes any more about the others."""
-        with self._store.transaction():
-            for record in self._table.live.values():
-                self.save_facts(record)
+        self._unsaved = dict.fromkeys(self._table.live)
+        self.save_more_facts(len(self._unsaved))
+
+    def save_more_facts(self, most: int) -> None:
+        """Of so many of those whose turn it is since `save_in_turn`."""
+        chosen = list(islice(self._unsaved, most))
+        with self._store.transaction() if chosen else nullcontext():
+            for job_id in chosen:
+                del self._unsaved[job_id]
+                if (record := self._table.live.get(job_id)) is not None:
+                    self.save_facts(record)
+
+    def save_in_turn(self) -> None:
+        """It is everybody's turn again; who waits for it goes first."""
+        self._unsaved |= dict.fromkeys(self._table.live)
 
     def retire(self, record: JobRecord) -> None:
         """It has ended, and so has its last worker."""

@@ -75,6 +75,8 @@ from sublet.runtime.store import STORE_FAILURES, MetaKey, Store
 __all__ = ["Controller"]
 
 log = logging.getLogger("sublet.controller")
+FACTS_A_TICK = 50  # jobs whose facts are looked at in one tick, at least: agents and users wait meanwhile
+TICKS_A_SAVE = 8  # in which all have had their turn
 
 
 class Controller:
@@ -377,8 +379,9 @@ class Controller:
                 self._tick(wall_s)
                 if wall_s - saved > self._paces.save_s:
                     saved = wall_s
-                    self.jobs.save_all_facts()
+                    self.jobs.save_in_turn()
                     self.memory.mark()
+                self.jobs.save_more_facts(max(FACTS_A_TICK, len(self.table.live) // TICKS_A_SAVE))
             except STORE_FAILURES as error:
                 self.inbox.fail(error)
                 return

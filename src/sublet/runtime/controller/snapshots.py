@@ -6,8 +6,9 @@ Nothing before it is needed, and what is older is cut from the log (compaction.p
 archive of what was cut is.
 
 A snapshot is written when a controller has recovered, every so many events, and when it stops, in the transaction of
-the events that it follows. One of another version of the kernel is read as well, but the events after it are followed
-by their recorded orders (`sublet.kernel.following`): what this version would have ordered then did not happen.
+the events that it follows. It takes as long as there are jobs and nodes: at least as many events lie between two. One
+of another version of the kernel is read as well, but the events after it are followed by their recorded orders
+(`sublet.kernel.following`): what this version would have ordered then did not happen.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Memory:
 
     def write_if_due(self) -> None:
         """In the transaction of the events."""
-        if self._since >= self._paces.events_a_snapshot:
+        kernel = self._inbox.kernel
+        if self._since >= max(self._paces.events_a_snapshot, len(kernel.jobs) + len(kernel.cluster.nodes)):
             self.write()
             self._compaction.look()
 

@@ -26,14 +26,13 @@ def node_views(
     kernel: Kernel, now_s: float, until_s: Mapping[str, float], silent: Collection[str] = ()
 ) -> list[NodeView]:
     """Every node, and those that went lately; `until_s` says of some when they will be taken; `silent` are cut off."""
-    since_s = {lease.node_id: lease.start_us / 1e6 for lease in kernel.ledger.open_leases()}
     offering = kernel.supply.offering
     hazards = {offer_id: believe_reclaims([offering.state(offer_id, now_s)]).per_h for offer_id in offering.offers}
     held = [
         _held_node(
             kernel,
             node,
-            since_s.get(node.id, 0.0),
+            kernel.ledger.ordered_s(node.id) or 0.0,
             until_s.get(node.id),
             silent=node.id in silent,
             hazard_per_h=hazards.get(node.offer.id, 0.0),
