@@ -68,8 +68,9 @@ class Guard:
         if path in OPEN or (method in READING and (path in PAGE or path.startswith(FILES))):
             await self.app(scope, receive, send)
             return
-        caller, by_cookie = self.callers.by_token(headers), self.callers.by_cookie(headers)
-        if caller is None and by_cookie is not None and not self._is_our_page(method, headers):
+        caller = self.callers.by_token(headers)
+        by_cookie = self.callers.by_cookie(headers) if caller is None else None
+        if by_cookie is not None and not self._is_our_page(method, headers):
             await refuse(send, 403, "a page of another site may not ask", "use the page that 'sublet dashboard' opens")
             return
         caller = caller or by_cookie

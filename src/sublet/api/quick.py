@@ -54,6 +54,8 @@ class Quick:
         return None
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
 def _document(facts: Mapping[str, Any]) -> bytes:
-    document = {"schema_version": SCHEMA_VERSION, **facts}
-    return json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode({"schema_version": SCHEMA_VERSION, **facts}).encode()

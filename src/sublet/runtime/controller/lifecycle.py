@@ -33,6 +33,8 @@ from sublet.runtime.store import Store
 __all__ = ["Lifecycle"]
 
 log = logging.getLogger("sublet.controller")
+FACTS_A_TURN = 50  # jobs whose facts are looked at without a break, at least
+TURNS = 8  # in which all have been looked at
 LAST_S = 2.0  # wall, to be ended without a save: a second for that, and what may lie between two looks
 
 
@@ -248,11 +250,12 @@ class Lifecycle:
     def save_all_facts(self) -> None:
         """Of those that live: nothing changes any more about the others."""
         self._unsaved = dict.fromkeys(self._table.live)
-        self.save_more_facts(len(self._unsaved))
+        while self._unsaved:
+            self.save_more_facts()
 
-    def save_more_facts(self, most: int) -> None:
-        """Of so many of those whose turn it is since `save_in_turn`."""
-        chosen = list(islice(self._unsaved, most))
+    def save_more_facts(self) -> None:
+        """Of some of those whose turn it is since `save_in_turn`: agents and users wait meanwhile."""
+        chosen = list(islice(self._unsaved, max(FACTS_A_TURN, len(self._table.live) // TURNS)))
         with self._store.transaction() if chosen else nullcontext():
             for job_id in chosen:
                 del self._unsaved[job_id]

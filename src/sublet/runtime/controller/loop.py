@@ -75,8 +75,6 @@ from sublet.runtime.store import STORE_FAILURES, MetaKey, Store
 __all__ = ["Controller"]
 
 log = logging.getLogger("sublet.controller")
-FACTS_A_TICK = 50  # jobs whose facts are looked at in one tick, at least: agents and users wait meanwhile
-TICKS_A_SAVE = 8  # in which all have had their turn
 
 
 class Controller:
@@ -111,7 +109,6 @@ class Controller:
         self._era = era_after(int(store.get(MetaKey.ERA) or 0), clock.wall.unix(), passed_s(store, clock.wall))
         self._server_id, self._holder = store.get(MetaKey.SERVER_ID) or dice.token(8), dice.token(8)
         offers = tuple(provider.offers)
-
         table = self.table = JobTable()
         kernel = Kernel(offers, limits=self.limits)  # the budget is its first event
         self.bill = Bill(kernel, table.trains, table.has_session, table.is_doubtful, table.gpus_at_work)
@@ -381,7 +378,7 @@ class Controller:
                     saved = wall_s
                     self.jobs.save_in_turn()
                     self.memory.mark()
-                self.jobs.save_more_facts(max(FACTS_A_TICK, len(self.table.live) // TICKS_A_SAVE))
+                self.jobs.save_more_facts()
             except STORE_FAILURES as error:
                 self.inbox.fail(error)
                 return

@@ -116,6 +116,7 @@ class JobRecord:
     had_h: float = 0.0  # what it has had of that, when that was looked at last
     saved: str = ""  # its facts as the store has them
     curve: Curve = field(default_factory=Curve)  # of its loss, since this controller began
+    foreseen: tuple[object, object] | None = None  # the last forecast that was asked for, after what it follows from
     _before: Stepped | None = None
 
     def measure(self, report: Stepped, gpu: str, workers: int, nodes: int = 1) -> bool:

@@ -50,8 +50,8 @@ class Tiers:
     def newest(self) -> str:
         """The farthest tier that has the highest step (of a script without any, the last); "" before there is any."""
         step = max((tally.step for tally in self.tallies.values()), default=-1)
-        has = (tier for tier in reversed(OUTWARD[1:]) if self.of(tier).step == step)
-        return next((tier for tier in has if step >= 0 or self.of(tier).commits), "")
+        has = ((tier, self.tallies[tier]) for tier in reversed(OUTWARD[1:]) if tier in self.tallies)
+        return next((tier for tier, tally in has if tally.step == step and (step >= 0 or tally.commits)), "")
 
     @property
     def newest_step(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from sublet.domain.money import Money
 from sublet.domain.offer import Market, Offer
@@ -11,6 +12,7 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.payable import PurseView
+from sublet.perf.preemption import believe_reclaims
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import gist_of
 from sublet.runtime.controller.records import ASKS, JobRecord, kernel_job
@@ -204,18 +206,23 @@ def _remaining(record: JobRecord, state: JobState | None, sources: JobSources) -
     kernel = sources.kernel
     placement = kernel.tenancy.placement.get(record.id, ())
     held = [(kernel.cluster.nodes[node_id].offer, gpus) for node_id, gpus in placement]
-    pool = kernel.supply.pools[held[0][0].pool]
-    return estimate_remaining(
-        [kernel.supply.offering.state(offer_id, sources.now_s) for offer_id in pool.offer_ids],
-        kernel_job(record, sources.speedup),
-        _shape_held(pool.name, state, held),
-        state.spread,
-        spot_nodes=sum(offer.market is Market.SPOT for offer, _ in held),
-        done=state.done,
-        left=max(0.0, 1.0 - record.share),
-        usd_per_h=sources.bill.burn_usd_per_h(record.id),
-        believed=state.job,
-    )
+    pool, usd_per_h = kernel.supply.pools[held[0][0].pool], sources.bill.burn_usd_per_h(record.id)
+    offers = [kernel.supply.offering.state(offer_id, sources.now_s) for offer_id in pool.offer_ids]
+    follows_from = (state, record.group.stepped, record.share, usd_per_h, believe_reclaims(offers))
+    if record.foreseen is None or record.foreseen[0] != follows_from:  # it is asked for more often than it changes
+        found = estimate_remaining(
+            offers,
+            kernel_job(record, sources.speedup),
+            _shape_held(pool.name, state, held),
+            state.spread,
+            spot_nodes=sum(offer.market is Market.SPOT for offer, _ in held),
+            done=state.done,
+            left=max(0.0, 1.0 - record.share),
+            usd_per_h=usd_per_h,
+            believed=state.job,
+        )
+        record.foreseen = follows_from, found
+    return cast("Remaining | None", record.foreseen[1])
 
 
 def _shape_held(pool: str, state: JobState, held: Sequence[tuple[Offer, int]]) -> Shape:
