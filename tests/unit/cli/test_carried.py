@@ -95,6 +95,10 @@ CONVERTED = {
         turn="step = epoch * len(loader) + i\nfor g in opt.param_groups:\n    g['lr'] = 0.001 * (step + 1)\n" + UPDATE,
         head=COUNTED,
     ),
+    "rates that were noted before": script(
+        before="base = [g['lr'] for g in opt.param_groups]",
+        epoch="for g, lr in zip(opt.param_groups, base):\n    g['lr'] = lr / (epoch + 1)",
+    ),
     "the number of a batch, after the batches": script(
         before="seen = 0", after="seen += i", head=COUNTED, out=", 'seen': torch.tensor(seen)"
     ),
@@ -158,6 +162,10 @@ CONVERTED = {
         turn=UPDATE + "\nn += 1\nif n % 5 == 0:\n    torch.save(model.state_dict(), 'some.pt')\n    n += 1",
         out=", 'n': n",
     ),
+    "a teacher that is calm": script(
+        before="teacher = nn.Sequential(nn.Linear(4, 1), nn.BatchNorm1d(1))\nteacher.eval()",
+        turn=UPDATE.replace(", b)", ", teacher(a).detach())"),
+    ),
     "a loss of another file": script(
         more="from tests.rigs.elsewhere import loss_of\n",
         turn=UPDATE.replace("F.mse_loss(model(a), b)", "loss_of(model, a, b)"),
@@ -220,6 +228,19 @@ REFUSED = {
         script(more="from elsewhere import Watch\n", before="watch = Watch()", after="if watch(epoch):\n    break"),
         "which is not in this script",
         25,
+    ),
+    "a teacher whose running means move": (
+        script(
+            before="teacher = nn.Sequential(nn.Linear(4, 1), nn.BatchNorm1d(1))",
+            turn=UPDATE.replace(", b)", ", teacher(a).detach())"),
+        ),
+        "`teacher`",
+        21,
+    ),
+    "the number of the last batch, in the next epoch": (
+        script(before="i = 0", epoch="w = 1 + i", turn=UPDATE.replace("= F", "= w * F"), head=COUNTED),
+        "`i` is looked at",
+        19,
     ),
     "a generator of its own": (
         script(before="g = torch.Generator()", turn=UPDATE.replace("(a), b)", "(a + torch.rand(4, generator=g)), b)")),

@@ -258,6 +258,8 @@ class Effects(Kinds):
             return kind is not Kind.TELLER
         if kind in (Kind.TELLER, Kind.LAZY):
             return False
+        if kind is Kind.MODULE and method == "__call__" and name not in self.state and not self.is_calm(name, scope):
+            return True
         if made is not None and isinstance(call.func, ast.Name | ast.Attribute):
             return self._class_remembers(made, method)
         if kind in (Kind.PLAIN, Kind.MODULE):

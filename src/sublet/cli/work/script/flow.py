@@ -151,6 +151,7 @@ class Flow:
         effects, scope = self.effects, self.effects.script.scope_of(self.around)
         makes = [value for value in effects.given(loader, scope) if isinstance(value, ast.Call)] if loader else []
         samples = {loader, *(name for made in makes for each in made.args[:1] for name in effects.held(each))} - {""}
+        bound = {name for line in self.course.inside for name in line.done.binds}
         for line in self.course.inside:
             if other := line.done.binds.keys() & (self.roles.state | {loader}):
                 raise CannotConvert(
@@ -164,7 +165,7 @@ class Flow:
                     line.done.writes[min(changed)],
                     f"samples that follow from their index alone; {BY_HAND}",
                 )
-            for name in sorted(line.done.reads.keys() | line.done.writes.keys()):
+            for name in sorted((line.done.reads.keys() | line.done.writes.keys()) - bound):
                 if self._is_group(name, scope):
                     raise CannotConvert(
                         f"`{name}` is a group of an optimizer as it was before the loop: with a state come others",
@@ -188,6 +189,7 @@ class Flow:
     def check_epochs(self) -> None:
         """Lines before the batches of an epoch run again where a worker takes over amid it: they may not add up."""
         varies = self.roles.state | self._written(self.course.turns)
+        varies |= names_in(self.inner.target) if isinstance(self.inner, ast.For) else set()
         lasting = {each.name for each in self.carried} & self.relevant
         for line in self.course.before:
             done, at = line.done, getattr(line.node, "lineno", line.top.lineno)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from sublet.cli.work.script.calls import BUILTINS, CONTAINERS, READING, is_known
-from sublet.cli.work.script.reading import Scope, Script, names_in, root_of
+from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
 
 __all__ = ["Function", "Kind", "Kinds", "bindings_in", "within"]
 
@@ -40,6 +40,9 @@ class Kinds:
             for node in ast.walk(script.tree)
             if isinstance(node, Function) and not isinstance(script.parents.get(node), ast.ClassDef)
         }
+        calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
+        self._asked_for_parameters = {root_of(node.func) for node in calls if is_method(node, "parameters")}
+        self._calmed = {root_of(node.func) for node in calls if is_method(node, "eval")}
         self._given: dict[ast.AST, dict[str, list[ast.expr]]] = {}
 
     def given(self, name: str, scope: Scope) -> list[ast.expr]:
@@ -62,7 +65,18 @@ class Kinds:
         found = {self.kind_of(value, scope, seen | {name}) for value in given}
         if name in seen:
             return Kind.PLAIN
-        return max(found, key=list(Kind).index) if found else Kind.ODD
+        worst = max(found, key=list(Kind).index) if found else Kind.ODD
+        return Kind.MODULE if worst is Kind.ODD and name in self._asked_for_parameters else worst
+
+    def is_calm(self, name: str, scope: Scope) -> bool:
+        """Whether a module is the same after it was called: running means are not, where they are not told to be."""
+        if name in self._calmed:
+            return True
+        text = "".join(self.script.text(value) for value in self.given(name, scope))
+        made = self.class_of(name, scope)
+        text += self.script.text(made) if made is not None else ""
+        known = all(self.kind_of(value, scope) is Kind.MODULE for value in self.given(name, scope))
+        return known and "BatchNorm" not in text and "InstanceNorm" not in text
 
     def class_of(self, name: str, scope: Scope) -> ast.ClassDef | None:
         """That of the script which it is made by, if it is always the same."""

@@ -41,6 +41,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     flow = Flow(effects, around, inner, roles)
     kept = _carried(flow, update, _loader_of(inner))
     under = flow.after_steps(update.statements, update.first, update.last)
+    flow.check_workers([*kept, update.more.get("extra_state", "")])
     splice = Splice(script)
     made = _session_call(script, facts, loop, names, update)
     for statement in update.gone:
@@ -82,9 +83,7 @@ def _carried(flow: Flow, update: Update, loader: str) -> dict[str, int]:
         )
     if extra:
         update.more["extra_state"] = extra[0].name
-    kept = {each.name: each.line for each in sorted(found, key=lambda each: each.name) if each.how == "kept"}
-    flow.check_workers([*kept, *(each.name for each in extra)])
-    return kept
+    return {each.name: each.line for each in sorted(found, key=lambda each: each.name) if each.how == "kept"}
 
 
 def roles_of(facts: Facts, models: dict[str, str]) -> Roles:
