@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Comparison", "Whole", "check_alike", "differs", "eps_of", "fingerprint"]
+__all__ = ["Comparison", "Whole", "check_alike", "dense", "differs", "eps_of", "fingerprint"]
 
 ROUNDING = 64  # epsilons, of what was added up
 PRIME = 8191.0  # weights of a sum that tells numbers in one order from those in another
@@ -97,6 +97,17 @@ class Comparison:
             if name and _is_equal(self._whole.gradients[name], again.gradients[name]):
                 raise differs(f"a gradient of {name} that is another in its last digits")
 
+    def check_whole(self, again: Whole) -> None:
+        """Where parts differ: whether the whole model comes to the same twice, within rounding."""
+        one, other = self._whole.loss, again.loss
+        if not _is_close(one, other, abs(float(one)), self._whole.eps):
+            raise InvalidValue(
+                "loss",
+                f"{float(one):.6g}, and {float(other):.6g} when it is computed again",
+                "one that follows from the micro-batch, s.steps and torch's own dice, where the model is cut: each "
+                "part computes it by itself",
+            )
+
 
 def check_alike(one: Any, other: Any) -> None:
     """Two batches of the same samples, as far as one can look into them; InvalidValue."""
@@ -108,6 +119,11 @@ def check_alike(one: Any, other: Any) -> None:
             "one whose samples follow from their number, and from what torch, numpy and random draw by themselves: "
             "each part of the model loads its own",
         )
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Of an embedding it may name its rows."""
+    return gradient.to_dense() if gradient.layout != torch.strided else gradient
 
 
 def fingerprint(x: torch.Tensor) -> Print:

@@ -24,7 +24,7 @@ from torch import nn
 
 from sublet.errors import InvalidValue
 from sublet.train.grid.atoms import Atom
-from sublet.train.grid.compared import Comparison, Whole, check_alike, differs, eps_of, fingerprint
+from sublet.train.grid.compared import Comparison, Whole, check_alike, dense, differs, eps_of, fingerprint
 from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.dice import Dice
 from sublet.train.grid.ghosts import Called
@@ -110,6 +110,8 @@ class Proof:
                 found.check_repeats(self._in_one_piece())
         except InvalidValue:
             self._cut.restore()
+            self._clear()
+            found.check_whole(self._in_one_piece())
             check_flow(self._cut, self._call, between=found.between)  # it may know better words
             raise
 
@@ -140,7 +142,7 @@ class Proof:
         finally:
             for hook in hooks:
                 hook.remove()
-        gradients = {name: each.grad for name, each in self._trained.items() if each.grad is not None}
+        gradients = {name: dense(each.grad) for name, each in self._trained.items() if each.grad is not None}
         self._clear()
         return Whole(loss.detach(), gradients, came, eps[0])
 
@@ -172,7 +174,7 @@ class Proof:
             gradient = None if came is None else came.grad
             for name, each in self._trained.items():
                 if each.grad is not None and number in held[name]:  # by others it is thrown away
-                    found.add(name, each.grad)
+                    found.add(name, dense(each.grad))
                 each.grad = None
                 if number == min(held[name]):
                     found.judge(name, each)

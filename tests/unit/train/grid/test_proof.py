@@ -39,7 +39,7 @@ from tests.rigs.cut_models import (  # noqa: E402
     proved,
     trained,
 )
-from tests.rigs.sizes import FULL  # noqa: E402
+from tests.rigs.sizes import examples  # noqa: E402
 
 
 def is_refused(model):
@@ -57,7 +57,7 @@ def assert_as_in_one_piece(blocks, quirks, grid):
         assert torch.equal(weight, parts[name]), name
 
 
-@settings(max_examples=150 if FULL else 12, deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(st.integers(2, 4), st.sets(st.sampled_from(RIGHT), max_size=3), st.sampled_from([None, *WRONG]), st.data())
 def test_what_is_accepted_is_trained_in_parts_as_in_one_piece_to_the_bit_and_what_is_not_is_refused(
     blocks, right, wrong, data
@@ -157,6 +157,58 @@ def test_a_difference_that_may_be_rounding_is_one_only_where_the_whole_model_rou
     forward = model.forward
     model.forward = lambda ids: forward(ids) * (1.0 + 1e-8 * sum(each.square().sum() for each in model.parameters()))
     with pytest.raises(InvalidValue, match="in its last digits"):
+        proved(model)
+
+
+def test_a_gradient_that_is_off_by_less_than_rounding_is_seen_where_it_is_none_of_it():
+    model = a_model(3, ())
+    weight, forward = model.blocks[0].up.weight, model.forward
+    model.forward = lambda ids: forward(ids) + 10.0 * weight.sum()  # the same for all words: the loss is as it was
+    with pytest.raises(InvalidValue, match=r"a gradient of blocks\.0\.up\.weight that is another in its last digits"):
+        proved(model)
+
+
+class Words(nn.Module):
+    """With a weight of its own, and a table that is read again behind the blocks."""
+
+    def __init__(self, words, width):
+        super().__init__()
+        self.table, self.scale = nn.Embedding(words, width), nn.Parameter(torch.ones(width))
+
+    def forward(self, ids):
+        return self.table(ids) * self.scale
+
+
+def test_a_module_within_another_is_held_where_either_runs():
+    model = a_model(3, ())
+    model.embed = Words(*model.embed.weight.shape)
+
+    def forward(ids):
+        x = model.embed(ids)
+        for block in model.blocks:
+            x = block(x)
+        return model.norm(x) @ model.embed.table.weight.T
+
+    model.forward = forward
+    proved(model)
+    kinds = {name: unit.kind for unit in learned(model).units for name in unit.names}
+    assert (kinds["embed.table.weight"], kinds["embed.scale"], kinds["norm.weight"]) == ("tied", "before", "after")
+
+
+def test_a_loss_that_is_another_each_time_says_so():
+    model, times = a_model(3, ()), iter(range(100))
+    forward = model.forward
+    model.forward = lambda ids: forward(ids) * (1 + next(times))
+    with pytest.raises(InvalidValue, match=r"loss = '.* when it is computed again'.*s\.steps"):
+        proved(model)
+
+
+def test_gradients_of_rows_are_compared_too():
+    model = a_model(3, ())
+    model.embed.sparse = True
+    proved(model)
+    model.quirks = frozenset({"a penalty on all"})
+    with pytest.raises(InvalidValue, match="weight_decay"):
         proved(model)
 
 
