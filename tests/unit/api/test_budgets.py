@@ -9,9 +9,14 @@ from dataclasses import replace
 import pytest
 
 from sublet.cli.main import run
+from sublet.domain.events import PurseSet
+from sublet.domain.money import Money
 from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
+from sublet.runtime.controller_api.budgets import purse_rows
 from sublet.runtime.controller_api.tokens import Scope
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 from tests.rigs.in_memory_api import served, status
 from tests.rigs.story import Story, a_spec, phase, trained
 
@@ -180,3 +185,18 @@ def test_a_job_is_of_its_tokens_team_stops_when_that_is_spent_and_goes_on_with_m
     told = [event["text"] for event in events if event["kind"] in ("JobSubmitted", "PurseSet", "TellUser")]
     assert any("for ann of team vision" in text for text in told)
     assert "team vision may spend USD 100.00 a month" in told
+
+
+def test_a_user_sees_no_purse_of_the_jobs_of_others():
+    driver = Driver([an_offer("o")])
+    driver.submit(a_job("hers", user="ann", team="vision"), a_job("his", user="bob", team="vision"))
+    for job_id in ("hers", "his"):
+        driver.tell(PurseSet(0.0, Holder(Level.JOB, job_id), Money.from_usd(5), None, 1_796_000_000.0))
+    rows = purse_rows(driver.kernel, {"ann": "vision", "bob": "vision"}, 0.0, only=("ann", "vision"))
+    assert [(row["level"], row["name"]) for row in rows] == [
+        ("org", ""),
+        ("team", "vision"),
+        ("user", "ann"),
+        ("job", "hers"),
+    ]
+    assert {row["name"] for row in purse_rows(driver.kernel, {}, 0.0)} >= {"hers", "his", "bob"}
