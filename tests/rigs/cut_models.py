@@ -59,12 +59,13 @@ class Model(nn.Module):
         self.embed, self.place = nn.Embedding(WORDS, WIDTH), nn.Parameter(torch.randn(WIDTH, WIDTH) * 0.1)
         self.blocks = nn.ModuleList(Block(quirks) for _ in range(blocks))
         self.norm, self.head, self.quirks = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False), quirks
-        self.spread = nn.Dropout(0.2 if "dropout" in quirks else 0.0)
+        self.calls, self.spread = 0, nn.Dropout(0.2 if "dropout" in quirks else 0.0)
         if tied:
             self.head.weight = self.embed.weight
 
     def forward(self, ids):
         q, x, heard = self.quirks, self.embed(ids), []
+        self.calls += 1
         if "written in place before" in q:
             x += self.place
         else:
@@ -81,6 +82,8 @@ class Model(nn.Module):
                 facts["mask"] = (ids != 3)[..., None]
             if "Python's dice outside" in q:
                 facts["add"] = random.random()
+            if "counts its calls" in q:
+                x = x * (1.0 + 0.5 * self.calls)
             if "transposed" in q:
                 x = x.transpose(1, 2)
             if "written in place between" in q:
@@ -111,6 +114,7 @@ RIGHT = (
     "makes a table",
     "asks the mask",
     "Python's dice outside",
+    "counts its calls",
     "written in place before",
     "written in place between",
     "transposed",

@@ -181,14 +181,15 @@ class Proof:
 
     def _check_all_run(self) -> None:
         """Whatever is drawn: chance may leave blocks out in a later step alone."""
-        for step in range(DRAWS):
-            try:
-                called = self._called_at(step)
-            except InvalidValue:
-                raise
-            except Exception:  # noqa: BLE001 - the user's code, where there are only zeros: nobody can tell
-                return
-            _check_order(called, len(self._cut.blocks))
+        with untouched(self._modules):
+            for step in range(DRAWS):
+                try:
+                    called = self._called_at(step)
+                except InvalidValue:
+                    raise
+                except Exception:  # noqa: BLE001 - the user's code, where there are only zeros: nobody can tell
+                    return
+                _check_order(called, len(self._cut.blocks))
 
     def _called_at(self, step: int) -> list[int]:
         """Blocks, by their numbers, in a forward in which nothing is computed."""

@@ -219,3 +219,24 @@ def test_a_part_that_is_called_twice_in_one_pass_says_so():
     cut.become(Part(2, 4, first=False, last=True))
     with pytest.raises(InvalidValue, match="twice"):
         cut.run(lambda: model(ids) + model(ids), torch.zeros(2, LENGTH, WIDTH))
+
+
+class LeavesOut(Gpt):
+    def forward(self, ids):
+        x = self.transformer.wte(ids)
+        for number, block in enumerate(self.transformer.h):
+            x = x if number == getattr(self, "left_out", None) else block(x)
+        return self.head(self.transformer.ln_f(x)).mean()
+
+
+@pytest.mark.parametrize("part", [Part(0, 2, first=True, last=False), Part(2, 4, first=False, last=True)])
+def test_a_border_that_a_forward_does_not_come_by_is_told_whenever_that_is(part):
+    """At the first step all ran."""
+    model, ids = LeavesOut(tied=False), torch.zeros((2, LENGTH), dtype=torch.long)
+    cut, came = Cut(model, "transformer.h"), None if part.first else torch.zeros(2, LENGTH, WIDTH)
+    cut.learn(lambda: model(ids))
+    cut.become(part)
+    cut.run(lambda: model(ids), came)
+    model.left_out = 2
+    with pytest.raises(InvalidValue, match=r"block 2 that is left out of a forward.*LayerDrop"):
+        cut.run(lambda: model(ids), came)
