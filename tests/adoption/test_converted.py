@@ -14,6 +14,9 @@ from sublet.cli.work.script.reading import Script
 
 torch = pytest.importorskip("torch")
 
+from tests.rigs.converted_runs import converted, differs, run  # noqa: E402
+from tests.rigs.scenario import world  # noqa: E402
+
 SCRIPTS = Path(__file__).parent / "scripts"
 CONVERTED = ("best", "dcgan", "everything", "imagenet", "mnist", "nanogpt", "odd", "slow_loader", "vae")
 
@@ -33,3 +36,73 @@ def test_a_converted_script_comes_to_the_same(name, tmp_path):
     found = weights(tmp_path / "converted", convert(Script.read(before)).text)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+HEAD = """import copy
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.rand(320, 8)
+y = 10 * x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.001)
+"""
+CARRIES = {
+    "an average by hand, a sum that is divided, an evaluation that sums": """
+ema = copy.deepcopy(model)
+
+
+def evaluate():
+    with torch.no_grad():
+        return F.mse_loss(model(x), y, reduction="sum").item() / len(x)
+
+
+for epoch in range(3):
+    for a, b in loader:
+        opt.zero_grad()
+        loss = F.mse_loss(model(a), b, reduction="sum")
+        loss /= len(a)
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            for e, p in zip(ema.parameters(), model.parameters()):
+                e.mul_(0.9).add_(p, alpha=0.1)
+    print(epoch, evaluate())
+torch.save({**model.state_dict(), "ema": ema[0].weight.detach()}, "model.pt")
+""",
+    "weights that are set aside, rates by the step": """
+best, bad, aside = float("inf"), 0, None
+for epoch in range(3):
+    for i, (a, b) in enumerate(loader):
+        step = epoch * len(loader) + i
+        for group in opt.param_groups:
+            group["lr"] = 0.001 * min(1.0, (step + 1) / 30)
+        opt.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        opt.step()
+    with torch.no_grad():
+        held_out = F.mse_loss(model(x), y).item() + 1000.0 * epoch
+    if held_out < best:
+        best, bad, aside = held_out, 0, copy.deepcopy(model.state_dict())
+    else:
+        bad += 1
+        if bad > 5:
+            break
+model.load_state_dict(aside)
+torch.save(model.state_dict(), "model.pt")
+""",
+}
+
+
+@pytest.mark.parametrize("name", CARRIES)
+def test_what_a_loop_carries_comes_to_the_same_at_two_workers_and_under_strikes(name, tmp_path):
+    source = HEAD + CARRIES[name]
+    expected = run(source, tmp_path / "plain")
+    (tmp_path / "after.py").write_text(converted(source))
+    struck = world("resized", tmp_path / "resized", env={"SCRIPT": str(tmp_path)}, module="tests.adoption.strikes")
+    assert struck["wide"] >= 5  # steps that two workers made
+    assert differs(expected, torch.load(tmp_path / "resized" / "model.pt")) < 1e-5
