@@ -240,3 +240,26 @@ def test_a_border_that_a_forward_does_not_come_by_is_told_whenever_that_is(part)
     model.left_out = 2
     with pytest.raises(InvalidValue, match=r"block 2 that is left out of a forward.*LayerDrop"):
         cut.run(lambda: model(ids), came)
+
+
+class WrittenInto(Gpt):
+    def forward(self, ids):
+        x = self.transformer.wte(ids)
+        x += 1.0
+        for block in self.transformer.h:
+            x = block(x)
+            if self.between:
+                x *= 2.0
+        return self.head(self.transformer.ln_f(x)).mean()
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_blocks_of_others_take_memory_only_where_what_they_give_is_written_into(between):
+    model, ids, seen = WrittenInto(tied=False), torch.zeros((2, LENGTH), dtype=torch.long), []
+    model.between = between
+    cut = Cut(model, "transformer.h")
+    cut.learn(lambda: model(ids))
+    cut.become(Part(1, 4, first=False, last=True))
+    model.transformer.h[1].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    cut.run(lambda: model(ids), torch.zeros(2, LENGTH, WIDTH))
+    assert (seen[0].untyped_storage().nbytes() > seen[0].element_size()) == between
