@@ -475,6 +475,22 @@ def test_epochs_are_counted_where_their_number_is_asked_for_after_the_loop():
     assert "for epoch in s.epochs():" in converted(script(later="model[0].bias.data += epoch"))
 
 
+def test_the_number_of_a_batch_begins_with_its_epoch_and_is_that_of_the_training_where_a_file_goes_by_it():
+    told = converted(script(turn=f"{UPDATE}\nprint(i)", head=COUNTED))
+    assert "for i, (a, b) in enumerate(s):" in told
+    assert "for epoch in s.epochs():" in told
+    saved = f"{UPDATE}\nif i == 2:\n    torch.save(model, 'some.pt')"
+    assert "i = s.steps % len(loader)" in converted(script(turn=saved, head=COUNTED))
+
+
+def test_names_of_a_batch_are_others_after_it_where_they_are_drawn_anew():
+    held_out = "total = 0.0\nfor a, b in other:\n    total += F.mse_loss(model(a), b).item()\n"
+    before = "best = 9e9\nother = DataLoader(TensorDataset(x, y))"
+    decides = "if total < best:\n    best = total\n    torch.save(model, 'best.pt')"
+    assert "keep(best=best)" in converted(script(before=before, after=held_out + decides))
+    assert "own part" in refused(script(before=before, after=decides.replace("total", "loss"))).why
+
+
 def test_what_each_turn_gives_a_value_first_is_not_kept():
     found = converted(script(before="w = 1.0", turn="w = 0.5 * epoch\n" + UPDATE.replace("= F", "= w * F")))
     assert "keep(" not in found
