@@ -15,7 +15,7 @@ import torch
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Kept", "check_elementwise", "kept_by"]
+__all__ = ["Kept", "check_elementwise", "check_one_by_one", "kept_by"]
 
 SHAPE = (4, 3)
 CUTS = (5, 7)  # numbers of a probe of that shape, in pieces that end amid a row
@@ -70,6 +70,26 @@ def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
         together = torch.cat([each.detach() for each in pieces])
         if not torch.allclose(whole[0].detach().flatten(), together, rtol=1e-9, atol=1e-12):
             raise InvalidValue("optimizer", type(optimizer).__name__, ELEMENTWISE)
+
+
+def check_one_by_one(optimizer: torch.optim.Optimizer) -> None:
+    """Steps over some parameters are those over all of them; InvalidValue otherwise. Without a twin nobody can tell."""
+    for number, group in enumerate(optimizer.param_groups):
+        if not group["params"]:
+            continue
+        start = torch.linspace(-1.0, 2.0, 2 * sum(CUTS), dtype=torch.float64).sin().view(2, *SHAPE)
+        both, one = ([torch.nn.Parameter(each.clone()) for each in start[:count]] for count in (2, 1))
+        try:
+            twins = (_twin(optimizer, number, both), both), (_twin(optimizer, number, one), one)
+            for step in range(1, STEPS + 1):
+                gradient = (torch.arange(start.numel(), dtype=torch.float64) * 1.7 + step).cos().view_as(start) * step
+                for twin, probes in twins:
+                    _step(optimizer, twin, probes, list(gradient[: len(probes)]))
+        except InvalidValue:
+            continue
+        if not torch.allclose(both[0].detach(), one[0].detach(), rtol=1e-9, atol=1e-12):
+            allowed = "one that works on each parameter by itself where the model is cut: a part has but its own"
+            raise InvalidValue("optimizer", type(optimizer).__name__, allowed)
 
 
 def _cut(line: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:

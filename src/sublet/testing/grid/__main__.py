@@ -27,7 +27,10 @@ def main(words: list[str] | None = None) -> int:
         [*grids(), *changes(), *checkpoints(), *scripts(), *kill_points()] if asked.rows or not asked.kills else []
     )
     rows += random_kills(asked.kills, asked.seed) if asked.kills else []
-    return _run([row for row in rows if asked.only in row.name])
+    chosen = [row for row in rows if asked.only in row.name]
+    if not chosen:
+        parser.error(f"--only {asked.only!r} is in the name of no row; the first of {len(rows)}: {rows[0].name!r}")
+    return _run(chosen)
 
 
 def _run(rows: Iterable[Row]) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.blocks import Blocks
+from sublet.train.elementwise import check_one_by_one
 from sublet.train.options import Options
 
 __all__ = ["check_fits"]
@@ -20,6 +21,7 @@ WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel
 def check_fits(model: Any, optimizer: Any, options: Options) -> None:
     """InvalidValue, with the way out."""
     _check_kinds(model, optimizer, options)
+    check_one_by_one(optimizer)
     if options.micro_batch is None:
         raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
     if options.batch_range is not None:

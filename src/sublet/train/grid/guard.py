@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,9 @@ from sublet.errors import InvalidValue
 from sublet.train.fitness import check_frozen
 
 __all__ = ["Guard"]
+
+LISTS = ("parameters", "named_parameters")
+OURS = ("sublet.train", "torch.nn.modules.module")  # which asks for one by the other
 
 
 class Guard:
@@ -31,12 +35,16 @@ class Guard:
         self._handles.append(self._optimizer.register_step_pre_hook(self._look_at_update))
         self._handles.append(self._model.register_forward_pre_hook(self._look_at_call))
         vars(self._optimizer)["zero_grad"] = _nothing  # a line left over must not clear half a batch
+        for name in LISTS:
+            vars(self._model)[name] = _Listed(getattr(self._model, name))
 
     def end(self) -> None:
         """Everything as it was."""
         for handle in self._handles:
             handle.remove()
         vars(self._optimizer).pop("zero_grad", None)
+        for name in LISTS:
+            vars(self._model).pop(name, None)
 
     def check_frozen(self) -> None:
         """What was frozen when it began still is: what a unit is made of follows from that, at all workers alike."""
@@ -95,6 +103,30 @@ def _buffers_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, 
         for key, buffer in module._buffers.items():  # noqa: SLF001 - torch tells neither whose they are nor which count
             if buffer is not None and key not in module._non_persistent_buffers_set:  # noqa: SLF001 - as above
                 yield f"{name}.{key}".lstrip("."), module, key
+
+
+class _Listed:
+    """In place of `model.parameters`: of others than us nobody gets further than the first, which tells the device."""
+
+    def __init__(self, whole: Callable[..., Iterator[Any]]) -> None:
+        self._whole, self._first = whole, next(iter(whole()), None)
+
+    def __call__(self, *args: Any, **facts: Any) -> Iterator[Any]:
+        asks = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - of Python, and the one way to know
+        return self._whole(*args, **facts) if asks.startswith(OURS) else _alone(self._first)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Listed:
+        return self
+
+
+def _alone(first: Any) -> Iterator[Any]:
+    yield first
+    raise InvalidValue(
+        "parts",
+        "a look at all parameters of the model",
+        "left to the session, since a worker has those of its part: weight_decay of the optimizer in place of a "
+        "penalty, clip_norm= in place of a clip; averages of weights, and limits on them, cannot be had with parts=",
+    )
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 
@@ -18,6 +19,7 @@ from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.grid.atoms import Atom  # noqa: E402
+from sublet.train.grid.compared import Comparison, Whole  # noqa: E402
 from sublet.train.grid.dice import Dice  # noqa: E402
 from sublet.train.grid.proof import Proof, Short  # noqa: E402
 from sublet.train.grid.proving import Proving  # noqa: E402
@@ -163,9 +165,48 @@ def test_a_difference_that_may_be_rounding_is_one_only_where_the_whole_model_rou
 def test_a_gradient_that_is_off_by_less_than_rounding_is_seen_where_it_is_none_of_it():
     model = a_model(3, ())
     weight, forward = model.blocks[0].up.weight, model.forward
-    model.forward = lambda ids: forward(ids) + 10.0 * weight.sum()  # the same for all words: the loss is as it was
+    model.forward = lambda ids: forward(ids) + weight.sum()  # the same for all words: the loss is as it was
     with pytest.raises(InvalidValue, match=r"a gradient of blocks\.0\.up\.weight that is another in its last digits"):
         proved(model)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        lambda model, was: sum((now - old).square().sum() for now, old in zip(model.weights, was, strict=True)),
+        lambda model, _: sum(block.up.bias.square().sum() for block in model.blocks),  # which begin at zero
+        lambda model, was: model.blocks[0].gate * sum(each.square().sum() for each in was),  # and so does this
+    ],
+    ids=["a distance from where it began", "a penalty on what is zero", "a gate that is shut"],
+)
+def test_what_is_nothing_at_the_weights_that_training_begins_with_is_seen(term):
+    model = a_model(3, ())
+    for block in model.blocks:
+        nn.init.zeros_(block.up.bias)
+    model.blocks[0].gate = nn.Parameter(torch.zeros(()))
+    weights = list(model.blocks[0].parameters())
+    model.weights, forward = weights, model.forward
+    was = [each.detach().clone() for each in weights]
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    model.forward = lambda ids: forward(ids) * (1.0 + 0.01 * term(model, was))
+    with pytest.raises(InvalidValue, match="parts"):
+        proved(model)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+def test_a_part_that_comes_to_no_number_beside_a_whole_that_does_is_refused():
+    whole = Whole(torch.tensor(1.0), {}, {}, 1e-7)
+    with pytest.raises(InvalidValue, match="a loss of nan in parts, 1 in one piece"):
+        Comparison(whole).judge_loss(torch.tensor(math.nan))
+
+
+def test_a_loss_that_is_off_in_its_last_digits_is_refused_where_the_whole_model_repeats_it():
+    whole, off = Whole(torch.tensor(1.0), {}, {}, 1e-7), torch.tensor(1.0 + 2e-7)
+    found = Comparison(whole)
+    found.judge_loss(off)
+    found.check_repeats(Whole(off, {}, {}, 1e-7))
+    with pytest.raises(InvalidValue, match="a loss that is another in its last digits"):
+        found.check_repeats(Whole(torch.tensor(1.0), {}, {}, 1e-7))
 
 
 class Words(nn.Module):
@@ -377,12 +418,12 @@ def test_a_host_says_what_room_it_has(tmp_path):
 def in_a_session(directory=None, penalty=0.0, seen=None, blocks="blocks"):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 1))
-    data = TensorDataset(torch.ones(8, 3), torch.ones(8, 1))
+    data, weights = TensorDataset(torch.ones(8, 3), torch.ones(8, 1)), list(model.parameters())
 
     def of(batch):
         if seen is not None:
             seen.append(len(batch[0]))
-        return nn.functional.mse_loss(model(batch[0]), batch[1]) + penalty * sum(p.sum() for p in model.parameters())
+        return nn.functional.mse_loss(model(batch[0]), batch[1]) + penalty * sum(p.sum() for p in weights)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     facts = {"global_batch": 4, "micro_batch": 2, "parts": train.Blocks("1"), "checkpoint_dir": directory}
