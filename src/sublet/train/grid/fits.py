@@ -21,7 +21,8 @@ WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel
 def check_fits(model: Any, optimizer: Any, options: Options) -> None:
     """InvalidValue, with the way out."""
     _check_kinds(model, optimizer, options)
-    check_one_by_one(optimizer)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        check_one_by_one(optimizer)
     if options.micro_batch is None:
         raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
     if options.batch_range is not None:
