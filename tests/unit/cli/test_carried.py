@@ -126,6 +126,14 @@ CONVERTED = {
     "a weight that falls after the batches": script(
         before="tau = 1.0", turn=UPDATE.replace("= F", "= tau * F"), after="tau *= 0.7"
     ),
+    "a weight that falls, where the loss goes backward": script(
+        before="tau = 1.0",
+        turn="opt.zero_grad()\n(tau * F.mse_loss(\n    model(a) * tau, b) + tau - tau\n).backward()\nopt.step()",
+        after="tau *= 0.7",
+    ),
+    "a loss that is kept": script(
+        before="loss = torch.zeros(1)", after="loss = loss.detach() * 0", later="model[0].bias.data.add_(loss + 1)"
+    ),
     "rates that follow from the epoch": script(epoch=RATES),
     "rates by a function": script(
         epoch="adjust(opt, epoch)",
@@ -261,6 +269,48 @@ REFUSED = {
         ),
         "`seen`",
         11,
+    ),
+    # losses that no session can put together from the parts of a batch
+    "samples that are put beside each other": (
+        script(
+            turn=UPDATE.replace(
+                "loss = F.mse_loss(model(a), b)",
+                "z = F.normalize(model(a), dim=1)\nlogits = z @ F.normalize(b).T / 0.1\n"
+                "loss = F.cross_entropy(logits, torch.arange(len(a)))",
+            )
+        ),
+        "goes by the others of its batch",
+        21,
+    ),
+    "a mean over some samples": (
+        script(turn="far = a[:, 0] > 0.5\n" + UPDATE.replace("(a), b)", "(a)[far], b[far])")),
+        "a mean over some samples",
+        21,
+    ),
+    "a root of a mean": (
+        script(turn=UPDATE.replace("F.mse_loss(model(a), b)", "torch.sqrt(F.mse_loss(model(a), b) + 1e-8)")),
+        "a function of a mean",
+        20,
+    ),
+    "weights of labels": (
+        script(
+            before="criterion = nn.CrossEntropyLoss(weight=torch.ones(1))",
+            turn=UPDATE.replace("F.mse_loss(model(a), b)", "criterion(model(a), b[:, 0].long())"),
+        ),
+        "a weighted mean",
+        21,
+    ),
+    "labels that are ignored": (
+        script(turn=UPDATE.replace("mse_loss(model(a), b)", "cross_entropy(model(a), b[:, 0].long(), ignore_index=0)")),
+        "over some samples, or labels",
+        20,
+    ),
+    "the hardest samples": (
+        script(
+            turn=UPDATE.replace("model(a), b)", "model(a), b, reduction='none').mean(1)\nloss = loss.topk(2)[0].mean()")
+        ),
+        "chosen among the samples",
+        21,
     ),
     # lines before the batches of an epoch
     "a weight that falls": (

@@ -11,8 +11,8 @@ from sublet.cli.work.script.convert import Converted, convert
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.facts import Facts, Made, Stream
 from sublet.cli.work.script.flow import Carried, Flow, Roles
+from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
-from sublet.cli.work.script.losses import Grade
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
@@ -134,6 +134,8 @@ def loss_of(facts: Facts) -> str:
     """In a word."""
     if not facts.loops:
         return "unknown"
+    if facts.loss is not None and facts.loss.odd is not None:
+        return facts.loss.grade.value
     if facts.loss is None or not facts.loss.sums or facts.loss.grade is Grade.MEAN:
         return "mean, as far as the text says"
     return "sum" if facts.loss.grade is Grade.SUM else "a sum, and something else"
@@ -172,7 +174,10 @@ def _findings(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding]
             what="its batch is as many times as large as there are workers: the result depends on the width",
             do="a session keeps the global batch; or let the batch follow from WORLD_SIZE",
         )
-    if facts.loss is not None and facts.loss.sums and facts.loss.grade is not Grade.MEAN:
+    if facts.loss is not None and facts.loss.odd is not None:
+        line, why, do = facts.loss.odd
+        yield Finding(line=line, what=why, do=do)
+    elif facts.loss is not None and facts.loss.sums and facts.loss.grade is not Grade.MEAN:
         yield Finding(
             line=facts.loss.sums[0],
             what="the loss is a sum: its gradient grows with the samples of a worker",

@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from enum import Enum
 
+from sublet.cli.work.script.calls import READING
 from sublet.cli.work.script.effects import Effects
+from sublet.cli.work.script.grades import BATCH, ODDS, ROWS, WHY, Grade, by_operator, over, worst
 from sublet.cli.work.script.kinds import Function
+from sublet.cli.work.script.mixing import (
+    CHOOSING,
+    LINEAR,
+    MIXING,
+    MOVING,
+    PAIRING,
+    divides_by_weights,
+    moved,
+    place_of,
+    turned,
+)
 from sublet.cli.work.script.reading import Scope, is_method, names_in
 
-__all__ = ["Grade", "Loss", "loss_of"]
+__all__ = ["Loss", "loss_of"]
 
 DEEPEST = 6  # functions in functions
 COUNTS = ("size", "numel", "nelement", "shape", "__len__")
 LOSSES = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
 
 
-class Grade(Enum):
-    """Of a value, by the samples of the batch in it."""
-
-    NUMBER = "written down"
-    NONE = "of no sample"
-    MEAN = "a mean over samples"
-    SUM = "a sum over samples"
-    EACH = "one for each sample"
-    COUNT = "how many samples"
-    ODD = "something else"
-
-
 Known = dict[str, Grade]
-BATCH = (Grade.MEAN, Grade.SUM, Grade.EACH, Grade.ODD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,7 @@ class Loss:
     grade: Grade
     sums: tuple[int, ...] = ()  # lines where samples are added up, or counted, in it
     penalty: bool = False  # of weights, beside a sum
+    odd: tuple[int, str, str] | None = None  # no session can put it together from parts: the line, why, what to do
 
 
 def loss_of(effects: Effects, inner: ast.For | ast.While, losses: list[ast.expr]) -> Loss:
@@ -52,11 +52,16 @@ def loss_of(effects: Effects, inner: ast.For | ast.While, losses: list[ast.expr]
     known: Known = dict.fromkeys(names_in(inner.target), Grade.EACH) if isinstance(inner, ast.For) else {}
     if isinstance(inner, ast.For) and isinstance(inner.iter, ast.Call) and isinstance(inner.target, ast.Tuple):
         known |= dict.fromkeys(names_in(inner.target.elts[0]), Grade.NUMBER)  # enumerate
+        grader.batches |= {each.id for each in inner.target.elts if isinstance(each, ast.Name)}
+    if isinstance(inner, ast.For) and isinstance(inner.target, ast.Name):
+        grader.batches.add(inner.target.id)
     grades: set[Grade] = set()
     grader.run(inner.body, known, losses, grades)
     found = grades - {Grade.NONE, Grade.NUMBER} or {Grade.MEAN}
+    grade = found.pop() if len(found) == 1 else worst([Grade.ODD, *found])
     return Loss(
-        grade=found.pop() if len(found) == 1 else Grade.ODD,
+        grade=grade,
+        odd=(grader.lines.get(grade, inner.lineno), *WHY[grade]) if grade in WHY else None,
         sums=tuple(sorted(grader.sums)),
         penalty=grader.penalty,
     )
@@ -67,6 +72,8 @@ class _Grader:
         self._effects, self._script, self._scope = effects, effects.script, scope
         self.sums: set[int] = set()
         self.penalty = False
+        self.batches: set[str] = set()  # names of all that the loader gives: a tuple, it may be
+        self.lines: dict[Grade, int] = {}  # where it is first seen that a value is odd
         self._depth = 0
 
     def run(self, body: list[ast.stmt], known: Known, wanted: list[ast.expr], found: set[Grade]) -> None:
@@ -111,7 +118,11 @@ class _Grader:
                 return known.get(node.id, Grade.NONE)
             case ast.Attribute(attr="shape") if self.grade(node.value, known) is Grade.EACH:
                 return Grade.COUNT
-            case ast.Attribute() | ast.Subscript() | ast.Starred():
+            case ast.Attribute(attr="T" | "mT" | "H") if self.grade(node.value, known) in ROWS:
+                return turned(self.grade(node.value, known))
+            case ast.Subscript():
+                return self._of_part(node, known)
+            case ast.Attribute() | ast.Starred():
                 return self.grade(node.value, known)
             case ast.UnaryOp():
                 return self.grade(node.operand, known)
@@ -119,11 +130,14 @@ class _Grader:
                 return self._combined(node, self.grade(node.left, known), self.grade(node.right, known))
             case ast.IfExp():
                 both = {self.grade(node.body, known), self.grade(node.orelse, known)}
-                return both.pop() if len(both) == 1 else Grade.ODD
-            case ast.Compare() | ast.BoolOp() | ast.JoinedStr():
+                return both.pop() if len(both) == 1 else worst([Grade.ODD, *both])
+            case ast.Compare():
+                found = worst([self.grade(each, known) for each in (node.left, *node.comparators)])
+                return found if found in ROWS or found in ODDS else Grade.CURVED if found in BATCH else Grade.NONE
+            case ast.BoolOp() | ast.JoinedStr():
                 return Grade.NONE
             case ast.Tuple() | ast.List():
-                return _worst([self.grade(each, known) for each in node.elts])
+                return worst([self.grade(each, known) for each in node.elts])
             case ast.ListComp() | ast.GeneratorExp():
                 inner = dict(known)
                 for part in node.generators:
@@ -133,45 +147,36 @@ class _Grader:
                 return self._of_call(node, known)
             case _:
                 pass
-        return _worst([self.grade(each, known) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
+        return worst([self.grade(each, known) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
 
     def _combined(self, node: ast.BinOp | ast.AugAssign, left: Grade, right: Grade) -> Grade:
-        found = self._by_algebra(node.op, left, right)
+        found = by_operator(node.op, left, right)
         if found is Grade.ODD and Grade.ODD not in (left, right):
             self.sums.add(node.lineno)  # part of it grows with the samples
-        return found
+            self.penalty |= isinstance(node.op, ast.Add | ast.Sub) and {left, right} == {Grade.SUM, Grade.NONE}
+        return self._noted(found, node)
 
-    def _by_algebra(self, op: ast.operator, left: Grade, right: Grade) -> Grade:
-        both = {left, right}
-        if Grade.ODD in both:
-            return Grade.ODD
-        if isinstance(op, ast.Add | ast.Sub):
-            if both == {Grade.SUM, Grade.NONE}:
-                self.penalty = True
-                return Grade.ODD
-            both -= {Grade.NUMBER} if len(both) > 1 else set()
-            both -= {Grade.NONE} if len(both) > 1 else set()
-            return (
-                both.pop()
-                if len(both) == 1
-                else Grade.EACH
-                if Grade.EACH in both and Grade.SUM not in both
-                else Grade.ODD
-            )
-        if isinstance(op, ast.Div) and right is Grade.COUNT:
-            return Grade.MEAN if left is Grade.SUM else Grade.ODD if left in BATCH else Grade.NONE
-        if Grade.COUNT in both:
-            return Grade.ODD if both & set(BATCH) else Grade.COUNT
-        if Grade.EACH in both:
-            return Grade.ODD if Grade.SUM in both else Grade.EACH
-        if Grade.SUM in both:
-            scaled = isinstance(op, ast.Mult | ast.Div) and left in (Grade.SUM, Grade.NONE, Grade.NUMBER)
-            return (
-                Grade.SUM
-                if scaled and len(both) > 1 and not (isinstance(op, ast.Div) and right is Grade.SUM)
-                else Grade.ODD
-            )
-        return Grade.MEAN if Grade.MEAN in both else Grade.NONE if Grade.NONE in both else Grade.NUMBER
+    def _noted(self, grade: Grade, node: ast.expr | ast.stmt) -> Grade:
+        if grade in WHY:
+            self.lines.setdefault(grade, node.lineno)
+        return grade
+
+    def _of_part(self, node: ast.Subscript, known: Known) -> Grade:
+        """`rows[mask]`, `rows[:n]`: some of them; `table[labels]`: one for each."""
+        whose = self.grade(node.value, known)
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        first = parts[0] if parts else node.slice
+        given = Grade.NONE if isinstance(first, ast.Slice) else self.grade(first, known)
+        if whose not in ROWS:
+            return given if given in ROWS and whose not in BATCH else whose
+        if isinstance(first, ast.Constant) and first.value is None and len(parts) > 1:
+            return turned(whose)
+        if isinstance(first, ast.Slice):
+            ends = [each for each in (first.lower, first.upper, first.step) if each is not None]
+            whole = all(self.grade(each, known) is Grade.COUNT for each in ends)
+            batch = isinstance(node.value, ast.Name) and node.value.id in self.batches
+            return whose if whole or batch else self._noted(Grade.SOME, node)
+        return self._noted(Grade.SOME, node) if given in ROWS else whose
 
     # ------------------------------------------------------------------------------------------- calls
 
@@ -179,11 +184,11 @@ class _Grader:
         full, func = self._script.full_name(call.func), call.func
         if full == "torch.autograd.grad":  # a sum over samples is how those of all of them are asked for at once
             sums = set(self.sums)
-            worst = _worst([self.grade(each, known) for each in call.args])
+            asked = worst([self.grade(each, known) for each in call.args])
             self.sums = sums
-            return Grade.EACH if worst in BATCH else Grade.NONE
+            return Grade.EACH if asked in BATCH else Grade.NONE
         given = [self.grade(each, known) for each in (*call.args, *(word.value for word in call.keywords))]
-        worst = _worst(given)
+        of_all = worst(given)
         if isinstance(func, ast.Name) and func.id in self._effects.functions:
             return self._of_function(self._effects.functions[func.id], call, known)
         if full == "sum":
@@ -191,27 +196,61 @@ class _Grader:
             each = isinstance(drawn, ast.Name) or (
                 isinstance(drawn, ast.GeneratorExp | ast.ListComp) and self._over_samples(drawn, known)
             )
-            return self._summed(call, worst) if each else worst
+            return self._summed(call, of_all) if each else of_all
         if full == "len" or is_method(call, *COUNTS):
-            counted = self.grade(func.value, known) if isinstance(func, ast.Attribute) else worst
-            return Grade.COUNT if counted is Grade.EACH else Grade.NUMBER
+            counted = self.grade(func.value, known) if isinstance(func, ast.Attribute) else of_all
+            return {Grade.EACH: Grade.COUNT, Grade.SOME: Grade.SUM}.get(counted, Grade.NUMBER)
         if full.startswith("torch.") and full.rpartition(".")[2] in ("sum", "mean"):
             return self._reduced(call, full.rpartition(".")[2], given[0] if given else Grade.NONE, call.args[1:])
-        if full.startswith("torch.nn.functional."):
-            last = full.rpartition(".")[2]
-            return self._by_reduction(call, call, worst) if last in LOSSES or last.endswith("_loss") else _over(worst)
+        last = full.rpartition(".")[2]
+        if full.startswith("torch.nn.functional.") and (last in LOSSES or last.endswith("_loss")):
+            return self._by_reduction(call, call, of_all)
         if isinstance(func, ast.Attribute) and not self._effects.is_imported(func.value):
-            return self._of_method(call, func, worst, known)
-        if isinstance(func, ast.Name):
-            return self._of_object(func.id, call, worst, known)
-        return _over(worst)
+            return self._of_method(call, func, of_all, known)
+        if isinstance(func, ast.Name) and not full.startswith(("torch.", "math.", "numpy.")):
+            plain = full in ("max", "min", "abs", "pow", "round")
+            return (
+                self._transformed(call, full, given, of_all) if plain else self._of_object(func.id, call, of_all, known)
+            )
+        if full.startswith(("torch.", "math.", "numpy.")):
+            return self._transformed(call, last, given, of_all)
+        return over(of_all)
 
-    def _of_method(self, call: ast.Call, func: ast.Attribute, worst: Grade, known: Known) -> Grade:
+    def _transformed(self, call: ast.Call, what: str, given: list[Grade], of_all: Grade) -> Grade:
+        """By a function of torch, or a method of a tensor; `given`: the tensor first."""
+        rows = [grade for grade in given if grade in ROWS]
+        if of_all is Grade.MEAN:
+            return of_all if what in LINEAR else self._noted(Grade.CURVED, call)
+        if of_all not in ROWS:
+            return over(of_all)
+        if Grade.MEAN in given and what not in LINEAR:
+            return self._noted(Grade.PAIRED, call)
+        if what in PAIRING or what == "einsum":
+            aside = Grade.TURNED in rows or what not in ("matmul", "mm", "addmm")
+            alone = what in ("cov", "corrcoef", "pdist")
+            paired = (self._crosses(call, given) if what == "einsum" else aside and len(rows) > 1) or alone
+            return self._noted(Grade.PAIRED, call) if paired else of_all
+        if what in MIXING and place_of(self._script, call) in ("", "0", "(0,)", "[0]") and len(rows) == 1:
+            return self._noted(Grade.PAIRED if what in ("roll", "flip") else Grade.CHOSEN, call)
+        if what in CHOOSING and place_of(self._script, call) != "1":
+            return self._noted(Grade.SOME, call)
+        if what in MOVING:
+            return moved(self._script, call, what, of_all)
+        if {Grade.EACH, Grade.TURNED} <= set(rows) and what not in ("cat", "stack"):
+            return self._noted(Grade.PAIRED, call)
+        return Grade.EACH if what == "squeeze" and of_all is Grade.TURNED else of_all
+
+    def _crosses(self, call: ast.Call, given: list[Grade]) -> bool:
+        """Whether samples of one are put beside those of another, or added up."""
+        said = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ""
+        sides, _, made = str(said).replace(" ", "").partition("->")
+        firsts = {side[:1] for side, grade in zip(sides.split(","), given[1:], strict=False) if grade in ROWS}
+        return len(firsts) != 1 or not made.startswith(tuple(firsts))
+
+    def _of_method(self, call: ast.Call, func: ast.Attribute, of_all: Grade, known: Known) -> Grade:
         whose = self.grade(func.value, known)
         if func.attr in ("sum", "mean"):
             return self._reduced(call, func.attr, whose, call.args)
-        if func.attr in ("item", "tolist"):
-            return Grade.NUMBER
         made = self._effects.class_of(func.value.id, self._scope) if isinstance(func.value, ast.Name) else None
         method = (
             next((each for each in made.body if isinstance(each, Function) and each.name == func.attr), None)
@@ -220,16 +259,20 @@ class _Grader:
         )
         if method is not None:
             return self._of_function(method, call, known, bound=True)
-        return whose if worst in (Grade.NONE, Grade.NUMBER) else _over(_worst([whose, worst]))
+        tensors = func.attr in READING or func.attr in MIXING or func.attr in PAIRING or func.attr in CHOOSING
+        if tensors and whose in BATCH:
+            given = [self.grade(each, known) for each in (*call.args, *(word.value for word in call.keywords))]
+            return self._transformed(call, func.attr, [whose, *given], worst([whose, *given]))
+        return whose if of_all in (Grade.NONE, Grade.NUMBER) else over(worst([whose, of_all]))
 
-    def _of_object(self, name: str, call: ast.Call, worst: Grade, known: Known) -> Grade:
+    def _of_object(self, name: str, call: ast.Call, of_all: Grade, known: Known) -> Grade:
         """`criterion(...)`, `model(...)`."""
         for value in self._effects.given(name, self._scope):
             full = self._script.full_name(value.func) if isinstance(value, ast.Call) else ""
             if isinstance(value, ast.Call) and full.startswith("torch.nn.") and full.endswith("Loss"):
-                return self._by_reduction(value, call, worst)
+                return self._by_reduction(value, call, of_all)
             if isinstance(value, ast.Call) and full == "functools.partial":
-                return self._by_reduction(value, call, worst)
+                return self._by_reduction(value, call, of_all)
             if isinstance(value, ast.Lambda):
                 inner = known | dict(
                     zip([each.arg for each in value.args.args], [self.grade(a, known) for a in call.args], strict=False)
@@ -243,7 +286,7 @@ class _Grader:
         )
         if forward is not None and "Loss" in made.name:  # type: ignore[union-attr]  # it has a method
             return self._of_function(forward, call, known, bound=True)
-        return _over(worst)
+        return Grade.EACH if of_all is Grade.TURNED else over(of_all)
 
     def _of_function(self, function: Function, call: ast.Call, known: Known, *, bound: bool = False) -> Grade:
         if self._depth >= DEEPEST:
@@ -259,33 +302,50 @@ class _Grader:
         return (
             found.pop()
             if len(found) == 1
-            else _worst(list(found))
+            else worst(found)
             if found <= {Grade.NONE, Grade.NUMBER}
-            else Grade.ODD
+            else worst([Grade.ODD, *found])
         )
 
-    def _by_reduction(self, said: ast.Call, call: ast.Call, worst: Grade) -> Grade:
-        words = {word.arg: word.value for word in said.keywords}
-        if worst not in BATCH:
-            return Grade.NONE
+    def _by_reduction(self, said: ast.Call, call: ast.Call, of_all: Grade) -> Grade:
+        words = {word.arg: word.value for word in (*said.keywords, *call.keywords)}
+        if of_all not in BATCH or of_all in ODDS:
+            return of_all if of_all in ODDS else Grade.NONE
+        if of_all in (Grade.MEAN, Grade.SUM):
+            return self._noted(Grade.CURVED, call)
+        rows = Grade.SOME if of_all is Grade.SOME else Grade.EACH
         averaged, reduction = words.get("size_average"), words.get("reduction")
         if isinstance(averaged, ast.Constant) and averaged.value is False:
             return self._summed(call, Grade.EACH)
+        mean = self._noted(self._averaged(said, call, words, rows), call)
         if reduction is None:
-            return Grade.MEAN
-        kinds = {"sum": Grade.SUM, "mean": Grade.MEAN, "batchmean": Grade.MEAN, "none": Grade.EACH}
+            return mean
+        kinds = {"sum": Grade.SUM, "mean": mean, "batchmean": mean, "none": rows}
         found = kinds.get(str(reduction.value), Grade.ODD) if isinstance(reduction, ast.Constant) else Grade.ODD
         if found in (Grade.SUM, Grade.ODD):
             self.sums.add(said.lineno)
         return found
 
+    def _averaged(self, said: ast.Call, call: ast.Call, words: dict[str | None, ast.expr], rows: Grade) -> Grade:
+        """What the mean of a loss of torch is divided by: samples, weights of their labels, labels that count."""
+        name = self._script.full_name(said.func).rpartition(".")[2]
+        ours = said.args[2:] if said is call else said.args
+        weight = words.get("weight", ours[0] if ours else None)
+        weighed = not isinstance(weight, ast.Constant | None)
+        if rows is Grade.SOME or "ignore_index" in words:
+            return Grade.PARTIAL
+        return Grade.WEIGHED if weighed and divides_by_weights(name) else Grade.MEAN
+
     def _reduced(self, call: ast.Call, how: str, whose: Grade, places: list[ast.expr]) -> Grade:
         words = {word.arg: word.value for word in call.keywords}
         place = places[0] if places else words.get("dim", words.get("axis"))
+        mean = self._noted(Grade.PARTIAL if whose is Grade.SOME else Grade.MEAN, call)
         if place is None:
-            return self._summed(call, whose) if how == "sum" else Grade.MEAN if whose is Grade.EACH else whose
-        if self._script.text(place) in ("0", "(0,)", "[0]") and whose is Grade.EACH:
-            return self._summed(call, whose) if how == "sum" else Grade.MEAN
+            return self._summed(call, whose) if how == "sum" else mean if whose in ROWS else whose
+        if whose is Grade.TURNED:
+            return self._noted(Grade.PAIRED, call)
+        if self._script.text(place) in ("0", "(0,)", "[0]") and whose in ROWS:
+            return self._summed(call, whose) if how == "sum" else mean
         return whose
 
     def _summed(self, call: ast.Call, whose: Grade) -> Grade:
@@ -293,20 +353,7 @@ class _Grader:
             return Grade.NONE
         if whose is not Grade.MEAN:
             self.sums.add(call.lineno)
-        return Grade.SUM if whose is Grade.EACH else whose
+        return Grade.SUM if whose in ROWS else whose
 
     def _over_samples(self, drawn: ast.GeneratorExp | ast.ListComp, known: Known) -> bool:
         return any(self.grade(part.iter, known) is Grade.EACH for part in drawn.generators)
-
-
-def _worst(grades: list[Grade]) -> Grade:
-    order = list(Grade)
-    kinds = set(grades) - {Grade.NUMBER, Grade.NONE, Grade.COUNT}
-    if len(kinds) > 1:
-        return Grade.EACH if Grade.SUM not in kinds and Grade.ODD not in kinds else Grade.ODD
-    return max(grades, key=order.index, default=Grade.NONE) if not kinds else kinds.pop()
-
-
-def _over(grade: Grade) -> Grade:
-    """Of a function that is no sum: of one it is something else."""
-    return Grade.ODD if grade is Grade.SUM else Grade.NONE if grade is Grade.COUNT else grade

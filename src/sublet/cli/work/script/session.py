@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.facts import Facts, Loop
 from sublet.cli.work.script.flow import Flow, Roles
+from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
-from sublet.cli.work.script.losses import Grade
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.remembering import keep_names, saves_by_all
 from sublet.cli.work.script.splice import INDENT, CannotConvert, Splice
@@ -49,7 +49,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     keys = _keys(script, facts, update.stepped) if len(update.stepped) > 1 else []
     for number, (statement, loss) in enumerate(update.losses):
         name = f', "{keys[number]}"' if keys else ""
-        splice.replace(statement.value, f"{names.session}.step({script.text(loss)}{name})")
+        splice.leave(statement.value, loss, f"{names.session}.step(", f"{name})")
     for call in update.norms:
         splice.replace(call, f"{names.session}.grad_norm")
     for statement in under:
@@ -156,6 +156,9 @@ def _session_call(script: Script, facts: Facts, loop: Loop, names: Names, update
 
 def _reduce(facts: Facts, update: Update) -> None:
     loss = facts.loss
+    if loss is not None and loss.odd is not None:
+        line, why, do = loss.odd
+        raise CannotConvert(why, line, do)
     if loss is None or not loss.sums or loss.grade is Grade.MEAN:
         return
     if loss.penalty:

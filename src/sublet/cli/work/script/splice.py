@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from dataclasses import dataclass
 
 from sublet.cli.work.script.reading import Script
 
@@ -20,6 +21,25 @@ class CannotConvert(Exception):
         self.why, self.line, self.do = why, line, do
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """From a place to another: lines counted from 1, and bytes in them."""
+
+    begins: tuple[int, int]
+    ends: tuple[int, int]
+
+    @classmethod
+    def of(cls, piece: ast.expr) -> Span:
+        """All of it."""
+        end = (piece.end_lineno or piece.lineno, piece.end_col_offset or piece.col_offset)
+        return cls((piece.lineno, piece.col_offset), end)
+
+    def is_in(self, other: Span) -> bool:
+        """Whether it is a part of the other."""
+        inside = other.begins <= self.begins < self.ends <= other.ends
+        return inside and self != other
+
+
 class Splice:
     """Changes that are not made yet. Lines are those of the script, counted from 1."""
 
@@ -31,7 +51,7 @@ class Splice:
         self._before: defaultdict[int, list[str]] = defaultdict(list)
         self._after: defaultdict[int, list[str]] = defaultdict(list)
         self._under: dict[int, str] = {}
-        self._changed: list[tuple[ast.expr, str]] = []
+        self._changed: list[tuple[Span, str]] = []
 
     def indent_of(self, node: ast.stmt) -> str:
         """The white space before it."""
@@ -44,8 +64,13 @@ class Splice:
         self._gone |= set(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
 
     def replace(self, piece: ast.expr, text: str) -> None:
-        """An expression by another."""
-        self._changed.append((piece, text))
+        """An expression by another; what else was to become of its parts is nothing then."""
+        self._changed.append((Span.of(piece), text))
+
+    def leave(self, piece: ast.expr, part: ast.expr, before: str, after: str) -> None:
+        """Of an expression only a part of it, as it is or will be, between two texts."""
+        whole, kept = Span.of(piece), Span.of(part)
+        self._changed += [(Span(whole.begins, kept.begins), before), (Span(kept.ends, whole.ends), after)]
 
     def head(self, statement: ast.For, text: str) -> None:
         """Another beginning of a loop: `text` in place of its first line."""
@@ -84,12 +109,11 @@ class Splice:
 
     def result(self) -> str:
         """The new text; it is Python."""
-        for piece, text in sorted(self._changed, key=lambda each: (-each[0].lineno, -each[0].col_offset)):
-            first, last = piece.lineno - 1, (piece.end_lineno or piece.lineno) - 1
-            head = self._lines[first].encode()[: piece.col_offset].decode()
-            tail = self._script.lines[last].encode()[piece.end_col_offset :].decode()
-            if first == last:
-                tail = self._lines[first].encode()[piece.end_col_offset :].decode()
+        changed = [each for each in self._changed if not any(each[0].is_in(other) for other, _ in self._changed)]
+        for span, text in sorted(changed, reverse=True):  # from the end, so that what is before stays where it was
+            (first, begin), (last, end) = (span.begins[0] - 1, span.begins[1]), (span.ends[0] - 1, span.ends[1])
+            head = self._lines[first].encode()[:begin].decode()
+            tail = self._lines[last].encode()[end:].decode()
             self._lines[first] = head + text + tail
             self._gone |= set(range(first + 2, last + 2))
         out: list[str] = []

@@ -1,0 +1,109 @@
+"""Grades of values by the samples of the batch in them, what operators make of two, and why some fit no session.
+
+A worker has a part of the batch. What a session can put together again are means and sums over samples; the odd ones
+come out otherwise at another width, without anybody being told.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from enum import Enum
+
+__all__ = ["BATCH", "ODDS", "ROWS", "WHY", "Grade", "by_operator", "over", "worst"]
+
+
+class Grade(Enum):
+    """Of a value, by the samples of the batch in it."""
+
+    NUMBER = "written down"
+    NONE = "of no sample"
+    MEAN = "a mean over samples"
+    SUM = "a sum over samples"
+    EACH = "one for each sample"
+    TURNED = "one for each sample, which are not in the first place any more"
+    SOME = "one for each of some samples"
+    COUNT = "how many samples"
+    ODD = "something else"
+    CURVED = "a function of a mean"
+    WEIGHED = "a weighted mean"
+    PARTIAL = "a mean over some samples"
+    CHOSEN = "of what is chosen among samples"
+    PAIRED = "of samples beside each other"
+
+
+ROWS = frozenset({Grade.EACH, Grade.TURNED, Grade.SOME})
+ODDS = (Grade.PAIRED, Grade.CHOSEN, Grade.PARTIAL, Grade.WEIGHED, Grade.CURVED, Grade.ODD)  # the clearest reason first
+BATCH = frozenset({Grade.MEAN, Grade.SUM, *ROWS, *ODDS})
+FREE = frozenset({Grade.NUMBER, Grade.NONE})
+
+ALONE = "keep the batch in one worker: a session that is written by hand, and --workers 1; or train.checkpointed"
+COUNTED = 'a sum, and how many it is of: reduction="counted" and s.step(summed_loss, counted=n); or ' + ALONE
+WHY = {
+    Grade.CURVED: ("the loss is a function of a mean, such as its root: that of a worker's part is another", ALONE),
+    Grade.WEIGHED: ("the loss is a weighted mean, and each worker would divide by the weights of its part", COUNTED),
+    Grade.PARTIAL: ("the loss is a mean over some samples, or labels: how many a worker has differs", COUNTED),
+    Grade.SOME: ("the loss is of some samples: how many a worker has differs", COUNTED),
+    Grade.CHOSEN: ("the loss is of what is chosen among the samples of a batch: a worker has a part of them", ALONE),
+    Grade.PAIRED: ("the loss of a sample goes by the others of its batch: a worker has a part of them", ALONE),
+}
+
+
+def by_operator(op: ast.operator, left: Grade, right: Grade) -> Grade:
+    """Of `left op right`."""
+    both = {left, right}
+    if odd := _oddest(both):
+        return odd
+    if {Grade.EACH, Grade.TURNED} <= both or (isinstance(op, ast.MatMult) and Grade.TURNED in both and both <= ROWS):
+        return Grade.PAIRED
+    if isinstance(op, ast.Add | ast.Sub):
+        return _added(op, both)
+    if isinstance(op, ast.Div) and right is Grade.COUNT:
+        return Grade.MEAN if left is Grade.SUM else Grade.ODD if left in BATCH else Grade.NONE
+    if Grade.COUNT in both:
+        return Grade.ODD if both & BATCH else Grade.COUNT
+    if rows := both & ROWS:
+        return Grade.ODD if Grade.SUM in both else Grade.PAIRED if Grade.MEAN in both else _row(rows)
+    scales = isinstance(op, ast.Mult | ast.MatMult) or (isinstance(op, ast.Div) and right in FREE)
+    for grade, otherwise in ((Grade.SUM, Grade.ODD), (Grade.MEAN, Grade.CURVED)):
+        if grade in both:
+            return grade if scales and len(both) > 1 and both - {grade} <= FREE else otherwise
+    return Grade.NONE if Grade.NONE in both else Grade.NUMBER
+
+
+def _added(op: ast.operator, both: set[Grade]) -> Grade:
+    if both == {Grade.SUM, Grade.NONE}:
+        return Grade.ODD  # it would count once for each worker
+    left = both - FREE
+    if len(left) < 2:  # noqa: PLR2004 - two sides
+        return left.pop() if left else Grade.NONE if Grade.NONE in both else Grade.NUMBER
+    if not left & ROWS or Grade.SUM in left:
+        return Grade.ODD
+    centred = isinstance(op, ast.Sub) and Grade.MEAN in left  # by the mean of a batch
+    return Grade.PAIRED if centred else _row(left & ROWS)
+
+
+def worst(grades: Iterable[Grade]) -> Grade:
+    """Of what is made from all of them, as far as nothing else is known."""
+    given = set(grades)
+    kinds = given - FREE - {Grade.COUNT}
+    if not kinds:
+        return Grade.COUNT if Grade.COUNT in given else Grade.NONE if Grade.NONE in given or not given else Grade.NUMBER
+    if odd := _oddest(kinds):
+        return odd
+    if len(kinds) == 1:
+        return kinds.pop()
+    return Grade.ODD if Grade.SUM in kinds else _row(kinds & ROWS)
+
+
+def over(grade: Grade) -> Grade:
+    """Of a function that is no sum: of one it is something else."""
+    return Grade.ODD if grade is Grade.SUM else Grade.NONE if grade is Grade.COUNT else grade
+
+
+def _row(rows: set[Grade] | frozenset[Grade]) -> Grade:
+    return next(grade for grade in (Grade.SOME, Grade.EACH, Grade.TURNED) if grade in rows)
+
+
+def _oddest(grades: set[Grade]) -> Grade | None:
+    return next((grade for grade in ODDS if grade in grades), None)
