@@ -102,7 +102,7 @@ def test_what_was_heard_and_not_written_down_may_be_charged_where_nobody_keeps_r
 def test_lives_of_many_points_are_left_out_and_none_left_is_no_success(capsys):
     words = ["--seeds", "2", "--from", "3", "--crash-points", "40", "--processes", "1", "--most-points"]
     assert main([*words, "100"]) == 0  # of seeds 3 and 4 the first is a short life
-    assert "of 2 seeds: 1 lives, 3 points" in capsys.readouterr().out
+    assert "of 2 seeds: 1 lives, " in capsys.readouterr().out
     assert main([*words, "10"]) == 1
     assert "as few as 10 points" in capsys.readouterr().out
 
