@@ -134,6 +134,19 @@ CONVERTED = {
     "a loss that is kept": script(
         before="loss = torch.zeros(1)", after="loss = loss.detach() * 0", later="model[0].bias.data.add_(loss + 1)"
     ),
+    "a generator": script(
+        before="dice = torch.Generator().manual_seed(5)",
+        after="with torch.no_grad():\n    model[0].bias.add_(torch.rand(5, generator=dice))",
+    ),
+    "a tensor that is put out": script(
+        before="trace = torch.zeros(1)",
+        after="torch.add(trace, epoch + 1.0, out=trace)",
+        later="model[0].bias.data.add_(trace)",
+    ),
+    "a function in the loop that returns": script(
+        turn="def half(v):\n    return 0.5 * v\n"
+        + UPDATE.replace("= F.mse_loss(model(a), b)", "= half(F.mse_loss(model(a), b))")
+    ),
     "rates that follow from the epoch": script(epoch=RATES),
     "rates by a function": script(
         epoch="adjust(opt, epoch)",
@@ -311,6 +324,74 @@ REFUSED = {
         ),
         "chosen among the samples",
         21,
+    ),
+    # what has a reason of its own
+    "a generator that each worker would draw from": (
+        script(
+            before="dice = torch.Generator().manual_seed(5)",
+            turn=UPDATE.replace("model(a)", "model(a + torch.rand(a.shape, generator=dice))"),
+        ),
+        "changes before the step is made",
+        21,
+    ),
+    "a function that remembers": (
+        script(
+            more="def ramp():\n    ramp.t += 1\n    return ramp.t / 9\nramp.t = 0\n",
+            turn="w = ramp()\n" + UPDATE.replace("= F", "= w * F"),
+        ),
+        "`ramp` is a function, and remembers",
+        11,
+    ),
+    "a closure": (
+        script(turn="def closure():\n    opt.zero_grad()\n    model(a).sum().backward()\nopt.step(closure)"),
+        "is given a closure",
+        22,
+    ),
+    "LBFGS": (
+        script(before="opt = torch.optim.LBFGS(model.parameters())"),
+        "LBFGS, which cannot be elastic",
+        23,
+    ),
+    "a loop in a method": (
+        script(
+            more="class Fit:\n    def run(self):\n        for a, b in self.loader:\n"
+            "            self.model(a).backward()\n            self.opt.step()\n",
+            turn="pass",
+        ),
+        "in a method, Fit.run()",
+        12,
+    ),
+    "a loop that steps an argument": (
+        script(
+            more="def fit(model, stepper, loader):\n    for a, b in loader:\n"
+            "        model(a).backward()\n        stepper.step()\n",
+            turn="pass",
+        ),
+        "steps `stepper`",
+        11,
+    ),
+    "two names for what is kept": (
+        script(before="seen = torch.zeros(1)\nsame = seen", after="seen += 1", later="model[0].bias.data.add_(same)"),
+        "`seen` is also `same`",
+        25,
+    ),
+    "a sampler that counts": (
+        script(
+            more="class Odd(torch.utils.data.Sampler):\n    def __init__(self):\n        self.epoch = 0\n"
+            "    def __iter__(self):\n        self.epoch += 1\n        return iter(range(self.epoch % 2, 16))\n",
+            before="loader = DataLoader(TensorDataset(x, y), batch_size=4, sampler=Odd())",
+        ),
+        "Odd changes as it gives an order",
+        14,
+    ),
+    "two schedules by turns": (
+        script(
+            more="from torch.optim import lr_scheduler as lr\n",
+            before="warm = lr.LinearLR(opt)\ncos = lr.ExponentialLR(opt, 0.9)",
+            turn=UPDATE + "\nif epoch == 0:\n    warm.step()\nelse:\n    cos.step()",
+        ),
+        "step() is not in every turn",
+        27,
     ),
     # lines before the batches of an epoch
     "a weight that falls": (

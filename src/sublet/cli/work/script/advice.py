@@ -9,7 +9,7 @@ from typing import Any
 
 from sublet.cli.work.script.convert import Converted, convert
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.facts import Facts, Made, Stream
+from sublet.cli.work.script.facts import REFUSED, Facts, Made, Stream
 from sublet.cli.work.script.flow import Carried, Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
@@ -18,7 +18,6 @@ from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Finding", "Inspected", "inspect"]
 
-REFUSED = ("LBFGS", "SparseAdam")  # as sublet.train.fitness has it
 STREAMS = "'Streams' in docs/guides/make-a-script-elastic.md"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.facts import Facts, Loop, look_at
 from sublet.cli.work.script.own_loop import to_own_loop
-from sublet.cli.work.script.reading import Script, root_of
+from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.session import Names, to_session
 from sublet.cli.work.script.splice import CannotConvert, Splice
 
@@ -42,7 +42,7 @@ class Converted:
 def convert(script: Script, facts: Facts | None = None) -> Converted:
     """CannotConvert with what to do by hand."""
     facts = look_at(script) if facts is None else facts
-    loop = _the_loop(facts)
+    loop = _the_loop(script, facts)
     names = _free_names(script)
     _refuse_many_calls(script, loop)
     _refuse_caught(script, loop)
@@ -74,7 +74,7 @@ def convert(script: Script, facts: Facts | None = None) -> Converted:
     return Converted(how=how, text=splice.result())
 
 
-def _the_loop(facts: Facts) -> Loop:
+def _the_loop(script: Script, facts: Facts) -> Loop:
     if facts.has_session:
         raise CannotConvert("it imports sublet already", 1, "nothing, or see docs/guides/make-a-script-elastic.md")
     if facts.frameworks:
@@ -89,6 +89,8 @@ def _the_loop(facts: Facts) -> Loop:
     for made in facts.optimizers:
         if not made.name:
             raise CannotConvert("an optimizer has no name of its own", made.line, "give it a name")
+    if not facts.loops:
+        _refuse_elsewhere(script, facts)
     if len(facts.loops) != 1:
         count = len(facts.loops)
         line = facts.loops[1].inner.lineno if count else facts.optimizers[0].line
@@ -98,6 +100,34 @@ def _the_loop(facts: Facts) -> Loop:
             "one session for the whole training, and its loop where the optimizer is made",
         )
     return facts.loops[0]
+
+
+def _refuse_elsewhere(script: Script, facts: Facts) -> None:
+    """The loop is there, and speaks of the optimizer by another name: as a part of an object, or as an argument."""
+    names = {made.name for made in facts.optimizers}
+    for node in ast.walk(script.tree):
+        loop = next((each for each in script.above(node) if isinstance(each, ast.For | ast.While)), None)
+        if (
+            loop is None
+            or not is_method(node, "step")
+            or not any(is_method(each, "backward") for each in ast.walk(loop))
+        ):
+            continue
+        around, called = script.scope_of(loop), script.text(node.func.value)
+        owner = script.parents.get(around)
+        if isinstance(owner, ast.ClassDef) and not isinstance(around, ast.Module):
+            raise CannotConvert(
+                f"the loop is in a method, {owner.name}.{around.name}(), and what it trains is in `self`",
+                loop.lineno,
+                f"a session there, by hand: train.session(self.model, {called}, self.loader, epochs=N) as s; "
+                "what the object remembers (a count, a best) is kept by s.keep()",
+            )
+        if called not in names:
+            raise CannotConvert(
+                f"the loop steps `{called}`, which is made under another name, or elsewhere",
+                loop.lineno,
+                "make the optimizer where the loop is; or write the session by hand there",
+            )
 
 
 def _refuse_many_calls(script: Script, loop: Loop) -> None:

@@ -12,7 +12,7 @@ from sublet.cli.work.script.losses import Loss, loss_of
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.remembering import saves_by_all
 
-__all__ = ["Facts", "Loop", "Made", "Stream", "look_at"]
+__all__ = ["REFUSED", "Facts", "Loop", "Made", "Stream", "look_at"]
 
 FRAMEWORKS = ("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "jax", "tensorflow", "keras")
 TRACKERS = {"tensorboard", "tensorboardX", "wandb", "mlflow"}
@@ -24,6 +24,7 @@ DISTRIBUTED = (
     "torch.utils.data.DistributedSampler",
     "torch.distributed.fsdp.FullyShardedDataParallel",
 )
+REFUSED = ("LBFGS", "SparseAdam")  # as sublet.train.fitness has it
 SAVES = {"save_pretrained", "save_checkpoint", "save_model"}
 LOADS = {"load_state_dict", "load_checkpoint", "from_checkpoint", "load_from_checkpoint"}
 

@@ -124,7 +124,8 @@ class Flow:
 
     def _judged(self, name: str, line: int) -> Carried:
         effects, scope = self.effects, self.effects.script.scope_of(self.around)
-        matters = name in self.relevant
+        called = {other for other, value in bindings_in(scope) if name in effects.held(value)} | {name}
+        matters = bool(called & self.relevant)
         own = "ck" if self.own_loop else "s"
         rebound = any(name in each.done.binds for each in self.course.inside)
         if effects.has_state(name, scope) and not rebound:

@@ -1,4 +1,4 @@
-"""Which values `s.keep()` can keep: numbers, text, tensors, lists and dicts of them, each a copy of its own."""
+"""Which values `s.keep()` can keep: numbers, text, tensors, generators, lists and dicts, each a copy of its own."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
             f"keep its state: {name} = copy.deepcopy(model.state_dict()); or change it in place",
         )
     before, inside = _values(loop, name, scope)
+    if name in effects.functions:
+        return (
+            f"`{name}` is a function, and remembers something from call to call",
+            "let what it gives follow from s.steps; or a value of its own, which s.keep() keeps",
+        )
     if goes_on(effects.script, loop, name):
         return (
             f"`{name}` is an iterator, whose place is lost when another process goes on",
@@ -51,7 +56,7 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
     if bad and not ordered:
         return (
             f"`{name}` is remembered from turn to turn, and is nothing that s.keep() is known to keep",
-            "numbers, text, tensors, lists and dicts of them can be kept; an object with state_dict() is extra_state=",
+            "numbers, text, tensors, generators, lists, dicts can be kept; an object with state_dict() is extra_state=",
         )
     if not ordered:
         for value in inside:
@@ -140,6 +145,10 @@ def _is_plain(effects: Effects, value: ast.expr, scope: Scope) -> bool:
 
 def _is_plain_call(effects: Effects, call: ast.Call, scope: Scope) -> bool:
     full = effects.script.full_name(call.func)
+    if is_method(call, "manual_seed") and isinstance(call.func.value, ast.Call):
+        return _is_plain_call(effects, call.func.value, scope)
+    if full == "torch.Generator":
+        return True
     if full == "copy.deepcopy" and len(call.args) == 1:
         return is_method(call.args[0], "state_dict") or _is_plain(effects, call.args[0], scope)
     if full in PLAIN_CALLS:

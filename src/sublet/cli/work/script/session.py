@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.facts import Facts, Loop
+from sublet.cli.work.script.effects import Done, Effects
+from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
 from sublet.cli.work.script.flow import Flow, Roles
 from sublet.cli.work.script.grades import Grade
-from sublet.cli.work.script.kinds import bindings_in
+from sublet.cli.work.script.kinds import bindings_in, within
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.remembering import keep_names, saves_by_all
 from sublet.cli.work.script.splice import INDENT, CannotConvert, Splice
-from sublet.cli.work.script.update import Update, update_of
+from sublet.cli.work.script.update import KEEPS, Update, update_of
 
 __all__ = ["Names", "models_of", "roles_of", "to_session"]
 
@@ -33,6 +33,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     inner, around = loop.inner, loop.outer or loop.inner
     assert isinstance(inner, ast.For)  # noqa: S101 - who calls us has seen that it goes over a loader
     assert isinstance(around, ast.For)  # noqa: S101 - the same, or around it
+    _refuse_closures(facts, loop)
     _refuse_jumps(inner)
     models = models_of(script, facts)
     roles = roles_of(facts, models)
@@ -133,6 +134,7 @@ def _session_call(script: Script, facts: Facts, loop: Loop, names: Names, update
     models, loader = models_of(script, facts), _loader_of(loop.inner)
     made = facts.named(loader)
     assert made is not None  # noqa: S101 - that is why it is to be a session
+    _refuse_counting(script, [each for each in facts.loaders if each.name == loader])
     if any(word.arg == "batch_sampler" for word in made.call.keywords):
         hint = "batch_size=, and sampler= for the order: the session makes the batches"
         raise CannotConvert(f"{loader} has a batch_sampler", made.line, hint)
@@ -152,6 +154,24 @@ def _session_call(script: Script, facts: Facts, loop: Loop, names: Names, update
     order = ("reduction", "scaler", "scheduler", "clip_norm", "clip_value", "extra_state")
     more = "".join(f", {name}={update.more[name]}" for name in order if name in update.more)
     return f"with {names.train}.session({parts}, {loader}, epochs={_epochs(script, loop)}{more}) as {names.session}:"
+
+
+def _refuse_counting(script: Script, loaders: list[Made]) -> None:
+    """A sampler of the script whose order is another each time that it is asked for: a restart asks once more."""
+    effects = Effects(script)
+    given = [word.value for made in loaders for word in made.call.keywords if word.arg == "sampler"]
+    for value in given:
+        calls = effects.given(value.id, script.tree) if isinstance(value, ast.Name) else [value]
+        names = [root_of(each.func) for each in calls if isinstance(each, ast.Call)]
+        for sampler in (effects.classes[name] for name in names if name in effects.classes):
+            order = next((each for each in sampler.body if getattr(each, "name", "") == "__iter__"), None)
+            changed = effects.done_by_function(order) if isinstance(order, ast.FunctionDef) else Done()
+            if "self" in changed.writes:
+                raise CannotConvert(
+                    f"{sampler.name} changes as it gives an order, which is then another each time",
+                    changed.writes["self"],
+                    "an order that follows from set_epoch(), from torch's random numbers, or from a generator= of it",
+                )
 
 
 def _reduce(facts: Facts, update: Update) -> None:
@@ -249,8 +269,24 @@ def _keys(script: Script, facts: Facts, optimizers: list[str]) -> list[str]:
     return short if all(short) else called
 
 
+def _refuse_closures(facts: Facts, loop: Loop) -> None:
+    """An optimizer that makes several passes for one step, or may."""
+    steppers = {made.name for made in facts.optimizers}
+    for call in loop.steps:
+        root = root_of(call.func)
+        kinds = [made.kind for made in facts.optimizers if made.name == root and made.kind in REFUSED]
+        if kinds:
+            raise CannotConvert(f"{root} is {kinds[0]}, which cannot be elastic", call.lineno, KEEPS)
+        if root in steppers and (call.args or call.keywords):
+            raise CannotConvert(
+                f"{root}.step() is given a closure, which it calls as often as it likes",
+                call.lineno,
+                f"zero_grad, backward and step in the loop itself, if it needs no closure; {KEEPS}",
+            )
+
+
 def _refuse_jumps(inner: ast.For) -> None:
-    for node in ast.walk(inner):
+    for node in within(inner):
         if isinstance(node, ast.Break | ast.Continue | ast.Return):
             word = type(node).__name__.lower()
             raise CannotConvert(

@@ -57,6 +57,7 @@ def update_of(effects: Effects, loop: ast.For, inner: ast.For, roles: Roles, mod
     for statement in inner.body:
         _see(script, found, statement, models, scalers, schedulers, changing)
     _refuse_hidden(effects, found, loop, models, scalers)
+    _refuse_turns(found, inner, schedulers)
     if not found.losses or len(found.losses) != len(found.stepped) or len(set(found.stepped)) != len(found.stepped):
         raise CannotConvert(
             "the loop is not one backward and one step for each optimizer",
@@ -259,6 +260,18 @@ def _refuse_hidden(
                     node.lineno,
                     "clip_norm= and clip_value= of the session, s.grad_norm, or parameter.register_hook()",
                 )
+
+
+def _refuse_turns(found: Update, inner: ast.For, schedulers: frozenset[str]) -> None:
+    """Schedulers that are stepped in some turns, or by turns: a session steps those that it has after every step."""
+    known = {id(statement.value) for _, _, statement in found.events if isinstance(statement, ast.Expr)}
+    for node in ast.walk(inner):
+        if is_method(node, "step") and root_of(node.func) in schedulers and id(node) not in known:
+            raise CannotConvert(
+                f"{root_of(node.func)}.step() is not in every turn of the loop",
+                node.lineno,
+                "one scheduler that is stepped after every step: SequentialLR, or LambdaLR; or after the batches",
+            )
 
 
 def _loss_of(call: ast.Call, scalers: frozenset[str]) -> ast.expr:
