@@ -91,6 +91,9 @@ class Gradients:
     def attach(self) -> None:
         """From now on gradients are parts of buckets."""
         if self.shared:
+            for bucket in self.buckets:
+                for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                    parameter.grad = view  # one that is frozen has none at an update
             return
         groups = _split(self.parameters)
         roomy = groups[-1][0].dtype in (torch.float32, torch.float64)  # others cannot hold the control numbers
@@ -108,8 +111,10 @@ class Gradients:
         for bucket in self.buckets:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 parameter.grad = view
-                hook = self._hook(bucket, view)
+                hook, trained = self._hook(bucket, view), parameter.requires_grad
+                parameter.requires_grad_()  # torch gives no hook to one that was frozen since; it may be thawed again
                 self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]  # torch gives it no type
+                parameter.requires_grad_(trained)
 
     def detach(self) -> None:
         """Back to plain PyTorch."""

@@ -198,7 +198,7 @@ class Session(Evaluates, Keeps):
             self._own.begin()
             self._steps.samples_in_all = extent.samples(self._progress)
             self._schedules.find_late()
-            self._state.schedulers = self._schedules.all
+            self._state.begin(self._schedules.all)
             self._settle_in(self._members.enter())
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sublet.errors import BadInput
+from sublet.train.attributes import Attributes
 from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
 from sublet.train.in_place import load_optimizer
 from sublet.train.noise import Noise
@@ -105,6 +106,12 @@ class State:
         self.model, self.optimizer, self.schedulers, self.extra, self.seed = model, optimizer, schedulers, extra, seed
         self.scaler, self.stream = scaler, stream
         self.moments: Moments | None = None  # in ranges; None = the optimizer has all of it
+        self.attributes: Attributes | None = None  # since the session began
+
+    def begin(self, schedulers: Sequence[Any]) -> None:
+        """The script is at its loop, and has these: what it changes from now on it changes while it trains."""
+        self.schedulers = schedulers
+        self.attributes = Attributes(self.model, getattr(self.optimizer, "named", {"": self.optimizer}))
 
     def tree(self, progress: Progress, *, bare: bool = False) -> dict[str, Any]:
         """References to everything, not copies; `bare` without moments."""
@@ -113,6 +120,7 @@ class State:
             "model": self.model.state_dict(),
             "optimizer": self.moments.groups() if bare and self.moments is not None else kept.state_dict(),
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "attributes": None if self.attributes is None else self.attributes.state_dict(),
             "extra": None if self.extra is None else self.extra.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "stream": None if self.stream is None else self.stream.state_dict(),
@@ -132,6 +140,8 @@ class State:
             (self.moments or self.optimizer).load_state_dict(tree["optimizer"])
         for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
+        if self.attributes is not None and tree.get("attributes"):  # one of an earlier version, or of a grid, has none
+            self.attributes.load_state_dict(tree["attributes"])
         if self.extra is not None:
             self.extra.load_state_dict(tree["extra"])
         if self.scaler is not None and tree.get("scaler"):  # one of an earlier version has none

@@ -37,20 +37,20 @@ class Optimizers:
     """Several as one, for what asks all of them alike: their states, and their parameter groups."""
 
     def __init__(self, named: Mapping[str, torch.optim.Optimizer]) -> None:
-        self._named = dict(named)
+        self.named = dict(named)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Of all."""
-        return [group for optimizer in self._named.values() for group in optimizer.param_groups]
+        return [group for optimizer in self.named.values() for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         """By name."""
-        return {name: optimizer.state_dict() for name, optimizer in self._named.items()}
+        return {name: optimizer.state_dict() for name, optimizer in self.named.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave."""
-        for name, optimizer in self._named.items():
+        for name, optimizer in self.named.items():
             load_optimizer(optimizer, state[name])
 
 

@@ -74,6 +74,9 @@ class Updates:
     def apply(self, optimizer: torch.optim.Optimizer, progress: Progress, size: int, *, last: bool) -> None:
         """One update by `size` samples; `last`: no other optimizer has its turn after it in this step."""
         self._updating = True
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            if not parameter.requires_grad:  # frozen since the session began: a zero would move it by its moments
+                parameter.grad = None
         try:
             if self._adaptive is None:
                 self._step(optimizer)

@@ -271,6 +271,12 @@ def test_an_object_with_a_state_takes_over_that_of_another():
     assert torch.equal(target.weight + 1.0, model.weight)
     with pytest.raises(InvalidValue, match=r"kept\.target = 'a OrderedDict'.*a Linear, whose state it then has"):
         kept.target = model.state_dict()
+    with pytest.raises(InvalidValue, match=r"kept\.target = 'a Alike'.*a Linear, whose state it then has"):
+        kept.target = Alike(*model.weight.shape[::-1])  # its state would fit: what it does would be lost
+
+
+class Alike(nn.Linear):
+    """Another kind with the same state."""
 
 
 class Plain:

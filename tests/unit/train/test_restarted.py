@@ -57,6 +57,18 @@ def test_a_script_that_is_told_to_go_saves_leaves_with_its_code_and_goes_on_with
     assert torch.equal(found, expected)
 
 
+def test_a_script_that_swallows_the_order_to_leave_hears_it_again_and_saves_nothing_more(tmp_path):
+    ck = train.checkpointed(directory=tmp_path, model=network())
+    ck.resume()
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit) as left:
+        ck.tick(3)
+    with pytest.raises(SystemExit) as again:
+        ck.tick(4)
+    assert again.value is left.value
+    assert newest(tmp_path).step == 3
+
+
 def test_a_script_saves_where_its_controller_says(tmp_path, monkeypatch):
     monkeypatch.setenv("SUBLET_CHECKPOINT_DIR", str(tmp_path))
     monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", "0")
