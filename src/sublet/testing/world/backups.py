@@ -87,5 +87,6 @@ def put_back(stage: Stage, backup: Backup) -> None:
     stage.forgotten_grains += unknown
     stage.most_under_grains += unknown
     stage.most_over_grains += backup.burn * (age_s + FOUND_S)
-    kept = {job_id for (job_id,) in stage.disk.rows("SELECT job_id FROM jobs UNION SELECT job_id FROM shelf")}
+    tables = [name for name in ("jobs", "shelf") if stage.disk.has_table(name)]  # one of before may lack the shelf
+    kept = {job_id for name in tables for (job_id,) in stage.disk.rows(f"SELECT job_id FROM {name}")}  # noqa: S608 - ours
     stage.users.ask_again(kept)
