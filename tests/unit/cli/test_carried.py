@@ -147,6 +147,14 @@ CONVERTED = {
         turn="def half(v):\n    return 0.5 * v\n"
         + UPDATE.replace("= F.mse_loss(model(a), b)", "= half(F.mse_loss(model(a), b))")
     ),
+    "a bar": script(
+        before="tau = 1.0",
+        turn="opt.zero_grad()\n(tau * F.mse_loss(model(a), b)).backward()\nopt.step()",
+        after="tau *= 0.7",
+        head='for a, b in tqdm(loader, desc=f"epoch {epoch}", disable=True):',
+        more="from tqdm import tqdm\n",
+    ),
+    "a bar, and nothing else": script(head="for a, b in tqdm(loader):", more="from tqdm.auto import tqdm\n"),
     "rates that follow from the epoch": script(epoch=RATES),
     "rates by a function": script(
         epoch="adjust(opt, epoch)",
@@ -200,6 +208,8 @@ CONVERTED = {
 @pytest.mark.parametrize("name", CONVERTED)
 def test_a_converted_loop_comes_to_the_same_to_the_bit_left_in_peace_and_struck(name, tmp_path):
     source = CONVERTED[name]
+    if "tqdm" in source:
+        pytest.importorskip("tqdm")
     mended = converted(source)
     expected = run(source, tmp_path / "plain")
     assert differs(expected, run(mended, tmp_path / "calm")) == 0.0

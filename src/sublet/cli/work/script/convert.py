@@ -22,6 +22,7 @@ WRAPS = (
     "FullyShardedDataParallel",
 )
 
+BARS = ("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.std.tqdm", "tqdm.notebook.tqdm")  # they give what they go over
 PARTS = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh", "pipelining", "rpc", "_tensor"))
 
 
@@ -177,9 +178,9 @@ def _is_range(script: Script, loop: ast.For | ast.While) -> bool:
 
 
 def _goes_over_loader(script: Script, facts: Facts, loop: ast.For) -> bool:
-    """`for ... in loader`, or `in enumerate(loader)`."""
+    """`for ... in loader`, `in enumerate(loader)`, or `in tqdm(loader)`."""
     over = loop.iter
-    if isinstance(over, ast.Call) and script.full_name(over.func) == "enumerate" and len(over.args) == 1:
+    if isinstance(over, ast.Call) and script.full_name(over.func) in ("enumerate", *BARS) and len(over.args) == 1:
         over = over.args[0]
     known = {made.name for made in facts.loaders}
     if isinstance(over, ast.Name) and over.id in known:
@@ -189,7 +190,7 @@ def _goes_over_loader(script: Script, facts: Facts, loop: ast.For) -> bool:
         raise CannotConvert(
             f"`{script.text(loop.iter)}` is not a DataLoader that is made in this script",
             loop.lineno,
-            "hand the DataLoader itself to train.session(), and go over the session",
+            "go over the DataLoader itself, enumerate(loader) or tqdm(loader): it is handed to the session",
         )
     return False
 

@@ -24,7 +24,7 @@ from sublet.cli.work.script.mixing import (
     place_of,
     turned,
 )
-from sublet.cli.work.script.reading import Scope, is_method, names_in
+from sublet.cli.work.script.reading import Scope, is_method, names_in, root_of
 
 __all__ = ["Loss", "loss_of"]
 
@@ -50,7 +50,8 @@ def loss_of(effects: Effects, inner: ast.For | ast.While, losses: list[ast.expr]
     """What all that goes backward is, at its worst."""
     grader = _Grader(effects, effects.script.scope_of(inner))
     known: Known = dict.fromkeys(names_in(inner.target), Grade.EACH) if isinstance(inner, ast.For) else {}
-    if isinstance(inner, ast.For) and isinstance(inner.iter, ast.Call) and isinstance(inner.target, ast.Tuple):
+    counts = isinstance(inner, ast.For) and root_of(inner.iter) == "enumerate"
+    if isinstance(inner, ast.For) and counts and isinstance(inner.target, ast.Tuple):
         known |= dict.fromkeys(names_in(inner.target.elts[0]), Grade.NUMBER)  # enumerate
         grader.batches |= {each.id for each in inner.target.elts if isinstance(each, ast.Name)}
     if isinstance(inner, ast.For) and isinstance(inner.target, ast.Name):
