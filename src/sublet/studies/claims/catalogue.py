@@ -7,13 +7,19 @@ from sublet.studies.claims.claim import Claim, Data, Figure, Source, Take
 __all__ = ["CLAIMS"]
 
 FREELY = "speeds, and sizes as said; all speeds, no sizes, moves as freely"
+LEARNING = "sizes as said, and what it learns of speeds; what it learns of speeds, no sizes"
+CLUSTERS = (
+    ("64 T4", "64 T4s", "pollux"),
+    ("64 T4", "64 T4s", "sia"),
+    ("64 mixed", "64 GPUs of three kinds", "sia"),
+)
 
 
-def _by_sizes(cluster: str, rival: str) -> tuple[Figure, ...]:
-    """`price` by what it is told of sizes."""
+def _by_sizes(cluster: str, rival: str, way: str) -> tuple[Figure, ...]:
+    """`price` by what it is told of sizes, over a rival that is free, or learns."""
     told = {"declared": "price", "learned by group": "price, sizes learned", "none": "price, no sizes"}
     return tuple(
-        Figure(check=f"{cluster}: mean time of {ours} over {rival}, free", label=label) for label, ours in told.items()
+        Figure(check=f"{cluster}: mean time of {ours} over {rival}, {way}", label=label) for label, ours in told.items()
     )
 
 
@@ -26,19 +32,19 @@ def _worst(cluster: str) -> tuple[Figure, ...]:
 
 CLUSTER = tuple(
     Claim(
-        what=f"`price` on {name}, mean time by what it is told of sizes",
+        what=f"`price` on {name}, mean time by what it is told of sizes{more}",
         over=f"`{rival}`",
-        knows=FREELY,
+        knows=knows,
         study="cluster",
-        figures=_by_sizes(cluster, rival),
+        figures=_by_sizes(f"{cluster}{setting}", rival, way),
         source=Source.REBUILD,
         data=Data.HELD_OUT,
     )
-    for cluster, name, rival in (
-        ("64 T4", "64 T4s", "pollux"),
-        ("64 T4", "64 T4s", "sia"),
-        ("64 mixed", "64 GPUs of three kinds", "sia"),
+    for setting, way, more, knows in (
+        ("", "free", "", FREELY),
+        (", speeds learned", "learns", ", where all learn speeds", LEARNING),
     )
+    for cluster, name, rival in CLUSTERS
 ) + tuple(
     Claim(
         what=f"the same on {name}: p99 and GPU-hours, the worst of all rivals and of all that it is told",
