@@ -20,11 +20,10 @@ COPIES = ("item", "clone", "tolist", "copy")
 def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[str]) -> tuple[str, str] | None:
     """Why a name that the loop changes cannot be kept, and what to do; None if it can. `others`: parts of the state."""
     scope = effects.script.scope_of(loop)
-    if effects.class_of(name, scope) is not None:
-        made = effects.class_of(name, scope).name  # type: ignore[union-attr]  # it was there a line above
+    if (made := effects.class_of(name, scope)) is not None:
         return (
-            f"`{name}` is of class {made}, which remembers something from turn to turn, and has no state_dict()",
-            f"give {made} state_dict() and load_state_dict(), or keep what it remembers by s.keep()",
+            f"`{name}` is of class {made.name}, which remembers something from turn to turn, and has no state_dict()",
+            f"give {made.name} state_dict() and load_state_dict(), or keep what it remembers by s.keep()",
         )
     if effects.of(name, scope) is Kind.MODULE:
         return (

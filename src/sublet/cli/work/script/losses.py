@@ -285,7 +285,7 @@ class _Grader:
             if made
             else None
         )
-        if forward is not None and "Loss" in made.name:  # type: ignore[union-attr]  # it has a method
+        if made is not None and forward is not None and "Loss" in made.name:
             return self._of_function(forward, call, known, bound=True)
         return Grade.EACH if of_all is Grade.TURNED else over(of_all)
 
