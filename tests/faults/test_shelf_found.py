@@ -1,10 +1,11 @@
-"""Jobs on the shelf, and stores that cannot be written."""
+"""Jobs on the shelf, stores that cannot be written, and files beside them of which half was."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from sublet.runtime.controller.paces import Paces
+from sublet.testing.world.life import live
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 
@@ -56,3 +57,14 @@ def test_no_snapshot_is_written_of_what_the_log_does_not_have():
     paces = replace(kept, tick_s=1.0, sweep_s=15.0, agent_comes_s=45.0, agents_come_back_s=6.0, rent_tries=3)
     knobs = {"gpus_per_node": 1, "most_nodes": 3, "span_s": 300.0, "cap": 2.0, "told_inside": True, "think_s": 0.02}
     assert not breaks(a_story(1873, jobs, faults, cloud="aws", paces=paces, **knobs))
+
+
+def test_a_job_begins_whose_first_register_of_checkpoints_was_cut_short():
+    """Seed 6070: nobody could read it, so no worker was told to begin at 0, and the job failed after ten starts."""
+    jobs = [
+        a_job("job0", 75.261, 10, 0.5, 0.762, 1.559, hang_s=300.0, on_node_loss="replace"),
+        a_job("job2", 48.438, 10, 0.2, 2.354, 0.907, max_workers=2, hang_s=60.0, on_node_loss="replace"),
+    ]
+    knobs = {"gpus_per_node": 1, "most_nodes": 3, "span_s": 300.0, "cap": 5.0, "told_inside": False, "think_s": 0.02}
+    life = live(a_story(6070, jobs, [(89.416, "crash_archive", 343522294)], travels=True, **knobs))
+    assert (life.broken, life.effects["crash_archive"]) == (None, 1)

@@ -53,7 +53,7 @@ class Head:
 
 
 class Anchor:
-    """In `folder`. Errors are OSError; BadInput for a register that cannot be read, which is not an empty one.
+    """In `folder`. Errors are OSError; BadInput for a register that cannot be read: beside parts it is no empty one.
 
     `insist` raises where the directory has become another controller's: it is asked before every change.
     """
@@ -153,9 +153,9 @@ class Anchor:
                 continue
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 damaged = BadInput(self.folder / name, f"cannot be read ({error})")
-        if damaged is not None:
+        if damaged is not None and not self.content.is_empty:
             raise damaged
-        return Head()
+        return Head()  # of no parts no register could name a checkpoint: the first that was written was cut short
 
     def _write(self, head: Head) -> None:
         self._insist()

@@ -58,6 +58,11 @@ class Content:
         self._drafts: dict[str, int] = {}  # those that are not for good yet, with their lengths
         self._left: list[str] = []  # by a process that is gone, or by one that writes while we only read
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is none."""
+        return not self._known()
+
     def lacks(self, digests: Iterable[str]) -> list[str]:
         """Those that are not here, each once, in order."""
         known = self._known()

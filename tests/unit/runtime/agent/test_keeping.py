@@ -214,6 +214,22 @@ def test_a_register_that_is_damaged_is_read_from_its_copy_and_is_no_empty_one_wi
     assert "cannot be read" in scene.alarms[-1]
 
 
+@pytest.mark.parametrize("cut", [b"", b'{"generation": 1, "com'])
+def test_a_register_whose_first_writing_was_cut_short_is_an_empty_one(scene, cut):
+    """Nothing was ever saved: there is no part that it could have named."""
+    host = scene.host("a")
+    worker = host.start(1)
+    assert host.load(worker, 1) is None
+    folder = scene.pulling.anchor(JOB).folder
+    del scene.files.contents[folder / "HEAD"]
+    scene.files.contents[folder / "HEAD.copy"] = cut
+    scene.begin()
+    assert host.load(worker, 1) is None
+    host.save(worker, 10, 1)
+    scene.run()
+    assert ([commit.step for commit in scene.head.commits], scene.alarms) == ([10], [])
+
+
 def test_one_that_is_thrown_away_while_it_is_carried_makes_room_for_the_next(scene):
     host = scene.host("a")
     worker = host.start(1)

@@ -45,7 +45,10 @@ def _full_archive(stage: Stage, dice: random.Random) -> None:
 
 
 def _crash_archive(stage: Stage, dice: random.Random) -> None:
-    """Whoever writes the next file of the archive is gone before the log is cut; of some of these half is left."""
+    """Whoever writes the next file beside the store is gone right after; of some of these half is left.
+
+    Mostly that is one of the archive, whose part of the log was not cut yet; a register of checkpoints may be, too.
+    """
     files, struck, is_torn = stage.controllers.files, stage.later("crash_archive"), dice.random() < TORN
 
     def die(path: Path) -> None:
