@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import chain, groupby
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import torch
 from sublet.machine.wall import WALL
 from sublet.train.following import Broken
 from sublet.train.grid.atoms import Atom, atoms, share
+from sublet.train.grid.attendance import attend
 from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.dice import Dice
 from sublet.train.grid.guard import Guard
@@ -31,13 +33,12 @@ from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
 from sublet.train.grid.outcome import Beside, Lost, Met, Stepped
 from sublet.train.grid.pipeline import Pipeline
-from sublet.train.grid.restoring import Restored, restore
+from sublet.train.grid.restoring import Restored, met_by_going_back, restore
 from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
-FACTS = 3  # of a worker at a meeting, before its units: steps applied, step pending, evaluations since
 LOSS, ORDERS, KEEPS, SAVES = 0, 1, 2, 3  # of what is agreed on, beside the norms
 EXTRA = SAVES + WORDS
 MOVES = 4 << 20  # tag of messages, far from those of a pipeline
@@ -59,7 +60,7 @@ class Member:
         point: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.vault: Vault | None = None  # of checkpoints, if there are any
-        self.first: Callable[[Mesh, Dice], None] = lambda *_: None  # called before anything is trained, with all
+        self.first: Callable[[Mesh, Dice, str], str] = lambda *_: ""  # before anything is trained, by all: the proof
         self.model, self.cut, self.clip_norm, self._beside, self.point = model, cut, clip_norm, beside, point
         self._guard = guard or Guard(model, optimizer)
         self.holdings = Holdings(model, optimizer, cut.units)
@@ -91,23 +92,11 @@ class Member:
             self.vault.enter(generation)
         kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         self.point("meeting")
-        facts = [[int(unit in each) for unit in range(units)] for each in (self.holdings.arenas, own, kept)]
-        row = [self.applied, self.pending, len(self.judged), *chain(*facts)]
-        table = torch.zeros(mesh.world, len(row), dtype=torch.int64)
-        table[mesh.rank] = torch.tensor(row)
-        mesh.sum(table, range(mesh.world))
-        rows = table.tolist()
-        held, owned, keeps = (
-            [frozenset(unit for unit in range(units) if each[FACTS + at * units + unit]) for each in rows]
-            for at in range(3)
-        )
-        standings = [
-            Standing(applied=each[0], pending=each[1], units=has) for each, has in zip(rows, held, strict=True)
-        ]
-        stepped = max(each.applied for each in standings) > 0
-        sizes = {unit: self.holdings.size_bytes(unit, stepped=stepped) for unit in range(units)}
-        anew = max(each.applied for each in standings) == NOTHING
-        have = keeps if anew else [a & b for a, b in zip(keeps, held, strict=True)]  # what else is kept, comes later
+        standing = Standing(applied=self.applied, pending=self.pending, units=self.holdings.arenas.keys())
+        here = attend(mesh, standing, len(self.judged), own, kept, units)
+        standings, owned, keeps = here.standings, here.owned, here.keeps
+        sizes = {unit: self.holdings.size_bytes(unit, stepped=here.top > 0) for unit in range(units)}
+        have = keeps if here.anew else [a & b.units for a, b in zip(keeps, standings, strict=True)]  # the rest later
         met = meet(standings, [a | b for a, b in zip(owned, have, strict=True)], sizes)
         if met is None and leaving:
             raise Lost
@@ -115,7 +104,8 @@ class Member:
         restored = None
         if self.vault is not None and not leaving and (met is None or met.anew):
             wanted = [a | b for a, b in zip(owned, keeps, strict=True)]
-            restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted)
+            prove = partial(self.first, mesh, self._pipeline.dice) if met is not None else _as_it_was
+            restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted, prove)
         if restored is not None:
             self._go_back(restored)
             have = keeps
@@ -123,7 +113,8 @@ class Member:
             raise Lost
         else:
             self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], standings)
-            self._hear_judged(mesh, [each[2] if each[0] == met.applied else 0 for each in rows])
+            counts = zip(here.judged, standings, strict=True)
+            self._hear_judged(mesh, [judged if each.applied == met.applied else 0 for judged, each in counts])
         self.closed = True
         self._own = own
         self._keeping.begin(owned, keeps, have)
@@ -134,7 +125,7 @@ class Member:
         self._open_vault(mesh, [a | b for a, b in zip(owned, have, strict=True)])
         if met is None or restored is not None:
             assert restored is not None  # noqa: S101 - otherwise it is Lost
-            return _met_by_going_back(restored, standings, lost=met is None)
+            return met_by_going_back(restored, here.top, lost=met is None)
         came = sum(sizes[move.unit] for move in met.moves if move.taker == mesh.rank)
         gave = sum(sizes[move.unit] for move in met.moves if move.giver == mesh.rank)
         source = "fresh" if met.anew else "peer"
@@ -162,7 +153,7 @@ class Member:
     def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: list[Standing]) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
-            self.first(mesh, self._pipeline.dice)
+            self.first(mesh, self._pipeline.dice, "")
             mesh.sum(torch.zeros(1), range(mesh.world))  # who is not in the grid to come leaves now
             self.holdings.make(wanted)
             self.applied = 0
@@ -386,14 +377,6 @@ def _square(gradient: torch.Tensor) -> torch.Tensor:
     return torch.dot(flat, flat)
 
 
-def _met_by_going_back(restored: Restored, standings: list[Standing], *, lost: bool) -> Met:
-    top = max(each.applied for each in standings)
-    return Met(
-        meeting=Meeting(applied=restored.step, speaker=None, roll=(), empty=(), moves=()),
-        moved_bytes=sum(memory.numel() for memory in restored.units.values()),
-        gave_bytes=0,
-        rolled=False,
-        source="checkpoint",
-        lost=lost,
-        redone=max(0, top - restored.step),
-    )
+def _as_it_was(proved: str) -> str:
+    """All have trained it here: there is nothing to prove."""
+    return proved

@@ -14,10 +14,12 @@ import torch
 
 from sublet.train.checkpoint.checkpoints import Loaded
 from sublet.train.grid.holdings import Holdings
+from sublet.train.grid.meeting import Meeting
 from sublet.train.grid.mesh import Mesh, spread
+from sublet.train.grid.outcome import Met
 from sublet.train.grid.whole import Whole
 
-__all__ = ["Restored", "restore"]
+__all__ = ["Restored", "met_by_going_back", "restore"]
 
 READS = 6 << 20  # tags of messages, far from those of a pipeline and a meeting
 
@@ -32,17 +34,25 @@ class Restored:
 
 
 def restore(
-    mesh: Mesh, find: Callable[[], Loaded | None], whole: Whole, holdings: Holdings, wanted: Sequence[AbstractSet[int]]
+    mesh: Mesh,
+    find: Callable[[], Loaded | None],
+    whole: Whole,
+    holdings: Holdings,
+    wanted: Sequence[AbstractSet[int]],
+    prove: Callable[[str], str],
 ) -> Restored | None:
     """What each of the mesh wants, at all of them; None if there is no checkpoint. `find` is asked by member 0 alone.
 
-    Nothing of what is held is touched: it may break at any point.
+    Nothing of what is held is touched: it may break at any point. `prove` is told what was proved when the checkpoint
+    was written, and says what is now, before there is more in memory than that.
     """
     loaded = find() if mesh.rank == 0 else None
     found = None if loaded is None else {"step": loaded.step, "beside": whole.beside(loaded.state)}
     head = spread(mesh, 0, {"found": found} if mesh.rank == 0 else None)["found"]
     if head is None:
         return None
+    progress = head["beside"]["progress"]
+    progress["proved"] = prove(progress.get("proved", ""))  # one of an earlier version does not say
     step, came = int(head["step"]), dict[int, torch.Tensor]()
     for unit in sorted({each for units in wanted for each in units}):
         takers = [rank for rank, units in enumerate(wanted) if unit in units]
@@ -61,3 +71,16 @@ def restore(
             mesh.receive(came[unit], 0, READS + unit)
     mesh.sum(torch.zeros(1), range(mesh.world))
     return Restored(step=step, units=came, beside=head["beside"])
+
+
+def met_by_going_back(restored: Restored, top: int, *, lost: bool) -> Met:
+    """What that meeting came to, for one worker; `top` is the most steps that anybody had applied."""
+    return Met(
+        meeting=Meeting(applied=restored.step, speaker=None, roll=(), empty=(), moves=()),
+        moved_bytes=sum(memory.numel() for memory in restored.units.values()),
+        gave_bytes=0,
+        rolled=False,
+        source="checkpoint",
+        lost=lost,
+        redone=max(0, top - restored.step),
+    )

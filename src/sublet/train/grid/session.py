@@ -24,12 +24,13 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.train.agent_line import Lost as LineLost
-from sublet.train.fitness import check_loss, check_optimizer, check_shape
+from sublet.train.fitness import check_optimizer
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
 from sublet.train.grid.atoms import Atom, loaded
 from sublet.train.grid.attention import PlainAttention
 from sublet.train.grid.awaited import awaited
+from sublet.train.grid.calling import Calling, LossOf
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.fits import check_fits
@@ -37,6 +38,7 @@ from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
+from sublet.train.grid.mark import mark_of
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost as PartLost
 from sublet.train.grid.outcome import Stepped
@@ -64,7 +66,6 @@ from sublet.wire.messages import Finished
 
 __all__ = ["GridSession", "Step"]
 
-LossOf = Callable[[Any], torch.Tensor]
 WAITS = (
     "s.evaluate waits for the other workers; every one calls it, since each has a part of the model, not rank 0 alone"
 )
@@ -103,13 +104,14 @@ class GridSession(Counted, Keeps):
         self._mesh = GlooMesh(Lines(), "alone", 0, 1)
         self._seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._cut.blocks), 1))
         self._generation = self._epochs = 0
-        self._open = self._looked = False
+        self._open = False
         self._calls = 0  # of `step`
         self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
         self._evaluations = 0  # that the script has asked for since the last step
         gauge = gauge_of(next(model.parameters()).device)
         self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
         self._guard, self._attention = Guard(model, optimizer), PlainAttention()
+        self._call = Calling(self._guard)
         self._own, self._verdict = Own(options.extra_state, [model]), Verdict()
 
     # ------------------------------------------------------------------------------------------- what one may ask
@@ -237,7 +239,7 @@ class GridSession(Counted, Keeps):
                 found: Stepped | None = member.step(
                     self._mesh,
                     self._seat,
-                    lambda atom: self._loss_on(loss_of, loaded(self._samples, progress.epoch, atom), atom),
+                    lambda atom: self._call(loss_of, loaded(self._samples, progress.epoch, atom), atom),
                     offset=progress.offset,
                     size=progress.size,
                     micro_batch=self._micro_batch,
@@ -281,7 +283,7 @@ class GridSession(Counted, Keeps):
                         member.judge(
                             self._mesh,
                             self._seat,
-                            lambda atom: self._loss_on(loss_of, loaded(samples, 0, atom), atom),
+                            lambda atom: self._call(loss_of, loaded(samples, 0, atom), atom),
                             size=size,
                             micro_batch=self._micro_batch,
                         )
@@ -299,7 +301,7 @@ class GridSession(Counted, Keeps):
         self._schedules.find_late()
         self._own.begin()
         atom = Atom(0, min(self._micro_batch, self._samples.count))
-        self._cut.learn(lambda: self._loss_on(loss_of, loaded(self._samples, 0, atom), atom))
+        self._cut.learn(lambda: self._call(loss_of, loaded(self._samples, 0, atom), atom))
         self._member = member = Member(
             self._model,
             self._cut,
@@ -310,7 +312,13 @@ class GridSession(Counted, Keeps):
             guard=self._guard,
         )
         member.first = Proving(
-            self._cut, (atom, Atom(0, 1)), self._samples, partial(self._loss_on, loss_of), self._link
+            self._cut,
+            (atom, Atom(0, 1)),
+            self._samples,
+            partial(self._call, loss_of),
+            self._link,
+            self._progress,
+            partial(mark_of, self._cut, loss_of),
         )
         state = State(self._model, self._optimizer, self._schedules.all, self._own, self.options.seed)
         whole = Whole(state, self._progress, self._cut, member.holdings)
@@ -382,16 +390,6 @@ class GridSession(Counted, Keeps):
             self._vault.save_last(self._mesh, self._seat.everyone())
         finally:
             self._link.script_waits()
-
-    def _loss_on(self, loss_of: LossOf, batch: Any, atom: Atom) -> torch.Tensor:
-        """Of one micro-batch."""
-        with self._guard.calls():
-            loss = loss_of(batch)
-        check_shape(loss)
-        if not self._looked and loss.requires_grad:
-            check_loss(loss, atom.count)
-            self._looked = atom.count > 1
-        return loss
 
 
 def _stay_at_the_end(progress: Progress, epochs: int) -> None:

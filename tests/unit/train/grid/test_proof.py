@@ -12,9 +12,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
 
-from sublet import train  # noqa: E402
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
@@ -27,7 +25,7 @@ from sublet.train.grid.room import room_bytes  # noqa: E402
 from sublet.train.grid.seat import parts_of  # noqa: E402
 from sublet.train.link import ControllerLink  # noqa: E402
 from sublet.train.samples import Samples  # noqa: E402
-from sublet.train.state import host_draw, random_state  # noqa: E402
+from sublet.train.state import Progress, host_draw, random_state  # noqa: E402
 from tests.rigs.cut_models import (  # noqa: E402
     ALONE,
     IN_TWO,
@@ -347,6 +345,13 @@ def augmented():
     return batch_of(Atom(int(10 * sum(host_draw())), 2))
 
 
+def a_mark():
+    return "of this model"
+
+
+UNTOLD = (ControllerLink("w"), Progress(samples=8, batch=4), a_mark)
+
+
 def test_what_does_not_fit_is_tried_with_a_sample_and_then_said(capfd):
     model, tried = a_model(2, ()), []
 
@@ -358,9 +363,11 @@ def test_what_does_not_fit_is_tried_with_a_sample_and_then_said(capfd):
 
     link, cut = ControllerLink("w"), learned(model)
     samples = Samples(Pairs(), 0, None, None, shuffled=False)
-    proving = Proving(cut, (Atom(0, 2), Atom(0, 1)), samples, lambda batch, _: short(batch), link)
+    progress = Progress(samples=8, batch=4)
+    proving = Proving(cut, (Atom(0, 2), Atom(0, 1)), samples, lambda batch, _: short(batch), link, progress, a_mark)
     [mesh] = ThreadsMesh.all_of(Threads(), 1)
-    proving(mesh, Dice(SEED))
+    assert not proving(mesh, Dice(SEED))
+    assert not progress.proved
     assert tried[:2] == [2, 1]
     assert "was not tried: it does not fit uncut" in capfd.readouterr().err
     with pytest.raises(Short):
@@ -381,7 +388,7 @@ def test_where_there_is_no_room_it_is_looked_at_without_numbers(monkeypatch):
     cut = learned(model)
     monkeypatch.setattr("sublet.train.grid.proving.room_bytes", lambda _: 0.0)
     samples = Samples(Pairs(), 0, None, None, shuffled=False)
-    proving = Proving(cut, (Atom(0, 2),), samples, lambda batch, _: loss_of(model, batch), ControllerLink("w"))
+    proving = Proving(cut, (Atom(0, 2),), samples, lambda batch, _: loss_of(model, batch), *UNTOLD)
     [mesh] = ThreadsMesh.all_of(Threads(), 1)
     with pytest.raises(InvalidValue, match="into the blocks"):
         proving(mesh, Dice(SEED))
@@ -400,7 +407,7 @@ def test_one_proves_and_all_hear_of_it():
             return loss_of(model, batch)
 
         cut, dice = learned(model), Dice(SEED)
-        Proving(cut, (Atom(0, 2),), samples, counted, ControllerLink("w"))(meshes[rank], dice)
+        Proving(cut, (Atom(0, 2),), samples, counted, *UNTOLD)(meshes[rank], dice)
 
     outcomes = threads.run({str(rank): lambda rank=rank: proving(rank) for rank in range(3)})
     assert {*ran} == {0}
@@ -413,33 +420,3 @@ def test_a_host_says_what_room_it_has(tmp_path):
     told.write_text("MemTotal:  9 kB\nMemAvailable:    7 kB\n", encoding="ascii")
     assert room_bytes(torch.device("cpu"), told) == 7 * 1024
     assert room_bytes(torch.device("cpu"), tmp_path / "none") == float("inf")
-
-
-def in_a_session(directory=None, penalty=0.0, seen=None, blocks="blocks"):
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 1))
-    data, weights = TensorDataset(torch.ones(8, 3), torch.ones(8, 1)), list(model.parameters())
-
-    def of(batch):
-        if seen is not None:
-            seen.append(len(batch[0]))
-        return nn.functional.mse_loss(model(batch[0]), batch[1]) + penalty * sum(p.sum() for p in weights)
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    facts = {"global_batch": 4, "micro_batch": 2, "parts": train.Blocks("1"), "checkpoint_dir": directory}
-    with train.session(model, optimizer, data, **facts) as s:
-        for batch in s.batches(epochs=1 if seen is None else 2):
-            s.step(of, batch)
-    return model
-
-
-def test_a_session_proves_it_before_its_first_step_and_not_when_it_goes_on(tmp_path):
-    with pytest.raises(InvalidValue, match="weight_decay"):
-        in_a_session(penalty=0.1)
-    in_a_session(tmp_path)
-    later = []
-    in_a_session(tmp_path, seen=later)
-    assert len(later) == 1 + 4, "one run to learn, and two steps of two micro-batches"
-    first = []
-    in_a_session(seen=first)
-    assert len(first) > 1 + 8
