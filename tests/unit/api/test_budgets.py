@@ -187,6 +187,38 @@ def test_a_job_is_of_its_tokens_team_stops_when_that_is_spent_and_goes_on_with_m
     assert "team vision may spend USD 100.00 a month" in told
 
 
+@pytest.mark.usefixtures("virtual_time")
+def test_the_budget_of_a_jobs_file_is_the_last_level_of_the_tree(tmp_path):
+    async def live():
+        async with Story(tmp_path).controller() as api:
+            api.tokens.create("ann", Scope.USER, team="vision")
+            await api.submit(a_spec(max_workers=1, purse_usd=0.8), by="ann")
+            await api.submit(a_spec(name="free", max_workers=1))
+            await trained(api, "j-1", 1)
+            running = api.budgets.rows()
+            held = await phase(api, "j-1", "out-of-budget")
+            spent = api.budgets.rows(by="ann")
+            await api.budgets.set(level="job", name="j-1", amount_usd=0.5)
+            return running, spent, held, api.budgets.rows()[-1]
+
+    running, spent, held, by_the_kernel = asyncio.run(live())
+    assert [(row["level"], row["name"], row["depth"]) for row in running[-2:]] == [
+        ("user", "ann", 2),
+        ("job", "j-1", 3),
+    ]
+    row = running[-1]
+    assert (row["limit_usd"], row["kept_by"], row["exhausted"], row["burn_usd_per_h"] > 0) == (
+        0.8,
+        "controller",
+        False,
+        True,
+    )
+    assert 0.0 < row["spent_usd"] < row["spent_usd"] + row["reserved_usd"] < 0.8
+    assert row["left_usd"] == pytest.approx(0.8 - row["spent_usd"] - row["reserved_usd"])
+    assert (spent[-1]["spent_usd"], spent[-1]["exhausted"]) == (held["usd_total"], True)
+    assert (by_the_kernel["limit_usd"], by_the_kernel["kept_by"]) == (0.5, "kernel")
+
+
 def test_a_user_sees_no_purse_of_the_jobs_of_others():
     driver = Driver([an_offer("o")])
     driver.submit(a_job("hers", user="ann", team="vision"), a_job("his", user="bob", team="vision"))

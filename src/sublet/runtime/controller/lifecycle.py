@@ -226,16 +226,22 @@ class Lifecycle:
             self.relearn(record)
         if not (state.gpus or state.shape):
             return False
-        usd_per_s = self._bill.burn_usd_per_h(record.id) * self._clock.speedup / 3600.0
-        carry_s = self._factory.carry_s(record.spec)
         if record.paused:
-            return spent + usd_per_s * (LAST_S + carry_s) >= purse  # it did not get away in time
-        if spent + usd_per_s * (STOP_S + record.write_s + carry_s) >= purse:
+            return spent + self._usd_in(record, LAST_S) >= purse  # it did not get away in time
+        if spent + self.kept_back_usd(record) >= purse:
             kept = f"USD {max(0.0, purse - spent):.4f} are kept back for stopping"
             text = f"has spent USD {spent:.4f} of its budget of USD {purse:g}, {kept}; it can be resumed with more"
             self._inbox.note(HistoryRow(kind="Budget", job_id=record.id, text=text))
             self.hold(record, Hold.BUDGET)
         return False
+
+    def kept_back_usd(self, record: JobRecord) -> float:
+        """Of a job's own purse, at what it burns now: to save, to leave, and to carry what it saved."""
+        return self._usd_in(record, STOP_S + record.write_s)
+
+    def _usd_in(self, record: JobRecord, wall_s: float) -> float:
+        usd_per_s = self._bill.burn_usd_per_h(record.id) * self._clock.speedup / 3600.0
+        return usd_per_s * (wall_s + self._factory.carry_s(record.spec))
 
     # ------------------------------------------------------------------ what stays on disk
 

@@ -19,8 +19,9 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.shelving import EARLIER
+from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller_api import views
-from sublet.runtime.controller_api.budgets import Budgets
+from sublet.runtime.controller_api.budgets import Budgets, OwnBudget
 from sublet.runtime.controller_api.commands import JobCommands
 from sublet.runtime.controller_api.curves import Curves
 from sublet.runtime.controller_api.directory import Directory
@@ -83,6 +84,7 @@ class ControllerApi:
             started=self.started,
             tokens=self.tokens,
             directory=self.directory,
+            own=lambda: _own_budgets(controller),
         )
         self._began = self._wall.monotonic()
         self._started = asyncio.Event()
@@ -312,6 +314,22 @@ def _sources(controller: Controller) -> JobSources:
         wait_reason=controller.waits.why,
         knows_size=controller.factory.sizes.knows,
     )
+
+
+def _own_budgets(controller: Controller) -> dict[str, OwnBudget]:
+    """Of the jobs that live."""
+    found = {}
+    for record in controller.table.live.values():
+        if record.spec.purse_usd is not None:
+            controller.bill.settle_job(record.id, controller.now_s())
+            found[record.id] = OwnBudget(
+                limit_usd=record.spec.purse_usd,
+                spent_usd=controller.bill.jobs[record.id].total.usd,
+                reserved_usd=controller.jobs.kept_back_usd(record),
+                burn_usd_per_h=controller.bill.burn_usd_per_h(record.id),
+                exhausted=record.paused is Hold.BUDGET,
+            )
+    return found
 
 
 def _view(controller: Controller, record: JobRecord) -> views.JobView:

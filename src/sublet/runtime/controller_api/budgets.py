@@ -17,7 +17,7 @@ from sublet.kernel.shares import payers
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.tokens import Scope, Tokens
 
-__all__ = ["Budgets", "PurseRow", "purse_reason", "purse_rows", "purse_set"]
+__all__ = ["Budgets", "OwnBudget", "PurseRow", "purse_reason", "purse_rows", "purse_set"]
 
 
 class PurseRow(TypedDict):
@@ -34,6 +34,18 @@ class PurseRow(TypedDict):
     left_usd: float | None  # limit - spent - reserved
     burn_usd_per_h: float  # now
     exhausted: bool  # nobody starts until there is more
+    kept_by: str  # kernel: to the grain, at every moment; controller: a job's budget of its file, about
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnBudget:
+    """What the file of a job says that it may spend, and what it has."""
+
+    limit_usd: float
+    spent_usd: float
+    reserved_usd: float
+    burn_usd_per_h: float
+    exhausted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +59,13 @@ class Budgets:
     started: Callable[[], Awaitable[None]]
     tokens: Tokens
     directory: Directory
+    own: Callable[[], Mapping[str, OwnBudget]] = dict  # of the jobs that have one
 
     def rows(self, by: str = "") -> list[PurseRow]:
         """The tree; of a user who may not set any, as much as is theirs."""
         mine = next((each for each in self.tokens.list() if each["name"] == by and each["scope"] == Scope.USER), None)
         only = None if mine is None else (mine["user"], mine["team"])
-        return purse_rows(self.kernel(), self.tokens.teams(), self.now_s(), only=only)
+        return purse_rows(self.kernel(), self.tokens.teams(), self.now_s(), only=only, own=self.own())
 
     async def set(
         self, *, level: str, name: str = "", amount_usd: float | None = None, period: str | None = None, by: str = ""
@@ -90,9 +103,17 @@ def purse_set(
 
 
 def purse_rows(
-    kernel: Kernel, teams: Mapping[str, str], now_s: float, *, only: tuple[str, str] | None = None
+    kernel: Kernel,
+    teams: Mapping[str, str],
+    now_s: float,
+    *,
+    only: tuple[str, str] | None = None,
+    own: Mapping[str, OwnBudget] | None = None,
 ) -> list[PurseRow]:
-    """All of the tree; `teams` says of which team a user is. `only` = what this user of this team is to see."""
+    """All of the tree; `teams` says of which team a user is. `only` = what this user of this team is to see.
+
+    `own` are budgets of jobs' files: each is the last level of the tree, where the kernel has no other there.
+    """
     team_of = dict(teams)
     for state in kernel.jobs.values():
         if state.job.user:
@@ -103,14 +124,36 @@ def purse_rows(
     owners = {Holder(Level.JOB, job_id): state.job for job_id, state in kernel.jobs.items()}
     if only is not None:
         known = {holder for holder in known if _is_own(holder, owners.get(holder), only)}
-    shown = {holder: _place(holder, owners.get(holder), team_of) for holder in known if _is_told(kernel, holder)}
+    files = {Holder(Level.JOB, job_id): each for job_id, each in (own or {}).items()}
+    told = {holder for holder in known if holder in files or _is_told(kernel, holder)}
+    shown = {holder: _place(holder, owners.get(holder), team_of) for holder in told}
     rows = [_row(kernel, ORG, 0, now_s)]
-    return rows + [_row(kernel, h, len(place), now_s) for h, place in sorted(shown.items(), key=lambda each: each[1])]
+    for holder, place in sorted(shown.items(), key=lambda each: each[1]):
+        by_file = holder in files and holder not in kernel.purses.allowed
+        rows.append(_own_row(holder, len(place), files[holder]) if by_file else _row(kernel, holder, len(place), now_s))
+    return rows
 
 
 def _is_told(kernel: Kernel, holder: Holder) -> bool:
     """Jobs without a purse of their own have `ps`; teams and users are always told of."""
     return holder.level in (Level.TEAM, Level.USER) or (holder.level is Level.JOB and holder in kernel.purses.allowed)
+
+
+def _own_row(holder: Holder, depth: int, own: OwnBudget) -> PurseRow:
+    return {
+        "level": str(holder.level),
+        "name": holder.name,
+        "depth": depth,
+        "limit_usd": own.limit_usd,
+        "period": None,
+        "ends": None,
+        "spent_usd": own.spent_usd,
+        "reserved_usd": own.reserved_usd,
+        "left_usd": own.limit_usd - own.spent_usd - own.reserved_usd,
+        "burn_usd_per_h": own.burn_usd_per_h,
+        "exhausted": own.exhausted,
+        "kept_by": "controller",
+    }
 
 
 def _is_own(holder: Holder, job: Job | None, only: tuple[str, str]) -> bool:
@@ -157,6 +200,7 @@ def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
         "left_usd": None if limit is None else (limit - spent - reserved).usd,
         "burn_usd_per_h": burn_usd_per_h,
         "exhausted": exhausted,
+        "kept_by": "kernel",
     }
 
 
