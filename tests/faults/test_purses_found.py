@@ -6,7 +6,7 @@ import pytest
 
 from sublet.domain.plan import Phase
 from sublet.kernel import tenancy
-from sublet.runtime.controller import bill, lifecycle
+from sublet.runtime.controller import bill, stopping
 from sublet.runtime.controller.away import Absence
 from sublet.runtime.controller.paces import Paces
 from sublet.testing.world.laws import Laws
@@ -317,7 +317,7 @@ def test_a_job_is_ended_in_time_also_if_its_controller_looks_once_a_second(monke
     knobs = {"gpus_per_node": 1, "most_nodes": 2, "policy": "price", "think_s": 0.02, "span_s": 300.0, "cap": 5.0}
     story = a_story(3282, jobs, [(287.619, "clock", 1019183302)], cloud="local", paces=paces, **knobs)
     assert not breaks(story)
-    monkeypatch.setattr(lifecycle, "LAST_S", 1.0)
+    monkeypatch.setattr(stopping, "LAST_S", 1.0)
     assert breaks(story) == "J"
 
 

@@ -18,12 +18,12 @@ from sublet.domain.plan import Phase
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.factory import RecordFactory
-from sublet.runtime.controller.feasibility import STOP_S
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord, kernel_job
 from sublet.runtime.controller.size_files import SizeFiles
 from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.controller.stopping import Stopping
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
@@ -35,7 +35,6 @@ __all__ = ["Lifecycle"]
 log = logging.getLogger("sublet.controller")
 FACTS_A_TURN = 50  # jobs whose facts are looked at without a break, at least
 TURNS = 8  # in which all have been looked at
-LAST_S = 2.0  # wall, to be ended without a save: a second for that, and what may lie between two looks
 
 
 class Lifecycle:
@@ -54,6 +53,7 @@ class Lifecycle:
     ) -> None:
         self._inbox, self._table, self._bill, self._store = inbox, table, bill, store
         self._secret_files, self._factory, self._clock = secret_files, factory, clock
+        self.stopping = Stopping(bill=bill, factory=factory, clock=clock)
         self._all_stop = False
         self._unsaved: dict[str, None] = {}  # jobs whose facts wait for their turn to be saved
 
@@ -227,21 +227,13 @@ class Lifecycle:
         if not (state.gpus or state.shape):
             return False
         if record.paused:
-            return spent + self._usd_in(record, LAST_S) >= purse  # it did not get away in time
-        if spent + self.kept_back_usd(record) >= purse:
+            return spent + self.stopping.last_usd(record) >= purse  # it did not get away in time
+        if spent + self.stopping.usd(record) >= purse:
             kept = f"USD {max(0.0, purse - spent):.4f} are kept back for stopping"
             text = f"has spent USD {spent:.4f} of its budget of USD {purse:g}, {kept}; it can be resumed with more"
             self._inbox.note(HistoryRow(kind="Budget", job_id=record.id, text=text))
             self.hold(record, Hold.BUDGET)
         return False
-
-    def kept_back_usd(self, record: JobRecord) -> float:
-        """Of a job's own purse, at what it burns now: to save, to leave, and to carry what it saved."""
-        return self._usd_in(record, STOP_S + record.write_s)
-
-    def _usd_in(self, record: JobRecord, wall_s: float) -> float:
-        usd_per_s = self._bill.burn_usd_per_h(record.id) * self._clock.speedup / 3600.0
-        return usd_per_s * (wall_s + self._factory.carry_s(record.spec))
 
     # ------------------------------------------------------------------ what stays on disk
 

@@ -325,7 +325,7 @@ def _own_budgets(controller: Controller) -> dict[str, OwnBudget]:
             found[record.id] = OwnBudget(
                 limit_usd=record.spec.purse_usd,
                 spent_usd=controller.bill.jobs[record.id].total.usd,
-                reserved_usd=controller.jobs.kept_back_usd(record),
+                reserved_usd=controller.jobs.stopping.usd(record),
                 burn_usd_per_h=controller.bill.burn_usd_per_h(record.id),
                 exhausted=record.paused is Hold.BUDGET,
             )
