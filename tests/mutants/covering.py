@@ -8,9 +8,9 @@ __all__ = ["COVERING", "covering"]
 
 GOLDEN = "tests/golden"  # last: it takes longest, and sees most
 POLICIES, CONTROLLER = "tests/unit/policies", "tests/unit/runtime/controller"
-PROPERTIES = (*(f"tests/property/test_{name}.py" for name in ("kernel_*", "cores", "blocks", "mixed_pools")),)
+PROPERTIES = (*(f"tests/property/test_{name}.py" for name in ("kernel_*", "cores", "blocks", "mixed_pools", "purses")),)
 COVERING: dict[str, tuple[str, ...]] = {  # by the longest path below src/sublet that fits
-    "kernel/": ("tests/unit/kernel", *PROPERTIES, GOLDEN),
+    "kernel/": ("tests/unit/kernel", *PROPERTIES, "tests/simulation", "tests/conformance/test_policies.py", GOLDEN),
     "kernel/ledger.py": (
         *("tests/unit/kernel/test_ledger.py", "tests/property/test_kernel_ledger.py", "tests/unit/kernel"),
         *("tests/property/test_bills.py", "tests/simulation/test_billing_models.py", GOLDEN),
@@ -24,7 +24,13 @@ COVERING: dict[str, tuple[str, ...]] = {  # by the longest path below src/sublet
     "policies/greedy/": (f"{POLICIES}/test_greedy.py", "tests/unit/studies/test_mip_study.py", GOLDEN),
     "policies/liveput/": (f"{POLICIES}/test_grid_policies.py", "tests/property/test_liveput.py", GOLDEN),
     "policies/mip/": (f"{POLICIES}/mip", "tests/unit/studies/test_mip_study.py", GOLDEN),
-    "policies/price/": (f"{POLICIES}/price", "tests/simulation/test_price_*.py", GOLDEN),
+    "policies/price/": (f"{POLICIES}/price", "tests/simulation", "tests/property/test_price_*.py", GOLDEN),
+    "policies/regions/": (
+        f"{POLICIES}/regions",
+        "tests/property/test_regions.py",
+        "tests/unit/studies/regions",
+        GOLDEN,
+    ),
     "policies/sia/": (f"{POLICIES}/sia", "tests/unit/studies/test_peers.py", GOLDEN),
     "runtime/controller/bill.py": (
         *(f"{CONTROLLER}/test_bill*.py", "tests/property/test_bills.py"),

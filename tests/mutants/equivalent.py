@@ -38,8 +38,16 @@ def why_equivalent(mutant: Mutant) -> str:
 ROWS_ALIKE = "rows that repeat by a stride of 0 are all the same: one of them, two or all say the same"
 SIZES = "size_JC = problem.size_JC[:1] if problem.size_JC.strides[0] == 0 else problem.size_JC"
 NOTHING_MISSING = "what is missing is never above 0 here, and once it is 0 the rest of the loop takes 0 from each node"
+NO_PLACE = "without a place there is none whose pace is asked for"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="0", text="1", why=ROWS_ALIKE),
     Equivalent(file="kernel/cluster.py", line="break", old="break", text="pass", why=NOTHING_MISSING),
+    Equivalent(
+        file="policies/regions/worth.py",
+        line="self._least_h = min((place.left_h for place in places), default=0.0)",
+        old="0.0",
+        text="1.0",
+        why=NO_PLACE,
+    ),
 )
