@@ -95,6 +95,11 @@ class Offer:
         named("pool", self.pool)
 
     @property
+    def dearest(self) -> Price:
+        """The highest price that we ever pay: every offer has a cap once it is made."""
+        return self.price if self.cap is None else self.cap
+
+    @property
     def reserve(self) -> Money:
         """What is kept back for each node: the dearest possible ending, and as long once more.
 
@@ -104,8 +109,7 @@ class Offer:
 
     def ending(self, seconds: float) -> Money:
         """The dearest bill of a node that is gone after `seconds`."""
-        cap = self.price if self.cap is None else self.cap
-        return cap.over(microseconds(seconds + max(self.minimum_billing_s, self.billed_by_s)))
+        return self.dearest.over(microseconds(seconds + max(self.minimum_billing_s, self.billed_by_s)))
 
     @property
     def usd_per_gpu_h(self) -> float:

@@ -82,8 +82,7 @@ class Offering:
         return int(min(nodes, self.most(offer_id)))
 
     def _obtainable(self, offer_id: str) -> int | None:
-        cap = self.offers[offer_id].cap
-        if self._purse.broke or (cap is not None and self._ledger.believed(offer_id) > cap):
+        if self._purse.broke or self._ledger.believed(offer_id) > self.offers[offer_id].dearest:
             return 0
         available = self._available[offer_id]
         bounds = [] if available is None else [max(0, available - self.memory.falling(offer_id))]
@@ -180,8 +179,7 @@ class Offering:
 
     def doubt(self, offer_id: str, price: Price, now_s: float) -> None:
         """The market may have set another price: it is charged at once, up to what the cloud may charge at most."""
-        cap = self.offers[offer_id].cap
-        self._ledger.doubt(offer_id, price if cap is None else min(price, cap), now_s)
+        self._ledger.doubt(offer_id, min(price, self.offers[offer_id].dearest), now_s)
 
     # ------------------------------------------------------------------ snapshots
 

@@ -36,8 +36,7 @@ def payers(job: Job) -> tuple[Holder, ...]:
 
 def ending_grains(offer: Offer, gpus: int, times: int = 1) -> int:
     """The dearest that these GPUs of a node can cost until who holds them has left; or as long several times."""
-    cap = offer.price if offer.cap is None else offer.cap
-    return _part(cap.micro_usd_per_h * times * microseconds(offer.wind_down_s), gpus, offer.gpus_per_node)
+    return _part(offer.dearest.micro_usd_per_h * times * microseconds(offer.wind_down_s), gpus, offer.gpus_per_node)
 
 
 def _part(grains: int, gpus: int, size: int) -> int:
@@ -89,13 +88,12 @@ class Share:
 
 
 def _taken(job: Job, offer: Offer, gpus: int, now_us: int) -> Share:
-    cap = offer.price if offer.cap is None else offer.cap
     return Share(
         payers=payers(job),
         offer_id=offer.id,
         gpus=gpus,
         size=offer.gpus_per_node,
-        cap=cap.micro_usd_per_h,
+        cap=offer.dearest.micro_usd_per_h,
         wind_down_us=microseconds(offer.wind_down_s),
         paid=0,
         paid_us=now_us,
