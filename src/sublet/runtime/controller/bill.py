@@ -120,8 +120,9 @@ class Account:
             return
         more = self.total.grains - sum(told.get(purpose, 0) for purpose in PURPOSES)
         replayed, listed = self.useful + self.unknown, self.on_demand
-        for purpose, grains in told.items():
-            setattr(self, purpose, grains)
+        for purpose in PURPOSES:  # a version that did not know one of them had none of it
+            setattr(self, purpose, told.get(purpose, 0))
+        self.on_demand = told.get("on_demand", listed)
         setattr(self, training, getattr(self, training) + max(more, 0))
         self.on_demand += max(more, 0) * listed // max(replayed, 1)  # at the ratio of the whole record
         for purpose in (training, *PURPOSES):

@@ -91,5 +91,9 @@ def test_an_hour_of_a_job_counts_as_often_as_it_weighs():
     assert thrice == pytest.approx(3.0 * once)
 
 
-def test_without_a_budget_an_hour_is_worth_what_the_policy_says():
-    assert hour_usd_of(Price(hour_usd=7.0), terms_of(SPOT), rigid(hurry=True, weight=2.0)) >= 14.0
+def test_without_a_budget_an_hour_is_worth_what_the_policy_says_or_the_least_on_demand():
+    """Two GPUs for 3 USD; who is in a hurry values it beyond all rents."""
+    terms = terms_of(SPOT, SURE)
+    assert hour_usd_of(Price(hour_usd=7.0), terms, rigid(weight=2.0)) == 14.0
+    assert hour_usd_of(Price(), terms, rigid(weight=2.0)) == 12.0
+    assert hour_usd_of(Price(), terms, rigid(hurry=True)) > 1e5

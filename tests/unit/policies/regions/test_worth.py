@@ -43,13 +43,13 @@ def chosen(places, clock=NO_HURRY, here=None, region="", egress_usd=0.0):
 
 @pytest.mark.parametrize(("over_h", "is_last"), [(-1.0, True), (0.75 * SECOND_H, True), (1.5 * SECOND_H, False)])
 def test_the_last_call_leaves_two_pauses_what_may_be_lost_and_a_second(over_h, is_last):
-    clock = Clock(slack_h=2.5 + over_h, pause_h=1.0, at_risk_h=0.5)
+    clock = Clock(slack_h=1.0 + over_h, pause_h=0.25, at_risk_h=0.5)
     assert clock.is_last_call is is_last
 
 
 @pytest.mark.parametrize(("over_h", "must"), [(-1.0, True), (0.75 * SECOND_H, True), (1.5 * SECOND_H, False)])
 def test_who_has_a_pause_and_what_may_be_lost_left_has_to_be_on_demand(over_h, must):
-    clock = Clock(slack_h=1.5 + over_h, pause_h=1.0, at_risk_h=0.5)
+    clock = Clock(slack_h=0.75 + over_h, pause_h=0.25, at_risk_h=0.5)
     assert clock.must_be_steady is must
 
 
@@ -59,9 +59,9 @@ def test_the_very_second_counts_as_the_last():
     assert clock.must_be_steady
 
 
-@pytest.mark.parametrize(("slack_h", "waits_h"), [(10.0, 7.5), (2.0, 0.0), (math.inf, math.inf)])
+@pytest.mark.parametrize(("slack_h", "waits_h"), [(10.0, 9.0), (0.9, 0.0), (math.inf, math.inf)])
 def test_one_waits_until_two_pauses_and_what_may_be_lost_are_left_and_never_for_less_than_nothing(slack_h, waits_h):
-    assert Clock(slack_h=slack_h, pause_h=1.0, at_risk_h=0.5).waits_h == waits_h
+    assert Clock(slack_h=slack_h, pause_h=0.25, at_risk_h=0.5).waits_h == waits_h
 
 
 def state_of(work_h=12.0, done_h=2.0, **facts):
@@ -97,8 +97,9 @@ def test_the_clock_goes_by_the_place_on_demand_that_is_done_first_pause_and_all(
 
 
 def test_without_a_deadline_or_a_place_slack_has_no_end():
-    assert clock_of(state_of(), [sure()], 0.0) == NO_HURRY
-    assert clock_of(state_of(deadline_s=HOUR_S), [], 0.0) == NO_HURRY
+    nothing = Clock(slack_h=math.inf, left_h=0.0, done_h=0.0, passed_h=0.0, at_risk_h=0.0, pause_h=0.0)
+    assert clock_of(state_of(), [sure()], 0.0) == nothing
+    assert clock_of(state_of(deadline_s=HOUR_S), [], 0.0) == nothing
 
 
 # ---------------------------------------------------------------------- the last call
@@ -106,6 +107,7 @@ def test_without_a_deadline_or_a_place_slack_has_no_end():
 
 LATE = Clock(slack_h=0.9, pause_h=0.5, at_risk_h=0.2)  # two pauses and a fifth of an hour do not fit, one does
 TIGHT = Clock(slack_h=0.6, pause_h=0.5, at_risk_h=0.2)  # a loss does not fit any more
+LAST = Clock(slack_h=0.5, pause_h=0.5, at_risk_h=0.2)  # one more pause, and nothing beyond
 OVER = Clock(slack_h=0.4, pause_h=0.5, at_risk_h=0.2)  # not even a pause fits
 
 
@@ -123,6 +125,8 @@ def test_at_the_last_call_it_goes_on_demand_where_all_that_is_left_costs_least()
         assert last_call([place(), full, far, near], None, "", clock, 4.0) is far  # nothing to carry
         assert last_call([place(), full, far, near, quick], None, "east", clock, 4.0) is quick
         assert last_call([place(), full], None, "east", clock, 4.0) is None
+        slow_start = sure("slow start", 5.0, pause_h=0.8)  # 54 USD
+        assert last_call([slow_start, near], None, "east", clock, 4.0) is near
 
 
 def test_who_is_on_demand_at_the_last_call_stays():
@@ -131,7 +135,7 @@ def test_who_is_on_demand_at_the_last_call_stays():
         assert last_call([here, cheaper], here, "east", clock, 0.0) is here
 
 
-@pytest.mark.parametrize(("clock", "stays"), [(LATE, True), (TIGHT, False), (OVER, True)])
+@pytest.mark.parametrize(("clock", "stays"), [(LATE, True), (TIGHT, False), (LAST, False), (OVER, True)])
 def test_who_trains_on_spot_leaves_it_when_a_loss_would_be_too_much_and_a_pause_is_not(clock, stays):
     here, other = place("here", is_own=True, is_here=True), sure()
     assert (last_call([here, other], here, "east", clock, 0.0) is here) is stays
@@ -204,6 +208,37 @@ def test_at_the_very_end_a_start_is_spread_over_a_second():
     assert chosen([here, place("other", 0.1, left_h=0.0)], here=here) == ["here"]
 
 
+def test_losses_and_starts_cost_slack_too():
+    """Slack of 4 hours beyond 5 pauses: 2 x (3 - 1) / e = 1.4715 USD an hour of it, of a start or a loss half as much.
+
+    Every hour a loss: 1 + 0.5 x (1 + 1.4715) = 2.2358. Without slack, half as fast for 0.5: (0.5 + 0.25) x 2.
+    """
+    clock = Clock(slack_h=6.5, left_h=10.0, pause_h=0.5)
+    on_demand = sure(usd_per_h=3.0, has_room=False)
+    calm = {"lost_per_h": 0.0, "pause_h": 0.0}
+    here = place("here", lost_per_h=1.0)
+    for usd_per_h, goes in ((2.22, True), (2.25, False)):
+        wanted = chosen([here, on_demand, place("calm", usd_per_h, **calm)], clock, here)
+        assert wanted == (["calm", "here"] if goes else ["here"])
+    slow = place("slow", 0.5, left_h=20.0, lost_per_h=1.0)
+    for usd_per_h, goes in ((1.49, True), (1.51, False)):
+        wanted = chosen([slow, place("calm", usd_per_h, **calm)], NO_HURRY, slow)
+        assert wanted == (["calm", "slow"] if goes else ["slow"])
+    start = place("start", lost_per_h=0.0)  # 1 + 0.5 x 2.4715 / 10 = 1.1236
+    for usd_per_h, goes in ((1.11, False), (1.14, True)):
+        stays = place("stays", usd_per_h, **calm)
+        wanted = chosen([stays, on_demand, start], clock, stays)
+        assert wanted == (["start", "stays"] if goes else ["stays"])
+
+
+def test_nobody_moves_to_what_costs_the_same_nor_waits_for_it():
+    calm = {"lost_per_h": 0.0, "pause_h": 0.0}
+    here = place("here", **calm)
+    assert chosen([here, place("twin", **calm)], here=here) == ["here"]
+    clock = Clock(slack_h=3.0, left_h=10.0)
+    assert chosen([place("full", has_room=False, **calm), place("twin", **calm)], clock) == ["twin"]
+
+
 def test_only_places_with_room_are_asked():
     full, spot, dear = place("full", 0.1, has_room=False), place("spot"), place("dear", 3.0)
     assert chosen([full, spot, dear]) == ["spot", "dear"]
@@ -252,6 +287,18 @@ def test_slack_counts_from_five_pauses_on_and_a_start_there_or_here_costs_a_paus
     """
     assert not waits(6.0, 1.0 + 1.04, pause_h=0.4)
     assert waits(6.0, 1.0 + 1.06, pause_h=0.4)
+
+
+def test_where_it_goes_slower_an_hour_of_work_is_dearer_and_a_start_is_not():
+    """Half as fast at u USD: for the hour until the cheap one is back 2 u - 1 more, and 0.4 (u - 1) for the pauses.
+
+    With slack of 4 hours beyond 5 pauses that is worth 4 / e = 1.4715 up to u = 1.1965.
+    """
+    cheap = place("cheap", has_room=False, lost_per_h=0.0, pause_h=0.4)
+    for usd_per_h, wanted in ((1.19, ["dear"]), (1.20, [])):
+        dear = place("dear", usd_per_h, left_h=20.0, lost_per_h=0.0, pause_h=0.4)
+        places = [cheap, dear, sure(usd_per_h=3.0, **FULL, pause_h=0.4)]
+        assert chosen(places, Clock(slack_h=6.0, left_h=10.0, pause_h=0.4)) == wanted
 
 
 def test_what_is_dearer_is_paid_for_no_longer_than_the_work_lasts():
