@@ -1,0 +1,110 @@
+"""What a shape on a cluster is worth to a job: beside the definition, shape by shape, and in examples by hand."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sublet.planning.options import OptionsTable
+from sublet.policies.price.cluster_split import Claims, _median, _values
+from sublet.policies.price.congestion import WAIT
+
+INF = math.inf
+SURE = SimpleNamespace(doubt_C=None, belief_C=None)  # a menu of known speeds
+
+
+def claims(rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=100.0, gpu_rate=1.0, **facts):
+    """Jobs with nothing done, half an hour old, with ten hours left and no place; a row of shapes of each."""
+    rate_JC = np.array(rate, dtype=float)
+    jobs, shapes = rate_JC.shape
+    left_J, unused_J = np.full(jobs, left), np.zeros(jobs)
+    gpus_KJC = np.ones((1, jobs, shapes)) if gpus is None else np.array(gpus, dtype=float)
+    table = OptionsTable(
+        menus=menus or [SURE] * jobs,
+        value_J=unused_J,
+        left_J=left_J,
+        gpu_rate_J=np.full(jobs, gpu_rate),
+        last_J=unused_J,
+        need_J=unused_J,
+        perfect_J=unused_J,
+        rate_JC=rate_JC,
+        gpus_JC=gpus_KJC.sum(axis=0),
+        row_KJC=np.zeros(gpus_KJC.shape, dtype=int) if row is None else np.array(row),
+        gpus_KJC=gpus_KJC,
+        cost_JC=np.zeros((jobs, shapes)) + cost,
+        now_JC=pause + left_J[:, None] / rate_JC,
+        hours_JC=rate_JC,
+    )
+    told = {"left_h_J": 10.0, "weight_J": 1.0, "age_h_J": 0.5, "due_s_J": 0.0, "held_J": WAIT} | facts
+    sized, pinned_J = told.pop("sized", True), np.zeros(jobs, dtype=bool)
+    arrays = {name: np.zeros(jobs, dtype=int if name == "held_J" else float) + each for name, each in told.items()}
+    return Claims(table=table, sized=sized, pinned_J=pinned_J, **arrays)
+
+
+def values(*args, most=(99.0,), **facts):
+    return _values(claims(*args, **facts), np.array(most, dtype=float))
+
+
+def test_it_is_the_power_of_the_work_done_in_gpus_at_their_best():
+    assert values([[3.0, 6.0]], gpu_rate=3.0)[0] == pytest.approx([1.0, 2.0**0.7])
+
+
+def test_a_job_with_less_left_than_the_median_counts_more_and_an_old_one_too():
+    """(4 / 1) ** 0.3 and (4 / 16) ** 0.3; and an age of 3.5 hours, with the half beside it, 4 ** 0.3."""
+    found = values([[1.0]] * 3, left_h_J=[1.0, 4.0, 16.0])[:, 0]
+    assert found == pytest.approx([4.0**0.3, 1.0, 0.25**0.3], rel=1e-5)
+    assert values([[1.0]], age_h_J=3.5) == pytest.approx(4.0**0.3)
+
+
+def test_of_a_quarter_of_an_hour_the_pause_is_lost_or_of_less_where_the_job_ends_before():
+    """A pause of 0.05 h: a fifth of 0.25. With 0.1 h left after it, a third of 0.15; at weight 0.5 half of 0.1."""
+    assert values([[1.0]], pause=0.05) == pytest.approx(0.8**0.7)
+    assert values([[1.0]], pause=0.05, left_h_J=0.1) == pytest.approx((2.0 / 3.0) ** 0.7)
+    assert values([[1.0]], pause=0.05, left_h_J=0.1, weight_J=0.5) == pytest.approx(0.5**0.7)
+    assert values([[2.0]], pause=0.05, left_h_J=0.1) == pytest.approx(1.0)  # twice as fast: half of 0.1 of two GPUs
+    assert values([[1.0]], pause=0.05, left_h_J=0.1, sized=False) == pytest.approx(
+        0.8**0.7
+    )  # nobody knows what is left
+
+
+def test_what_ends_before_it_begins_is_worth_next_to_nothing_and_not_nothing():
+    assert values([[1.0]], pause=9.0) == pytest.approx(1e-6**0.7)
+
+
+def test_what_cannot_run_or_is_more_than_there_is_cannot_be_had():
+    found = values([[1.0, 1.0, 1.0]], gpus=[[[1.0, 5.0, 4.0]]], cost=[[INF, 0.0, 0.0]], most=(4.0,))
+    assert found[0].tolist() == [-INF, -INF, 1.0]
+    both = values([[1.0, 1.0]], gpus=[[[2.0, 2.0]], [[1.0, 2.0]]], row=[[[0, 0]], [[1, 1]]], most=(2.0, 1.0))
+    assert both[0].tolist() == [1.0, -INF]
+    assert values([[1.0]], gpus=[[[0.0]]], most=(-3.0,))[0].tolist() == [1.0]  # who needs none of it has it
+
+
+def test_of_jobs_that_are_alike_the_first_counts_more_by_next_to_nothing():
+    found = values([[1.0]] * 3)[:, 0]
+    assert found.tolist() == pytest.approx([1.0, 1.0 - 1e-6, 1.0 - 2e-6], abs=1e-12)
+
+
+def test_who_has_waited_too_long_comes_before_all_and_the_oldest_first():
+    found = values([[1.0]] * 3, due_s_J=[0.0, 5.0, 1000.0])[:, 0]
+    assert found.tolist() == pytest.approx([1.0, 1e6 + 5.0, 1e6 + 1000.0], rel=1e-5)
+
+
+def test_what_it_has_is_worth_a_fifth_more_to_a_job():
+    assert values([[1.0, 1.0]] * 2, held_J=[1, WAIT])[0].tolist() == pytest.approx([1.0, 1.2])
+
+
+def test_what_is_believed_of_others_is_worth_less_by_what_may_be_wrong_with_either():
+    """Of the shape that it has 30 % may be wrong, of others 40 %: half as much again. One goes as fast in any case."""
+    menu = SimpleNamespace(doubt_C=np.array([0.3, 0.4, 0.4]), belief_C=np.array([7, 8, 7]))
+    found = values([[1.0] * 3] * 2, held_J=[0, WAIT], menus=[menu, menu])
+    assert found[0].tolist() == pytest.approx([1.2, 1.0 / 1.5, 1.0])
+    assert found[1].tolist() == pytest.approx([1.0] * 3, abs=1e-5)
+
+
+@pytest.mark.parametrize("numbers", [[3.0], [3.0, 1.0], [9.0, 1.0, 4.0], [4.0, 8.0, 1.0, 2.0]])
+def test_the_median_is_the_middle_or_between_the_two(numbers):
+    assert _median(np.array(numbers)) == statistics.median(numbers)
