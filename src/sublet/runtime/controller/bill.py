@@ -122,9 +122,8 @@ class Account:
         replayed, listed = self.useful + self.unknown, self.on_demand
         for purpose in PURPOSES:  # a version that did not know one of them had none of it
             setattr(self, purpose, told.get(purpose, 0))
-        self.on_demand = told.get("on_demand", listed)
         setattr(self, training, getattr(self, training) + max(more, 0))
-        self.on_demand += max(more, 0) * listed // max(replayed, 1)  # at the ratio of the whole record
+        self.on_demand = told.get("on_demand", listed) + max(more, 0) * listed // max(replayed, 1)  # at its ratio
         for purpose in (training, *PURPOSES):
             less = min(getattr(self, purpose), max(-more, 0))
             setattr(self, purpose, getattr(self, purpose) - less)
