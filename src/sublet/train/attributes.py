@@ -1,137 +1,165 @@
-"""What models and optimizers remember beside their `state_dict`: plain values that a script changes while it trains.
+"""What a training remembers beside its `state_dict`s: values that a script changes while it trains.
 
-`model[1].eval()`, `layer.requires_grad_(False)`, `model.temperature *= 0.8`, `self.calls += 1` in a forward, a buffer
-that is not persistent, `optimizer.defaults["lr"] *= 0.5`: all of it steers training, and none of it is in a
-`state_dict`. A start that goes on from a checkpoint would begin with it as the script has built it, without a word.
+`model[1].eval()`, `layer.requires_grad_(False)`, `model.temperature *= 0.8`, `self.calls += 1` in a forward, in a
+dataset or in a `collate_fn`, a list of a hook, a buffer that is not persistent, `optimizer.defaults["lr"] *= 0.5`: all
+of it steers training, and none of it is in a `state_dict`. A start that goes on from a checkpoint would begin with it
+as the script has built it, without a word.
 
 Only what differs from how it was when the session began is in the state. So a setting that was edited between two
-starts stays edited. Values are compared when a state is taken; steps cost nothing.
+starts stays edited. Values are compared when a state is taken; steps cost nothing. What cannot be in a state, such as
+a module that was replaced by another, is refused (`replaced`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
+
+from sublet.train.reach import Place, places_of
+from sublet.train.remembered import HELD, LONG, OTHER, PLAIN, Remembered, kind_of, meant, told
+from sublet.train.replaced import Replaced
+from sublet.train.values import tensors_in
 
 __all__ = ["Attributes"]
 
-PLAIN = (bool, int, float, str, type(None))
-NUMPY = "numpy"  # in a state: the type of a number that is numpy's
-TORCHS = frozenset(vars(torch.nn.Module())) - {"training"}  # what torch keeps in every module
-SMALL = 1 << 20  # numbers in a buffer that is compared; of a larger one torch's count of writes is
-
 
 class Attributes:
-    """Of a model and its optimizers by name, since now."""
+    """Of a model, its optimizers by name, and other things that are called, since now."""
 
-    def __init__(self, model: torch.nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
-        self._places: dict[str, dict[str, Any]] = {f"module {name}": vars(each) for name, each in model.named_modules()}
-        for name, optimizer in optimizers.items():
-            self._places |= {f"optimizer {name}": vars(optimizer), f"defaults {name}": optimizer.defaults}
-        self._first = {place: dict(_plain_in(values)) for place, values in self._places.items()}
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        others: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._model, self._optimizers, self._others = model, dict(optimizers), dict(others or {})
+        self._parts = {
+            tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()
+        }
+        places = self._places()
+        self._first = {place.name: {name: Remembered(value) for name, value in place.items()} for place in places}
         self._trained = {name: (each, each.requires_grad) for name, each in model.named_parameters()}
-        self._buffers = {name: _Buffer(module, own) for name, module, own in _unsaved(model)}
+        self._buffers = {name: Remembered(buffer) for name, _, _, buffer in _unsaved(model)}
+        self._replaced = Replaced(model, self._optimizers)
+        self._told: set[str] = set()  # what was said of
+
+    def check(self) -> None:
+        """InvalidValue if something is another that no state can make again."""
+        self._replaced.check((place, self._first.get(place.name, {})) for place in self._places())
 
     def state_dict(self) -> dict[str, Any]:
-        """What has changed; of buffers references, not copies."""
-        plain = {
-            place: {name: _told(value) for name, value in _plain_in(values) if self._is_new(place, name, value)}
-            for place, values in self._places.items()
-        }
+        """What has changed; of tensors references, not copies."""
+        places = self._places()
+        self._replaced.check((place, self._first.get(place.name, {})) for place in places)
+        found: dict[str, dict[str, Any]] = {PLAIN: {}, HELD: {}}
+        for place in places:
+            for name, value in self._changed(place):
+                found[kind_of(value)].setdefault(place.name, {})[name] = told(value)
         return {
-            "plain": {place: values for place, values in plain.items() if values},
+            **found,
             "trained": {
                 name: each.requires_grad for name, (each, was) in self._trained.items() if each.requires_grad != was
             },
-            "buffers": {name: each.now for name, each in self._buffers.items() if each.has_changed},
+            "buffers": {
+                name: buffer for name, _, _, buffer in _unsaved(self._model) if not self._is_as_before(name, buffer)
+            },
+            "made": self._replaced.made(),
         }
+
+    def prepare(self, state: Mapping[str, Any]) -> None:
+        """Before the model is given its part of a state: buffers that it made for itself are there."""
+        for name, buffer in state.get("made", {}).items():
+            path, _, own = name.rpartition(".")
+            module = dict(self._model.named_modules()).get(path)
+            if module is not None and module._buffers.get(own) is None:  # noqa: SLF001 - as torch names them
+                like = next(self._model.parameters())
+                module.register_buffer(own, buffer.to(like.device, copy=True))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave; all else is as it was at first. What this model does not have is left out."""
-        for place, values in self._places.items():
-            saved, first = state["plain"].get(place, {}), self._first[place]
-            for name in {*saved, *(name for name, _ in _plain_in(values))}:
+        for place in self._places():
+            saved = {**state[PLAIN].get(place.name, {}), **state.get(HELD, {}).get(place.name, {})}
+            first, kinds = self._first.get(place.name, {}), {PLAIN, HELD} if HELD in state else {PLAIN}
+            present = {name: value for name, value in place.items() if self._kind(value) in kinds}
+            for name in {*saved, *present}:
                 if name in saved:
-                    values[name] = _meant(saved[name])
+                    place.values[name] = meant(saved[name], place.values.get(name))
                 elif name in first:
-                    values[name] = first[name]
-                else:
-                    del values[name]
+                    place.values[name] = first[name].again(present[name])
+                elif kind_of(present[name]) == PLAIN:
+                    del place.values[name]
         for name, (parameter, was) in self._trained.items():
             parameter.requires_grad_(state["trained"].get(name, was))
-        for name, buffer in self._buffers.items():
-            buffer.lay(state["buffers"].get(name))
+        for name, module, own, buffer in _unsaved(self._model):
+            _lay(module, own, buffer, state["buffers"].get(name), self._buffers.get(name))
 
-    def _is_new(self, place: str, name: str, value: Any) -> bool:
-        first = self._first[place]
-        # By their text: of numbers it is exact, and tells -0.0 from 0.0, True from 1, and not a nan from itself.
-        return name not in first or repr(value) != repr(first[name])
+    def _places(self) -> list[Place]:
+        roots: list[tuple[str, Any]] = [(f"module {name}", each) for name, each in self._model.named_modules()]
+        roots += [(f"optimizer {name}", each) for name, each in self._optimizers.items()]
+        defaults = [Place(f"defaults {name}", each.defaults) for name, each in self._optimizers.items()]
+        return [*places_of([*roots, *self._others.items()]), *defaults]
 
+    def _changed(self, place: Place) -> Iterator[tuple[str, Any]]:
+        first, items = self._first.get(place.name, {}), place.items()
+        # A flag that says that a file is open must not come back without the file.
+        lacks = any(
+            kind_of(value) == OTHER
+            and not isinstance(value, torch.Tensor)
+            and (name not in first or first[name].is_nothing)
+            for name, value in items
+        )
+        for name, value in items:
+            was, kind = first.get(name), self._kind(value)
+            if kind == OTHER or (was is not None and was.is_still(value)):
+                continue
+            if kind == LONG:
+                self._warn(f"{place.name.strip()}.{name}")
+            elif not lacks or name == "training" or (was is not None and not was.is_nothing):
+                yield name, value
 
-class _Buffer:
-    """One that a module keeps out of its `state_dict`."""
+    def _kind(self, value: Any) -> str:
+        """What lies in the memory of the model is a part of it."""
+        kind = kind_of(value)
+        if kind == HELD and any(_where(tensor) in self._parts for tensor in tensors_in(value) if tensor.numel()):
+            return OTHER
+        return kind
 
-    def __init__(self, module: torch.nn.Module, name: str) -> None:
-        self._module, self._name = module, name
-        self._first = self.now
-        self._version = _version(self._first)
-        self._copy = self._first.detach().clone() if self._first.numel() <= SMALL else None
+    def _is_as_before(self, name: str, buffer: torch.Tensor) -> bool:
+        return name in self._buffers and self._buffers[name].is_still(buffer)
 
-    @property
-    def now(self) -> torch.Tensor:
-        """As the module has it; what it had at first, if it has none any more."""
-        found = self._module._buffers.get(self._name)  # noqa: SLF001 - torch's public look at them makes lists of all
-        return self._first if found is None else found
-
-    @property
-    def has_changed(self) -> bool:
-        """Since the session began."""
-        now = self.now
-        if self._copy is None:
-            return now is not self._first or _version(now) != self._version
-        alike = (now.shape, now.dtype) == (self._copy.shape, self._copy.dtype)
-        return not (alike and torch.equal(now, self._copy.to(now.device)))
-
-    def lay(self, saved: torch.Tensor | None) -> None:
-        """Into the tensor that is there, if it is of this kind; None: as it was, of which a large one has no copy."""
-        source = self._copy if saved is None else saved
-        if source is None or (saved is None and not self.has_changed):
-            return
-        now = self.now
-        if (now.shape, now.dtype) == (source.shape, source.dtype):
-            with torch.no_grad():
-                now.copy_(source)
-        else:
-            self._module._buffers[self._name] = source.to(now.device, copy=True)  # noqa: SLF001 - as above
+    def _warn(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            why = "changes while it trains, and is too large to be part of the state: a restart has it as the script"
+            print(f"sublet: {name} {why} makes it", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
 
 
-def _unsaved(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+def _where(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _unsaved(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
+    """Buffers that a module keeps out of its `state_dict`."""
     for path, module in model.named_modules():
         for name in sorted(module._non_persistent_buffers_set):  # noqa: SLF001 - nothing else of torch says it
-            if module._buffers.get(name) is not None:  # noqa: SLF001 - as above
-                yield f"{path}.{name}", module, name
+            buffer = module._buffers.get(name)  # noqa: SLF001 - as above
+            if buffer is not None:
+                yield f"{path}.{name}", module, name, buffer
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """How often it was written to; torch does not count it for those of inference mode."""
-    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch counts what is done to it
-
-
-def _plain_in(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What a state can hold as it is, and is not torch's own."""
-    for name, value in values.items():
-        if name not in TORCHS and (
-            type(value) in PLAIN or (isinstance(value, np.generic) and value.dtype.kind in "biuf")
-        ):
-            yield name, value
-
-
-def _told(value: Any) -> Any:
-    return {NUMPY: value.dtype.name, "value": value.item()} if isinstance(value, np.generic) else value
-
-
-def _meant(saved: Any) -> Any:
-    return np.dtype(saved[NUMPY]).type(saved["value"]) if isinstance(saved, Mapping) else saved
+def _lay(
+    module: torch.nn.Module, name: str, now: torch.Tensor, saved: torch.Tensor | None, first: Remembered | None
+) -> None:
+    """Into the tensor that is there, if it is of this kind; without one that was saved: as it was."""
+    if saved is None:
+        if first is not None:
+            module._buffers[name] = first.again(now)  # noqa: SLF001 - torch's public look at them makes lists of all
+        return
+    if (now.shape, now.dtype) == (saved.shape, saved.dtype) and not now.is_inference():
+        with torch.no_grad():
+            now.copy_(saved)
+    else:
+        module._buffers[name] = saved.to(now.device, copy=True)  # noqa: SLF001 - as above

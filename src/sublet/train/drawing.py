@@ -27,7 +27,7 @@ class Drawn:
     """Of one sampler; it is part of the state."""
 
     def __init__(self, sampler: Any, seed: int, samples: int) -> None:
-        self._sampler, self._seed, self._samples = sampler, seed, samples
+        self.sampler, self._seed, self._samples = sampler, seed, samples
         name = type(sampler).__name__
         if hasattr(sampler, "num_replicas"):
             allowed = "one of a single process: the session deals what it gives to all workers"
@@ -47,9 +47,9 @@ class Drawn:
     def order(self, epoch: int) -> torch.Tensor:
         """Indices of samples, some of them perhaps several times."""
         with host_dice_kept(), self._seeded(epoch):
-            found = torch.tensor([int(index) for index in self._sampler], dtype=torch.int64)
+            found = torch.tensor([int(index) for index in self.sampler], dtype=torch.int64)
         if not len(found) or found.min() < 0 or found.max() >= self._samples:
-            what = f"with sampler={type(self._sampler).__name__}, of {len(found)} samples in epoch {epoch}"
+            what = f"with sampler={type(self.sampler).__name__}, of {len(found)} samples in epoch {epoch}"
             raise InvalidValue("loader", what, f"one that gives some of the numbers 0 to {self._samples - 1}")
         return found
 
@@ -57,12 +57,12 @@ class Drawn:
     def _seeded(self, epoch: int) -> Iterator[None]:
         """All that it may draw from."""
         reseed_host(self._seed, epoch)
-        own = getattr(self._sampler, "generator", None)
+        own = getattr(self.sampler, "generator", None)
         was = own.get_state() if isinstance(own, torch.Generator) else None
         if isinstance(own, torch.Generator):
             own.manual_seed(mixed(self._seed, epoch))
-        if hasattr(self._sampler, "set_epoch"):
-            self._sampler.set_epoch(epoch)
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
         try:
             yield
         finally:
@@ -79,7 +79,7 @@ class Drawn:
     def check(self, state: Mapping[str, Any] | None) -> None:
         """BadInput where that was another order: nobody could say then which samples are behind us."""
         if (state or {}).get("order") != self._digest:
-            name = type(self._sampler).__name__
+            name = type(self.sampler).__name__
             hint = (
                 "draw the same in every process and start (weights, lengths, seed), or give a new checkpoint directory"
             )

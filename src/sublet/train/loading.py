@@ -92,6 +92,11 @@ class Loaded(Samples):
                 init=loader.worker_init_fn,
             )
 
+    @property
+    def called(self) -> dict[str, Any]:
+        """As of any samples, and a sampler."""
+        return {**super().called, **({} if self.drawn is None else {"sampler": self.drawn.sampler})}
+
     def _order(self, epoch: int) -> torch.Tensor:
         if self.drawn is not None:
             return self.drawn.order(epoch)[: self.count]

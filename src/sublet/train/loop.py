@@ -198,7 +198,7 @@ class Session(Evaluates, Keeps):
             self._own.begin()
             self._steps.samples_in_all = extent.samples(self._progress)
             self._schedules.find_late()
-            self._state.begin(self._schedules.all)
+            self._state.begin(self._schedules.all, {**self._steps.called, **self._schedules.called})
             self._settle_in(self._members.enter())
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
@@ -235,15 +235,15 @@ class Session(Evaluates, Keeps):
                 f"left after {progress.offset} of {progress.samples} samples",
                 "trained to its end by `for batch in s`; to stop early, break out of the loop over s.epochs() too",
             )
-        if self._late is None:
-            self._agree_on_kept()
+        self._state.require_same()
+        self._agree_on_kept()
         self._catch_up()
         self._schedules.check(between_epochs=True)
         self._schedules.note()
 
     def _agree_on_kept(self) -> None:
         """What rank 0 keeps counts: others may not have evaluated, and one of them may be rank 0 next."""
-        if self._own.kept is not None and self._all_are_here:
+        if self._late is None and self._own.kept is not None and self._all_are_here:
             told = (self._steps.gradients, self._members.group, self._steps.drift, self._progress)
             state = state_of_rank_0(*told, self._own.state_of_kept())
             if state is not None and self.rank != 0:

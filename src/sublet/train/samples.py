@@ -49,6 +49,11 @@ class Samples:
         self._shuffled, self._epoch = shuffled, -1
         self._orders: dict[torch.device, torch.Tensor] = {}  # of this epoch, where it is needed
 
+    @property
+    def called(self) -> dict[str, Any]:
+        """What is the script's own of all this, by name."""
+        return {"dataset": self._dataset, "collate_fn": self._collate}
+
     def order(self, epoch: int, device: torch.device = CPU) -> torch.Tensor:
         """Indices of all samples in the order of this epoch.
 

@@ -43,6 +43,13 @@ class Schedules:
         """In an order that is the same in every process."""
         return [*self._given, *self._found]
 
+    @property
+    def called(self) -> dict[str, Any]:
+        """Functions of the script that they ask, by name."""
+        parts = [part for scheduler in self.all for part in _parts(scheduler)]
+        asked = [each for part in parts for each in getattr(part, "lr_lambdas", ())]
+        return {f"lr_lambda {number}": each for number, each in enumerate(asked)}
+
     def find(self) -> None:
         """Those that were not handed over."""
         known = {id(part) for scheduler in self._given for part in _parts(scheduler)}

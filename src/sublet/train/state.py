@@ -109,10 +109,18 @@ class State:
         self.moments: Moments | None = None  # in ranges; None = the optimizer has all of it
         self.attributes: Attributes | None = None  # since the session began
 
-    def begin(self, schedulers: Sequence[Any]) -> None:
-        """The script is at its loop, and has these: what it changes from now on it changes while it trains."""
+    def begin(self, schedulers: Sequence[Any], called: Mapping[str, Any] | None = None) -> None:
+        """The script is at its loop, and has these: what it changes from now on it changes while it trains.
+
+        `called`: what else is called for steps, by name, such as a dataset.
+        """
         self.schedulers = schedulers
-        self.attributes = Attributes(self.model, getattr(self.optimizer, "named", {"": self.optimizer}))
+        self.attributes = Attributes(self.model, getattr(self.optimizer, "named", {"": self.optimizer}), called)
+
+    def require_same(self) -> None:
+        """InvalidValue if something was replaced that no state can make again."""
+        if self.attributes is not None:
+            self.attributes.check()
 
     def tree(self, progress: Progress, *, bare: bool = False) -> dict[str, Any]:
         """References to everything, not copies; `bare` without moments."""
@@ -134,6 +142,8 @@ class State:
         self.check(tree, progress)
         facts = {"begun": False, **tree["progress"]}  # one of an earlier version does not say it
         noise = Noise(**facts.pop("noise"))
+        if self.attributes is not None and tree.get("attributes"):  # one of an earlier version, or of a grid, has none
+            self.attributes.prepare(tree["attributes"])
         self.model.load_state_dict(tree["model"])
         if isinstance(self.optimizer, torch.optim.Optimizer) and self.moments is None:
             load_optimizer(self.optimizer, tree["optimizer"])
@@ -141,7 +151,7 @@ class State:
             (self.moments or self.optimizer).load_state_dict(tree["optimizer"])
         for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
-        if self.attributes is not None and tree.get("attributes"):  # one of an earlier version, or of a grid, has none
+        if self.attributes is not None and tree.get("attributes"):
             self.attributes.load_state_dict(tree["attributes"])
         if self.extra is not None:
             self.extra.load_state_dict(tree["extra"])

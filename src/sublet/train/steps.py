@@ -55,8 +55,8 @@ class Steps:
         self._samples = self.stream or samples_of(
             dataset, options.seed, options.collate, batch_device, options.global_batch
         )
-        # What a state has to say of them, beside how many are behind us.
-        self.kept_samples = self.stream or getattr(self._samples, "drawn", None)
+        self.kept_samples = self.stream or getattr(self._samples, "drawn", None)  # with a state of their own
+        self.called: dict[str, Any] = getattr(self._samples, "called", {})  # of the script's, for each step
         self.schedules = Schedules(options.schedulers, *turns.optimizers)
         self.drift = Drift(model.parameters(), turns.together)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)

@@ -16,7 +16,17 @@ import torch
 
 from sublet.errors import BadInput, InvalidValue
 
-__all__ = ["described", "has_state", "laid", "load_state", "state_of", "tensors_in"]
+__all__ = [
+    "CONTAINERS",
+    "FACTORIES",
+    "described",
+    "has_dice",
+    "has_state",
+    "laid",
+    "load_state",
+    "state_of",
+    "tensors_in",
+]
 
 KIND, ITEMS = "sublet.kind", "items"
 STATE = "state"  # the kind of what an object with a state says of itself
@@ -25,7 +35,7 @@ PLAIN = (bool, int, float, str)  # and None
 FACTORIES: Mapping[str, Callable[[], Any]] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
 ALLOWED = (
     "a number, text, a tensor or an array, or a list, tuple, dict, deque or set of them; or, by a name of its own, an "
-    "object with state_dict() and load_state_dict(), or a torch.Generator"
+    "object with state_dict() and load_state_dict(), or a torch.Generator, numpy's or random.Random"
 )
 
 ANOTHER = "keep it under another name, or give a new checkpoint directory"
@@ -33,15 +43,24 @@ ANOTHER = "keep it under another name, or give a new checkpoint directory"
 
 def has_state(value: Any) -> bool:
     """Whether it is an object that says itself what it has come to."""
-    if isinstance(value, torch.Generator):
+    if has_dice(value):
         return True
     methods = (getattr(value, name, None) for name in ("state_dict", "load_state_dict"))
     return not isinstance(value, type) and all(callable(method) for method in methods)
 
 
+def has_dice(value: Any) -> bool:
+    """Whether random numbers are drawn from it: torch's, numpy's or Python's."""
+    return isinstance(value, torch.Generator | np.random.Generator) or _is_mersenne(value)
+
+
 def state_of(value: Any) -> dict[str, Any]:
     """Of an object with a state: references to what it has, not copies."""
-    return {KIND: STATE, ITEMS: value.get_state() if isinstance(value, torch.Generator) else value.state_dict()}
+    if isinstance(value, torch.Generator):
+        return {KIND: STATE, ITEMS: value.get_state()}
+    if has_dice(value):
+        return {KIND: STATE, ITEMS: described("dice", _dice(value))}
+    return {KIND: STATE, ITEMS: value.state_dict()}
 
 
 def load_state(name: str, saved: Any, into: Any) -> None:
@@ -52,6 +71,10 @@ def load_state(name: str, saved: Any, into: Any) -> None:
         )
     if isinstance(into, torch.Generator):
         into.set_state(saved[ITEMS].cpu().clone())  # torch 2.13 crashes over a part of a tensor
+    elif isinstance(into, np.random.Generator):
+        into.bit_generator.state = laid(saved[ITEMS])
+    elif _is_mersenne(into):
+        (into.setstate if hasattr(into, "setstate") else into.set_state)(laid(saved[ITEMS]))
     else:
         into.load_state_dict(saved[ITEMS])
 
@@ -70,7 +93,7 @@ def described(name: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, np.ndarray):
         return {KIND: "array", ITEMS: _as_tensor(name, value)}
     inside = _inside(name, value, depth)
-    match type(value).__name__ if type(value) in KINDS else "":
+    match type(value).__name__ if type(value) in CONTAINERS else "":
         case "list":
             return inside
         case "tuple":
@@ -137,7 +160,19 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 DICTS: Mapping[str, Callable[[], dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
-KINDS = frozenset({list, tuple, dict, OrderedDict, Counter, defaultdict, deque, set, frozenset})
+CONTAINERS = frozenset({list, tuple, dict, OrderedDict, Counter, defaultdict, deque, set, frozenset})
+
+
+def _is_mersenne(value: Any) -> bool:
+    """random.Random, or numpy's RandomState."""
+    kind = type(value)
+    return (kind.__module__, kind.__qualname__) in {("random", "Random"), ("numpy.random.mtrand", "RandomState")}
+
+
+def _dice(value: Any) -> Any:
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    return value.getstate() if hasattr(value, "getstate") else value.get_state(legacy=False)
 
 
 def _inside(name: str, value: Any, depth: int) -> list[Any]:
@@ -147,7 +182,7 @@ def _inside(name: str, value: Any, depth: int) -> list[Any]:
             (described(f"a key of {name}", key, depth + 1), described(f"{name}[{key!r}]", each, depth + 1))
             for key, each in value.items()
         ]
-    if type(value) in KINDS:
+    if type(value) in CONTAINERS:
         return [described(f"{name}[{at}]", each, depth + 1) for at, each in enumerate(value)]
     return []
 

@@ -1,0 +1,297 @@
+"""Where the objects that a training runs through keep what they remember: attributes, closures, names of the script.
+
+A `state_dict` tells of weights. But a dataset may count its samples in an attribute, a hook in a list that it sees as a
+closure, a `collate_fn` in a dict of the script, the function of a `LambdaLR` in another. From what the session has in
+its hands all of that is found: attributes of objects, variables of functions, the names that they ask the script for.
+
+Only what the script's own files define is looked into, and torch's own kinds of datasets and transforms: what other
+libraries keep is theirs, and may belong to something that a state cannot hold, such as an open file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dis
+import functools
+import sys
+import sysconfig
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from sublet.train.remembered import MANY, OTHER, kind_of
+
+__all__ = ["HOOKS", "Place", "is_users", "places_of"]
+
+DEEPEST = 12  # objects in objects
+HOOKS = (
+    *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),  # of modules
+    *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_post_accumulate_grad_hooks"),
+)
+KNOWN = ("torch", "torchvision", "torchaudio")  # what they keep in attributes is what a user has told them
+TORCHS: tuple[tuple[type, frozenset[str]], ...] = (
+    (torch.nn.Module, frozenset(vars(torch.nn.Module())) - {"training"}),
+    (
+        torch.optim.Optimizer,
+        frozenset({"state", "param_groups", "defaults"})
+        | {
+            f"_optimizer_{what}{when}_hooks"
+            for what in ("step_", "state_dict_", "load_state_dict_")
+            for when in ("pre", "post")
+        },
+    ),
+)
+NAMESPACES = (argparse.Namespace, types.SimpleNamespace)
+OURS = Path(__file__).parents[1]
+LIBRARIES = (OURS, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
+
+
+class Place(NamedTuple):
+    """Values by name: of an object, a function or a module."""
+
+    name: str  # the same in every process that runs the script
+    values: MutableMapping[str, Any]
+    skips: frozenset[str] = frozenset()  # of these, what torch keeps there for itself
+
+    def items(self) -> list[tuple[str, Any]]:
+        """All but what is torch's."""
+        return [(name, value) for name, value in self.values.items() if name not in self.skips]
+
+
+def places_of(roots: Iterable[tuple[str, Any]]) -> list[Place]:
+    """All that can be reached from these, each once."""
+    walk = _Walk(roots)
+    walk.go()
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
+        self._roots = list(roots)
+        self.found: list[Place] = []
+        self._seen: set[int] = set()
+        self._asked: dict[int, tuple[dict[str, Any], set[str]]] = {}  # variables of files, and the names asked for
+        self._fresh = True
+
+    def go(self) -> None:
+        named = {id(thing) for _, thing in self._roots}
+        for name, thing in self._roots:
+            self._look(name, thing, 0, named - {id(thing)})
+        while self._fresh:  # what a name of the script stands for may be a function that asks for others
+            self._fresh = False
+            for variables, names in list(self._asked.values()):
+                for name in sorted(names & variables.keys()):
+                    self._look(f"{variables.get('__name__')}.{name}", variables[name], 1, named)
+        self.found += [
+            Place(f"names of {variables.get('__name__')}", _Some(variables, names))
+            for variables, names in self._asked.values()
+        ]
+
+    def _look(self, name: str, thing: Any, depth: int, others: set[int]) -> None:
+        if id(thing) in self._seen or id(thing) in others or depth > DEEPEST:
+            return
+        self._seen.add(id(thing))
+        inner = functools.partial(self._look, depth=depth + 1, others=others)
+        if isinstance(thing, types.FunctionType):
+            self._look_at_function(name, thing, inner)
+        elif isinstance(thing, types.MethodType):
+            inner(name, thing.__self__)
+            inner(name, thing.__func__)
+        elif isinstance(thing, functools.partial):
+            inner(name, thing.func)
+            self._take(Place(name, thing.keywords), inner)
+            self._take(Place(f"{name} args", _Items(thing.args)), inner)
+        elif type(thing) in (list, tuple, deque) and len(thing) <= MANY:
+            self._take(Place(name, _Items(thing)), inner)
+        elif isinstance(thing, dict) and len(thing) <= MANY and all(isinstance(key, str) for key in thing):
+            self._take(Place(name, thing), inner)
+        elif isinstance(thing, type):
+            if is_users(thing.__module__):
+                self._look_at_class(name, thing, inner)
+        elif isinstance(getattr(thing, "__dict__", None), dict) and _is_looked_into(thing):
+            self._look_at_object(name, thing, inner)
+
+    def _look_at_object(self, name: str, thing: Any, inner: Any) -> None:
+        skips = next((names for kind, names in TORCHS if isinstance(thing, kind)), frozenset())
+        self._take(Place(name, vars(thing), skips), inner)
+        for hooks in HOOKS:
+            given = vars(thing).get(hooks)
+            for number, hook in enumerate(given.values() if isinstance(given, Mapping) else ()):
+                inner(f"{name} {hooks[1:]} {number}", hook)
+        for child, module in vars(thing).get("_modules", {}).items() if isinstance(thing, torch.nn.Module) else ():
+            inner(f"{name}.{child}", module)
+        for kind in type(thing).__mro__:
+            if is_users(kind.__module__):
+                inner(kind.__qualname__, kind)
+
+    def _look_at_class(self, name: str, kind: type, inner: Any) -> None:
+        self._take(Place(f"class {name}", _Own(kind)), inner)
+        for attribute, value in vars(kind).items():
+            function = getattr(value, "__func__", getattr(value, "fget", value))  # of a classmethod, of a property
+            if isinstance(function, types.FunctionType):
+                inner(f"{name}.{attribute}", function)
+
+    def _look_at_function(self, name: str, function: types.FunctionType, inner: Any) -> None:
+        if not is_users(function.__module__):
+            return
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        self._take(Place(f"{name} closure", _Cells(cells)), inner)
+        self._take(Place(f"{name} attributes", function.__dict__), inner)
+        self._take(Place(f"{name} defaults", _Items(function.__defaults__ or ())), inner)
+        asked, attributes = _asked_by(function.__code__)
+        self._ask(function.__globals__, asked)
+        for each in asked:
+            module = function.__globals__.get(each)
+            if isinstance(module, types.ModuleType) and is_users(module.__name__):
+                self._ask(vars(module), attributes)
+
+    def _ask(self, variables: dict[str, Any], names: Iterable[str]) -> None:
+        known = self._asked.setdefault(id(variables), (variables, set()))[1]
+        names = {name for name in names if not name.startswith("__")}
+        self._fresh |= not names <= known
+        known |= names
+
+    def _take(self, place: Place, inner: Any) -> None:
+        if place.values:
+            self.found.append(place)
+        for key, value in place.items():
+            if kind_of(value) == OTHER:  # all else is a value of this place
+                inner(f"{place.name}.{key}", value)
+
+
+@functools.cache
+def _asked_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Names that a function, and those that are written in it, ask their file for; and attributes of anything."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
+    attributes = set(code.co_names)
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            more = _asked_by(each)
+            names |= more[0]
+            attributes |= more[1]
+    return frozenset(names), frozenset(attributes)
+
+
+def _is_looked_into(thing: Any) -> bool:
+    kind = type(thing)
+    if isinstance(thing, torch.Tensor | torch.optim.lr_scheduler.LRScheduler | torch.utils.data.DataLoader):
+        return False  # their states are known, or the script's own
+    return isinstance(thing, NAMESPACES) or kind.__module__.split(".")[0] in KNOWN or is_users(kind.__module__)
+
+
+@functools.cache
+def is_users(module: str | None) -> bool:
+    """Whether a file of the script's own defines it."""
+    if module in ("__main__", "__mp_main__"):
+        return True
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    if file is None:
+        return False
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & {*path.parts}
+    return not installed and not any(path.is_relative_to(each) for each in LIBRARIES)
+
+
+class _Some(MutableMapping[str, Any]):
+    """Some of the variables of a file."""
+
+    def __init__(self, variables: dict[str, Any], names: set[str]) -> None:
+        self._variables, self._names = variables, names
+
+    def __getitem__(self, name: str) -> Any:
+        return self._variables[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._variables[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(name for name in self._names if name in self._variables))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Cells(MutableMapping[str, Any]):
+    """Variables of a function around this one."""
+
+    def __init__(self, cells: dict[str, types.CellType]) -> None:
+        self._cells = cells
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:  # it has no value yet
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self._cells:
+            self._cells[name].cell_contents = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._cells[name].cell_contents
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self._cells if self._has(name)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _has(self, name: str) -> bool:
+        try:
+            _ = self._cells[name].cell_contents
+        except ValueError:
+            return False
+        return True
+
+
+class _Own(MutableMapping[str, Any]):
+    """What a class of the script has in attributes of its own."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self._kind)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._kind, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self._kind, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in vars(self._kind) if not name.startswith("__")])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Items(MutableMapping[str, Any]):
+    """What is in a list, by its number; what is in a tuple can be written to, and not replaced."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[int(name)]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        at = int(name)
+        if isinstance(self._items, list | deque) and at < len(self._items):
+            self._items[at] = value
+
+    def __delitem__(self, name: str) -> None:
+        """What is in a list stays in it."""
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, range(len(self._items)))
+
+    def __len__(self) -> int:
+        return len(self._items)
