@@ -12,18 +12,24 @@ a module that was replaced by another, is refused (`replaced`).
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
+import numpy as np
 import torch
 
-from sublet.train.reach import Place, places_of
+from sublet.train.reach import Place, places_of, remembered
 from sublet.train.remembered import HELD, LONG, OTHER, PLAIN, Remembered, kind_of, meant, told
 from sublet.train.replaced import Replaced
 from sublet.train.values import tensors_in
 
 __all__ = ["Attributes"]
+
+# Objects that are not opened, or built, but only say something.
+FACTS = (torch.Tensor, torch.dtype, torch.device, torch.Size, np.generic, enum.Enum, PurePath)
 
 
 class Attributes:
@@ -39,8 +45,7 @@ class Attributes:
         self._parts = {
             tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()
         }
-        places = self._places()
-        self._first = {place.name: {name: Remembered(value) for name, value in place.items()} for place in places}
+        self._first = remembered(self._places())
         self._trained = {name: (each, each.requires_grad) for name, each in model.named_parameters()}
         self._buffers = {name: Remembered(buffer) for name, _, _, buffer in _unsaved(model)}
         self._replaced = Replaced(model, self._optimizers)
@@ -107,7 +112,7 @@ class Attributes:
         # A flag that says that a file is open must not come back without the file.
         lacks = any(
             kind_of(value) == OTHER
-            and not isinstance(value, torch.Tensor)
+            and not (callable(value) or isinstance(value, FACTS))
             and (name not in first or first[name].is_nothing)
             for name, value in items
         )

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from sublet.errors import InvalidValue
 from sublet.train.drawing import Drawn, order_of
+from sublet.train.reach import is_still, places_of, remembered
 from sublet.train.samples import Piece, Samples, mixed, moved
 from sublet.train.state import host_draw, reseed_host
 
@@ -80,17 +81,9 @@ class Loaded(Samples):
             None,
         )  # offset, size, rank, world and micro-batch of the present one
         self._planned: Iterator[tuple[int, Piece]] = iter(())
-        self._loader = None
-        if loader.num_workers:
-            self._loader = fed(
-                loader,
-                Seeded(loader.dataset, seed, self._collate),
-                self,
-                as_it_is,
-                seed,
-                workers=loader.num_workers,
-                init=loader.worker_init_fn,
-            )
+        self._of = loader
+        self._loader: DataLoader[Any] | None = None  # with workers of its own, once there is something to load
+        self._loads, self._were = -1, remembered(())  # the epoch under way, and what its workers were given
 
     @property
     def called(self) -> dict[str, Any]:
@@ -112,14 +105,33 @@ class Loaded(Samples):
 
     def load(self, epoch: int, piece: Piece) -> Any:
         """By the workers of the loader, which are ahead of us as long as nothing changes."""
-        if self._loader is None:
+        if not self._of.num_workers:
             return super().load(epoch, piece)
+        if self._loads != epoch:
+            self._begin(epoch)
         if next(self._planned, None) != (epoch, piece):
             self._ahead, self._planned = self._plan(epoch, piece), self._plan(epoch, piece)
             next(self._planned)
+            assert self._loader is not None  # noqa: S101 - it was made when the epoch began
             self._next = iter(self._loader)
         batch = next(self._next)
         return batch if self._device is None else moved(batch, self._device)
+
+    def _begin(self, epoch: int) -> None:
+        """Workers have the dataset as the script has it at the beginning of an epoch, as those of any loader do."""
+        self._loads, places = epoch, places_of(super().called.items())
+        if self._loader is not None and is_still(places, self._were):
+            return
+        self._were, self._next, self._planned = remembered(places), iter(()), iter(())
+        self._loader = fed(
+            self._of,
+            Seeded(self._of.dataset, self._seed, self._collate),
+            self,
+            as_it_is,
+            self._seed,
+            workers=self._of.num_workers,
+            init=self._of.worker_init_fn,
+        )
 
     def __iter__(self) -> Iterator[list[Chosen]]:
         """What the loader is to load: it takes us for its batch sampler, and asks as far ahead as it prefetches."""

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sublet.train.remembered import MANY, OTHER, kind_of
+from sublet.train.remembered import MANY, OTHER, Remembered, kind_of
 
-__all__ = ["HOOKS", "Place", "is_users", "places_of"]
+__all__ = ["HOOKS", "Place", "is_still", "is_users", "places_of", "remembered"]
 
 DEEPEST = 12  # objects in objects
 HOOKS = (
@@ -67,6 +67,20 @@ def places_of(roots: Iterable[tuple[str, Any]]) -> list[Place]:
     walk = _Walk(roots)
     walk.go()
     return walk.found
+
+
+def remembered(places: Iterable[Place]) -> dict[str, dict[str, Remembered]]:
+    """Their values as they are now, by the names of the places."""
+    return {place.name: {name: Remembered(value) for name, value in place.items()} for place in places}
+
+
+def is_still(places: Iterable[Place], were: Mapping[str, Mapping[str, Remembered]]) -> bool:
+    """Whether all values are those that were remembered."""
+    return all(
+        name in (first := were.get(place.name, {})) and first[name].is_still(value)
+        for place in places
+        for name, value in place.items()
+    )
 
 
 class _Walk:

@@ -91,6 +91,31 @@ def test_a_loader_leaves_the_random_numbers_of_the_script_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
+class Scaled(Dataset):
+    """With a setting that a script changes between two epochs."""
+
+    scale = 1.0
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return index * self.scale, index
+
+
+def test_workers_have_the_dataset_as_it_is_at_the_beginning_of_an_epoch():
+    dataset = Scaled()
+    samples = loaded(DataLoader(dataset, batch_size=6, num_workers=1))
+    found = []
+    for epoch in range(4):
+        dataset.scale = (1.0, 1.0, 5.0, 5.0)[epoch]
+        found.append(epoch_of(samples, [1, 1], epoch=epoch))
+        if epoch == 0:
+            first = samples._loader
+        assert (samples._loader is first) == (epoch < 2)
+    assert [sum(value for value, _ in each) for each in found] == [66.0, 66.0, 330.0, 330.0]
+
+
 class Rare(Dataset):
     """Most draw nothing."""
 

@@ -166,7 +166,7 @@ IDIOMS = {
 
 def trained(by, gathers, sets_up, dies=None):
     """The weights; a process that dies does so before this step."""
-    global COUNT  # noqa: PLW0603 - as above
+    global COUNT
     torch.manual_seed(2)
     COUNT, SEEN["n"], Samples.made = 0, 0, 0
     model = Net()
