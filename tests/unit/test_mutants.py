@@ -89,6 +89,12 @@ def test_what_is_said_to_change_nothing_stands_in_its_line_and_only_there():
         assert len({mutant.line for mutant in fitting}) == 1, each
 
 
+def test_what_no_event_can_reach_changes_nothing():
+    never = [mutant for mutant in mutants_of("kernel/kernel.py") if why_equivalent(mutant)]
+    assert len(never) == 3
+    assert all(mutant.old.startswith("assert_never(") for mutant in never)
+
+
 def test_the_interval_of_a_share_is_wilsons():
     low, high = wilson(0, 300)
     assert (round(low, 4), round(high, 4)) == (0.0, 0.0126)

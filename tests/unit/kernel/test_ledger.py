@@ -138,3 +138,25 @@ def test_the_minimum_counts_from_the_times_that_the_cloud_says():
     assert again.close("n1", 3600.0, billed_from_s=1800.0) == usd("3")
     (lease,) = again.closed
     assert (lease.start_us, lease.end_us, lease.minimum_us) == (1_800_000_000, 3_600_000_000, 60_000_000)
+
+
+def test_a_time_that_is_over_is_billed_interval_by_interval_and_ends_at_the_price_of_its_end():
+    """At 6 an hour, from 100 s on at 12, from 200 s on at 24; in grains a second of 6 USD an hour is 6e12."""
+    ledger = Ledger([OFFER])
+    for at_s, price in ((100.0, "12"), (200.0, "24")):
+        ledger.reprice("o", Price.from_usd_per_h(price), at_s)
+    second, six = int(1e6), Price.from_usd_per_h("6").micro_usd_per_h
+
+    def between(start_s, end_s):
+        grains, price = ledger.between("o", int(start_s * 1e6), int(end_s * 1e6))
+        return grains / (six * second), price.usd_per_h
+
+    assert between(0, 50) == (50.0, 6.0)
+    assert between(50, 150) == (50.0 + 100.0, 12.0)
+    assert between(50, 300) == (50.0 + 200.0 + 400.0, 24.0)
+    assert between(100, 200) == (200.0, 24.0)  # at its very end another one began
+    assert between(150, 150) == (0.0, 12.0)
+    assert between(0, 100) == (100.0, 12.0)
+    late = Ledger([])
+    late.offer(OFFER, 10.0)
+    assert late.between("o", 0, 5 * second) == (0, OFFER.price)  # before it was known it had its first price

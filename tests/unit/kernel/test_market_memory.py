@@ -135,3 +135,32 @@ def test_a_kernel_from_a_snapshot_remembers_the_same():
     again = kernel_from_snapshot(driver.kernel.facts())
     assert again.snapshot().offers == driver.kernel.snapshot().offers
     assert again.handle(AvailabilityChanged(20.0, "o", 9)) == driver.kernel.handle(AvailabilityChanged(20.0, "o", 9))
+
+
+def test_a_day_is_remembered():
+    memory = MarketMemory()
+    for at_s, nodes in ((0.0, 1), (10.0, 2), (86_405.0, 3), (86_410.0, 4)):
+        memory.stock("o", nodes, at_s)
+    assert memory.capacity["o"] == ((10.0, 2), (86_405.0, 3), (86_410.0, 4))  # the second was in force a day ago
+
+
+def test_one_is_woken_for_the_first_fall_that_counts_and_once():
+    memory = MarketMemory()
+    assert memory.wake(lambda _: True) is None
+    memory.announce("a", "n1", 50.0)
+    memory.announce("b", "n2", 40.0)
+    memory.announce("b", "n3", 30.0)
+    assert memory.wake(lambda _: False) is None
+    assert memory.wake(lambda offer_id: offer_id == "a") == 50.0
+    assert memory.wake(lambda offer_id: offer_id == "a") is None  # it is known
+    assert memory.wake(lambda _: True) == 30.0  # one that is sooner
+    assert memory.wake(lambda _: True) is None
+    assert memory.falls("b") == ((30.0, 1), (40.0, 1))
+    assert memory.pass_by(30.0)
+    assert (memory.falling("b"), memory.falling("a")) == (1, 1)
+    assert not memory.pass_by(39.0)
+    assert memory.wake(lambda _: True) == 40.0
+    memory.stock("b", 3, 40.0)  # the market has spoken
+    assert (memory.falling("b"), memory.falls("b")) == (0, ())
+    memory.taken("a", "n1")
+    assert memory.wake(lambda _: True) is None

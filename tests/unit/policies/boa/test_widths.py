@@ -20,9 +20,11 @@ from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.terms import Terms
 from sublet.policies.boa.policy import Boa
-from sublet.policies.boa.widths import boa_widths
+from sublet.policies.boa.widths import _rounded, boa_widths
+from sublet.solve.curves import Curves
 from sublet.solve.phases import Phases
 from sublet.solve.plan_book import best_for_budget
+from sublet.solve.price import frontier
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -212,3 +214,14 @@ def test_a_budget_that_rounding_overspends_is_shrunk_by_a_hundredth_at_a_time(bu
     job = a_job(work=3600.0, speed=PowerLaw(exponent=0.5), gpus=1, max_gpus=64)
     ((gpus,),) = boa_widths(Demand.from_jobs([job], 1.0), SITES, 1.0, budget, 0).values()
     assert 0.98 * budget <= gpus**0.5 <= budget
+
+
+@pytest.mark.parametrize(("usd_per_h", "columns"), [(4.0, [0]), (7.1, [0]), (7.3, [1]), (8.0, [1])])
+def test_a_mixture_is_rounded_to_the_width_whose_speed_is_nearer(usd_per_h, columns):
+    """Four hours for 4 USD or one for 8, one job an hour. With the share s of the second a job takes 4 - 3 s hours.
+
+    Half way between the speeds 0.25 and 1 is 0.625, which is 1.6 hours: s is 0.8 there, for 7.2 USD.
+    """
+    hours_XC = np.array([[4.0, 1.0]])
+    line = frontier(Curves.from_tables(hours_XC, [[4.0, 8.0]]), [1.0])
+    assert _rounded(line, usd_per_h, hours_XC).tolist() == columns

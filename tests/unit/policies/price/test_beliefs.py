@@ -46,6 +46,10 @@ def test_what_is_declared_is_believed():
     assert left_h(WorkBelief.DECLARED, [], ("m", 50.0, 9.0)) == [995.0]
 
 
+def test_where_nothing_is_known_all_have_as_much_left_as_one_another():
+    assert left_h(WorkBelief.NOTHING, [], ("m", 50.0, 9.0), ("n", 0.0, 0.0), weight=4.0) == [0.25, 0.25]
+
+
 def test_of_the_past_a_job_is_one_of_those_that_needed_more_than_it_has_had():
     ended = [Needed("x", 1.0, gpu_h) for gpu_h in (1.0, 3.0, 8.0)]
     # beside 3 - 2 and 8 - 2 two that need as much again: 2 + 0.1 each
