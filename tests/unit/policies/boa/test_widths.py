@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sublet.domain.budget import Budget
+from sublet.domain.budget import Budget, Limit
 from sublet.domain.demand import Demand, kind_of
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
@@ -225,3 +225,15 @@ def test_a_mixture_is_rounded_to_the_width_whose_speed_is_nearer(usd_per_h, colu
     hours_XC = np.array([[4.0, 1.0]])
     line = frontier(Curves.from_tables(hours_XC, [[4.0, 8.0]]), [1.0])
     assert _rounded(line, usd_per_h, hours_XC).tolist() == columns
+
+
+@pytest.mark.parametrize(("most", "pool"), [(8, "cheap"), (0, "dear")])
+def test_of_several_kinds_it_knows_the_cheapest_of_which_there_is_any(most, pool):
+    offers = [
+        an_offer("dear", gpus=1, usd_per_h="4", gpu="A100", pool="dear", market=Market.ON_DEMAND),
+        an_offer("cheap", gpus=1, usd_per_h="1", pool="cheap", market=Market.ON_DEMAND),
+    ]
+    driver = Driver(offers, limits={"cheap": Limit(max_nodes=most)}, budget=Budget(average=Usd.from_usd_per_h("50")))
+    driver.submit(a_job(speed=Linear()))
+    driver.settle(Boa())
+    assert driver.kernel.jobs["a"].shape.pool == pool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -289,3 +290,16 @@ def test_who_is_admitted_is_whom_the_dynamic_program_finds_room_for(drawn, gpus)
         if tried.feasible:
             rows, admitted = tried, admitted | {job.id}
     assert set(sizes(town(*jobs, gpus=gpus))) == admitted
+
+
+@pytest.mark.parametrize(("stickiness", "stays"), [(0.15, False), (0.17, True)])
+def test_stickiness_is_a_part_of_what_a_job_gains_where_it_is(stickiness, stays):
+    """Two and one as they are gain 1.5 and 1, or 1 and 1.9 the other way round: 2.9 is 1.16 times as much."""
+    tables = [Table(rates={GPU: {1: 1.0, 2: second}}) for second in (1.5, 1.9)]
+    driver = town(elastic("a", tables[0], high=2), elastic("b", Table(rates={GPU: {1: 1.0, 2: 1.1}}), high=2), gpus=3)
+    assert sizes(driver) == {"a": 2, "b": 1}
+    state = driver.kernel.snapshot()
+    other = replace(state.active["b"], job=replace(state.active["b"].job, speed=tables[1]))
+    now = replace(state, active={**state.active, "b": other}, woken=True)
+    plan = ElasticBatch(stickiness=stickiness).decide(now)
+    assert {job_id: shape.gpus for job_id, shape in plan.shapes.items()} == ({} if stays else {"a": 1, "b": 2})

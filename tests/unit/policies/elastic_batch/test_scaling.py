@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import Infeasible, InvalidValue
+from sublet.perf.steptime import RingStep
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 
 
@@ -67,3 +68,13 @@ def test_batches_double_up_to_the_largest_and_nonsense_is_refused():
             job(**facts)
     with pytest.raises(InvalidValue):
         job().fixed(5)
+
+
+def test_a_step_takes_its_samples_and_the_exchange_of_gradients():
+    """A second of work, and two GPUs send half of a gigabyte to one another, there and back, at one a second."""
+    step = RingStep(alpha_s=1.0, beta_s=0.0, gradient_bytes=1e9, intra_bytes_per_s=1e9, inter_bytes_per_s=5e8)
+    speed = BatchScaling(step={"T4": step}, batches=(64,), max_local={"T4": 64})
+    assert speed.rate_at(64, "T4", (1,)) == 64.0
+    assert speed.rate_at(64, "T4", (2,)) == 32.0
+    assert speed.rate_at(64, "T4", (1, 1)) == pytest.approx(64.0 / 3.0)  # between nodes at half of that
+    assert (speed.factor("T4", (1,)), speed.factor("T4", (2,))) == (1.0, 0.5)

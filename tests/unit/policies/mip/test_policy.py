@@ -301,3 +301,11 @@ def test_stickiness_keeps_who_runs_as_it_is_for_a_small_gain():
 
 def test_the_pause_of_a_change_and_of_a_start_is_deducted_from_the_horizon():
     assert changed(Mip(stickiness=0.0), restart_s=30.0) == {"a": 2}
+
+
+@pytest.mark.parametrize(("least", "told"), [(4, True), (5, False)])
+def test_who_makes_no_progress_on_all_that_there_is_is_told_and_who_needs_more_waits_for_it(least, told):
+    driver = town(elastic("a", high=8, gpus=least, min_gpus=least, speed=Table(rates={GPU: {1: 1.0}})), gpus=4)
+    plan = Mip().decide(driver.kernel.snapshot())
+    assert plan.shapes == {}
+    assert ("a" in plan.warnings) is told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -83,3 +85,8 @@ def test_without_a_phase_ahead_lines_tell_where_they_cross():
     assert warning
     just, warning = in_time(options_at, options_at(1.0, last=True), 4.0)
     assert (just.best, warning) == (FAST, "")
+
+
+def test_who_can_run_nowhere_is_left_as_it_is():
+    nowhere = replace(options_at(1.0), cost_C=np.full(2, np.inf))
+    assert in_time(options_at, nowhere, 1.0) == (nowhere, "")
