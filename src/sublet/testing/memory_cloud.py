@@ -45,6 +45,7 @@ class MemoryCloud:
         self.jobs: dict[str, Training] = {}
         self.rented: list[str] = []  # every node that ever was
         self.sold_out: set[str] = set()
+        self.between_s = 0.0  # two reports of different jobs: others may speak between them, as on separate lines
         self.groups: dict[tuple[str, int], dict[str, Worker]] = {}  # (job, generation) -> members that have come
         self._tokens: dict[str, str] = {}
         self._gone: set[str] = set()
@@ -248,7 +249,7 @@ class MemoryCloud:
                 if first.order is None or len(members) < first.order.world:
                     continue
                 self._advance(self.jobs[job_id], generation, members, passed_s)
-                await asyncio.sleep(0)  # as separate lines would: others may speak between them
+                await asyncio.sleep(self.between_s)
 
     def _tells(self, training: Training) -> bool:
         """Once a second, as a session does."""
