@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from sublet.api.client import Client
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.wire import messages as wire
 from tests.rigs.console import browser, faults_of_access, fleet
 
 VIEWS = ("now", "timeline", "what-if", "logs", "events", "cost", "submit")
@@ -223,6 +226,114 @@ def test_names_and_reasons_are_text_whatever_they_hold(open_page, there):
         "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch { return 'refused' } }"
     )
     assert refused == "refused"  # nobody who changes the page can forget it
+
+
+def a_worker(there, job_id):
+    """Its node, its name, and the file of what it prints."""
+    (worker,) = [
+        each for node in list(there.cloud.nodes.values()) for each in node.workers.values() if each.job_id == job_id
+    ]
+    folder = there.state.path / "jobs" / job_id / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return worker, folder / f"{worker.id}.log"
+
+
+def test_what_a_script_prints_and_dies_of_is_text(open_page, there):
+    """Kept in the log and in the history, and shown to everybody."""
+    evil = "</pre><img src=x onerror=alert(1)><script>alert(2)</script>"
+    job_id = submit(there, "prints", workers=(1, 1))
+    page = open_page()
+    page.locator(f"tr[data-job={job_id}].phase-running").wait_for()
+    worker, path = a_worker(there, job_id)
+    path.write_text(f"loss {evil}\n")
+    page.goto(f"{there.client.address}/#logs/{job_id}")
+    page.locator(".log", has_text=f"loss {evil}").wait_for()
+    there.do(
+        there.cloud._say, worker.node_id, wire.WorkerDown(worker_id=worker.id, code=1, error=f"ValueError: {evil}")
+    )
+    page.goto(f"{there.client.address}/#events")
+    page.get_by_role("cell", name=evil).first.wait_for()
+    page.goto(f"{there.client.address}/#job/{job_id}")
+    page.locator("main", has_text=f"ValueError: {evil}").wait_for()
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_line_of_ten_megabytes_leaves_a_page_that_goes_on(open_page, there):
+    job_id = submit(there, "endless-line", workers=(1, 1))
+    page = open_page()
+    page.locator(f"tr[data-job={job_id}].phase-running").wait_for()
+    _, path = a_worker(there, job_id)
+    path.write_text("before it\n")
+    page.goto(f"{there.client.address}/#logs/{job_id}")
+    page.locator(".log", has_text="before it").wait_for()
+    with path.open("a") as file:
+        file.write("x" * 10_000_000 + "\nafter it\n")
+    page.locator(".log", has_text="after it").wait_for()
+    shown = page.locator(".log").evaluate("(log) => log.textContent")
+    assert len(shown) < 30_000
+    assert "and 9,980,000 characters more" in shown
+
+
+class _Framing(BaseHTTPRequestHandler):
+    """A page of another port of this machine, which has the site of our cookies: it shows whatever it is asked for."""
+
+    def do_GET(self):
+        text = f'<iframe src="http://{self.path[1:]}"></iframe>'.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *said):
+        pass
+
+
+def test_no_other_page_shows_this_one_in_a_frame(chromium, there):
+    """Else it could have people click there what they do not see."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Framing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(there.link())  # it has the key
+    page.get_by_role("heading", name="Now", exact=True).wait_for()
+    for path in ("", "v1/jobs"):
+        with page.expect_console_message(lambda said: "frame-ancestors 'none'" in said.text):
+            page.goto(f"http://127.0.0.1:{server.server_port}/{there.client.host}:{there.client.port}/{path}")
+        assert page.frames[1].url.startswith("chrome-error:")
+    context.close()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_page_whose_token_is_revoked_is_told_nothing_more_and_says_why(open_page, there):
+    made = there.client.post("/v1/tokens", {"name": "guest", "scope": "read"})
+    guest = Client(host=there.client.host, port=there.client.port, token=made["token"])
+    page = open_page(there.link(guest))
+    page.get_by_text("guest (read)").wait_for()
+    there.client.post("/v1/tokens/guest/revoke")
+    page.locator("#word", has_text="sublet dashboard").wait_for()
+    job_id = submit(there, "secret-plan")
+    there.client.get(f"/v1/jobs/{job_id}")
+    assert page.evaluate("async () => (await fetch('/v1/jobs')).status") == 401
+    assert page.locator(f"tr[data-job={job_id}]").count() == 0
+
+
+def test_a_page_left_open_over_a_restart_goes_on_with_a_new_key_and_shows_what_it_missed(open_page, tmp_path):
+    with fleet(tmp_path) as first:
+        page = open_page(first.link())
+        page.get_by_role("link", name="Events", exact=True).click()
+        submit(first, "before", workers=(1, 1))
+        page.get_by_role("cell", name="before-1").first.wait_for()
+    page.locator("#word", has_text="is broken").wait_for()
+    with fleet(tmp_path, port=first.client.port) as second:
+        submit(second, "missed", workers=(1, 1))
+        page.locator("#word", has_text="sublet dashboard").wait_for()  # the owner's token is another one now
+        page.context.new_page().goto(second.link())
+        page.get_by_role("cell", name="missed-1").first.wait_for()
+        assert page.locator("#word").inner_text() == ""
+        numbers = page.locator("tbody tr th").all_inner_texts()
+        assert [int(n) for n in numbers] == list(range(int(numbers[0]), int(numbers[-1]) - 1, -1))  # none is missing
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -46,7 +46,7 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder, steps=None):
+def fleet(folder, steps=None, port=0):
     """Until the block ends; its jobs make steps for as long as anybody looks, but for those that have so many."""
     state, box, up = StateDir(folder / "state"), {}, threading.Event()
     state.prepare()
@@ -57,7 +57,7 @@ def fleet(folder, steps=None):
         with api_over(cloud, state.path, plugins.load("sublet.policies", "price")(), limits=LIMITS) as api:
             box.update(cloud=cloud, api=api, loop=asyncio.get_running_loop())
             serving = asyncio.create_task(
-                serve(api, api.run, state=state, sock=bind("127.0.0.1", 0), pid=os.getpid(), signals=False)
+                serve(api, api.run, state=state, sock=bind("127.0.0.1", port), pid=os.getpid(), signals=False)
             )
             await api.started()
             while not state.address_file.exists() and not serving.done():  # noqa: ASYNC110 - a file has no event

@@ -72,6 +72,8 @@ class PurseView:
     def held_by(self, job: Job) -> Holder | None:
         """Whose purse keeps a job that holds nothing from starting; None = nobody's does."""
         limited, shares = self._tree.limited(job), self._tree.shares
+        if not limited:
+            return None
         for holder in limited:
             most = self._tree.allowed[holder].most
             if most is not None and len(shares.jobs(holder)) >= most:
@@ -79,7 +81,7 @@ class PurseView:
             if not any(gpus >= job.min_gpus for gpus in self._room(job, [holder]).values()):
                 return holder
         room = self._room(job, limited).values()
-        if limited and (self._tree.is_aside(job.id, self._now_s) or not any(gpus >= job.min_gpus for gpus in room)):
+        if self._tree.is_aside(job.id, self._now_s) or not any(gpus >= job.min_gpus for gpus in room):
             return limited[-1]
         return None
 

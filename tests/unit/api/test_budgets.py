@@ -13,7 +13,8 @@ from sublet.domain.events import PurseSet
 from sublet.domain.money import Money
 from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
-from sublet.runtime.controller_api.budgets import purse_rows
+from sublet.kernel.payable import PurseView
+from sublet.runtime.controller_api.budgets import purse_reason, purse_rows
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -217,6 +218,21 @@ def test_the_budget_of_a_jobs_file_is_the_last_level_of_the_tree(tmp_path):
     assert row["left_usd"] == pytest.approx(0.8 - row["spent_usd"] - row["reserved_usd"])
     assert (spent[-1]["spent_usd"], spent[-1]["exhausted"]) == (held["usd_total"], True)
     assert (by_the_kernel["limit_usd"], by_the_kernel["kept_by"]) == (0.5, "kernel")
+
+
+def test_a_job_that_nobodys_purse_pays_for_waits_for_something_else():
+    """It could not be looked at, and no page was told anything, as soon as somebody had a purse."""
+    driver = Driver([an_offer("o", wind_down_s=60.0)])
+    driver.submit(a_job("mine"), a_job("hers", user="ann", team="vision"))
+    driver.tell(PurseSet(0.0, Holder(Level.TEAM, "vision"), Money(), None, 1_796_000_000.0))
+    kernel = driver.kernel
+    view = PurseView(kernel.purses, kernel.supply, kernel.active.values(), 0.0)
+    assert [view.held_by(kernel.jobs[job_id].job) for job_id in ("mine", "hers")] == [
+        None,
+        Holder(Level.TEAM, "vision"),
+    ]
+    assert purse_reason(kernel, lambda: view, "mine") == ""
+    assert "team vision has spent" in purse_reason(kernel, lambda: view, "hers")
 
 
 def test_a_user_sees_no_purse_of_the_jobs_of_others():

@@ -1,5 +1,7 @@
 // The way to the controller: the same routes that programs use, with the cookie that the link left here.
 
+const AGAIN_MS = 2000;
+
 export class Refused extends Error {
   constructor(status, facts) {
     super(facts.error || `the controller answered ${status}`);
@@ -30,11 +32,17 @@ export async function post(path, body = {}, key = crypto.randomUUID()) {
 
 export const jobPath = (id, verb = "") => `/v1/jobs/${encodeURIComponent(id)}${verb ? `/${verb}` : ""}`;
 
-/** What changes, as it changes; `lost(true)` when the line broke and is tried again, `lost(false)` when it is back. */
+/** What changes, as it changes; `lost(status)` when the line broke and is tried again, `lost(null)` when it is back. */
 export function listen(hear, lost) {
   const source = new EventSource("/v1/live");
   for (const kind of ["all", "change"]) {
-    source.addEventListener(kind, (event) => { lost(false); hear(kind, JSON.parse(event.data)); });
+    source.addEventListener(kind, (event) => { lost(null); hear(kind, JSON.parse(event.data)); });
   }
-  source.addEventListener("error", () => lost(true));
+  source.addEventListener("error", async () => {
+    if (source.readyState !== EventSource.CLOSED) { lost(0); return; }
+    // It was answered, with no stream, and the browser gives up: the key was revoked, or another controller is there.
+    const answer = await fetch("/v1/me", { credentials: "same-origin" }).catch(() => ({ status: 0 }));
+    lost(answer.status);
+    setTimeout(() => listen(hear, lost), AGAIN_MS);
+  });
 }

@@ -6,6 +6,8 @@ import { state } from "./state.js";
 
 const TAIL = 2000;
 const MOST = 5000;
+const LONGEST = 20000; // characters of a line that are shown: a bar of progress may write megabytes without an end of line
+const MOST_TEXT = 2000000; // characters of all of them
 
 export function logsView(place, id) {
   const which = h("select", { id: "log-job", onchange: () => { location.hash = `#logs/${encodeURIComponent(which.value)}`; } });
@@ -20,6 +22,25 @@ export function logsView(place, id) {
   const lines = [];
   const stop = new AbortController();
   let rest = "";
+  let over = 0; // characters of the last line that are not shown
+  let size = 0; // characters of all lines
+
+  /** More of the last line. */
+  function add(text) {
+    over += Math.max(0, rest.length + text.length - LONGEST);
+    rest = (rest + text).slice(0, LONGEST);
+  }
+
+  function endLine() {
+    lines.push(over ? `${rest} ... and ${over.toLocaleString("en")} characters more` : rest);
+    size += lines.at(-1).length;
+    rest = "";
+    over = 0;
+    let old = Math.max(0, lines.length - MOST);
+    for (let at = 0; at < old; at += 1) size -= lines[at].length;
+    for (; size > MOST_TEXT; old += 1) size -= lines[old].length;
+    if (old) lines.splice(0, old);
+  }
 
   function draw() {
     const wanted = words.value.toLowerCase();
@@ -37,13 +58,12 @@ export function logsView(place, id) {
     }
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
-      const pieces = (rest + part.value).split("\n");
-      rest = pieces.pop();
-      lines.push(...pieces);
-      if (lines.length > MOST) lines.splice(0, lines.length - MOST);
-      draw();
+      const [first, ...others] = part.value.split("\n");
+      add(first);
+      for (const piece of others) { endLine(); add(piece); }
+      if (others.length) draw();
     }
-    if (rest) lines.push(rest);
+    if (rest) endLine();
     draw();
   }
 

@@ -7,7 +7,7 @@ import { eventsView } from "./events.js";
 import { jobView } from "./job.js";
 import { logsView } from "./logs.js";
 import { nowView } from "./now.js";
-import { hear, state, watch } from "./state.js";
+import { catchUp, hear, state, watch } from "./state.js";
 import { submitView } from "./submit.js";
 import { timelineView } from "./timeline.js";
 import { whatIfView } from "./whatif.js";
@@ -18,6 +18,9 @@ const BESIDES = { job: ["Job", jobView] };
 const place = document.getElementById("view");
 const word = document.getElementById("word");
 let leave = () => {};
+
+const NO_KEY = "This browser has no key to the controller, or it has run out.";
+const MOST_MISSED = 2000;
 
 const OVER = ["timeline", "events"]; // what there is to see of a run that is over
 
@@ -41,7 +44,7 @@ async function begin() {
   try {
     state.me = await get("/v1/me");
   } catch (error) {
-    fill(place, h("h2", {}, "No way in"), h("p", {}, error.status === 401 ? "This browser has no key to the controller, or it has run out." : error.message),
+    fill(place, h("h2", {}, "No way in"), h("p", {}, error.status === 401 ? NO_KEY : error.message),
       h("p", {}, "Next: ", h("code", {}, "sublet dashboard"), ", which gives a link that opens once."));
     return;
   }
@@ -49,13 +52,18 @@ async function begin() {
   state.events = older.events;
   let begun = false;
   listen((kind, told) => {
+    const last = state.events.at(-1)?.seq ?? 0;
+    if (kind === "all" && told.seq < last) { location.reload(); return; } // another controller, with another history
     hear(kind, told);
+    if (kind === "all" && told.seq > last) {
+      get("/v1/events", { after: last, limit: MOST_MISSED, newest: true }).then(({ events }) => catchUp(events)).catch(() => {}); // the line is lost again
+    }
     if (!begun) {
       begun = true;
       window.addEventListener("hashchange", () => { show(); place.focus(); });
       show();
     }
-  }, (lost) => say(word, lost ? "The line to the controller is broken; it is tried again." : ""));
+  }, (lost) => say(word, lost === null ? "" : lost === 401 ? `${NO_KEY} Next: sublet dashboard; this page goes on then.` : "The line to the controller is broken; it is tried again."));
   watch(() => {
     const health = state.head.health;
     say(document.getElementById("controller"), `${state.me.live ? `${state.me.who} (${state.me.scope}) · ` : ""}${health.provider}, policy ${health.policy}${health.ready ? "" : ` · not ready: ${health.why}`}`);

@@ -38,6 +38,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+AGAIN = b"retry: 1000\n\n"  # milliseconds, until a page whose line broke tries again
 LONGEST_FILE = 100_000  # letters of a job file
 
 
@@ -125,7 +126,8 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
 
 
 async def _while_it_holds(told: AsyncGenerator[bytes, None], holds: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Until the key by which the page was opened is revoked."""
+    """Until the key by which the page was opened is revoked; and when to come again, once it is over."""
+    yield AGAIN
     async with aclosing(told):
         async for message in told:
             if not holds():

@@ -30,6 +30,15 @@ export function hear(kind, told) {
   for (const look of [...watchers]) look(change);
 }
 
+/** What happened while nobody told this page of it. */
+export function catchUp(missed) {
+  const known = new Set(state.events.map((event) => event.seq));
+  const events = missed.filter((event) => !known.has(event.seq));
+  if (!events.length) return;
+  state.events = [...state.events, ...events].sort((one, other) => one.seq - other.seq).slice(-MOST_EVENTS);
+  for (const look of [...watchers]) look({ all: true, jobs: [], gone: [], nodes: [], events });
+}
+
 /** What is told of a job or a node is what is otherwise than before; all of it, as it is now. */
 function merged(known, told) {
   return told.map((row) => {
