@@ -167,8 +167,8 @@ def proved(model, **more):
     return proof
 
 
-def trained(make, grid, steps=2):
-    """Weights by name, of a grid that does not ask whether it may."""
+def trained(make, grid, steps=2, late=()):
+    """Weights by name, of a grid that does not ask whether it may; `late` are quirks that it has from step 1 on."""
     threads = Threads()
     meshes, models = ThreadsMesh.all_of(threads, grid.gpus), [make() for _ in range(grid.gpus)]
     found = {}
@@ -187,6 +187,8 @@ def trained(make, grid, steps=2):
         seat = Seat.of(rank, grid, len(cut.blocks))
         member.meet(meshes[rank], seat)
         for step in range(steps):
+            for each in (model, *cut.blocks) if late and step else ():
+                each.quirks = frozenset(late)
             of_atom = lambda atom: loss_of(model, batch_of(atom))  # noqa: E731 - said once
             member.step(meshes[rank], seat, of_atom, offset=step * SIZE, size=SIZE, micro_batch=MICRO)
         cut.close()

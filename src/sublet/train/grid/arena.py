@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from sublet.train.grid.absent import plainly
 from sublet.train.grid.pages import blank
 
 __all__ = ["Arena", "Layout", "layout_of"]
@@ -108,15 +109,17 @@ class Arena:
 
     def _laid(self, layout: Layout, states: Sequence[dict[str, Any]] = ()) -> tuple[Layout, torch.Tensor]:
         memory = blank(layout.size_bytes, self.parameters[0].device)
-        for parameter, where in zip(self.parameters, layout.weights, strict=True):
-            where.seen_in(memory).copy_(parameter.detach())
+        with plainly():
+            for parameter, where in zip(self.parameters, layout.weights, strict=True):
+                where.seen_in(memory).copy_(parameter.detach())
         for owner, (name, where) in zip(layout.owners, layout.moments, strict=True):
             where.seen_in(memory).copy_(states[owner][name])
         return layout, memory
 
     def _see(self) -> None:
-        for number, parameter in enumerate(self.parameters):
-            parameter.data = self.layout.weights[number].seen_in(self.memory)
+        with plainly():  # what we keep for others is none of the script's
+            for number, parameter in enumerate(self.parameters):
+                parameter.data = self.layout.weights[number].seen_in(self.memory)
 
     def loosen_gradients(self) -> None:
         """They lie outside, and take no memory here."""

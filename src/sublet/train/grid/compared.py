@@ -46,6 +46,7 @@ class Comparison:
         self._whole = whole
         self._sums: dict[str, list[torch.Tensor]] = {}
         self._first: int | None = None  # the first block that got something else
+        self.told = False  # a part's forward has said by itself what is wrong with it
         self.grey: list[str] = []  # differs no more than rounding does; "" is the loss
 
     @property

@@ -24,12 +24,23 @@ import torch
 from torch import nn
 
 from sublet.errors import InvalidValue
+from sublet.train.grid.absent import Absence, Absent, past_the_blocks
+from sublet.train.grid.borders import First, Next, PartEnd, skipped
+from sublet.train.grid.calls import around_calls
 from sublet.train.grid.ghosts import Called, Ghost, Heard, Stand
 from sublet.train.grid.untouched import untouched
 
-__all__ = ["AFTER", "BEFORE", "Cut", "Ended", "Part", "Unit", "holders", "taken_by"]
+__all__ = ["AFTER", "BEFORE", "Cut", "Ended", "Part", "Unit", "holders"]
 
 BEFORE, AFTER, TIED, LOOSE = "before", "after", "tied", "loose"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is never cut: one block, or what comes before or after all of them. Names are the model's own."""
+
+    kind: str  # BEFORE, AFTER, TIED (in both), LOOSE (nobody knows who needs it) or the number of a block
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +52,19 @@ class Part:
     first: bool
     last: bool
 
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What is never cut: one block, or what comes before or after all of them. Names are the model's own."""
-
-    kind: str  # BEFORE, AFTER, TIED (in both), LOOSE (nobody knows who needs it) or the number of a block
-    names: tuple[str, ...]
+    def has(self, unit: Unit) -> bool:
+        """What of a model is its own."""
+        match unit.kind:
+            case "before":
+                return self.first
+            case "after":
+                return self.last
+            case "tied":
+                return self.first or self.last
+            case "loose":
+                return True
+            case block:
+                return self.low <= int(block) < self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +77,14 @@ class Ended:
 
 def holders(unit: Unit, parts: Sequence[Part]) -> tuple[int, ...]:
     """Which parts have it. Where there are several, gradients are summed over them."""
-    match unit.kind:
-        case "before":
-            return (0,)
-        case "after":
-            return (len(parts) - 1,)
-        case "tied":
-            return (0,) if len(parts) == 1 else (0, len(parts) - 1)
-        case "loose":
-            return tuple(range(len(parts)))
-        case block:
-            return tuple(number for number, part in enumerate(parts) if part.low <= int(block) < part.high)
-
-
-class _PartEnd(BaseException):
-    """Leaves the user's forward; no `except Exception` there keeps it."""
-
-    def __init__(self, value: torch.Tensor) -> None:
-        super().__init__()
-        self.value = value
+    return tuple(number for number, part in enumerate(parts) if part.has(unit))
 
 
 class Cut:
     """The model, as one part of it runs. It is whole again after `restore`."""
 
     def __init__(self, model: nn.Module, blocks: str) -> None:
-        self.model = model
+        self.model, self.name, self.absence = model, blocks, Absence()
         try:
             found = model.get_submodule(blocks)
         except AttributeError as error:
@@ -97,7 +96,7 @@ class Cut:
         self.blocks: list[nn.Module] = list(found)
         self._received: torch.Tensor | None = None
         self._part: Part | None = None
-        self._watched: list[Any] = []
+        self._watched: list[Callable[[], None]] = []
         self._enter: Callable[[int], None] = _nobody
         self._leave: Callable[[int], None] = _nobody
         self._own = False  # ghosts of blocks have memory of their own
@@ -105,12 +104,14 @@ class Cut:
         self._around: dict[str, nn.Module] = {}  # modules outside of the blocks that have parameters of their own
         self._sides: dict[str, frozenset[str]] = {}  # of the blocks on which each of them runs, or its weights are used
         self.units: tuple[Unit, ...] = ()
+        self._weights: dict[str, nn.Parameter] = {}
         inside = {id(each) for block in self.blocks for each in block.modules()}
         for name, each in model.named_modules(remove_duplicate=False):
             if (
                 name
                 and id(each) not in inside
                 and each is not found
+                and not isinstance(each, nn.ParameterList | nn.ParameterDict)  # which nobody calls: all have them
                 and any(True for _ in each.parameters(recurse=False))
             ):
                 self._around[name] = each
@@ -137,6 +138,7 @@ class Cut:
                 break
         self._sides = {name: frozenset(sides).union(*_around(name, seen)) for name, sides in seen.items()}
         self.units = tuple(self._units())
+        self._weights = dict(self.model.named_parameters())
 
     def _listened(self, call: Callable[[], Any], answers: Callable[[nn.Module], nn.Module]) -> dict[str, set[str]]:
         began, seen = False, dict[str, set[str]]()
@@ -177,24 +179,32 @@ class Cut:
         """From now on the model is this part of itself."""
         self.restore()
         self._part = part
+        self.absence.only(self._names_of(unit for unit in self.units if not part.has(unit)))
         for number, block in enumerate(self.blocks):
             if number == part.high:
-                self._list[number] = _Next(block, number)
+                self._list[number] = Next(block, number)
             elif not part.low <= number < part.high:
-                self._list[number] = self.ghost(block)
+                self._list[number] = self.ghost(block, f"{self.name}.{number}", behind=number > part.high)
             elif number == part.low and not part.first:
-                self._list[number] = _First(block, self)
+                self._list[number] = First(block, self.take_received)
         for name, sides in self._sides.items():
             if not (BEFORE in sides and part.first) and not (AFTER in sides and part.last):
-                self._put(name, self.ghost(self._around[name]))
+                self._put(name, self.ghost(self._around[name], name, behind=AFTER in sides))
 
-    def ghost(self, module: nn.Module) -> nn.Module:
+    def sit_out(self) -> None:
+        """From now on none of it is here: a spare computes nothing."""
+        self.restore()
+        self.absence.only(self._weights)
+
+    def ghost(self, module: nn.Module, name: str = "", *, behind: bool = False) -> nn.Module:
         """In place of it; dice are thrown when it has answered, as if it had run.
 
-        What comes before the blocks may be written into.
+        What comes before the blocks may be written into. Where the model is a part, answers are known as such, and who
+        is `behind` it is never asked: the forward has ended.
         """
         own = self._own or not any(module is block for block in self.blocks)
-        return Ghost(module, self._answers.setdefault(id(module), {}), partial(self._over, module), own=own)
+        mark = _itself if self._part is None else partial(self._answered, self._part, name, behind)
+        return Ghost(module, self._answers.setdefault(id(module), {}), partial(self._over, module), own=own, mark=mark)
 
     def watch(self, enter: Callable[[int], None], leave: Callable[[int], None]) -> None:
         """Call `enter` before each block of ours with the block's number, and with one more after the last of all.
@@ -205,34 +215,42 @@ class Cut:
         self._enter, self._leave = enter, leave
         numbers = {id(block): number for number, block in reversed([*enumerate(self.blocks)])}
         for module in {id(each): each for each in (*self.blocks, *self._around.values())}.values():
-            if id(module) in numbers:
-                self._watched.append(module.register_forward_pre_hook(partial(self._began, numbers[id(module)])))
-            self._watched.append(module.register_forward_hook(self._over))
+            before = partial(self._began, numbers[id(module)]) if id(module) in numbers else None
+            self._watched.append(around_calls(module, before, self._over))
 
     def close(self) -> None:
-        """All of the model, and nobody watches it: its dice are the script's again."""
-        self.restore()
-        for each in self._watched:
-            each.remove()
+        """All of the model, and nobody watches it: its dice are the script's. Weights of others stay so."""
+        self._put_all_back()
+        for undo in self._watched:
+            undo()
         self._watched, self._enter, self._leave = [], _nobody, _nobody
 
     def run(self, call: Callable[[], Any], received: torch.Tensor | None = None) -> Ended:
         """The user's function, in which the model is this part; `received` is what the part before has made."""
-        self._received, part = received, self._part
+        part = self._part
+        self.hold(received)
         try:
             ended = Ended(call(), last=True)
-        except _PartEnd as end:
+        except PartEnd as end:
             ended = Ended(end.value, last=False)
         finally:
-            taken, self._received = self._received is None, None
+            taken = self._received is None
+            self.hold(None)
+            self.absence.end()
         if part is not None and not taken:
-            raise _skipped(part.low)
+            raise skipped(part.low)
         if part is not None and ended.last != part.last:
-            raise _skipped(part.high)
+            raise skipped(part.high)
+        if isinstance(ended.value, Absent):
+            raise past_the_blocks(ended.value, "the loss")
         return ended
 
     def restore(self) -> None:
-        """All of the model."""
+        """All of the model, and its weights."""
+        self._put_all_back()
+        self.absence.clear()
+
+    def _put_all_back(self) -> None:
         self._part = None
         for number, block in enumerate(self.blocks):
             self._list[number] = block
@@ -241,15 +259,22 @@ class Cut:
 
     def real(self) -> Iterator[nn.Module]:
         """Modules that compute here: all but those of others."""
-        for each in self.model.modules():
-            if isinstance(each, _First):
-                yield from each.__dict__["inner"].modules()
-            elif not isinstance(each, Stand):
+        left, seen = [self.model], set[int]()
+        while left:
+            each = left.pop()
+            if isinstance(each, First):
+                each = each.__dict__["inner"]
+            if id(each) not in seen and not isinstance(each, Stand):
+                seen.add(id(each))
                 yield each
+                left += each.children()
 
     def hold(self, received: torch.Tensor | None) -> None:
-        """What a part's first block takes, where it runs once more in a backward pass (activation checkpointing)."""
-        self._received = received
+        """What a part's first block takes; also where it runs once more in a backward pass (activation checkpointing).
+
+        None if nothing is to be taken any more.
+        """
+        self._received, self.absence.shadow = received, received is not None
 
     def take_received(self) -> torch.Tensor:
         """By the first block of a part."""
@@ -257,18 +282,19 @@ class Cut:
             raise InvalidValue(
                 "received", None, "what the part before has made: the model was called twice in one pass"
             )
-        received, self._received = self._received, None
+        received = self._received
+        self.hold(None)
         return received
 
     @contextmanager
     def whole(self) -> Iterator[nn.Module]:
-        """For whoever needs all of it for a moment."""
+        """For whoever needs all modules for a moment; weights stay where they are."""
         kept = (
             [self._list[number] for number in range(len(self.blocks))],
             {name: self.model.get_submodule(name) for name in self._around},
         )
         part = self._part
-        self.restore()
+        self._put_all_back()
         try:
             yield self.model
         finally:
@@ -302,11 +328,19 @@ class Cut:
             return frozenset(inside)
         return frozenset[str]().union(*_around(name, self._sides)) or frozenset({LOOSE})
 
+    def _names_of(self, units: Iterable[Unit]) -> dict[str, nn.Parameter]:
+        return {name: self._weights[name] for unit in units for name in unit.names}
+
+    def _answered(self, part: Part, name: str, behind: bool, answer: torch.Tensor) -> torch.Tensor:  # noqa: FBT001 - ours
+        if behind and not part.last and not self.absence.shadow:
+            raise skipped(part.high)
+        return self.absence.answered(answer, name)
+
     def _began(self, number: int, *_: Any) -> None:
         if not Ghost.looking:
             self._enter(number)
 
-    def _over(self, module: nn.Module, *_: Any) -> None:
+    def _over(self, module: nn.Module) -> None:
         if Ghost.looking:
             return
         if module is self.blocks[-1]:
@@ -319,8 +353,8 @@ class Cut:
         self.model.get_submodule(head)._modules[leaf] = module  # noqa: SLF001 - a dictionary of modules has no setattr
 
 
-def _itself(module: nn.Module) -> nn.Module:
-    return module
+def _itself(same: Any) -> Any:
+    return same
 
 
 def _nobody(_: int) -> None:
@@ -337,47 +371,3 @@ def _kind(sides: set[str]) -> str:
     if len(sides) == 1:
         return next(iter(sides))
     return TIED if sides == {BEFORE, AFTER} else LOOSE
-
-
-class _First(Stand):
-    """The first block of a part: it takes what came."""
-
-    def __init__(self, inner: nn.Module, cut: Cut) -> None:
-        super().__init__(inner)
-        self.__dict__["cut"] = cut
-
-    def forward(self, *args: Any, **facts: Any) -> Any:
-        received = self.__dict__["cut"].take_received()
-        if args:
-            return self.__dict__["inner"](received, *args[1:], **facts)
-        return self.__dict__["inner"](**{**facts, next(iter(facts)): received})
-
-
-class _Next(Stand):
-    """The first block of the part behind ours: what it would take is what we send."""
-
-    def __init__(self, inner: nn.Module, number: int) -> None:
-        super().__init__(inner)
-        self.__dict__["number"] = number
-
-    def forward(self, *args: Any, **facts: Any) -> Any:
-        raise _PartEnd(taken_by(self.__dict__["number"], args, facts))
-
-
-def taken_by(block: int, args: tuple[Any, ...], facts: dict[str, Any]) -> torch.Tensor:
-    """What goes from block to block: the first that a block gets. InvalidValue if it is no tensor."""
-    found = next(iter((*args, *facts.values())), None)
-    if not isinstance(found, torch.Tensor):
-        what = f"block {block} that gets no tensor first"
-        raise InvalidValue("parts", what, "of blocks that take one tensor of the model, before all else")
-    return found
-
-
-def _skipped(block: int) -> InvalidValue:
-    """A border that the forward has not come by."""
-    return InvalidValue(
-        "parts",
-        f"block {block} that is left out of a forward",
-        "of blocks that all run in each forward, in the order of their list: what decides on that (LayerDrop, an early "
-        "exit) belongs into the block, which returns what it got",
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -10,13 +11,14 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map
 
+from sublet.train.grid.absent import plainly
 from sublet.train.grid.untouched import untouched
 
 __all__ = ["Called", "Ghost", "Heard", "Stand"]
 
 
 class Stand(nn.Module):
-    """In place of another module, whose parameters are none of the model's meanwhile; its attributes are."""
+    """In place of another module, whose attributes, modules and parameters are the model's meanwhile as ever."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -34,11 +36,20 @@ class Stand(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["inner"], name)
 
+    def named_modules(self, *args: Any, **facts: Any) -> Any:
+        """Those of the other: a list of parameters without them would be one of something else."""
+        return self.__dict__["inner"].named_modules(*args, **facts)
+
+    def state_dict(self, *args: Any, **facts: Any) -> Any:
+        """That of the other, by the same names."""
+        return self.__dict__["inner"].state_dict(*args, **facts)
+
 
 class Ghost(Stand):
     """A module of another part: right shapes, no work, no memory; or memory of its own, for who writes into it.
 
-    `left` is called when it has answered, `seen` is what it remembers of earlier answers.
+    `left` is called when it has answered, `seen` is what it remembers of earlier answers; `mark` makes an answer known
+    as one.
     """
 
     looking: ClassVar[int] = 0  # how many look what their modules would make: nobody is to take that for a run
@@ -50,14 +61,15 @@ class Ghost(Stand):
         left: Callable[[], None] | None = None,
         *,
         own: bool = False,
+        mark: Callable[[torch.Tensor], torch.Tensor] = lambda made: made,
     ) -> None:
         super().__init__(inner)
         self.__dict__["seen"] = {} if seen is None else seen
-        self.__dict__["left"], self.__dict__["own"] = left, own
+        self.__dict__["left"], self.__dict__["made"] = left, partial(_zeros, own=own, mark=mark)
 
     def forward(self, *args: Any, **facts: Any) -> Any:
         """As the module's own."""
-        made = _made_of_nothing(self.__dict__["inner"], self.__dict__["seen"], args, facts, own=self.__dict__["own"])
+        made = _made_of_nothing(self.__dict__["inner"], self.__dict__["seen"], args, facts, self.__dict__["made"])
         if self.__dict__["left"] is not None:
             self.__dict__["left"]()
         return made
@@ -94,17 +106,18 @@ class Heard(Called):
         return found
 
 
-def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: Any, *, own: bool) -> Any:
+def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: Any, zeros: Callable[..., Any]) -> Any:
     """What the module would return, as zeros; remembered by the shapes of what it gets."""
     flat, form = tree_flatten((args, facts))
-    key = (tuple(map(_shape_of, flat)), str(form), module.training)
+    with plainly():
+        key = (tuple(map(_shape_of, flat)), str(form), module.training)
     if any(isinstance(each, _Unknown) for each in key[0]):  # what it does may change, and its number may be another's
         seen = {}
     tensors = [each for each in flat if isinstance(each, torch.Tensor)]
     if key not in seen:
         seen[key] = _shapes_made(module, args, facts, tensors)
     at = tensors[0] if tensors else next(module.parameters(), None)
-    return tree_map(lambda each: _zeros(each, None if at is None else at.device, own=own), seen[key])
+    return tree_map(lambda each: zeros(each, None if at is None else at.device), seen[key])
 
 
 def _shapes_made(module: nn.Module, args: Any, facts: Any, tensors: list[torch.Tensor]) -> Any:
@@ -113,17 +126,20 @@ def _shapes_made(module: nn.Module, args: Any, facts: Any, tensors: list[torch.T
     A module that asks for numbers (`if mask.any()`) has no answer then. It is taken to give back what it gets, as most
     blocks do: no more is asked of it than that the forward comes to our own blocks, which get what others have made.
     """
-    state = {name: each.detach().to("meta") for name, each in module.named_parameters(remove_duplicate=False)}
-    state |= {name: each.to("meta") for name, each in module.named_buffers(remove_duplicate=False)}
+    with plainly():
+        state = {name: each.detach().to("meta") for name, each in module.named_parameters(remove_duplicate=False)}
+        state |= {name: each.to("meta") for name, each in module.named_buffers(remove_duplicate=False)}
     Ghost.looking += 1
     try:
         with untouched(module.modules()), torch.no_grad():
+            for each in module.modules():
+                each._compiled_call_impl = None  # noqa: SLF001 - nothing is computed that would be worth compiling
             return functional_call(module, state, tree_map(_to_meta, args), tree_map(_to_meta, facts))
     except Exception:
         floats = [each for each in tensors if each.is_floating_point()] or tensors
         if not floats:
             raise
-        return floats[0].to("meta")
+        return _to_meta(floats[0])
     finally:
         Ghost.looking -= 1
 
@@ -139,13 +155,14 @@ class _Unknown:
 
 
 def _to_meta(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
+    with plainly():
+        return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
-def _zeros(value: Any, device: torch.device | None, *, own: bool) -> Any:
+def _zeros(value: Any, device: torch.device | None, *, own: bool, mark: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Of its shape: one number, seen many times, unless it is to have memory of its own."""
     if not (isinstance(value, torch.Tensor) and value.is_meta):
         return value
     if own:
-        return torch.zeros(value.shape, dtype=value.dtype, device=device)
-    return torch.zeros((), dtype=value.dtype, device=device).expand(value.shape)
+        return mark(torch.zeros(value.shape, dtype=value.dtype, device=device))
+    return mark(torch.zeros((), dtype=value.dtype, device=device).expand(value.shape))

@@ -11,6 +11,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.fitness import check_frozen
+from sublet.train.grid.absent import plainly
 
 __all__ = ["Guard"]
 
@@ -48,7 +49,8 @@ class Guard:
 
     def check_frozen(self) -> None:
         """What was frozen when it began still is: what a unit is made of follows from that, at all workers alike."""
-        check_frozen(self._frozen)
+        with plainly():  # at every step, of whatever others have
+            check_frozen(self._frozen)
 
     @contextmanager
     def calls(self) -> Iterator[None]:

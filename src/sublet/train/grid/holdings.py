@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from sublet.train.elementwise import kept_by
+from sublet.train.grid.absent import plainly, present
 from sublet.train.grid.arena import Arena, Layout, layout_of
 from sublet.train.grid.cutting import Unit
 from sublet.train.grid.pages import blank
@@ -124,7 +125,8 @@ class Holdings:
             for parameter in arena.parameters if arena.loose else ():
                 if parameter.requires_grad and parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
+        with present(each for arena in self.arenas.values() for each in arena.parameters):
+            self.optimizer.step()
         for unit, arena in self.arenas.items():
             arena.adopt(self.optimizer, self._moments_of(unit))
         self.counters = self._counters()
@@ -157,7 +159,8 @@ class Holdings:
         gone = {unit for unit in range(len(self.parameters)) if unit not in self.arenas}
         for parameter in [each for unit in gone - self._ghosts for each in self.parameters[unit]]:
             parameter.grad = None
-            parameter.data = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+            with plainly():
+                parameter.data = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
         self._ghosts = gone
 
     def _stand_in_for_others(self) -> None:

@@ -120,6 +120,8 @@ class Member:
         self._keeping.begin(owned, keeps, have)
         if seat is not None and seat.trains:
             self.cut.become(seat.parts[seat.part])
+        elif seat is not None:
+            self.cut.sit_out()
         if seat is not None:
             self.holdings.loosen(self._for_nobody_else(seat))
         self._open_vault(mesh, [a | b for a, b in zip(owned, have, strict=True)])

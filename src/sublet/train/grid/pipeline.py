@@ -65,6 +65,7 @@ class Pipeline:
                 gradient = torch.empty(out.shape, dtype=out.dtype, device=out.device)  # in the order of what is sent
                 self._take(mesh, gradient, seat.rank + 1, BACKWARD + each.atom)
                 self._backward(out, gradient)
+            self._cut.hold(None)
             if came is not None and came.requires_grad:
                 found = torch.zeros_like(came) if came.grad is None else came.grad  # None: nothing here depends on it
                 mesh.send(found.contiguous(), seat.rank - 1, BACKWARD + each.atom)

@@ -15,7 +15,7 @@ refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from sublet.errors import InvalidValue
+from sublet.train.grid.borders import carried
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.ghosts import Ghost
 
@@ -71,14 +72,13 @@ class _Flow:
         if self.called != self.blocks:
             raise InvalidValue("parts", f"{self.called} of {self.blocks} blocks run", "a list of blocks that all run")
 
-    def enter(self, number: int, args: tuple[Any, ...], facts: dict[str, Any]) -> None:
-        """A block is called."""
+    def enter(self, number: int, values: Sequence[Any]) -> None:
+        """A block is called; what goes from block to block is the first of what it gets."""
         if number != self.called:
             what = (
                 f"block {number} {'after' if self.called else 'before'} block {self.called - 1 if self.called else 0}"
             )
             raise InvalidValue("parts", what, "of blocks that run once each, in the order of their list")
-        values = [*args, *facts.values()]
         first = values[0] if values else None
         if not isinstance(first, torch.Tensor) or not (self._given is None or self._is_given(first)):
             what = f"block {number} that gets something else than block {number - 1} gives"
@@ -139,7 +139,10 @@ class _Block(Ghost):
         self.__dict__["flow"], self.__dict__["number"] = flow, number
 
     def forward(self, *args: Any, **facts: Any) -> Any:
-        self.__dict__["flow"].enter(self.__dict__["number"], args, facts)
+        name = carried(self.__dict__["inner"], args, facts)
+        firsts = () if name is None else (facts[name],)
+        others = [value for each, value in facts.items() if each != name]
+        self.__dict__["flow"].enter(self.__dict__["number"], [*firsts, *args, *others])
         return self.__dict__["flow"].leave(self.__dict__["number"], super().forward(*args, **facts))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -24,7 +24,10 @@ import torch
 from torch import nn
 
 from sublet.errors import InvalidValue
+from sublet.train.grid.absent import plainly
 from sublet.train.grid.atoms import Atom
+from sublet.train.grid.borders import carried
+from sublet.train.grid.calls import around_calls
 from sublet.train.grid.compared import Comparison, Whole, check_alike, dense, differs, eps_of, fingerprint
 from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.dice import Dice
@@ -121,7 +124,8 @@ class Proof:
             self._cut.restore()
             self._clear()
             found.check_whole(self._in_one_piece())
-            check_flow(self._cut, self._call, between=found.between)  # it may know better words
+            if not found.told:
+                check_flow(self._cut, self._call, between=found.between)  # it may know better words
             raise
 
     # ------------------------------------------------------------------------------------------- runs
@@ -135,22 +139,22 @@ class Proof:
             at, times[id(module)] = times[id(module)], times[id(module)] + 1
             numbers = places[id(module)]
             called.append(numbers[at % len(numbers)])
-            args, facts, first = _with_first(args, facts)
+            args, facts, first = _with_first(module, args, facts)
             if first is not None:
                 came.setdefault(called[-1], fingerprint(first))
                 eps[0] = max(eps[0], eps_of(first))
             return args, facts
 
         blocks = {id(block): block for block in self._cut.blocks}.values()
-        hooks = [block.register_forward_pre_hook(entered, with_kwargs=True) for block in blocks]
+        watched = [around_calls(block, entered, None) for block in blocks]
         try:
             with untouched(self._modules):
                 loss = self._call()
                 _check_order(called, len(self._cut.blocks))
                 torch.autograd.backward(loss)
         finally:
-            for hook in hooks:
-                hook.remove()
+            for undo in reversed(watched):
+                undo()
         gradients = {name: dense(each.grad) for name, each in self._trained.items() if each.grad is not None}
         self._clear()
         return Whole(loss.detach(), gradients, came, eps[0])
@@ -163,7 +167,7 @@ class Proof:
         came: torch.Tensor | None = None
         for number, part in enumerate(parts):
             cut.become(part)
-            with untouched(cut.real()), _said_of(number):
+            with untouched(cut.real()), _said_of(number, found):
                 out = cut.run(self._call, came).value
             passed.append((came, out))
             if not part.last:
@@ -177,16 +181,20 @@ class Proof:
             cut.become(part)
             cut.hold(came)
             self._dice.resume(0, self._atom)
-            with untouched(cut.real()), _said_of(number):
+            with untouched(cut.real()), _said_of(number, found):
                 if out.requires_grad and (part.last or gradient is not None):
                     torch.autograd.backward(out, gradient)
             gradient = None if came is None else came.grad
-            for name, each in self._trained.items():
-                if each.grad is not None and number in held[name]:  # by others it is thrown away
-                    found.add(name, dense(each.grad))
-                each.grad = None
-                if number == min(held[name]):
-                    found.judge(name, each)
+            with plainly():
+                self._judge(found, held, number)
+
+    def _judge(self, found: Comparison, held: Mapping[str, Sequence[int]], part: int) -> None:
+        for name, each in self._trained.items():
+            if each.grad is not None and part in held[name]:  # by others it is thrown away
+                found.add(name, dense(each.grad))
+            each.grad = None
+            if part == min(held[name]):
+                found.judge(name, each)
 
     def _check_all_run(self) -> None:
         """Whatever is drawn: chance may leave blocks out in a later step alone."""
@@ -267,11 +275,14 @@ class _Enough(BaseException):
 
 
 @contextmanager
-def _said_of(block: int) -> Iterator[None]:
+def _said_of(block: int, found: Comparison) -> Iterator[None]:
     """An error of the user's code that it has in parts alone."""
     try:
         yield
-    except (InvalidValue, torch.OutOfMemoryError):
+    except InvalidValue:
+        found.told = True
+        raise
+    except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise differs(f"a forward that fails in the part of block {block}, {type(error).__name__}: {error}") from error
@@ -290,10 +301,10 @@ def _check_order(called: list[int], blocks: int) -> None:
 
 
 def _with_first(
-    args: tuple[Any, ...], facts: dict[str, Any]
+    block: nn.Module, args: tuple[Any, ...], facts: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor | None]:
     """What a block takes first lies as it does where it was received; and so does its gradient."""
-    name = None if args else next(iter(facts), None)
+    name = carried(block, args, facts)
     x = args[0] if args else facts.get(name or "")
     if not isinstance(x, torch.Tensor):
         return args, facts, None
