@@ -6,6 +6,7 @@ Each is run as it is, converted, and converted and struck twice amid its epochs.
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -27,6 +28,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
 
 
 class Stopper:
@@ -201,7 +203,7 @@ def lines(rng, pool, most, indent):
     return "".join(f"{' ' * indent}{line}\n" for each in picked for line in each.splitlines())
 
 
-def a_loop(seed):
+def parts_of(seed):
     """Lines in each place of a loop; some are not what anybody would write, and some do not run."""
     rng = random.Random(seed)
     update = rng.choice(UPDATES[: rng.choice((4, 4, 4, len(UPDATES)))])
@@ -210,20 +212,46 @@ def a_loop(seed):
     early, late = lines(rng, EARLY, 2, 8), lines(rng, LATE, 2, 8)
     before, after = lines(rng, BEFORE, 1, 4), lines(rng, AFTER, 2, 4)
     out = ", ".join(f"{name!r}: {name}" for name in rng.sample(OUT, rng.randint(0, 2)))
-    return (
-        HEAD
-        + f"for epoch in range(3):\n{before}"
-        + f"    for {'i, (a, b) in enumerate(loader)' if counted else 'a, b in loader'}:\n"
+    inner = (
+        f"    for {'i, (a, b) in enumerate(loader)' if counted else 'a, b in loader'}:\n"
         + early
         + "".join(f"        {line}\n" for line in update.splitlines())
-        + f"{late}{after}"
-        + f'torch.save({{**model.state_dict(), {out}}}, "model.pt")\n'
+        + late
+    )
+    return before, inner, after, f'torch.save({{**model.state_dict(), {out}}}, "model.pt")\n'
+
+
+def a_loop(seed):
+    """As it is in most scripts that are short."""
+    before, inner, after, out = parts_of(seed)
+    return f"{HEAD}for epoch in range(3):\n{before}{inner}{after}{out}"
+
+
+def in_a_function(seed):
+    """The same lines, in a function that is called for each epoch: by its own names, or by others."""
+    rng = random.Random(seed)
+    before, inner, after, out = parts_of(seed)
+    moved, returns, counts = rng.random() < 0.5, rng.random() < 0.3, rng.random() < 0.3
+    if rng.random() < 0.3:
+        inner = inner.replace("enumerate(loader)", "enumerate(bar)", 1).replace(" in loader:", " in bar:", 1)
+        inner = f"    bar = tqdm(loader, disable=True)\n{inner}        bar.set_postfix(i=1)\n"
+    body = (before if moved else "") + inner + ("    return 0.1 + len(trace)\n" if returns else "")
+    given = {name: name for name in ("model", "loader", "opt", "epoch")}
+    if rng.random() < 0.5:
+        given = {"net": "model", "batches": "loader", "optimizer": "opt", "number": "epoch"}
+        for name, here in given.items():
+            body = re.sub(rf"\b{here}\b", name, body)
+    return (
+        f"{HEAD}\n\ndef one_epoch({', '.join(given)}):\n{body}\n\n"
+        f"for epoch in range({'1, 3 + 1' if counts else '3'}):\n"
+        f"{'' if moved else before}    {'tau = ' if returns else ''}one_epoch({', '.join(given.values())})\n"
+        f"{after}{out}"
     )
 
 
-def the_same(seed, folder):
+def the_same(seed, folder, a_script=a_loop):
     """Whether it was converted; None for a loop that does not run."""
-    source = a_loop(seed)
+    source = a_script(seed)
     try:
         mended = converted(source)
     except CannotConvert as error:
@@ -240,6 +268,15 @@ def the_same(seed, folder):
     struck = run_struck(mended, folder / "struck", *strikes)
     assert differs(expected, struck) == 0.0, f"{seed}, struck at {strikes}: other weights\n{mended}"
     return True
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS // 3))
+def test_a_drawn_loop_in_a_function_is_refused_or_comes_to_the_same_to_the_bit(chunk, tmp_path):
+    seed, found = 10_000 * chunk, []
+    while len(found) < EACH:
+        seed += 1
+        if the_same(seed, tmp_path / str(seed), in_a_function):
+            found.append(seed)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

@@ -118,7 +118,7 @@ def test_line_ends_of_windows_stay_and_a_loss_of_several_lines_too():
         ),
         ("in loader", "in tqdm(loader)", "not a DataLoader", 10),
         ("in loader", "in batches", "not a DataLoader", 10),
-        ("range(3)", "range(1, 4)", "is not `for epoch in range(N)`", 9),
+        ("range(3)", "range(0, 6, 2)", "is not `for epoch in range(N)`", 9),
         (".backward()", ".backward(retain_graph=True)", "backward", 12),
         ("opt.step()", "opt.step(closure)", "closure", 13),
         (
@@ -335,10 +335,11 @@ def test_a_loop_over_steps_keeps_its_own_with_all_that_it_has():
     assert "place is lost" in refused(source.replace("    sched", "    x = next(batches)\n    sched")).why
 
 
-def test_a_loop_in_a_function_that_is_one_epoch_or_is_called_again_is_left_to_its_owner():
-    """As in PyTorch's own examples: a session in it would be one for each epoch."""
+def test_a_loop_in_a_function_that_is_called_from_several_places_is_left_to_its_owner():
+    """A session in it would be one for each call. One call, in the loop over epochs, is another matter."""
     epoch = HEAD + "def one(epoch):\n" + "\n".join(PLAIN.splitlines()[1:]) + "\n\nfor e in range(3):\n    one(e)\n"
-    assert "one(), which is one epoch" in refused(epoch).why
+    assert "def one(epoch, s):" in converted(epoch)
+    assert "one(), which is one epoch" in refused(epoch + "one(3)\n").why
     indented = "".join(f"    {line}\n" for line in PLAIN.splitlines())
     trials = HEAD + "def trial(lr):\n" + indented + "\nfor lr in rates:\n    trial(lr)\n"
     assert "trial(), which" in refused(trials).why
@@ -458,7 +459,7 @@ def test_what_is_written_can_be_taken_back_and_a_copy_is_never_replaced(plain, c
 
 
 def test_a_script_that_cannot_be_converted_is_refused_with_its_line(plain, capsys):
-    plain.write_text(HEAD + PLAIN.replace("range(3)", "range(1, 4)"))
+    plain.write_text(HEAD + PLAIN.replace("range(3)", "range(0, 6, 2)"))
     assert run(["convert", "-w", str(plain)]) == 2
     error = capsys.readouterr().err
     assert "train.py:9" in error

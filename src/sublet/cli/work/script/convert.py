@@ -6,6 +6,8 @@ import ast
 import difflib
 from dataclasses import dataclass
 
+from sublet.cli.work.script.bars import given_to
+from sublet.cli.work.script.epoch_function import flat
 from sublet.cli.work.script.facts import Facts, Loop, look_at
 from sublet.cli.work.script.own_loop import to_own_loop
 from sublet.cli.work.script.reading import Script, is_method, root_of
@@ -22,7 +24,6 @@ WRAPS = (
     "FullyShardedDataParallel",
 )
 
-BARS = ("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.std.tqdm", "tqdm.notebook.tqdm")  # they give what they go over
 PARTS = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh", "pipelining", "rpc", "_tensor"))
 
 
@@ -42,12 +43,30 @@ class Converted:
 
 def convert(script: Script, facts: Facts | None = None) -> Converted:
     """CannotConvert with what to do by hand."""
-    facts = look_at(script) if facts is None else facts
+    facts, names, seen = look_at(script) if facts is None else facts, _free_names(script), flat(script)
+    if seen is None:
+        return _converted(script, facts, names)
+    try:
+        found = _converted(seen.script, look_at(seen.script), names)
+    except CannotConvert as error:
+        raise seen.refusal(error) from None
+    if found.how != "session":
+        return _converted(script, facts, names)
+    text = seen.put_back(found.text, (names.session, names.kept))
+    try:
+        ast.parse(text)
+    except SyntaxError:  # never a wrong diff
+        raise CannotConvert(
+            "what would come of it is no Python", seen.function.lineno, "change it by hand, as the guide says"
+        ) from None
+    return Converted(how=found.how, text=text)
+
+
+def _converted(script: Script, facts: Facts, names: Names) -> Converted:
     loop = _the_loop(script, facts)
-    names = _free_names(script)
     _refuse_many_calls(script, loop)
     _refuse_caught(script, loop)
-    over_loader = isinstance(loop.inner, ast.For) and _goes_over_loader(script, facts, loop.inner)
+    over_loader = isinstance(loop.inner, ast.For) and _goes_over_loader(script, facts, loop.inner, loop.outer)
     if over_loader:
         for what, line in facts.distributed:
             if what in WRAPS:
@@ -177,11 +196,9 @@ def _is_range(script: Script, loop: ast.For | ast.While) -> bool:
     return isinstance(over, ast.Call) and script.full_name(over.func) == "range"
 
 
-def _goes_over_loader(script: Script, facts: Facts, loop: ast.For) -> bool:
+def _goes_over_loader(script: Script, facts: Facts, loop: ast.For, outer: ast.For | None) -> bool:
     """`for ... in loader`, `in enumerate(loader)`, or `in tqdm(loader)`."""
-    over = loop.iter
-    if isinstance(over, ast.Call) and script.full_name(over.func) in ("enumerate", *BARS) and len(over.args) == 1:
-        over = over.args[0]
+    over = given_to(script, loop, outer)
     known = {made.name for made in facts.loaders}
     if isinstance(over, ast.Name) and over.id in known:
         return True
@@ -190,7 +207,8 @@ def _goes_over_loader(script: Script, facts: Facts, loop: ast.For) -> bool:
         raise CannotConvert(
             f"`{script.text(loop.iter)}` is not a DataLoader that is made in this script",
             loop.lineno,
-            "go over the DataLoader itself, enumerate(loader) or tqdm(loader): it is handed to the session",
+            "go over the DataLoader itself, enumerate(loader) or tqdm(loader): it is handed to the session; a bar with "
+            "a name is made in every epoch, right before its batches",
         )
     return False
 

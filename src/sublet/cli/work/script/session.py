@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from sublet.cli.work.script.bars import bar_name, given_to
 from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
 from sublet.cli.work.script.flow import Flow, Roles
@@ -40,7 +41,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     effects = Effects(script, around, roles.state | roles.loaders)
     update = update_of(effects, around, inner, roles, models)
     flow = Flow(effects, around, inner, roles)
-    kept = _carried(flow, update, _loader_of(inner))
+    kept = _carried(flow, update, _loader_of(script, loop))
     under = flow.after_steps(update.statements, update.first, update.last)
     flow.check_workers([*kept, update.more.get("extra_state", "")])
     splice = Splice(script)
@@ -131,7 +132,7 @@ def _of_nobody(script: Script, given: list[ast.expr]) -> str:
 
 
 def _session_call(script: Script, facts: Facts, loop: Loop, names: Names, update: Update) -> str:
-    models, loader = models_of(script, facts), _loader_of(loop.inner)
+    models, loader = models_of(script, facts), _loader_of(script, loop)
     made = facts.named(loader)
     assert made is not None  # noqa: S101 - that is why it is to be a session
     _refuse_counting(script, [each for each in facts.loaders if each.name == loader])
@@ -200,11 +201,11 @@ def _loop_over(script: Script, splice: Splice, loop: Loop, flow: Flow, names: Na
     """The session around it; where there is nothing but batches in an epoch, in the place of the outer loop."""
     inner, outer = loop.inner, loop.outer
     assert isinstance(inner, ast.For)  # noqa: S101 - as in to_session
-    over = inner.iter.args[0] if isinstance(inner.iter, ast.Call) else inner.iter
+    bar = bar_name(script, inner, outer)
     if flow.counter_matters:
-        _count_by_steps(script, splice, inner, flow, names)
-    else:
-        splice.replace(over, names.session)
+        _count_by_steps(script, splice, loop, flow, names)
+    if bar or not flow.counter_matters:
+        splice.replace(given_to(script, inner, outer), names.session)
     if outer is None:
         splice.put_before(inner.lineno, splice.indent_of(inner) + made)
         splice.indent(inner)
@@ -216,29 +217,39 @@ def _loop_over(script: Script, splice: Splice, loop: Loop, flow: Flow, names: Na
         for node in ast.walk(script.tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > (outer.end_lineno or 0)
     }
-    if outer.body == [inner] and not outer.orelse and not flow.counter and not counted & (used | later):
+    alone = outer.body == [inner] and not outer.orelse
+    if alone and not flow.counter and not counted & (used | later):
         splice.head(outer, made)
         return
     splice.put_before(outer.lineno, splice.indent_of(outer) + made)
     splice.replace(outer.iter, f"{names.session}.epochs()")
+    if first := _first_epoch(script, outer):
+        line = outer.body[0]
+        if line.lineno == outer.lineno:
+            raise CannotConvert("several statements are on one line", line.lineno, "give each a line of its own")
+        counted_on = (
+            f"{splice.indent_of(line)}{INDENT}{script.text(outer.target)} += {first}  # as it was: from {first}"
+        )
+        splice.put_before(line.lineno, counted_on)
     splice.indent(outer)
 
 
-def _count_by_steps(script: Script, splice: Splice, inner: ast.For, flow: Flow, names: Names) -> None:
+def _count_by_steps(script: Script, splice: Splice, loop: Loop, flow: Flow, names: Names) -> None:
     """`enumerate` counts the batches of a process; the session counts those of the training."""
+    inner = loop.inner
+    assert isinstance(inner, ast.For)  # noqa: S101 - as in to_session
     target, first = inner.target, inner.body[0]
     assert isinstance(target, ast.Tuple)  # noqa: S101 - a number, and the batch
     if first.lineno == inner.lineno:
         raise CannotConvert("several statements are on one line", inner.lineno, "give each a line of its own")
     indent = splice.indent_of(first) + INDENT
     splice.replace(target, ", ".join(script.text(each) for each in target.elts[1:]))
-    splice.replace(inner.iter, names.session)
-    splice.put_before(first.lineno, f"{indent}{flow.counter} = {names.session}.steps % len({_loader_of(inner)})")
+    splice.replace(inner.iter, bar_name(script, inner, loop.outer) or names.session)
+    splice.put_before(first.lineno, f"{indent}{flow.counter} = {names.session}.steps % len({_loader_of(script, loop)})")
 
 
-def _loader_of(loop: ast.For | ast.While) -> str:
-    over = loop.iter if isinstance(loop, ast.For) else None
-    return root_of(over.args[0] if isinstance(over, ast.Call) and over.args else over) if over is not None else ""
+def _loader_of(script: Script, loop: Loop) -> str:
+    return root_of(given_to(script, loop.inner, loop.outer)) if isinstance(loop.inner, ast.For) else ""
 
 
 def _epochs(script: Script, loop: Loop) -> str:
@@ -247,13 +258,32 @@ def _epochs(script: Script, loop: Loop) -> str:
         return "1"
     over = loop.outer.iter
     plain = isinstance(over, ast.Call) and script.full_name(over.func) == "range" and not over.keywords
-    if not plain or not isinstance(over, ast.Call) or len(over.args) != 1:
+    if plain and isinstance(over, ast.Call) and len(over.args) == 1:
+        return script.text(over.args[0])
+    first = _first_epoch(script, loop.outer)
+    if not first or not isinstance(over, ast.Call):
         raise CannotConvert(
             "the loop around it is not `for epoch in range(N)`",
             loop.outer.lineno,
             "train.session(..., epochs=N), and `for epoch in s.epochs()`, which counts from 0",
         )
-    return script.text(over.args[0])
+    end = over.args[1]
+    if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add) and script.text(end.right) == str(first):
+        return script.text(end.left)
+    if isinstance(end, ast.Constant) and type(end.value) is int:
+        return str(end.value - first)
+    return f"{script.text(end) if isinstance(end, ast.Name | ast.Attribute) else f'({script.text(end)})'} - {first}"
+
+
+def _first_epoch(script: Script, outer: ast.For) -> int:
+    """1 of `for epoch in range(1, N + 1)`; 0 if it is none."""
+    over = outer.iter
+    counts = isinstance(over, ast.Call) and script.full_name(over.func) == "range" and not over.keywords
+    if not counts or not isinstance(over, ast.Call) or len(over.args) != 2:  # noqa: PLR2004 - from, and to
+        return 0
+    first = over.args[0]
+    number = first.value if isinstance(first, ast.Constant) and isinstance(outer.target, ast.Name) else 0
+    return number if type(number) is int and number > 0 else 0
 
 
 def _keys(script: Script, facts: Facts, optimizers: list[str]) -> list[str]:

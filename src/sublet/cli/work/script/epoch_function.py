@@ -1,0 +1,297 @@
+"""A loop over batches in a function that is called for each epoch: the most common form that scripts have.
+
+    def train(model, loader, optimizer, epoch):        def train(model, loader, optimizer, epoch, s):
+        for x, y in loader:                                for x, y in s:
+            ...                                                ...
+                                              ->       with train.session(...) as s:
+    for epoch in range(10):                                for epoch in s.epochs():
+        train(model, loader, optimizer, epoch)                 train(model, loader, optimizer, epoch, s)
+        test(model)                                            test(model)
+
+What a loop carries is known only where all of it is seen. So the body of the function is put where it is called, that
+text is converted, and what has become of the body is put back. `pass` with a mark stands at both ends of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sublet.cli.work.script.reading import Script, is_method, names_in
+from sublet.cli.work.script.splice import CannotConvert
+
+__all__ = ["Flat", "flat"]
+
+DEFINED, BEGINS, GIVEN, RETURNS, ENDS = (
+    f"# sublet: {word}" for word in ("defined here", "begins", "given", "returns", "ends")
+)
+DEEPER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Global, ast.Nonlocal)
+LEAVES = (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat:
+    """The script with the body of the function in place of its call."""
+
+    script: Script
+    lines: tuple[int, ...]  # of the script that it was, for each of this
+    function: ast.FunctionDef
+    call: ast.Call
+    was: Script
+    names: dict[str, str]  # of the function, and what they are here
+
+    def put_back(self, text: str, ours: Iterable[str]) -> str:
+        """The converted text with a function again, which is given those of our names that it needs."""
+        lines = text.splitlines(keepends=True)
+        begin, end = (next(at for at, line in enumerate(lines) if mark in line) for mark in (BEGINS, ENDS))
+        deep, result = _indent(lines[begin]), ""
+        body = [line for line in lines[begin + 1 : end] if GIVEN not in line]
+        at = next((number for number, line in enumerate(body) if RETURNS in line), None)
+        if at is not None:
+            result, _, value = body[at + 1].strip(" ").partition(" = ")  # a name that is kept is another now
+            body[at : at + 2] = [f"{deep}return {value}"]
+        own = _indent(self.was.lines[self.function.body[0].lineno - 1])
+        body = [own + line[len(deep) :] if line.startswith(deep) else line for line in body]
+        back = {here: name for name, here in self.names.items()}
+        body = _renamed("".join(body), own, back).splitlines(keepends=True)
+        spoken = names_in(ast.parse("def f():\n" + "".join(f" {line}" for line in body)))
+        given = "".join(f", {name}" for name in ours if name in spoken)
+        lines[begin : end + 1] = self._called(given, deep, result)
+        at = next(number for number, line in enumerate(lines) if DEFINED in line)
+        lines[at : at + 1] = [*_head(self.was, self.function, given), *body]
+        return "".join(lines)
+
+    def refusal(self, error: CannotConvert) -> CannotConvert:
+        """In the words of the script as it was."""
+        line = self.lines[min(max(error.line, 1), len(self.lines)) - 1]
+        return CannotConvert(self._in_words(error.why), line, self._in_words(error.do))
+
+    def _called(self, given: str, indent: str, result: str) -> list[str]:
+        """The call with more arguments, as deep as this; what it returns goes to `result`."""
+        statement, call = _statement_of(self.was, self.call), self.call
+        first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno)
+        lines, own = list(self.was.lines[first:last]), _indent(self.was.lines[first])
+        row, column = (call.end_lineno or 0) - statement.lineno, (call.end_col_offset or 0) - 1
+        lines[row] = _inserted(lines[row], column, given, empty=not (call.args or call.keywords))
+        if isinstance(statement, ast.Assign):
+            begins = self.was.text(statement.targets[0])
+            lines[0] = own + result + lines[0][len(own) + len(begins) :]
+        return [indent + line[len(own) :] if line.startswith(own) else line for line in lines]
+
+    def _in_words(self, text: str) -> str:
+        back = {here: name for name, here in self.names.items()}
+        quoted = re.compile(r"`[^`]*`")
+        return quoted.sub(lambda found: re.sub(r"\w+", lambda word: back.get(word[0], word[0]), found[0]), text)
+
+
+def flat(script: Script) -> Flat | None:
+    """None if there is no such function; CannotConvert if there is one that cannot be looked into."""
+    found = _function_of(script)
+    if found is None:
+        return None
+    function, call = found
+    _refuse_odd(script, function, call)
+    given, names = _names(script, function, call)
+    statement, body = _statement_of(script, call), _body(function)
+    deep = _indent(script.lines[statement.lineno - 1])
+    own = _indent(script.lines[body[0].lineno - 1])
+    first, last = body[0].lineno, function.end_lineno or function.lineno
+    text = "".join(script.lines[first - 1 : last])
+    text = _renamed(text if text.endswith("\n") else f"{text}\n", own, names)
+    inner = [deep + line[len(own) :] if line.startswith(own) else line for line in text.splitlines(keepends=True)]
+    lines: list[tuple[int, str]] = []
+    for number, line in enumerate(script.lines, 1):
+        if number == function.lineno:
+            lines.append((number, f"{DEFINED}\n"))
+        if function.lineno <= number <= last:
+            continue
+        if number == statement.lineno:
+            lines.append((number, f"{deep}pass  {BEGINS}\n"))
+            lines += [(number, f"{deep}{name} = {value}  {GIVEN}\n") for name, value in given.items()]
+            lines += _with_result(script, function, call, [(first + at, each) for at, each in enumerate(inner)], deep)
+            lines.append((number, f"{deep}pass  {ENDS}\n"))
+        if not statement.lineno <= number <= (statement.end_lineno or statement.lineno):
+            lines.append((number, line))
+    source = "".join(line for _, line in lines)
+    try:
+        made = Script(script.path, source)
+    except Exception as error:  # never a wrong diff
+        raise _refused(function, f"{function.name}() cannot be looked into") from error
+    numbers = tuple(number for number, _ in lines)
+    return Flat(script=made, lines=numbers, function=function, call=call, was=script, names=names)
+
+
+def _function_of(script: Script) -> tuple[ast.FunctionDef, ast.Call] | None:
+    """With a loop in which a step is made, and called in another loop, once."""
+    for function in (each for each in script.tree.body if isinstance(each, ast.FunctionDef)):
+        loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and _trains(node)]
+        inner = [loop for loop in loops if not any(other is not loop and other in ast.walk(loop) for other in loops)]
+        calls = [
+            node
+            for node in ast.walk(script.tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function.name
+        ]
+        if len(inner) != 1 or inner[0] not in function.body or len(calls) != 1:
+            continue
+        above = script.parents[_statement_of(script, calls[0])]
+        if isinstance(above, ast.For) and script.scope_of(calls[0]) is not function:
+            return function, calls[0]
+    return None
+
+
+def _trains(loop: ast.For) -> bool:
+    return all(any(is_method(node, word) for node in ast.walk(loop)) for word in ("backward", "step"))
+
+
+def _refuse_odd(script: Script, function: ast.FunctionDef, call: ast.Call) -> None:
+    inside = [node for each in function.body for node in ast.walk(each)]
+    returns = [node for node in inside if isinstance(node, ast.Return)]
+    statement = _statement_of(script, call)
+    if any(isinstance(node, (*DEEPER, *LEAVES)) for node in inside) or function.decorator_list:
+        raise _refused(function, f"{function.name}() is more than a plain function around the loop")
+    if any(node is not function.body[-1] for node in returns):
+        line = next(node.lineno for node in returns if node is not function.body[-1])
+        raise CannotConvert(f"`return` is amid {function.name}()", line, "one `return`, at its end")
+    plain = isinstance(statement, ast.Expr) and statement.value is call
+    if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
+        parts = statement.targets[0].elts if isinstance(statement.targets[0], ast.Tuple) else statement.targets
+        plain = bool(returns) and returns[0].value is not None and all(isinstance(each, ast.Name) for each in parts)
+    if not plain or len(script.lines[statement.lineno - 1].encode()[: statement.col_offset].strip()):
+        raise _refused(
+            call, f"what {function.name}() returns is used amid an expression", "give it a name: a line `loss = ...`"
+        )
+    for node in inside:
+        if (
+            isinstance(node, ast.Constant | ast.JoinedStr)
+            and node.end_lineno != node.lineno
+            and node not in _texts(function)
+        ):
+            raise CannotConvert("a text of several lines is in the function of the loop", node.lineno, "write it above")
+
+
+def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[dict[str, str], dict[str, str]]:
+    """Lines that give arguments their values; and names of the function that are others where it is called."""
+    args = function.args
+    names = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    values = dict(zip(names, call.args, strict=False)) | {word.arg or "": word.value for word in call.keywords}
+    starred = args.vararg or args.kwarg or any(isinstance(each, ast.Starred) for each in call.args)
+    if starred or "" in values or len(call.args) > len(args.posonlyargs) + len(args.args) or {*values} != {*names}:
+        raise _refused(call, f"{function.name}() is not called with all of its arguments, each by itself")
+    bound = {
+        node.id for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    scope = script.scope_of(call)
+    around = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name) and script.scope_of(node) is scope}
+    spoken = {node.id for each in function.body for node in ast.walk(each) if isinstance(node, ast.Name)}
+    free = spoken - bound - {*names}
+    made = {
+        node.id
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and script.scope_of(node) is scope
+    }
+    if not isinstance(scope, ast.Module) and (shadowed := free & made):
+        raise _refused(function, f"`{min(shadowed)}` is another in {function.name}() than where it is called")
+    given, other = dict[str, str](), dict[str, str]()
+    for name in sorted(bound - {*names}):
+        if name in around:
+            other[name] = f"{name}_of_{function.name}"
+    for name, value in values.items():
+        if isinstance(value, ast.Name) and value.id == name and name not in bound:
+            continue
+        if isinstance(value, ast.Name) and name not in bound and value.id not in spoken | {*names} | {*other.values()}:
+            other[name] = value.id
+            continue
+        other[name] = f"{name}_of_{function.name}"
+        given[other[name]] = script.text(value)
+    if len({*other.values()}) != len(other):
+        raise _refused(call, f"{function.name}() is given the same twice")
+    return given, other
+
+
+def _renamed(text: str, indent: str, names: dict[str, str]) -> str:
+    """A body with other names; its lines stay its lines."""
+    if not names:
+        return text
+    head = "if 1:\n" if indent else ""
+    tree, lines = ast.parse(head + text), text.splitlines(keepends=True)
+    places = [
+        (node.lineno - bool(head) - 1, node.col_offset, node.id)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id in names
+    ]
+    for line, column, name in sorted(places, reverse=True):
+        raw = lines[line].encode()
+        lines[line] = (raw[:column] + names[name].encode() + raw[column + len(name.encode()) :]).decode()
+    return "".join(lines)
+
+
+def _with_result(
+    script: Script, function: ast.FunctionDef, call: ast.Call, lines: list[tuple[int, str]], indent: str
+) -> list[tuple[int, str]]:
+    """`return value` as `name = value`, with a mark before it."""
+    name, number = _result_of(script, call, function), function.body[-1].lineno
+    if name is None:
+        return lines
+    at = next(at for at, (line, _) in enumerate(lines) if line == number)
+    given = re.sub(r"\breturn\b", f"{name} =", lines[at][1], count=1)
+    return [*lines[:at], (number, f"{indent}pass  {RETURNS}\n"), (number, given), *lines[at + 1 :]]
+
+
+def _result_of(script: Script, call: ast.Call, function: ast.FunctionDef) -> str | None:
+    """What takes the place of `return`."""
+    last = function.body[-1]
+    if not isinstance(last, ast.Return) or last.value is None:
+        return None
+    statement = _statement_of(script, call)
+    return script.text(statement.targets[0]) if isinstance(statement, ast.Assign) else f"returned_by_{function.name}"
+
+
+def _head(script: Script, function: ast.FunctionDef, given: str) -> list[str]:
+    """`def`, with more arguments, and what is said of it."""
+    lines = list(script.lines[function.lineno - 1 : _body(function)[0].lineno - 1])
+    args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    if args:
+        said: list[ast.arg | ast.expr] = [*args, *function.args.defaults]
+        last = max(said, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0))
+        row, column = (last.end_lineno or 0) - function.lineno, last.end_col_offset or 0
+    else:
+        row, column = 0, len(f"{lines[0].split('(')[0]}(".encode())
+    if function.args.defaults and given:
+        given = "".join(f", {name.strip()}=None" for name in given.split(",") if name.strip())
+    lines[row] = _inserted(lines[row], column, given, empty=not args)
+    return lines
+
+
+def _inserted(line: str, column: int, given: str, *, empty: bool) -> str:
+    raw, text = line.encode(), given[2:] if empty else given
+    head = raw[:column].decode()
+    if head.rstrip().endswith(","):
+        head, text = head.rstrip(), given[1:]
+    return head + text + raw[column:].decode()
+
+
+def _body(function: ast.FunctionDef) -> list[ast.stmt]:
+    """Without what is said of it."""
+    texts = _texts(function)
+    return function.body[1:] if texts and len(function.body) > 1 else function.body
+
+
+def _texts(function: ast.FunctionDef) -> list[ast.expr]:
+    first = function.body[0]
+    said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return [first.value] if said and isinstance(first, ast.Expr) else []
+
+
+def _statement_of(script: Script, node: ast.AST) -> ast.stmt:
+    return next(each for each in script.above(node) if isinstance(each, ast.stmt))
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _refused(node: ast.stmt | ast.expr, why: str, do: str = "") -> CannotConvert:
+    by_hand = "make the session around all epochs: `for epoch in s.epochs()`, and in the function `for batch in s`"
+    return CannotConvert(why, node.lineno, f"{do}; or {by_hand}" if do else by_hand)
