@@ -80,10 +80,7 @@ class PurseView:
                 return holder
             if not any(gpus >= job.min_gpus for gpus in self._room(job, [holder]).values()):
                 return holder
-        room = self._room(job, limited).values()
-        if self._tree.is_aside(job.id, self._now_s) or not any(gpus >= job.min_gpus for gpus in room):
-            return limited[-1]
-        return None
+        return limited[-1] if self._tree.is_aside(job.id, self._now_s) else None
 
     def _room(self, job: Job, limited: Iterable[Holder]) -> dict[str, int]:
         """GPUs that they can pay for, in each pool where it may run."""

@@ -1,0 +1,112 @@
+"""What a purse is bound to as its periods pass, and how long money lasts: worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from sublet.domain.budget import Limit
+from sublet.domain.events import PurseSet, TimerFired
+from sublet.domain.money import Money, Price, microseconds
+from sublet.domain.purses import ORG, Holder, Level, Period
+from sublet.domain.timers import CheckPurse
+from sublet.kernel.allowances import Allowance, _lasts_us
+from sublet.policies.fifo import Fifo
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
+
+VISION = Holder(Level.TEAM, "vision")
+HOUR_S, DAY_S = 3600.0, 86_400.0
+NOON = 20 * DAY_S + 12 * HOUR_S  # Unix time: twelve hours to the end of the day
+
+
+def usd(grains):
+    return Money(grains).usd
+
+
+def town(amount, period=Period.DAY):
+    """A job of a team holds a node of 1 USD an hour, which it needs a quarter of an hour to leave."""
+    offer = an_offer("o", usd_per_h="1", pool="p", wind_down_s=900.0, cap=Price.from_usd_per_h("1"))
+    driver = Driver([offer], limits={"o": Limit(max_nodes=1)})
+    driver.tell(PurseSet(0.0, VISION, Money.from_usd(100), period, NOON))
+    driver.submit(a_job("a", work=1e9, gpus=4, team="vision"))
+    driver.settle(Fifo())
+    driver.tell(PurseSet(HOUR_S, VISION, Money.from_usd(amount), period, NOON + HOUR_S))
+    return driver
+
+
+def allowance(driver):
+    return driver.kernel.purses.allowed[VISION]
+
+
+def test_a_purse_that_covers_what_it_has_to_is_bound_to_its_limit():
+    driver = town(50)
+    assert (usd(allowance(driver).limit), usd(allowance(driver).bound)) == (50.0, 50.0)
+    assert usd(driver.kernel.purses.left(VISION, microseconds(HOUR_S), 1)) == 50.0 - 1.0 - 0.25
+    assert usd(driver.kernel.purses.left(VISION, microseconds(HOUR_S), 2)) == 50.0 - 1.0 - 0.5
+
+
+def test_one_that_is_made_smaller_than_what_is_spent_is_bound_to_what_could_not_be_helped():
+    """An hour is spent, and a quarter of one is still to come."""
+    assert (usd(allowance(town("0.5")).limit), usd(allowance(town("0.5")).bound)) == (0.5, 1.25)
+
+
+@pytest.mark.parametrize(("amount", "bound"), [(50, 12.0 + 50.0), ("0.1", 12.0 + 0.25)])
+def test_with_a_new_period_it_counts_from_what_was_spent_until_then(amount, bound):
+    """After twelve hours a day begins. Who was over its limit may need more than the new one to leave."""
+    driver = town(50)
+    tree = driver.kernel.purses
+    old = tree.allowed[VISION]
+    if amount != 50:
+        old = replace(old, amount=Money.from_usd(amount), bound=old.bound)
+        tree.allowed[VISION] = old
+    before = tree.roll(12 * HOUR_S)
+    assert before is not None
+    new = tree.allowed[VISION]
+    assert (usd(new.opening), usd(new.bound), new.most) == (12.0, bound, None)
+    assert new.ends_s == 36 * HOUR_S
+    assert tree.next_end_s() == 36 * HOUR_S
+    assert tree.roll(13 * HOUR_S) is None
+    tree.roll_back(before)
+    assert tree.allowed[VISION] == old
+
+
+def test_several_periods_may_have_passed_and_the_last_of_them_counts():
+    driver = town(50)
+    tree = driver.kernel.purses
+    tree.roll(40 * HOUR_S)
+    assert (usd(tree.allowed[VISION].opening), tree.allowed[VISION].ends_s) == (36.0, 60 * HOUR_S)
+
+
+def test_another_amount_in_the_same_period_leaves_spent_what_is_spent():
+    driver = town(50)
+    driver.tell(TimerFired(2 * HOUR_S, CheckPurse()))
+    driver.tell(PurseSet(3 * HOUR_S, VISION, Money.from_usd(60), Period.DAY, NOON + 3 * HOUR_S))
+    assert (usd(allowance(driver).opening), usd(allowance(driver).limit)) == (0.0, 60.0)
+    driver.tell(PurseSet(4 * HOUR_S, VISION, Money.from_usd(60), Period.MONTH, NOON + 4 * HOUR_S))
+    assert (usd(allowance(driver).opening), usd(allowance(driver).limit)) == (4.0, 64.0)  # another one begins now
+    driver.tell(PurseSet(5 * HOUR_S, VISION, Money.from_usd(60), None, NOON + 5 * HOUR_S))
+    assert (usd(allowance(driver).opening), usd(allowance(driver).limit)) == (0.0, 60.0)
+    driver.tell(PurseSet(6 * HOUR_S, VISION, None, None, NOON + 6 * HOUR_S))
+    assert VISION not in driver.kernel.purses.allowed
+
+
+def test_a_purse_without_a_period_has_no_end():
+    plain = Allowance(amount=Money.from_usd(3), opening=Money.from_usd(2).grains)
+    assert (usd(plain.limit), plain.ends_s) == (5.0, None)
+    assert Allowance(amount=Money(), ends=100, unix_0_s=40.0).ends_s == 60.0
+    driver = town(50, period=None)
+    assert driver.kernel.purses.next_end_s() is None
+    assert driver.kernel.purses.roll(1e9) is None
+    driver.tell(PurseSet(2 * HOUR_S, ORG, Money.from_usd(70), None, NOON))
+    assert driver.kernel.supply.budget.purse == Money.from_usd(70)
+
+
+@pytest.mark.parametrize(
+    ("left", "burn", "lasts"),
+    [(10, 3, 3), (9, 3, 3), (2, 3, 0), (-1, 3, -1), (5, 0, math.inf), (0, 0, math.inf), (-1, 0, 0)],
+)
+def test_money_lasts_for_whole_microseconds_or_for_ever_where_nothing_is_spent(left, burn, lasts):
+    assert _lasts_us(left, burn) == lasts
