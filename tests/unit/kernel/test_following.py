@@ -159,3 +159,13 @@ def test_on_arrival_who_has_what_it_was_promised_stands_in_no_line(follower):
     follower.follow(ProgressReported(5.0, "a", 0.0), [ResizeJob("a", 8, FOUR, (("n7", 4),))])
     follower.arrive()
     assert "a" in follower.tenancy.lines["p"]  # it is on its way there
+
+
+def test_where_a_job_may_not_run_was_no_place_for_it_then_either(follower):
+    follower.follow(JobSubmitted(0.0, a_job("b", gpus=2, pools=("elsewhere",))), [])
+    follower.follow(PlanMade(0.0, Plan(shapes={"b": TWO}), follower.seen), [])
+    assert follower.jobs["b"].shape is None
+    narrow = a_job("c", gpus=2, min_gpus=1, max_gpus=2)
+    follower.follow(JobSubmitted(0.0, narrow), [])
+    follower.follow(PlanMade(0.0, Plan(shapes={"c": FOUR}), 1), [])  # before version 4 nobody looked at widths
+    assert follower.jobs["c"].shape == FOUR
