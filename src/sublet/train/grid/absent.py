@@ -11,6 +11,7 @@ reads out of a shadow (`if x.isnan().any()`) are zeros, and are not followed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -54,6 +55,7 @@ class Absence:
 
     def __init__(self) -> None:
         self.shadow = False
+        self._stance: Any = None
         self._away: list[nn.Parameter] = []
         self._written: list[torch.Tensor] = []  # tensors of the script's that a shadow fell on
 
@@ -70,9 +72,20 @@ class Absence:
             _put_back(each)
         self._away = []
 
+    def begin(self) -> None:
+        """A forward. Functions that are compiled run as they are in the shadow, of which compilers know nothing."""
+        if "torch._dynamo" in sys.modules:  # otherwise there are none, and to ask takes seconds
+            self._stance = torch.compiler.set_stance("force_eager")
+
+    def lift(self) -> None:
+        """What was received is taken, or nobody is left who would take it."""
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+        self.shadow, self._stance = False, None
+
     def end(self) -> None:
         """A forward is over."""
-        self.shadow = False
+        self.lift()
         for each in self._written:
             _put_back(each)
         self._written = []
@@ -110,6 +123,8 @@ class Absent(torch.Tensor):
             if asked in FACTS or (asked in AS_ANOTHER and not isinstance(args[0], Absent)):
                 return func(*args, **facts)
             absence, name = _last_told((args, facts))
+            if asked == "__deepcopy__" and absence is not None and absence.shadow:
+                func, args = torch.Tensor.clone, args[:1]  # as it has no class that could be made anew
             if asked == "__repr__":
                 return f"<{name}, which is with another part of the model>"
             if absence is None:

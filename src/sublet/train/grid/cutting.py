@@ -229,6 +229,8 @@ class Cut:
         """The user's function, in which the model is this part; `received` is what the part before has made."""
         part = self._part
         self.hold(received)
+        if received is not None:
+            self.absence.begin()
         try:
             ended = Ended(call(), last=True)
         except PartEnd as end:
@@ -275,6 +277,8 @@ class Cut:
         None if nothing is to be taken any more.
         """
         self._received, self.absence.shadow = received, received is not None
+        if received is None:
+            self.absence.lift()
 
     def take_received(self) -> torch.Tensor:
         """By the first block of a part."""

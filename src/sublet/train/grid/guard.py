@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,10 +14,10 @@ from sublet.errors import InvalidValue
 from sublet.train.fitness import check_frozen
 from sublet.train.grid.absent import plainly
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "Held"]
 
 LISTS = ("parameters", "named_parameters")
-OURS = ("sublet.train", "torch.nn.modules.module")  # which asks for one by the other
+OURS = ("sublet.train", "torch.nn.modules.module", "torch.optim.optimizer")  # which ask for one by the other
 
 
 class Guard:
@@ -114,11 +115,26 @@ class _Listed:
         self._whole, self._first = whole, next(iter(whole()), None)
 
     def __call__(self, *args: Any, **facts: Any) -> Iterator[Any]:
-        asks = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - of Python, and the one way to know
-        return self._whole(*args, **facts) if asks.startswith(OURS) else _alone(self._first)
+        return self._whole(*args, **facts) if _is_ours(sys._getframe(1)) else _alone(self._first)  # noqa: SLF001 - the one way
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Listed:
         return self
+
+
+class Held(list[Any]):
+    """Of a group of the optimizer's parameters those that are here: nobody else takes them for all of the group."""
+
+    updates = False  # the optimizer makes a step, whoever has written it
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.updates or _is_ours(sys._getframe(1)):  # noqa: SLF001 - the one way to know
+            return super().__iter__()
+        return _alone(self[0]) if self else super().__iter__()
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith(OURS)
 
 
 def _alone(first: Any) -> Iterator[Any]:

@@ -8,7 +8,8 @@ for what is trained elsewhere, with a gradient of zero, and the optimizer counts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -16,6 +17,7 @@ from sublet.train.elementwise import kept_by
 from sublet.train.grid.absent import plainly, present
 from sublet.train.grid.arena import Arena, Layout, layout_of
 from sublet.train.grid.cutting import Unit
+from sublet.train.grid.guard import Held
 from sublet.train.grid.pages import blank
 
 __all__ = ["Holdings", "sizes_of"]
@@ -119,17 +121,33 @@ class Holdings:
         """From now on there may be something in the gradients."""
         self._cleared = False
 
-    def step(self) -> None:
-        """The optimizer's, over what we hold; what took no part in the step has a gradient of zero."""
+    def step(self, own: Collection[int] = ()) -> None:
+        """The optimizer's, over what we hold; what took no part in the step has a gradient of zero.
+
+        All but our `own` units we keep for others.
+        """
         for arena in self.arenas.values():
             for parameter in arena.parameters if arena.loose else ():
                 if parameter.requires_grad and parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-        with present(each for arena in self.arenas.values() for each in arena.parameters):
+        kept = [each for unit, arena in self.arenas.items() if unit not in own for each in arena.parameters]
+        with present(kept), self._updated():
             self.optimizer.step()
         for unit, arena in self.arenas.items():
             arena.adopt(self.optimizer, self._moments_of(unit))
         self.counters = self._counters()
+
+    @contextmanager
+    def _updated(self) -> Iterator[None]:
+        """Whoever has written the optimizer may go through what it updates."""
+        groups = [each for group in self.optimizer.param_groups if isinstance(each := group["params"], Held)]
+        for each in groups:
+            each.updates = True
+        try:
+            yield
+        finally:
+            for each in groups:
+                each.updates = False
 
     def _counters(self) -> dict[str, torch.Tensor]:
         held = [parameter for arena in self.arenas.values() for parameter in arena.parameters]
@@ -146,7 +164,8 @@ class Holdings:
         for parameter in [each for each in state if id(each) not in held]:
             del state[parameter]
         for group, everything in zip(self.optimizer.param_groups, self.groups, strict=True):
-            group["params"] = [each for each in everything if id(each) in held]
+            ours = [each for each in everything if id(each) in held]
+            group["params"] = ours if len(ours) == len(everything) else Held(ours)
         for arena in [self.arenas[unit] for unit in new]:
             for owner in set(arena.layout.owners):
                 parameter = arena.parameters[owner]
@@ -172,7 +191,7 @@ class Holdings:
             state = {name: torch.zeros_like(self._stand_in) for name in self._moments[0]}
             state |= {name: value.to(device, copy=True) for name, value in counters.items()}
         self.optimizer.state[self._stand_in] = state
-        group["params"] = [*group["params"], self._stand_in]
+        group["params"] = Held([*group["params"], self._stand_in])
 
     def _counts_on(self, parameter: torch.Tensor) -> torch.device:
         """Where its optimizer wants a counter: kernels that do a whole update read it on the GPU."""

@@ -353,7 +353,7 @@ class Member:
                 for gradient in self.holdings.gradients(unit):
                     gradient.mul_(self.clip_norm / norm)
         with self._guard.updates():
-            self.holdings.step()
+            self.holdings.step(self._own)
         self.judged, self.closed = [], False
         self.holdings.clear_gradients()
         self.applied, self.pending = self.applied + 1, NOTHING

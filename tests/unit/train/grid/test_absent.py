@@ -166,6 +166,23 @@ def ran(cut, forward, came=True):
     return cut.run(lambda: forward(batch_of(Atom(0, 2))[0]), received).value
 
 
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about its own looks at gradients
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_functions_that_are_compiled_run_in_the_shadow_too(fullgraph):
+    model = a_model(2, ())
+    twice = torch.compile(lambda x: (x * 2.0).relu(), backend="eager", fullgraph=fullgraph)
+
+    def forward(ids):
+        x = twice(model.embed(ids))
+        for block in model.blocks:
+            x = block(twice(x))
+        return model.head(model.norm(twice(x)))
+
+    model.forward = forward
+    cut = a_part(model)
+    assert type(ran(cut, forward)) is torch.Tensor
+
+
 def test_what_is_before_the_first_block_of_a_part_may_take_weights_of_others_for_their_shape():
     """`functional.embedding(ids, model.embed.weight)` is thrown away there."""
     model = a_model(2, ())
@@ -226,6 +243,18 @@ def test_a_spare_has_no_weights_and_what_is_kept_for_others_is_none_of_the_scrip
         assert len(worker.member.holdings.arenas) == len(worker.cut.units), "it keeps all of them"
     workers[2].cut.sit_out()
     assert all(isinstance(each, Absent) for each in workers[2].model.parameters())
+
+
+def test_the_parameters_of_an_optimizer_are_not_taken_for_all_of_them():
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}") for number in range(2)]
+    assert set(generation(threads, workers, Grid(1, 2), 1).values()) == {"done"}
+    for worker in workers:
+        [group] = worker.member.holdings.optimizer.param_groups
+        assert next(iter(group["params"])).device.type == "cpu"
+        with pytest.raises(InvalidValue, match="a look at all parameters of the model"):
+            sum(each.square().sum() for each in group["params"])
+        assert worker.member.holdings.optimizer.state_dict()["state"]
 
 
 def test_who_keeps_a_weight_may_update_it():
