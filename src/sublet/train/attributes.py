@@ -40,6 +40,8 @@ class Attributes:
         model: torch.nn.Module,
         optimizers: Mapping[str, torch.optim.Optimizer],
         others: Mapping[str, Any] | None = None,
+        *,
+        checks: bool = True,
     ) -> None:
         self._model, self._optimizers, self._others = model, dict(optimizers), dict(others or {})
         self._parts = {
@@ -48,17 +50,17 @@ class Attributes:
         self._first = remembered(self._places())
         self._trained = {name: (each, each.requires_grad) for name, each in model.named_parameters()}
         self._buffers = {name: Remembered(buffer) for name, _, _, buffer in _unsaved(model)}
-        self._replaced = Replaced(model, self._optimizers)
+        self._replaced, self._checks = Replaced(model, self._optimizers), checks
         self._told: set[str] = set()  # what was said of
 
     def check(self) -> None:
         """InvalidValue if something is another that no state can make again."""
-        self._replaced.check((place, self._first.get(place.name, {})) for place in self._places())
+        self._check(self._places())
 
     def state_dict(self) -> dict[str, Any]:
         """What has changed; of tensors references, not copies."""
         places = self._places()
-        self._replaced.check((place, self._first.get(place.name, {})) for place in places)
+        self._check(places)
         found: dict[str, dict[str, Any]] = {PLAIN: {}, HELD: {}}
         for place in places:
             for name, value in self._changed(place):
@@ -80,8 +82,8 @@ class Attributes:
             path, _, own = name.rpartition(".")
             module = dict(self._model.named_modules()).get(path)
             if module is not None and module._buffers.get(own) is None:  # noqa: SLF001 - as torch names them
-                like = next(self._model.parameters())
-                module.register_buffer(own, buffer.to(like.device, copy=True))
+                device = next((each.device for each in self._model.parameters()), buffer.device)
+                module.register_buffer(own, buffer.to(device, copy=True))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave; all else is as it was at first. What this model does not have is left out."""
@@ -100,6 +102,18 @@ class Attributes:
             parameter.requires_grad_(state["trained"].get(name, was))
         for name, module, own, buffer in _unsaved(self._model):
             _lay(module, own, buffer, state["buffers"].get(name), self._buffers.get(name))
+
+    def say_lost(self) -> None:
+        """Once, of all that has changed and will not be kept."""
+        for place in self._places():
+            for name, _ in self._changed(place):
+                if name != "training":
+                    why = "changes while it trains, and with parts= a restart has it as the script makes it"
+                    self._warn(f"{place.name.strip()}.{name}", why)
+
+    def _check(self, places: list[Place]) -> None:
+        if self._checks:
+            self._replaced.check((place, self._first.get(place.name, {})) for place in places)
 
     def _places(self) -> list[Place]:
         roots: list[tuple[str, Any]] = [(f"module {name}", each) for name, each in self._model.named_modules()]
@@ -121,7 +135,8 @@ class Attributes:
             if kind == OTHER or (was is not None and was.is_still(value)):
                 continue
             if kind == LONG:
-                self._warn(f"{place.name.strip()}.{name}")
+                why = "changes while it trains, and is too large for the state: a restart has it as the script makes it"
+                self._warn(f"{place.name.strip()}.{name}", why)
             elif not lacks or name == "training" or (was is not None and not was.is_nothing):
                 yield name, value
 
@@ -135,11 +150,10 @@ class Attributes:
     def _is_as_before(self, name: str, buffer: torch.Tensor) -> bool:
         return name in self._buffers and self._buffers[name].is_still(buffer)
 
-    def _warn(self, name: str) -> None:
+    def _warn(self, name: str, why: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            why = "changes while it trains, and is too large to be part of the state: a restart has it as the script"
-            print(f"sublet: {name} {why} makes it", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
+            print(f"sublet: {name} {why}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
 
 
 def _where(tensor: torch.Tensor) -> int:

@@ -38,7 +38,7 @@ class Options:
     micro_batch: int | None = None  # samples that one worker takes at a time; more are accumulated
     batch_range: tuple[int, int] | None = None  # None = the batch is fixed
     lr_rule: str = RateRule.ADASCALE  # how the learning rate follows the batch: adascale, sqrt, linear or none
-    reduction: str = "mean"  # what s.step() is given: the mean over the samples of a micro-batch, or their "sum", or
+    reduction: str | None = None  # what s.step() is given: the "mean" over samples of a micro-batch, or their "sum", or
     # "counted": s.step(loss, counted=n), a sum over n things (tokens, say); the step is by the mean over all of them
     scaler: torch.amp.GradScaler | None = None  # for half precision; s.step() is given the plain loss all the same
     clip_norm: float | None = None  # longest gradient, over the global batch
@@ -65,7 +65,7 @@ class Options:
                 raise InvalidValue("steps", self.steps, "epochs=N with batch_range: what a step takes is not fixed")
         whole("shards", self.shards, 1)
         one_of("scheduler_every", self.scheduler_every, ("step", "epoch"))
-        one_of("reduction", self.reduction, ("mean", "sum", "counted"))
+        one_of("reduction", self.reduction or "mean", ("mean", "sum", "counted"))
         if self.sums and self.batch_range is not None:
             allowed = "'mean' with batch_range: a sum grows with the batch by itself"
             raise InvalidValue("reduction", self.reduction, allowed)
@@ -84,7 +84,7 @@ class Options:
     @property
     def sums(self) -> bool:
         """Whether losses are sums over samples, not means."""
-        return self.reduction != "mean"
+        return self.reduction in ("sum", "counted")
 
     @property
     def counts(self) -> bool:

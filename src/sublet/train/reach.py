@@ -45,6 +45,7 @@ TORCHS: tuple[tuple[type, frozenset[str]], ...] = (
         },
     ),
 )
+WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo")  # they keep what is of one process
 NAMESPACES = (argparse.Namespace, types.SimpleNamespace)
 OURS = Path(__file__).parents[1]
 LIBRARIES = (OURS, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
@@ -131,6 +132,8 @@ class _Walk:
 
     def _look_at_object(self, name: str, thing: Any, inner: Any) -> None:
         skips = next((names for kind, names in TORCHS if isinstance(thing, kind)), frozenset())
+        if type(thing).__module__.startswith(WRAPPERS):
+            skips = frozenset(vars(thing)) - {"training"}
         self._take(Place(name, vars(thing), skips), inner)
         for hooks in HOOKS:
             given = vars(thing).get(hooks)

@@ -18,7 +18,7 @@ from sublet.errors import InvalidValue
 from sublet.train.alive import alive
 from sublet.train.fitness import check_methods
 
-__all__ = ["Schedules"]
+__all__ = ["Schedules", "asked_by"]
 
 
 class Schedules:
@@ -46,9 +46,7 @@ class Schedules:
     @property
     def called(self) -> dict[str, Any]:
         """Functions of the script that they ask, by name."""
-        parts = [part for scheduler in self.all for part in _parts(scheduler)]
-        asked = [each for part in parts for each in getattr(part, "lr_lambdas", ())]
-        return {f"lr_lambda {number}": each for number, each in enumerate(asked)}
+        return asked_by(self.all)
 
     def find(self) -> None:
         """Those that were not handed over."""
@@ -102,6 +100,13 @@ class Schedules:
                 "after them, in `for epoch in s.epochs()`; for one step per step leave it to the session: "
                 "session(..., scheduler=scheduler)",
             )
+
+
+def asked_by(schedulers: Iterable[Any]) -> dict[str, Any]:
+    """The functions that schedulers among these ask, by name."""
+    parts = [part for each in schedulers if isinstance(each, LRScheduler) for part in _parts(each)]
+    asked = [each for part in parts for each in getattr(part, "lr_lambdas", ())]
+    return {f"lr_lambda {number}": each for number, each in enumerate(asked)}
 
 
 def _parts(scheduler: Any) -> Iterator[Any]:

@@ -15,11 +15,12 @@ from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.control import Readings
 from sublet.train.drift import Drift
 from sublet.train.edits import Edits
-from sublet.train.fitness import check_counted, check_loss, check_shape
+from sublet.train.fitness import check_counted, check_shape
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
 from sublet.train.gradients import CONTROLS, COUNTED, INVERSE, LOSS, ORDERS, SAVE, SMALL, Gradients
 from sublet.train.loading import samples_of
+from sublet.train.means import Means
 from sublet.train.memory import SMALLER, Cut, Memory, samples_that_fit
 from sublet.train.noise import Noise, halves_due
 from sublet.train.options import Options
@@ -71,7 +72,7 @@ class Steps:
         self._size = 0  # samples of the step under way
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
-        self._judged = False  # the loss was looked at
+        self._means = Means(options.reduction)
         self._measured = False  # this step measures noise
         self._halved = False  # for that alone it is taken in two
         self.samples_in_all = 0  # of the whole training, once that is known
@@ -180,9 +181,7 @@ class Steps:
         self._edits.check()
         check_shape(loss)
         check_counted(counted, asked=self._options.counts)
-        if not self._judged:
-            check_loss(loss, piece.count, summed=self._options.sums)
-            self._judged = piece.count > 1
+        self._means.look(loss, piece.count)
         turn = self._turns.now(self.progress)
         share = self.progress.sums_share if self._options.sums else piece.count / self._size
         gradients = turn.gradients

@@ -57,6 +57,61 @@ def test_a_script_that_is_told_to_go_saves_leaves_with_its_code_and_goes_on_with
     assert torch.equal(found, expected)
 
 
+class Cooling(torch.nn.Module):
+    """It remembers things that no state_dict has."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.calls, self.seen = network(), 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen.append(float(x.mean()))
+        return self.inner(x) * (1 + 0.1 * self.calls) + len(self.seen) / 50
+
+
+def run_cooling(directory, noticed_at=None, change=None):
+    torch.manual_seed(1)
+    model, calls = Cooling(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def rate(step):
+        calls.append(step)
+        return 0.99 ** len(calls)
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    model.inner[0].register_forward_hook(lambda module, given, out: out * (1 + len(calls) / 100))
+    ck = train.checkpointed(directory=directory, keys=model, optimizer=optimizer, scheduler=scheduler)
+    tensors = data().tensors
+    for step in range(ck.resume(), STEPS):
+        optimizer.zero_grad()
+        loss_of(model, [tensor[step : step + 8] for tensor in tensors]).backward()
+        optimizer.step()
+        scheduler.step()
+        if step == 3:
+            model.inner[2].eval()
+            if change is not None:
+                change(model)
+        if step == noticed_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        ck.tick(step + 1)
+    ck._saver.close()
+    return flat(model)
+
+
+def test_values_that_change_are_part_of_it(tmp_path):
+    expected = run_cooling(None)
+    for noticed_at in (6, 13):
+        with pytest.raises(SystemExit):
+            run_cooling(tmp_path, noticed_at)
+    assert torch.equal(run_cooling(tmp_path), expected)
+
+
+def test_a_module_that_was_replaced_is_refused_when_a_state_is_taken(tmp_path):
+    with pytest.raises(InvalidValue, match=r"model\.keys\.inner\.3\.weight"):
+        run_cooling(tmp_path, 6, lambda model: setattr(model.inner, "3", torch.nn.Linear(8, 1)))
+
+
 def test_a_script_that_swallows_the_order_to_leave_hears_it_again_and_saves_nothing_more(tmp_path):
     ck = train.checkpointed(directory=tmp_path, model=network())
     ck.resume()

@@ -27,7 +27,9 @@ def check_fits(model: Any, optimizer: Any, options: Options) -> None:
         raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
     if options.batch_range is not None:
         raise InvalidValue("batch_range", options.batch_range, "none where the model is cut: the batch is fixed")
-    for field, usual in (("steps", None), ("scheduler_every", "step"), ("reduction", "mean"), ("scaler", None)):
+    if options.sums:
+        raise InvalidValue("reduction", options.reduction, "'mean' where the model is cut")
+    for field, usual in (("steps", None), ("scheduler_every", "step"), ("scaler", None)):
         if getattr(options, field) != usual:
             raise InvalidValue(field, getattr(options, field), f"{usual!r} where the model is cut")
     if options.clip_value is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sublet.errors import BadInput
+from sublet.train.attributes import Attributes
 from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
 from sublet.train.grid.arena import Field
 from sublet.train.grid.cutting import Cut
@@ -29,6 +30,8 @@ class Whole:
 
     def __init__(self, state: State, progress: Progress, cut: Cut, holdings: Holdings) -> None:
         self._state, self._progress, self._cut, self._holdings = state, progress, cut, holdings
+        with cut.whole() as model:  # what it remembers no checkpoint has, since each worker has a part of the model
+            self._attributes = Attributes(model, {"": holdings.optimizer}, checks=False)
 
     def places(self, *, stepped: bool) -> tuple[TensorPlace, ...]:
         """Of all tensors of all units: unit by unit, each as it lies there."""
@@ -42,6 +45,7 @@ class Whole:
         """As the plain session has it, with `Elsewhere` in place of what is in units, by its number in `places`."""
         weights, moments = self._numbers(stepped=stepped)
         with self._cut.whole() as model:
+            self._attributes.say_lost()
             tree = self._state.tree(self._progress)
             own = {id(each): name for name, each in model.named_parameters()}
             named = {name: own[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
