@@ -125,3 +125,36 @@ def test_only_the_newest_are_remembered_and_jobs_without_an_end_tell_nothing():
     assert ended.with_one_more(a_job(work=math.inf), gpu_h=1.0) is ended
     assert ended.work_by_group == {"g": tuple(float(work) for work in range(3, KEPT + 3))}
     assert ended.gpu_hours_from(2) == pytest.approx((KEPT + 2) / 2 + (KEPT + 1) / 2)
+
+
+def test_kinds_that_cannot_be_told_apart_any_more_are_one_with_their_work_added_up():
+    """Two of 10 and three of 20: five of 16. A third kind is told to nobody yet."""
+    census = Census()
+    for number, (model, work) in enumerate([("a", 10.0)] * 2 + [("b", 20.0)] * 3):
+        census.note(a_job(f"j{number}", model=model, work=work), 3600.0 * (1 + number))
+    facts = json.loads(json.dumps(census.facts()))
+    facts["kinds"].append(facts["kinds"][0])
+    facts["seen"].append(None)
+    twin = Census()
+    twin.restore(facts, lambda text: a_job(text["id"], model="any", work=float(text["work"])))
+    (arrivals,) = twin.demand.kinds.values()
+    assert (arrivals.jobs, arrivals.work, arrivals.like.id) == (5, 16.0, "j0")
+    assert twin.demand.hours == census.demand.hours == 4.0
+    twin.note(a_job("new", model="any", work=100.0), 3600.0 * 11)
+    (arrivals,) = twin.demand.kinds.values()
+    assert (arrivals.jobs, arrivals.work) == (8, (2 * 20.0 + 60.0 + 100.0) / 8)
+    assert twin.demand.hours == 10.0
+
+
+def test_a_census_goes_on_from_a_snapshot_as_if_nothing_had_been():
+    census = Census()
+    for number in range(200):
+        census.note(a_job(f"j{number}", model=f"m{number % 3}", work=1.0 + number), 10.0 * number)
+    twin = Census()
+    twin.restore(json.loads(json.dumps(census.facts())), lambda text: a_job(text["id"], model=text["model"]))
+    for number in range(200, 240):
+        for each in (census, twin):
+            each.note(a_job(f"j{number}", model=f"m{number % 3}", work=1.0 + number), 10.0 * number)
+        told = [sorted((a.jobs, a.work) for a in each.demand.kinds.values()) for each in (census, twin)]
+        assert told[0] == told[1]
+        assert census.demand.hours == twin.demand.hours

@@ -7,8 +7,10 @@ import pytest
 from sublet.domain.actions import MakePlan
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
+from sublet.domain.plan import JobState
 from sublet.domain.timers import PlanAgain
-from sublet.policies.las import Las
+from sublet.planning.ranking import TOLERANCE_GPU_S
+from sublet.policies.las import Las, _Demoted
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -79,3 +81,8 @@ def test_without_anybody_waiting_nobody_needs_to_be_woken():
 def test_a_wider_job_reaches_the_threshold_sooner():
     driver = town(a_job("a", work=1e6, gpus=8), a_job("b", gpus=8), nodes=2)
     assert driver.timers[PlanAgain()] == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(("gpu_s", "queue"), [(0.0, 0.0), (400.0 - TOLERANCE_GPU_S, 0.0), (400.0, 1.0), (900.0, 1.0)])
+def test_who_waits_is_in_the_second_queue_once_it_has_had_its_share(gpu_s, queue):
+    assert _Demoted(400.0)(JobState(job=a_job("a"), seq=0, gpu_s=gpu_s)) == queue

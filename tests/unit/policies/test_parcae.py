@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
 from sublet.domain.events import AvailabilityChanged
+from sublet.errors import InvalidValue
 from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
@@ -69,3 +71,9 @@ def test_between_two_ticks_it_does_not_look_and_a_grid_that_no_longer_fits_is_cu
 def test_what_is_forecast_below_the_least_is_read_as_the_least():
     _, shape = ridden((0.0, 8), (60.0, 8), (120.0, 1), (180.0, 8))
     assert (shape.gpus, shape.grid.copies) == (8, 1)  # it had seen one instance, and plans for two
+
+
+def test_one_step_ahead_is_the_least():
+    assert Parcae(steps=1).steps == 1
+    with pytest.raises(InvalidValue, match="steps"):
+        Parcae(steps=0)

@@ -7,10 +7,10 @@ import pytest
 from sublet.domain.actions import StartJob
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
-from sublet.domain.plan import Packing
+from sublet.domain.plan import JobState, Packing
 from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
-from sublet.policies.tiresias import Tiresias
+from sublet.policies.tiresias import Tiresias, _Demoted
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -115,3 +115,25 @@ def test_new_jobs_go_where_most_gpus_are_free():
 def test_knobs_that_cannot_be_are_refused(knobs):
     with pytest.raises(InvalidValue):
         Tiresias(**knobs)
+
+
+@pytest.mark.parametrize(
+    ("threshold_gpu_s", "round_s", "demoted_s"),
+    [
+        (401.0, 60.0, 0.0),  # it has had 400: still in the first queue
+        (300.0, 0.0, 225.0),  # in its second stay: the 200 of the first, and 100 at four a second
+        (300.0, 60.0, 240.0),
+        (150.0, 0.0, 75.0),  # in its first
+        (150.0, 60.0, 120.0),
+        (120.0, 60.0, 60.0),  # at the very end of a round
+        (200.0, 0.0, 100.0),  # at the very end of its first stay
+    ],
+)
+def test_a_job_is_demoted_when_it_had_had_its_share_at_the_end_of_a_round(threshold_gpu_s, round_s, demoted_s):
+    """Two GPUs from 0 to 100 s, and four from 200 to 250 s."""
+    stints = ((0.0, 100.0, 2),)
+    runs = JobState(job=a_job("a"), seq=0, gpus=4, gpu_s=200.0, held_since_s=200.0, stints=stints)
+    demoted = _Demoted(threshold_gpu_s, round_s)
+    assert demoted.by(runs, 250.0) == pytest.approx(demoted_s)
+    waits = JobState(job=a_job("a"), seq=0, gpu_s=400.0, held_since_s=250.0, stints=(*stints, (200.0, 250.0, 4)))
+    assert demoted(waits) == pytest.approx(demoted_s)

@@ -216,13 +216,13 @@ def test_a_budget_that_rounding_overspends_is_shrunk_by_a_hundredth_at_a_time(bu
     assert 0.98 * budget <= gpus**0.5 <= budget
 
 
-@pytest.mark.parametrize(("usd_per_h", "columns"), [(4.0, [0]), (7.1, [0]), (7.3, [1]), (8.0, [1])])
+@pytest.mark.parametrize(("usd_per_h", "columns"), [(4.0, [0]), (7.5, [0]), (7.6, [1]), (8.0, [1])])
 def test_a_mixture_is_rounded_to_the_width_whose_speed_is_nearer(usd_per_h, columns):
-    """Four hours for 4 USD or one for 8, one job an hour. With the share s of the second a job takes 4 - 3 s hours.
+    """Four hours for 4 USD or half of one for 8, one job an hour. With the share s of the second: 4 - 3.5 s hours.
 
-    Half way between the speeds 0.25 and 1 is 0.625, which is 1.6 hours: s is 0.8 there, for 7.2 USD.
+    Half way between the speeds 0.25 and 2 is 1.125, which is 0.889 hours: s is 0.889 there, for 7.556 USD.
     """
-    hours_XC = np.array([[4.0, 1.0]])
+    hours_XC = np.array([[4.0, 0.5]])
     line = frontier(Curves.from_tables(hours_XC, [[4.0, 8.0]]), [1.0])
     assert _rounded(line, usd_per_h, hours_XC).tolist() == columns
 

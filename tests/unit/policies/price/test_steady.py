@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from sublet.domain.budget import Limit
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.money import Price as Usd
 from sublet.domain.plan import JobState
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
 from sublet.policies.price.choices import Choices
 from sublet.policies.price.congestion import WAIT, Wishes, _by_gain, _pinned, _steady, _surcharge
+from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -149,3 +152,25 @@ def test_a_purse_is_for_as_many_as_it_sees_to_their_end_and_one_more():
         return len(list(asked._affordable(iter(states), left_usd)))
 
     assert [affordable(left_usd) for left_usd in (-0.1, 0.0, 1.9, 2.1, 4.1, 99.0)] == [0, 1, 1, 2, 3, 6]
+
+
+def test_only_where_each_has_its_own_value_of_time_the_rent_of_a_boot_is_weighed():
+    """Two hours are left here for 2 USD an hour; there they cost 1, and a node boots for an hour that is paid."""
+    here = an_offer("here", gpus=1, usd_per_h="2", pool="here")
+    there = an_offer("there", gpus=1, usd_per_h="1", pool="there", boot_s=3600.0)
+    asked = []
+    for budget in (Budget(), Budget(average=Usd.from_usd_per_h("5"))):
+        driver = Driver([here, there], limits={"here": Limit(max_nodes=4)}, budget=budget)
+        driver.submit(replace(linear("a", 2.0), pools=("here",)))
+        driver.settle(Price())
+        state = driver.kernel.snapshot().active["a"]
+        free = replace(state, job=replace(state.job, pools=()))
+        now = replace(driver.kernel.snapshot(), active={"a": free})
+        terms = Terms.from_snapshot(now)
+        found, _ = Choices(terms, value_of_time(terms, hour_usd=None)).ask(math.inf)
+        options = found.table.of(0)
+        shape = next(shape for shape in options.menu.shapes if shape.pool == "there")
+        at = options.menu.column[shape]
+        asked.append(options.cost_C[at] - options.value_of_time * options.hours_C[at])
+    with_boots, without = asked
+    assert with_boots >= without + 1.0  # at least an hour of a node there
