@@ -259,3 +259,17 @@ def test_a_job_that_outstays_a_notice_breaks_a_law():
 def test_a_lead_is_no_less_than_nothing(lead_s):
     with pytest.raises(InvalidValue, match="lead_s"):
         a_job(lead_s=lead_s)
+
+
+def test_it_trains_on_though_another_node_is_free_unless_somebody_else_wants_that():
+    alone = running(nodes=5)
+    noticed(alone)
+    orders = alone.plan(Plan(hold={"o": 4}, shapes={"a": p(4)}))
+    assert not moves(orders)  # the free one waits for it
+    (move,) = moves(alone.tell(TimerFired(153.0, MoveDue())))
+    assert "n1" not in dict(move.placement)
+    beside = running(nodes=5)
+    noticed(beside)
+    beside.submit(a_job("b", gpus=1, min_gpus=1))
+    orders = beside.plan(Plan(hold={"o": 5}, shapes={"a": p(4), "b": p(1)}))
+    assert moves(orders)  # it takes the free one now: others stand in line behind it
