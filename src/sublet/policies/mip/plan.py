@@ -32,10 +32,10 @@ __all__ = ["Rules", "mip_plan"]
 class Rules:
     """What ties jobs together beside the GPUs, and when to look again."""
 
-    change_cost: float = 0.0  # in units of the objective, for every running job that changes
-    most_changes: int | None = None  # running jobs that one decision may change
-    may_pause: bool = True
-    every_s: float = 600.0  # look again after this long even if nothing happens
+    change_cost: float  # in units of the objective, for every running job that changes
+    most_changes: int | None  # running jobs that one decision may change
+    may_pause: bool
+    every_s: float  # look again after this long even if nothing happens
 
     def __post_init__(self) -> None:
         at_least("change_cost", self.change_cost, 0.0)

@@ -34,9 +34,9 @@ FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the fa
 class Aim:
     """What to maximise: the objective, how far it looks ahead, and what keeping the present width adds to its gain."""
 
-    objective: Objective = "remaining"
-    horizon_s: float = 1800.0
-    stickiness: float = 0.02
+    objective: Objective
+    horizon_s: float
+    stickiness: float
 
     def __post_init__(self) -> None:
         if self.objective not in get_args(Objective):
