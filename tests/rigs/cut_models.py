@@ -48,6 +48,8 @@ class Block(nn.Module):
             y = y + add
         if heard is not None:
             heard.append(y)
+        if "leaves it in an attribute" in self.quirks:
+            self.said = y.mean()
         return x + y
 
 
@@ -59,7 +61,7 @@ class Model(nn.Module):
         self.embed, self.place = nn.Embedding(WORDS, WIDTH), nn.Parameter(torch.randn(WIDTH, WIDTH) * 0.1)
         self.blocks = nn.ModuleList(Block(quirks) for _ in range(blocks))
         self.norm, self.head, self.quirks = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False), quirks
-        self.calls, self.spread = 0, nn.Dropout(0.2 if "dropout" in quirks else 0.0)
+        self.calls, self.share, self.spread = 0, 1.0, nn.Dropout(0.2 if "dropout" in quirks else 0.0)
         if tied:
             self.head.weight = self.embed.weight
 
@@ -100,6 +102,8 @@ class Model(nn.Module):
         if "added at the end" in q:
             x = x + first
         x = self.head(self.norm(x))
+        if "leaves it in an attribute" in q:
+            x = x * (1.0 + self.share * sum(block.said for block in self.blocks))
         return x * (1.0 + sum(each.mean() for each in heard))
 
     def draw(self, shape):
@@ -125,6 +129,7 @@ WRONG = (
     "added outside",
     "the embedding",
     "what another said",
+    "leaves it in an attribute",
     "left out by chance",
     "added at the end",
     "draws by Python",

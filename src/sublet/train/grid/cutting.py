@@ -25,6 +25,7 @@ from torch import nn
 
 from sublet.errors import InvalidValue
 from sublet.train.grid.absent import Absence, Absent, past_the_blocks
+from sublet.train.grid.attributes import Attributes
 from sublet.train.grid.borders import First, Next, PartEnd, skipped
 from sublet.train.grid.calls import around_calls
 from sublet.train.grid.ghosts import Called, Ghost, Heard, Stand
@@ -101,6 +102,7 @@ class Cut:
         self._leave: Callable[[int], None] = _nobody
         self._own = False  # ghosts of blocks have memory of their own
         self._answers: dict[int, dict[Any, Any]] = {}  # of ghosts, by the module
+        self._left_by = Attributes()  # ghosts
         self._around: dict[str, nn.Module] = {}  # modules outside of the blocks that have parameters of their own
         self._sides: dict[str, frozenset[str]] = {}  # of the blocks on which each of them runs, or its weights are used
         self.units: tuple[Unit, ...] = ()
@@ -190,6 +192,7 @@ class Cut:
         for name, sides in self._sides.items():
             if not (BEFORE in sides and part.first) and not (AFTER in sides and part.last):
                 self._put(name, self.ghost(self._around[name], name, behind=AFTER in sides))
+        self._left_by.spare = {id(each) for each in self.real()}
 
     def sit_out(self) -> None:
         """From now on none of it is here: a spare computes nothing."""
@@ -204,7 +207,8 @@ class Cut:
         """
         own = self._own or not any(module is block for block in self.blocks)
         mark = _itself if self._part is None else partial(self._answered, self._part, name, behind)
-        return Ghost(module, self._answers.setdefault(id(module), {}), partial(self._over, module), own=own, mark=mark)
+        seen, keep = self._answers.setdefault(id(module), {}), self._left_by.put if self._part is not None else _nothing
+        return Ghost(module, seen, partial(self._over, module), own=own, mark=mark, keep=keep)
 
     def watch(self, enter: Callable[[int], None], leave: Callable[[int], None]) -> None:
         """Call `enter` before each block of ours with the block's number, and with one more after the last of all.
@@ -254,6 +258,7 @@ class Cut:
 
     def _put_all_back(self) -> None:
         self._part = None
+        self._left_by.put_back()
         for number, block in enumerate(self.blocks):
             self._list[number] = block
         for name, module in self._around.items():
@@ -363,6 +368,10 @@ def _itself(same: Any) -> Any:
 
 def _nobody(_: int) -> None:
     """Watches."""
+
+
+def _nothing(*_: Any) -> None:
+    """Is kept."""
 
 
 def _around(name: str, sides: Mapping[str, Iterable[str]]) -> Iterator[frozenset[str]]:

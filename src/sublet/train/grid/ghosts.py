@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -49,7 +49,7 @@ class Ghost(Stand):
     """A module of another part: right shapes, no work, no memory; or memory of its own, for who writes into it.
 
     `left` is called when it has answered, `seen` is what it remembers of earlier answers; `mark` makes an answer known
-    as one.
+    as one, and `keep` gets what the module would have left in attributes, of itself and of those within it.
     """
 
     looking: ClassVar[int] = 0  # how many look what their modules would make: nobody is to take that for a run
@@ -62,14 +62,19 @@ class Ghost(Stand):
         *,
         own: bool = False,
         mark: Callable[[torch.Tensor], torch.Tensor] = lambda made: made,
+        keep: Callable[[nn.Module, str, torch.Tensor], None] = lambda *_: None,
     ) -> None:
         super().__init__(inner)
         self.__dict__["seen"] = {} if seen is None else seen
         self.__dict__["left"], self.__dict__["made"] = left, partial(_zeros, own=own, mark=mark)
+        self.__dict__["keep"] = keep
 
     def forward(self, *args: Any, **facts: Any) -> Any:
         """As the module's own."""
-        made = _made_of_nothing(self.__dict__["inner"], self.__dict__["seen"], args, facts, self.__dict__["made"])
+        inner, seen, zeros = (self.__dict__[name] for name in ("inner", "seen", "made"))
+        made, kept = _made_of_nothing(inner, seen, args, facts, zeros)
+        for each in kept:
+            self.__dict__["keep"](*each)
         if self.__dict__["left"] is not None:
             self.__dict__["left"]()
         return made
@@ -106,8 +111,10 @@ class Heard(Called):
         return found
 
 
-def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: Any, zeros: Callable[..., Any]) -> Any:
-    """What the module would return, as zeros; remembered by the shapes of what it gets."""
+def _made_of_nothing(
+    module: nn.Module, seen: dict[Any, Any], args: Any, facts: Any, zeros: Callable[..., Any]
+) -> tuple[Any, list[tuple[nn.Module, str, torch.Tensor]]]:
+    """What the module would return, and leave in attributes, as zeros; remembered by the shapes of what it gets."""
     flat, form = tree_flatten((args, facts))
     with plainly():
         key = (tuple(map(_shape_of, flat)), str(form), module.training)
@@ -117,11 +124,17 @@ def _made_of_nothing(module: nn.Module, seen: dict[Any, Any], args: Any, facts: 
     if key not in seen:
         seen[key] = _shapes_made(module, args, facts, tensors)
     at = tensors[0] if tensors else next(module.parameters(), None)
-    return tree_map(lambda each: zeros(each, None if at is None else at.device), seen[key])
+    made, left, kept = tree_map(lambda each: zeros(each, None if at is None else at.device), seen[key])
+    for name, more in left.items():
+        given = args[name] if isinstance(name, int) else facts[name]
+        given.extend(more) if isinstance(given, list) else given.update(more)
+    return made, kept
 
 
-def _shapes_made(module: nn.Module, args: Any, facts: Any, tensors: list[torch.Tensor]) -> Any:
-    """Of tensors without numbers.
+def _shapes_made(
+    module: nn.Module, args: Any, facts: Any, tensors: list[torch.Tensor]
+) -> tuple[Any, dict[Any, Any], list[Any]]:
+    """Of tensors without numbers; and what it leaves in lists and dicts that it gets, by place or name; in attributes.
 
     A module that asks for numbers (`if mask.any()`) has no answer then. It is taken to give back what it gets, as most
     blocks do: no more is asked of it than that the forward comes to our own blocks, which get what others have made.
@@ -134,14 +147,35 @@ def _shapes_made(module: nn.Module, args: Any, facts: Any, tensors: list[torch.T
         with untouched(module.modules()), torch.no_grad():
             for each in module.modules():
                 each._compiled_call_impl = None  # noqa: SLF001 - nothing is computed that would be worth compiling
-            return functional_call(module, state, tree_map(_to_meta, args), tree_map(_to_meta, facts))
+            places, names = tree_map(_to_meta, args), tree_map(_to_meta, facts)
+            before = [(each, dict(vars(each))) for each in module.modules()]
+            made = functional_call(module, state, places, names)
+            left = _left({**dict(enumerate(args)), **facts}, {**dict(enumerate(places)), **names})
+            return made, left, [*_kept(before)]
     except Exception:
         floats = [each for each in tensors if each.is_floating_point()] or tensors
         if not floats:
             raise
-        return _to_meta(floats[0])
+        return _to_meta(floats[0]), {}, []
     finally:
         Ghost.looking -= 1
+
+
+def _left(before: dict[Any, Any], now: dict[Any, Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, given in before.items():
+        if isinstance(given, list) and len(now[name]) > len(given):
+            found[name] = now[name][len(given) :]
+        elif isinstance(given, dict) and now[name].keys() - given.keys():
+            found[name] = {each: value for each, value in now[name].items() if each not in given}
+    return found
+
+
+def _kept(before: Iterable[tuple[nn.Module, dict[str, Any]]]) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    for module, was in before:
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and value is not was.get(name):
+                yield module, name, value
 
 
 def _shape_of(value: Any) -> Any:

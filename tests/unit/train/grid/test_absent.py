@@ -21,7 +21,7 @@ from sublet.train.grid.absent import Absence, Absent, present  # noqa: E402
 from sublet.train.grid.atoms import Atom  # noqa: E402
 from sublet.train.grid.cutting import Part  # noqa: E402
 from sublet.train.grid.seat import parts_of  # noqa: E402
-from tests.rigs.cut_models import ALONE, IN_TWO, RIGHT, WIDTH, a_model, batch_of, learned, trained  # noqa: E402
+from tests.rigs.cut_models import ALONE, IN_TWO, RIGHT, WIDTH, a_model, batch_of, learned, proved, trained  # noqa: E402
 from tests.rigs.grid_worker import Worker, generation  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 
@@ -121,7 +121,7 @@ def test_a_script_that_reads_a_weight_by_attribute_is_told_which_and_a_model_can
         model(batch_of(Atom(0, 2))[0])
 
 
-LATE = ("a penalty on all", "added outside", "the embedding", "added at the end")
+LATE = ("a penalty on all", "added outside", "the embedding", "added at the end", "what another said")
 
 
 @settings(max_examples=examples(24), deadline=None)
@@ -134,6 +134,24 @@ def test_what_begins_with_a_later_step_is_trained_as_in_one_piece_or_refused_the
         return
     whole, parts = (trained(lambda: a_model(blocks, ()), each, late={late}) for each in (ALONE, grid))
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+
+
+def test_what_a_block_leaves_in_an_attribute_is_refused_whatever_it_is_worth_and_is_as_it_was_afterwards():
+    model = a_model(3, {"leaves it in an attribute", "makes a table"})
+    model.share = 0.0  # until a later step
+    with pytest.raises(InvalidValue, match=r"the numbers of what blocks\.0 gives, for add"):
+        proved(model)
+    assert all(block.table is None and not hasattr(block, "said") for block in model.blocks)
+    cut = a_part(model)
+    shared = model.blocks[0].drop = model.blocks[2].drop
+    shared.register_forward_hook(lambda module, *_: setattr(module, "last", torch.ones(())))
+    cut.become(parts_of(3, 3)[2])
+    with pytest.raises(InvalidValue, match=r"the numbers of what blocks\.0 gives, for add"):
+        ran(cut, model.forward)
+    assert isinstance(model.blocks[0].said, Absent)
+    assert type(shared.last) is torch.Tensor, "it is ours as well"
+    cut.restore()
+    assert [hasattr(block, "said") for block in model.blocks] == [False, False, True]
 
 
 def with_weights(model):
