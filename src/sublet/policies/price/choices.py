@@ -123,11 +123,11 @@ class Choices:
         (late,) = (late_J & (left_h_J < np.inf)).nonzero()
         if not len(late):
             return notes
-        for row, hopeless in zip(late.tolist(), too_late(table, late, left_h_J[late]), strict=True):
+        hopeless, others = too_late(table, late, left_h_J[late])
+        notes.update(hopeless)
+        for row in others:
             state, menu = standing.states[row], table.menus[row]
-            if hopeless is not None:
-                notes[row] = hopeless
-            elif menu.shapes:
+            if menu.shapes:
                 options, warning = in_time(self._options_at(state, menu), table.of(row), float(left_h_J[row]))
                 table.put(row, options)
                 if warning:
@@ -213,26 +213,33 @@ def in_time(options_at: Callable[[float], Options], plain: Options, left_h: floa
     return (_by_lines if plain.in_last_phase else _by_trial)(options_at, plain, left_h)
 
 
-def too_late(table: OptionsTable, late: Ints, left_h: Floats) -> Sequence[Late | None]:
-    """Of these rows, with so many hours left: which ends too late whatever is paid. None = some shape may do.
+def too_late(table: OptionsTable, late: Ints, left_h: Floats) -> tuple[dict[int, Late], list[int]]:
+    """Of these rows, with so many hours left: which ends too late whatever is paid, and whom paying more may help.
 
     As `in_time`, of those with no phase ahead and so for good: how long a shape takes does not depend on what time is
-    worth. Cost: O(C) each.
+    worth. Whom any shape serves is in neither. Cost: O(C) each.
     """
     cost_LC = table.cost_JC[late]
     hours_LC = np.where(cost_LC < np.inf, table.hours_JC[late], np.inf)
     least_L = hours_LC.min(axis=1)
-    hopeless_L = table.last_J[late] & (least_L > left_h) & (least_L < np.inf)
-    cost_LC = np.where(hours_LC == least_L[:, None], cost_LC, np.inf)  # of the fastest alone
-    at_L = cost_LC.argmin(axis=1)
-    hopeless = hopeless_L.nonzero()[0].tolist()
-    found: list[Late | None] = [None] * len(late)
-    facts = (
-        each[hopeless_L].tolist() for each in (late, at_L, least_L, cost_LC.min(axis=1), table.value_J[late], left_h)
+    last_L = table.last_J[late]
+    hopeless_L = last_L & (least_L > left_h) & (least_L < np.inf)
+    soon_L1 = np.maximum(SAFETY * left_h, least_L)[:, None]
+    served_L = last_L & ((hours_LC <= soon_L1) | (hours_LC == np.inf)).all(axis=1)
+    cost_LC = np.where(hours_LC == least_L[:, None], cost_LC, np.inf)[hopeless_L]  # of the fastest alone
+    rows, at, least, value, left = (
+        each.tolist()
+        for each in (
+            late[hopeless_L],
+            cost_LC.argmin(axis=1),
+            least_L[hopeless_L],
+            table.value_J[late[hopeless_L]],
+            left_h[hopeless_L],
+        )
     )
-    for place, row, at, hours, cost, value, left in zip(hopeless, *facts, strict=True):
-        found[place] = Late(table.menus[row].shapes[at], hours, cost, value, left)
-    return found
+    fastest = [table.menus[row].shapes[column] for row, column in zip(rows, at, strict=True)]
+    hopeless = dict(zip(rows, map(Late, fastest, least, cost_LC.min(axis=1).tolist(), value, left), strict=True))
+    return hopeless, late[~(hopeless_L | served_L)].tolist()
 
 
 def _by_lines(options_at: Callable[[float], Options], plain: Options, left_h: float) -> tuple[Options, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sublet.domain.shape import Shape
 
 __all__ = ["Late", "Told"]
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(NamedTuple):
     """A deadline that no shape keeps, and the fastest of them."""
 
     fastest: Shape
