@@ -47,6 +47,7 @@ class Claims:
     weight_J: Floats
     age_h_J: Floats  # since it came
     held_J: Ints  # column of a job's shape; WAIT if it has none, or one that is not on the menu
+    runs_J: Ints  # the same of those alone that need no pause to have it
     due_s_J: Floats  # how much longer ago it came than anybody should have to wait; 0 = it did not
     pinned_J: Bools  # it has only just got its GPUs: it may be resized, not stopped
 
@@ -61,7 +62,36 @@ class Split:
 
 def split(claims: Claims, most_R: Floats) -> Split:
     """The most valuable split, to a fiftieth for several pools. Cost: `best_split`, or `best_moves` for those."""
-    table, value_JC = claims.table, _values(claims, most_R)
+    can_JC = _possible(claims.table, most_R)
+    sure_J = _sure(claims, can_JC) if len(most_R) == 1 else None
+    if sure_J is not None and _fits(claims.table, sure_J, most_R):
+        return Split(column_J=sure_J + WAIT, price_R=np.zeros(len(most_R)))
+    return _most_valuable(claims, can_JC, most_R)
+
+
+def _possible(table: OptionsTable, most_R: Floats) -> Bools:
+    """Which shapes could be had alone."""
+    within_KJC = table.gpus_KJC <= np.maximum(most_R, 0.0)[table.row_KJC]
+    return np.asarray((table.cost_JC < np.inf) & (within_KJC[0] if len(within_KJC) == 1 else within_KJC.all(axis=0)))
+
+
+def _sure(claims: Claims, can_JC: Bools) -> Ints | None:
+    """What is worth most to each, where that is clear without values; None if it is not for all of them.
+
+    Who trains in the fastest shape wants no other, for it would pause to do no more; who has but one takes it.
+    """
+    rate_JC = np.where(can_JC, claims.table.rate_JC, 0.0)
+    most_J = rate_JC.max(axis=1)
+    one_J = can_JC.sum(axis=1) == 1
+    runs_J = claims.runs_J
+    content_J = (runs_J != WAIT) & (rate_JC[np.arange(len(runs_J)), runs_J] >= most_J) & (most_J > 0.0)
+    if not (content_J | one_J).all():
+        return None
+    return np.where(content_J, runs_J, can_JC.argmax(axis=1)) - WAIT
+
+
+def _most_valuable(claims: Claims, can_JC: Bools, most_R: Floats) -> Split:
+    table, value_JC = claims.table, _values(claims, can_JC)
     # Waiting is a column before the others; who must run loses more by it than all others could gain.
     everything = float(value_JC.max(axis=1, initial=0.0).sum())
     wait_J1 = np.where(_must_run(claims, float(most_R.sum())), -1.0 - everything, 0.0)[:, None]
@@ -113,11 +143,9 @@ def _must_run(claims: Claims, room: float) -> Bools:
     return must_J
 
 
-def _values(claims: Claims, most_R: Floats) -> Floats:
+def _values(claims: Claims, can_JC: Bools) -> Floats:
     """What each shape is worth; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
     table, left_h_J = claims.table, claims.left_h_J
-    within_KJC = table.gpus_KJC <= np.maximum(most_R, 0.0)[table.row_KJC]
-    can_JC = (table.cost_JC < np.inf) & (within_KJC[0] if len(within_KJC) == 1 else within_KJC.all(axis=0))
     job_X, _ = at = can_JC.nonzero()
     rate_X = table.rate_JC[at]
     worth_X = rate_X / table.gpu_rate_J[job_X]  # in GPUs at their best

@@ -208,5 +208,6 @@ def _claims(asked: Asked, terms: Terms, patience_s: float, knows: WorkBelief) ->
         age_h_J=age_J / SECONDS_PER_H,
         due_s_J=np.maximum(0.0, age_J - patience_s),
         held_J=np.maximum(standing.own_J, WAIT),  # also where it is not on the menu
+        runs_J=standing.held_J,
         pinned_J=standing.pinned_J,
     )
