@@ -76,6 +76,7 @@ class OptionsTable:
     last_J: Bools  # no other phase follows
     need_J: Floats  # GPUs, of the least shape on the menu
     perfect_J: Bools  # in this phase all shapes are as fast as so many single GPUs
+    doubted_J: Bools  # its speeds are believed, not known
     rate_JC: Floats  # work per hour
     gpus_JC: Floats
     row_KJC: Ints  # where they are; the first tells pools apart
@@ -126,6 +127,7 @@ class OptionsTable:
             last_J=self.last_J[at],
             need_J=self.need_J[at],
             perfect_J=self.perfect_J[at],
+            doubted_J=self.doubted_J[at],
             rate_JC=self.rate_JC[at],
             gpus_JC=self.gpus_JC[at],
             row_KJC=self.row_KJC[:, at],
@@ -169,7 +171,8 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
     With `boots`, to go to another pool costs the rent of a node there while it boots, too. Precondition: any job.
     """
     menus, states, left_J = standing.menus, standing.states, standing.left_J
-    rate_JC, facts_FJC, row_KJC, (gpu_rate_J, last_J, need_J, perfect_J) = _side_by_side(standing.kinds)
+    rate_JC, facts_FJC, row_KJC, own_GJ = _side_by_side(standing)
+    gpu_rate_J, last_J, need_J, perfect_J, doubted_J = own_GJ
     gpus_JC, start_JC, restart_JC, boot_JC = facts_FJC[:PLAIN]
     gpus_KJC, whole_KJC = facts_FJC[PLAIN:].reshape(2, len(row_KJC), *rate_JC.shape)
     waits_J, held_J = standing.waits_J, standing.held_J
@@ -193,6 +196,7 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
         last_J=last_J != 0.0,
         need_J=need_J,
         perfect_J=perfect_J != 0.0,
+        doubted_J=doubted_J != 0.0,
         rate_JC=rate_JC,
         gpus_JC=gpus_JC,
         row_KJC=row_KJC,
@@ -208,7 +212,7 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
         with np.errstate(divide="ignore", invalid="ignore"):
             way_UC = cost_JC[doubted] - pay_JC[doubted] * left_J[doubted, None] / rate_JC[doubted]
     for row in (~table.last_J).nonzero()[0].tolist():
-        menu, phase = standing.kinds[row]
+        menu, phase = standing.kinds[standing.kind_J[row]]
         if menu.shapes:
             value = float(f"{value_J[row]:.3g}")  # near enough, and seldom new
             after = _after(menu, menu.goal(float(standing.done_J[row]), states[row].job.work), value, rent_R)
@@ -225,14 +229,12 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
     return np.array([job.pause_s(Change(was=runs_in, now=shape)) for shape in menu.shapes]) / SECONDS_PER_H
 
 
-def _side_by_side(kinds_J: Sequence[tuple[Menu, int]]) -> tuple[Floats, Floats, Ints, Floats]:
+def _side_by_side(standing: Standing) -> tuple[Floats, Floats, Ints, Floats]:
     """Rates, facts and rows of all jobs, and what is of none of their shapes: of each kind once, then to each job."""
-    place: dict[tuple[Menu, int], int] = {}
-    at_J = [place.setdefault(kind, len(place)) for kind in kinds_J]
-    rate_UC, facts_FUC, row_KUC, own_GU = _stacked(tuple(place))
-    if len(place) == len(at_J):
+    rate_UC, facts_FUC, row_KUC, own_GU = _stacked(standing.kinds)
+    if len(standing.kinds) == len(standing):
         return rate_UC, facts_FUC, row_KUC, own_GU
-    at = np.array(at_J, dtype=np.intp)
+    at = standing.kind_J
     return rate_UC[at], facts_FUC[:, at], row_KUC[:, at], own_GU[:, at]
 
 
@@ -251,7 +253,8 @@ def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> tuple[Floats, Floats, Ints,
     need_U = np.where(gpus_UC > 0, gpus_UC, np.inf).min(axis=1, initial=np.inf)
     with np.errstate(invalid="ignore"):
         perfect_U = (rate_UC / gpu_rate_U[:, None] >= PERFECT * gpus_UC).all(axis=1)
-    return rate_UC, facts_FUC, row_KUC, np.array([gpu_rate_U, last_U, need_U, perfect_U])
+    doubted_U = [menu.doubt_C is not None for menu, _ in kinds]
+    return rate_UC, facts_FUC, row_KUC, np.array([gpu_rate_U, last_U, need_U, perfect_U, doubted_U])
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ __all__ = ["NOTHING", "OFF_MENU", "SETTLED", "Standing", "side_of", "standing_of
 SETTLED = frozenset({Phase.RUNNING, Phase.STARTING, Phase.RESIZING})  # on its shape, or on its way there
 NOTHING = -1  # column of a job that is on no shape, nor on its way to one
 OFF_MENU = -2  # of one that has a shape that is not on its menu
-KEPT = 1 << 14  # states
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
 
 # J jobs, F numbers of a state: so many that are counted or measured, then flags, then columns of its menu
@@ -35,8 +34,7 @@ NUMBERS, FLAGS = 12, 7
 _ROW = struct.Struct("22d")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """Of one state: its menu, that with the phase it is in if there is but one, and its numbers."""
 
     menu: Menu
@@ -51,7 +49,8 @@ class Standing:
 
     states: Sequence[JobState]
     menus: Sequence[Menu]
-    kinds: Sequence[tuple[Menu, int]]  # the menu of each, and the phase that it is in
+    kinds: tuple[tuple[Menu, int], ...]  # all there are: the menu of a job, and the phase that it is in
+    kind_J: Ints  # which of these
     done_J: Floats  # work
     left_J: Floats  # work until the end of the phase
     gpu_hours_J: Floats  # to the end at the most efficient, over the weight
@@ -80,7 +79,9 @@ class Standing:
             return self
         at = np.array(rows, dtype=np.intp)
         facts: dict[str, Any] = {
-            name: [getattr(self, name)[row] for row in rows] for name in ("states", "menus", "kinds")
+            "states": [self.states[row] for row in rows],
+            "menus": [self.menus[row] for row in rows],
+            "kinds": self.kinds,
         }
         facts |= {each.name: getattr(self, each.name)[at] for each in fields(self) if each.name not in facts}
         return Standing(**facts)
@@ -94,7 +95,9 @@ def side_of(state: JobState) -> float:
 def standing_on(states: Sequence[JobState], sites: Sites, now_s: float) -> Standing:
     """Of jobs on these sites, each with what it has on its menu. Cost: O(J), and a menu for each that has changed."""
     seen = _seen(sites)
-    return _standing(states, [_kept_on(state, seen) for state in states], now_s)
+    last = seen.kept
+    seen.kept = {state: last.get(state) or _kept(state, menu_of(state.job, sites, state.shape)) for state in states}
+    return _standing(states, list(seen.kept.values()), now_s)
 
 
 def standing_of(states: Sequence[JobState], menus: Sequence[Menu], now_s: float) -> Standing:
@@ -103,20 +106,15 @@ def standing_of(states: Sequence[JobState], menus: Sequence[Menu], now_s: float)
 
 
 class _SeenSites:
-    """Sites to look states up by: hashed once, and mostly the same object."""
+    """What was read of the states that stood on these sites last."""
 
-    __slots__ = ("sites",)
+    __slots__ = ("kept",)
 
-    def __init__(self, sites: Sites) -> None:
-        self.sites = sites
+    def __init__(self, _: Sites) -> None:
+        self.kept: dict[JobState, _Kept] = {}
 
 
 _seen = lru_cache(maxsize=64)(_SeenSites)
-
-
-@lru_cache(maxsize=KEPT)
-def _kept_on(state: JobState, seen: _SeenSites) -> _Kept:
-    return _kept(state, menu_of(state.job, seen.sites, state.shape))
 
 
 def _kept(state: JobState, menu: Menu) -> _Kept:
@@ -156,7 +154,8 @@ def _kept(state: JobState, menu: Menu) -> _Kept:
 
 
 def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -> Standing:
-    row_FJ = np.frombuffer(b"".join([each.row for each in kept])).reshape(len(kept), -1).T
+    menus, own_kinds, rows, plain = zip(*kept, strict=True)
+    row_FJ = np.frombuffer(b"".join(rows)).reshape(len(kept), -1).T
     from_J, as_of_s_J, pace_J, work_J, gpu_rate_J, weight_J, side_J, submit_s_J, deadline_s_J, *had = row_FJ[:NUMBERS]
     waits_J, has_J, hurries_J, core_J, pauses_J, doubted_J, purse_J = row_FJ[NUMBERS : NUMBERS + FLAGS] != 0.0
     held_J, own_J, whole_J = row_FJ[NUMBERS + FLAGS :].astype(np.intp)
@@ -167,18 +166,21 @@ def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -
     left_J = np.maximum(0.0, goes_J)
     with np.errstate(divide="ignore", invalid="ignore"):
         hours_J = np.where(gpu_rate_J > 0.0, goes_J / gpu_rate_J, np.inf)
-    kinds = [each.kind for each in kept]
-    for at in [at for at, each in enumerate(kept) if not each.plain]:
-        state, menu = states[at], kept[at].menu
+    kinds = list(own_kinds)
+    for at in [] if all(plain) else [at for at, follows in enumerate(plain) if not follows]:
+        state, menu = states[at], menus[at]
         done = state.done_at(now_s)
         goal, phase = menu.goal(done, state.job.work), menu.phase(done)
         ends, gpu_rate = goal if phase == len(menu.rate_EC) - 1 else min(menu.ends[phase], goal), menu.gpu_rate_E[phase]
         done_J[at], left_J[at], kinds[at] = done, max(0.0, ends - done), (menu, phase)
         hours_J[at] = (goal - done) / gpu_rate if gpu_rate else math.inf
+    place: dict[tuple[Menu, int], int] = {}
+    kind_J = np.array([place.setdefault(kind, len(place)) for kind in kinds], dtype=np.intp)
     return Standing(
         states=states,
-        menus=[each.menu for each in kept],
-        kinds=kinds,
+        menus=menus,
+        kinds=tuple(place),
+        kind_J=kind_J,
         done_J=done_J,
         left_J=left_J,
         gpu_hours_J=hours_J / weight_J,

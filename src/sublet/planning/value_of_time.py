@@ -119,12 +119,12 @@ class ValueOfTime:
         return value
 
     def of_all(self, standing: Standing) -> Floats:
-        """The same of many jobs. Cost: O(J), and `HourWorth.of` of each menu that there is."""
+        """The same of many jobs. Cost: O(J), and `HourWorth.of` of each kind that there is."""
         value_J, worth = self.price.of_all(standing), self.worth
         if worth is None:
             return value_J
-        usd = {menu: worth.of(menu) for menu in set(standing.menus)}
-        owner_J = standing.weight_J * np.array([usd[menu] for menu in standing.menus])
+        usd_U = np.array([worth.of(menu) for menu, _ in standing.kinds])
+        owner_J = standing.weight_J * usd_U[standing.kind_J]
         return np.where(standing.hurries_J, value_J, np.minimum(value_J, owner_J))
 
 

@@ -76,7 +76,7 @@ class Choices:
 
         Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one.
         """
-        states = list(self._next_to_ask(patience_s))
+        states = self._next_to_ask(patience_s)
         if not states:
             return None, {}
         terms = self.terms
@@ -96,7 +96,7 @@ class Choices:
         """Strike out what jobs may not choose, and tell what their owners should know of the rest, by row."""
         states, terms = standing.states, self.terms
         notes = self._hurry(table, standing)
-        for row in [row for row, menu in enumerate(standing.menus) if not menu.shapes]:
+        for row in (table.need_J == np.inf).nonzero()[0].tolist():  # it has no shape at all
             if warning := _describe_endless(states[row].job, terms.sites):
                 notes[row] = warning
         for row in standing.purse_J.nonzero()[0].tolist():
@@ -142,14 +142,15 @@ class Choices:
 
         return options_at
 
-    def _next_to_ask(self, patience_s: float) -> Iterator[JobState]:
+    def _next_to_ask(self, patience_s: float) -> list[JobState]:
         terms, snapshot = self.terms, self.terms.snapshot
-        if terms.limited or snapshot.woken:
-            yield from snapshot.active.values()
+        states = list(snapshot.active.values()) if terms.limited or snapshot.woken else []
+        if not len(snapshot.waiting):
+            return states
         waiting = self._in_line(patience_s)
         if snapshot.left is not None:
             waiting = self._affordable(waiting, snapshot.left.usd)
-        yield from _next_in_line(waiting, float(terms.alone_R.sum()))
+        return [*states, *_next_in_line(waiting, float(terms.alone_R.sum()))]
 
     def _in_line(self, patience_s: float) -> Iterator[JobState]:
         """Those that wait: first who came too long ago, in order of arrival, then the least work first."""

@@ -163,7 +163,7 @@ def _values(claims: Claims, can_JC: Bools) -> Floats:
         value_JC[due_J] *= (DUE + claims.due_s_J[due_J])[:, None]
     (has,) = (claims.held_J != WAIT).nonzero()
     value_JC[has, claims.held_J[has]] *= STICKY
-    for row in has.tolist():
+    for row in has[table.doubted_J[has]].tolist():
         menu, held = table.menus[row], int(claims.held_J[row])
         if menu.doubt_C is not None:  # what is held is known better than what is not
             other = np.flatnonzero(menu.belief_C != menu.belief_C[held])

@@ -137,7 +137,7 @@ def share_pools(
 
     found = split_by(every, rank_J, most_of(every.gpus(free_J, rows)))
     column_J = found.column_J
-    if by_owner or any(menu.doubt_C is not None for menu in able.menus):
+    if by_owner or able.doubted_J.any():
         wanted_R = np.maximum(every.gpus(np.where(held_J == WAIT, free_J, held_J), rows), every.gpus(free_J, rows))
         most_R = most_of(wanted_R)
         old_J = _steady(every, held_J, rank_J, most_R)

@@ -187,7 +187,7 @@ def _are_content(asked: Asked, column_J: Ints, terms: Terms) -> bool:
         return False
     if not table.last_J.all() or (standing.purse_J | standing.core_J).any() or terms.refusals is not None:
         return False
-    if any(menu.doubt_C is not None for menu in table.menus):  # a speed that is measured meanwhile is no event
+    if table.doubted_J.any():  # a speed that is measured meanwhile is no event
         return False
     rate_JC = np.where(table.cost_JC < np.inf, table.rate_JC, 0.0)
     return bool((rate_JC[np.arange(len(table)), column_J] >= rate_JC.max(axis=1)).all())
