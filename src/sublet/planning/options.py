@@ -232,9 +232,9 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
 def _side_by_side(standing: Standing) -> tuple[Floats, Floats, Ints, Floats]:
     """Rates, facts and rows of all jobs, and what is of none of their shapes: of each kind once, then to each job."""
     rate_UC, facts_FUC, row_KUC, own_GU = _stacked(standing.kinds)
-    if len(standing.kinds) == len(standing):
-        return rate_UC, facts_FUC, row_KUC, own_GU
     at = standing.kind_J
+    if len(standing.kinds) == len(at):
+        return rate_UC, facts_FUC, row_KUC, own_GU
     return rate_UC[at], facts_FUC[:, at], row_KUC[:, at], own_GU[:, at]
 
 

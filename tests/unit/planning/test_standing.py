@@ -84,7 +84,6 @@ def alone(state):
     whole = NOTHING if state.shape is None or state.phase is Phase.BROKEN else menu.column.get(here, NOTHING)
     return {
         "menus": menu,
-        "kinds": (menu, phase),
         "done_J": done,
         "left_J": menu.work_left(phase, done, state.job.work),
         "gpu_hours_J": menu.gpu_hours_left(done, state.job.work) / state.job.weight,
@@ -105,6 +104,8 @@ def test_side_by_side_is_as_one_by_one(many, share, worth_usd):
     for row, state in enumerate(many):
         for name, fact in alone(state).items():
             assert getattr(standing, name)[row] == fact, name
+        menu = standing.menus[row]
+        assert standing.kinds[standing.kind_J[row]] == (menu, menu.phase(state.done_at(NOW_S)))
     price = TimePrice(3.3, share)
     for value in (ValueOfTime(price), ValueOfTime(price, HourWorth(worth_usd, (1.5, 4.0), (1.5, 4.0)))):
         one_by_one = [value.of(state, menu) for state, menu in zip(many, standing.menus, strict=True)]
@@ -112,6 +113,7 @@ def test_side_by_side_is_as_one_by_one(many, share, worth_usd):
     some = standing.take(list(range(0, len(many), 2)))
     assert list(some.states) == many[::2]
     assert np.array_equal(some.done_J, standing.done_J[::2])
+    assert [some.kinds[at][0] for at in some.kind_J] == list(some.menus)
 
 
 def test_a_state_that_an_event_has_replaced_is_read_anew():

@@ -32,13 +32,14 @@ def descend(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, reached: float
     """
     jobs, choices = gain_JC.shape
     use_RX, gain_X, first_J = use_RJC.reshape(len(limit_R), -1), gain_JC.reshape(-1), np.arange(jobs) * choices
+    use_XR = use_RX.T.copy()  # the same with what one choice uses side by side
     price_R = best_R = np.zeros(len(limit_R))
     best, hoped, fruitless = np.inf, HOPED, 0
     for step in range(STEPS + 1):
         worth_X = gain_X - price_R @ use_RX
         at_J = worth_X.reshape(jobs, choices).argmax(axis=1) + first_J
         tried = float(price_R @ limit_R + worth_X[at_J].sum())
-        slope_R = limit_R - use_RX[:, at_J].sum(axis=1)
+        slope_R = limit_R - use_XR[at_J].sum(axis=0)
         fruitless = 0 if step == 0 or tried < best - hoped / 2 * abs(best) else fruitless + 1
         if tried < best:
             best, best_R = tried, price_R

@@ -131,9 +131,9 @@ def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
 
 def _most_loss(asked: Coupled, loss_JC: Floats, proof: Bound, best_J: Ints | None, count: int) -> tuple[float, bool]:
     """The loss up to which choices are tried next, and whether all that could be better are then among them."""
-    loss = np.sort(loss_JC[np.isfinite(loss_JC)])
+    loss = loss_JC[np.isfinite(loss_JC)]
     at = len(loss_JC) + count
-    some = float(loss[at]) if at < len(loss) else np.inf
+    some = float(np.partition(loss, at)[at]) if at < len(loss) else np.inf
     if best_J is None:
         return some, some == np.inf
     all_better = (proof.bound - asked.total(best_J)) * (1 + SAME)

@@ -27,23 +27,24 @@ def near(gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, mos
     """
     column_J: Ints = loss_JC.argmin(axis=1)
     job_V, column_V = np.nonzero(loss_JC <= most_loss)
-    gain_V, use_VR = gain_JC[job_V, column_V], use_RJC[:, job_V, column_V].T
+    gain_V, use_RV = gain_JC[job_V, column_V], use_RJC[:, job_V, column_V]
     job_J = np.arange(len(gain_JC))
-    now_J, own_JR = gain_JC[job_J, column_J], use_RJC[:, job_J, column_J].T.copy()
-    left_R = limit_R - own_JR.sum(axis=0)
-    for _ in range(2 * len(gain_JC)):
-        over = -np.minimum(left_R, 0.0).sum()
-        left_VR = left_R + own_JR[job_V] - use_VR
-        over_V = -np.minimum(left_VR, 0.0).sum(axis=1)
-        more_V = gain_V - now_J[job_V]
+    own_RJ = use_RJC[:, job_J, column_J]
+    left_R1 = (limit_R - own_RJ.sum(axis=1))[:, None]
+    more_V, back_RV = gain_V - gain_JC[job_J, column_J][job_V], own_RJ[:, job_V] - use_RV  # by each choice
+    first_J = np.searchsorted(job_V, np.arange(len(gain_JC) + 1)).tolist()
+    over = -np.minimum(left_R1, 0.0).sum()
+    for _ in range(2 * len(gain_JC) if len(gain_V) else 0):
+        over_V = -np.minimum(left_R1 + back_RV, 0.0).sum(axis=0)
         if over > 0:
-            back_V = over - over_V
-            score_V = np.where(back_V > 0, more_V / np.maximum(back_V, 1.0), -np.inf)
+            less_V = over - over_V
+            score_V = np.where(less_V > 0, more_V / np.maximum(less_V, 1.0), -np.inf)
         else:
             score_V = np.where((over_V == 0) & (more_V > 0), more_V, -np.inf)
-        best = int(score_V.argmax()) if len(score_V) else 0
-        if not len(score_V) or score_V[best] == -np.inf:
+        best = int(score_V.argmax())
+        if score_V[best] == -np.inf:
             break
-        job = job_V[best]
-        column_J[job], now_J[job], left_R, own_JR[job] = column_V[best], gain_V[best], left_VR[best], use_VR[best]
-    return None if (left_R < 0).any() else column_J
+        job, over, left_R1 = job_V[best], over_V[best], left_R1 + back_RV[:, best, None]
+        column_J[job], own = column_V[best], slice(first_J[job], first_J[job + 1])  # only its own change by that
+        more_V[own], back_RV[:, own] = gain_V[own] - gain_V[best], use_RV[:, best, None] - use_RV[:, own]
+    return None if (left_R1 < 0).any() else column_J
