@@ -119,8 +119,10 @@ class OfferState:
     @property
     def most(self) -> float:
         """How many nodes could be held: the smaller of the limit and the supply."""
-        bounds = [bound for bound in (self.limit.max_nodes, self.available) if bound is not None]
-        return min(bounds) if bounds else math.inf
+        limit, available = self.limit.max_nodes, self.available
+        if available is None:
+            return math.inf if limit is None else limit
+        return available if limit is None else min(limit, available)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

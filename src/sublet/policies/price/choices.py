@@ -125,9 +125,10 @@ class Choices:
             return notes
         hopeless, others = too_late(table, late, left_h_J[late])
         notes.update(hopeless)
+        rented = any(self.terms.rent_R)  # else who hurries chooses no other shape than it does anyway: the fastest
         for row in others:
             state, menu = standing.states[row], table.menus[row]
-            if menu.shapes:
+            if menu.shapes and (rented or not table.last_J[row]):
                 options, warning = in_time(self._options_at(state, menu), table.of(row), float(left_h_J[row]))
                 table.put(row, options)
                 if warning:
@@ -227,6 +228,9 @@ def too_late(table: OptionsTable, late: Ints, left_h: Floats) -> tuple[dict[int,
     hopeless_L = last_L & (least_L > left_h) & (least_L < np.inf)
     soon_L1 = np.maximum(SAFETY * left_h, least_L)[:, None]
     served_L = last_L & ((hours_LC <= soon_L1) | (hours_LC == np.inf)).all(axis=1)
+    others = late[~(hopeless_L | served_L)].tolist()
+    if not hopeless_L.any():
+        return {}, others
     cost_LC = np.where(hours_LC == least_L[:, None], cost_LC, np.inf)[hopeless_L]  # of the fastest alone
     rows, at, least, value, left = (
         each.tolist()
@@ -240,7 +244,7 @@ def too_late(table: OptionsTable, late: Ints, left_h: Floats) -> tuple[dict[int,
     )
     fastest = [table.menus[row].shapes[column] for row, column in zip(rows, at, strict=True)]
     hopeless = dict(zip(rows, map(Late, fastest, least, cost_LC.min(axis=1).tolist(), value, left), strict=True))
-    return hopeless, late[~(hopeless_L | served_L)].tolist()
+    return hopeless, others
 
 
 def _by_lines(options_at: Callable[[float], Options], plain: Options, left_h: float) -> tuple[Options, str]:
