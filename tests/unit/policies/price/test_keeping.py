@@ -29,7 +29,7 @@ def pays(cost_JC, hours_JC, held_J, new_J, old_J):
     jobs = np.zeros(len(cost_JC))
     table = OptionsTable(
         menus=(),
-        **dict.fromkeys(("value_J", "left_J", "gpu_rate_J", "last_J", "need_J", "perfect_J"), jobs),
+        **dict.fromkeys(("value_J", "left_J", "gpu_rate_J", "last_J", "need_J", "perfect_J", "doubted_J"), jobs),
         **dict.fromkeys(("rate_JC", "gpus_JC", "row_KJC", "gpus_KJC", "now_JC"), cost_JC),
         cost_JC=cost_JC,
         hours_JC=hours_JC,

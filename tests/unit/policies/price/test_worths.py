@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sublet.planning.options import OptionsTable
-from sublet.policies.price.cluster_split import Claims, _median, _values
+from sublet.policies.price.cluster_split import Claims, _median, _possible, _values
 from sublet.policies.price.congestion import WAIT
 
 INF = math.inf
@@ -31,6 +31,7 @@ def claims(rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=1
         last_J=unused_J,
         need_J=unused_J,
         perfect_J=unused_J,
+        doubted_J=np.array([menu.doubt_C is not None for menu in menus or [SURE] * jobs]),
         rate_JC=rate_JC,
         gpus_JC=gpus_KJC.sum(axis=0),
         row_KJC=np.zeros(gpus_KJC.shape, dtype=int) if row is None else np.array(row),
@@ -42,11 +43,12 @@ def claims(rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=1
     told = {"left_h_J": 10.0, "weight_J": 1.0, "age_h_J": 0.5, "due_s_J": 0.0, "held_J": WAIT} | facts
     sized, pinned_J = told.pop("sized", True), np.zeros(jobs, dtype=bool)
     arrays = {name: np.zeros(jobs, dtype=int if name == "held_J" else float) + each for name, each in told.items()}
-    return Claims(table=table, sized=sized, pinned_J=pinned_J, **arrays)
+    return Claims(table=table, sized=sized, pinned_J=pinned_J, runs_J=arrays["held_J"], **arrays)
 
 
 def values(*args, most=(99.0,), **facts):
-    return _values(claims(*args, **facts), np.array(most, dtype=float))
+    made = claims(*args, **facts)
+    return _values(made, _possible(made.table, np.array(most, dtype=float)))
 
 
 def test_it_is_the_power_of_the_work_done_in_gpus_at_their_best():
