@@ -10,7 +10,7 @@ import pytest
 
 from sublet.domain.actions import ResizeJob, SetTimer, StartJob
 from sublet.domain.budget import UNLIMITED, Limit
-from sublet.domain.events import BudgetChanged, NodeLost, NodeNoticed, OffersChanged, TimerFired
+from sublet.domain.events import BudgetChanged, JobFinished, NodeLost, NodeNoticed, OffersChanged, TimerFired
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
@@ -207,3 +207,9 @@ def test_one_of_many_nodes_stays_longer_than_the_next_loss(driver):
     assert growing.until_s(QUICK, "o", held=4, more=4) > driver.now_s
     held["o"] = 4  # half of the losses are those of others
     assert growing.until_s(QUICK, "o", held=4, more=4) == -math.inf
+
+
+def test_one_that_ends_while_it_is_put_aside_waits_for_nothing(driver):
+    assert "a" in driver.kernel.tenancy.growing.put_aside
+    driver.tell(JobFinished(driver.now_s, "a"))
+    assert driver.kernel.tenancy.growing.put_aside == {}

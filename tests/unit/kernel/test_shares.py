@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sublet.domain.money import Price
+from sublet.domain.plan import JobState, Phase
 from sublet.domain.purses import Holder, Level
-from sublet.kernel.shares import Share, ending_grains, payers
+from sublet.kernel.cluster import Cluster
+from sublet.kernel.ledger import Ledger
+from sublet.kernel.shares import Share, Shares, ending_grains, payers
 from sublet.testing.values import a_job, an_offer
 
 # One of three GPUs of a node that may cost 10 an hour at the most and is left within 7 us, held since 100 us.
@@ -70,3 +73,50 @@ def test_what_leaving_costs_at_the_dearest_is_by_the_cap():
     offers = [an_offer("o", **facts, cap=Price(each)) for each in (8, 9)]
     assert [ending_grains(offer, 3) for offer in offers] == [30, 34]
     assert [ending_grains(offer, 3, 2) for offer in offers] == [60, 68]
+
+
+def test_whoever_holds_other_gpus_or_pays_another_price_is_looked_at_again():
+    """Four GPUs at 5 a microsecond, of which a job has one, then two: 1.25 a microsecond, and 2.5."""
+    offer = an_offer("o", gpus=4, usd_per_h="0.000005", wind_down_s=5e-6, cap=Price(8))
+    cluster, ledger = Cluster(), Ledger([offer])
+    cluster.add("n1", offer)
+    shares, job = Shares(cluster, ledger), a_job("a", user="ann")
+    own, user = Holder(Level.JOB, "a"), Holder(Level.USER, "ann")
+    assert shares.changed
+    for step in (
+        lambda: shares.look(job, {"n1": 1}, 0.0),
+        lambda: shares.settle(4e-6),
+        lambda: shares.look(job, {"n1": 2}, 8e-6),
+        lambda: shares.look(job, {}, 12e-6),
+    ):
+        shares.changed = False
+        step()
+        assert shares.changed
+    assert shares.open == {}
+    assert shares.spent(own, 99) == shares.spent(user, 99) == 10 + 10
+    shares.forget(own)
+    assert (shares.spent(own, 99), shares.spent(user, 99)) == (0, 20)
+
+
+def test_who_is_told_to_leave_is_paid_for_until_its_latest_end_and_who_goes_on_after_all_to_now():
+    offer = an_offer("o", gpus=4, usd_per_h="0.000004", wind_down_s=5e-6, cap=Price(8))
+    cluster, ledger = Cluster(), Ledger([offer])
+    cluster.add("n1", offer)
+    shares, job = Shares(cluster, ledger), a_job("a")
+    own = Holder(Level.JOB, "a")
+    shares.look(job, {"n1": 4}, 0.0)
+    stops, runs = (JobState(job=job, seq=0, phase=phase) for phase in (Phase.STOPPING, Phase.RUNNING))
+    shares.tell_to_leave({"a": runs}, 1e-6)
+    assert not shares.any_leaves()
+    shares.tell_to_leave({"a": stops}, 2e-6)
+    assert shares.any_leaves()
+    assert [shares.is_leaving(own, now_us) for now_us in (2, 6, 7)] == [True, True, False]
+    assert [shares.spent(own, now_us) for now_us in (2, 6, 7, 50)] == [8, 24, 28, 28]
+    assert [shares.ending(own, now_us) for now_us in (2, 6, 7)] == [40, 8, 0]
+    assert [shares.burn(own, now_us) for now_us in (6, 7)] == [4, 0]
+    shares.tell_to_leave({"a": stops}, 4e-6)  # once is enough
+    assert shares.spent(own, 50) == 28
+    shares.tell_to_leave({"a": runs}, 10e-6)
+    assert not shares.any_leaves()
+    assert shares.spent(own, 12) == 28 + 8  # from then on again
+    assert shares.jobs(own) == ["a"]
