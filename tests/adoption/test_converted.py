@@ -95,6 +95,25 @@ for epoch in range(3):
 model.load_state_dict(aside)
 torch.save(model.state_dict(), "model.pt")
 """,
+    "a function that is called for each epoch": """
+
+def train(net, batches, optimizer, epoch):
+    net.train()
+    total = 0.0
+    for i, (a, b) in enumerate(batches):
+        optimizer.zero_grad()
+        loss = F.mse_loss(net(a), b)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / len(batches)
+
+
+for epoch in range(1, 3 + 1):
+    loss = train(model, loader, opt, epoch)
+    print(epoch, loss)
+torch.save(model.state_dict(), "model.pt")
+""",
 }
 
 
