@@ -24,9 +24,11 @@ import torch
 from sublet.train.reach import Place, places_of, remembered
 from sublet.train.remembered import HELD, LONG, OTHER, PLAIN, Remembered, kind_of, meant, told
 from sublet.train.replaced import Replaced
-from sublet.train.values import tensors_in
+from sublet.train.values import has_dice, tensors_in
 
 __all__ = ["Attributes"]
+
+OTHERS = "others"  # in a state: held by other objects than at first
 
 # Objects that are not opened, or built, but only say something.
 FACTS = (torch.Tensor, torch.dtype, torch.device, torch.Size, np.generic, enum.Enum, PurePath)
@@ -61,10 +63,13 @@ class Attributes:
         """What has changed; of tensors references, not copies."""
         places = self._places()
         self._check(places)
-        found: dict[str, dict[str, Any]] = {PLAIN: {}, HELD: {}}
+        found: dict[str, dict[str, Any]] = {PLAIN: {}, HELD: {}, OTHERS: {}}
         for place in places:
+            first = self._first.get(place.name, {})
             for name, value in self._changed(place):
                 found[kind_of(value)].setdefault(place.name, {})[name] = told(value)
+                if kind_of(value) == HELD and not (name in first and first[name].value is value):
+                    found[OTHERS].setdefault(place.name, []).append(name)
         return {
             **found,
             "trained": {
@@ -91,9 +96,12 @@ class Attributes:
             saved = {**state[PLAIN].get(place.name, {}), **state.get(HELD, {}).get(place.name, {})}
             first, kinds = self._first.get(place.name, {}), {PLAIN, HELD} if HELD in state else {PLAIN}
             present = {name: value for name, value in place.items() if self._kind(value) in kinds}
+            others = state.get(OTHERS, {}).get(place.name, ())
             for name in {*saved, *present}:
                 if name in saved:
-                    place.values[name] = meant(saved[name], place.values.get(name))
+                    there = place.values.get(name)
+                    # What was another object then must not be written into one that may be somebody else's, too.
+                    place.values[name] = meant(saved[name], None if name in others and not has_dice(there) else there)
                 elif name in first:
                     place.values[name] = first[name].again(present[name])
                 elif kind_of(present[name]) == PLAIN:
@@ -134,7 +142,10 @@ class Attributes:
             was, kind = first.get(name), self._kind(value)
             if kind == OTHER or (was is not None and was.is_still(value)):
                 continue
-            if kind == LONG:
+            if has_dice(value) and not (was is not None and has_dice(was.value)):
+                why = "is made while it trains, and its random numbers are not part of the state: make it before"
+                self._warn(f"{place.name.strip()}.{name}", why)
+            elif kind == LONG:
                 why = "changes while it trains, and is too large for the state: a restart has it as the script makes it"
                 self._warn(f"{place.name.strip()}.{name}", why)
             elif not lacks or name == "training" or (was is not None and not was.is_nothing):

@@ -87,30 +87,31 @@ def is_still(places: Iterable[Place], were: Mapping[str, Mapping[str, Remembered
 class _Walk:
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self._roots = list(roots)
+        self._named = {id(thing) for _, thing in self._roots}  # they have names of their own
         self.found: list[Place] = []
         self._seen: set[int] = set()
         self._asked: dict[int, tuple[dict[str, Any], set[str]]] = {}  # variables of files, and the names asked for
         self._fresh = True
 
     def go(self) -> None:
-        named = {id(thing) for _, thing in self._roots}
         for name, thing in self._roots:
-            self._look(name, thing, 0, named - {id(thing)})
+            self._look(name, thing, 0)
         while self._fresh:  # what a name of the script stands for may be a function that asks for others
             self._fresh = False
             for variables, names in list(self._asked.values()):
                 for name in sorted(names & variables.keys()):
-                    self._look(f"{variables.get('__name__')}.{name}", variables[name], 1, named)
+                    self._look(f"{variables.get('__name__')}.{name}", variables[name], 1)
         self.found += [
             Place(f"names of {variables.get('__name__')}", _Some(variables, names))
             for variables, names in self._asked.values()
         ]
 
-    def _look(self, name: str, thing: Any, depth: int, others: set[int]) -> None:
-        if id(thing) in self._seen or id(thing) in others or depth > DEEPEST:
+    def _look(self, name: str, thing: Any, depth: int) -> None:
+        known = id(thing) in self._seen or (depth > 0 and id(thing) in self._named)
+        if known or depth > DEEPEST:
             return
         self._seen.add(id(thing))
-        inner = functools.partial(self._look, depth=depth + 1, others=others)
+        inner = functools.partial(self._look, depth=depth + 1)
         if isinstance(thing, types.FunctionType):
             self._look_at_function(name, thing, inner)
         elif isinstance(thing, types.MethodType):

@@ -84,19 +84,21 @@ class Remembered:
 
     def is_still(self, value: Any) -> bool:
         """Whether the value that is there now is the same."""
+        if self.kind == PLAIN and value is self.value:  # it cannot change
+            return True
         kind = kind_of(value)
         return kind == self.kind and _alike(_mark(value, kind), self._mark)
 
     def again(self, present: Any) -> Any:
-        """As it was, in what is there; what there is no copy of stays what it is."""
+        """The same object, as it was; what there is no copy of stays what it is."""
         if self.kind == PLAIN:
             return self.value
-        if self.kind != HELD or _is_large(self.value) or self.is_still(present):
+        if self.kind != HELD or _is_large(self.value) or (present is self.value and self.is_still(present)):
             return present
         if has_dice(self.value):
             load_state("dice", self._mark, self.value)
             return self.value
-        return laid(self._mark, present)
+        return laid(self._mark, self.value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -202,12 +204,32 @@ def test_what_it_returns_is_still_returned():
     assert "    bar = tqdm(s, disable=True)\n" in text
 
 
+@pytest.mark.parametrize(
+    ("defined", "called", "given"),
+    [
+        ("def train(epoch, every=2, *, shown='x'):", "train(epoch)", "train(epoch, s=s, kept=kept)"),
+        ("def train(epoch, every=2):", "train(epoch, every=3)", "train(epoch, every=3, s=s, kept=kept)"),
+        ("def train(epoch, every=2):", "train(epoch, 3)", "train(epoch, 3, s, kept)"),
+        ("def train(\n    epoch,\n):", "train(\n        epoch,\n    )", "train(epoch, s, kept,)"),
+    ],
+)
+def test_arguments_that_are_left_out_or_by_name_stay_what_they_are(defined, called, given):
+    source = GLOBAL.replace("def train(epoch):", defined).replace("    train(epoch)\n", f"    {called}\n")
+    text = converted(source)
+    plain = "".join(text.split())
+    assert "".join(given.split()) in plain
+    compile(text, "train.py", "exec")
+    tree = ast.parse(text)
+    function = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "train")
+    assert {"s", "kept"} <= {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+
+
 REFUSED = {
     "`return` is amid": ("    rates(opt, epoch)\n", "    if epoch > 5:\n        return\n"),
     "`break` is in the loop": ("        trace.append(epoch)\n", "        if epoch > 5:\n            break\n"),
     "more than a plain function": ("    rates(opt, epoch)\n", "    global trace\n"),
     "amid an expression": ("    train(epoch)\n", "    print(train(epoch))\n"),
-    "not called with all of its arguments": ("def train(epoch):", "def train(epoch, more=1):"),
+    "not called with all of its arguments": ("def train(epoch):", "def train(epoch, more=[]):"),
     "before the batches of an epoch": ("    rates(opt, epoch)\n", "    model[0].weight.data.mul_(0.9)\n"),
 }
 

@@ -184,7 +184,7 @@ def stored(attributes):
 def test_only_what_has_changed_is_stored_so_an_edited_setting_stays_edited():
     model = Net(p=0.2)
     attributes, _ = attributes_of(model)
-    nothing_changed = {"plain": {}, "held": {}, "trained": {}, "buffers": {}, "made": {}}
+    nothing_changed = {"plain": {}, "held": {}, "others": {}, "trained": {}, "buffers": {}, "made": {}}
     assert stored(attributes) == nothing_changed
     model.temperature = 0.5
     state = stored(attributes)

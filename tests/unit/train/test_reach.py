@@ -304,6 +304,35 @@ def test_large_tensors_in_a_tuple_are_looked_at_one_by_one():
     assert kind_of(x.numpy()) == LONG
 
 
+def test_what_was_another_object_is_not_written_into_the_one_that_is_there():
+    """`x` may be all samples when the session begins, and a batch when a state is taken."""
+    model, samples, seen = nn.Linear(1, 1), torch.arange(4.0), [1]
+    model.x, model.seen = samples, seen
+    attributes = Attributes(model, {})
+    model.x, model.seen = torch.ones(4), [1, 2]
+    state = HostCopy().take(attributes.state_dict()).state()
+    again = nn.Linear(1, 1)
+    again.x, again.seen = samples, seen
+    there = Attributes(again, {})
+    there.load_state_dict(state)
+    assert (again.x.tolist(), again.seen) == ([1.0] * 4, [1, 2])
+    assert (samples.tolist(), seen) == ([0.0, 1.0, 2.0, 3.0], [1])
+    there.load_state_dict({**state, "held": {}})
+    assert again.x is samples
+    assert again.seen is seen
+    assert (samples.tolist(), seen) == ([0.0, 1.0, 2.0, 3.0], [1])
+
+
+def test_dice_that_are_made_later_are_said_once(capsys):
+    model = nn.Linear(1, 1)
+    model.dice = None
+    attributes = Attributes(model, {})
+    model.dice = np.random.default_rng(1)
+    for _ in range(2):
+        assert not attributes.state_dict()["held"]
+    assert capsys.readouterr().err.count("module.dice is made while it trains") == 1
+
+
 def test_parts_of_a_model_in_lists_are_not_kept_twice():
     model = nn.LSTM(2, 2)
     model.weights = [model.weight_ih_l0.data]

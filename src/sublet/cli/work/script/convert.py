@@ -52,14 +52,7 @@ def convert(script: Script, facts: Facts | None = None) -> Converted:
         raise seen.refusal(error) from None
     if found.how != "session":
         return _converted(script, facts, names)
-    text = seen.put_back(found.text, (names.session, names.kept))
-    try:
-        ast.parse(text)
-    except SyntaxError:  # never a wrong diff
-        raise CannotConvert(
-            "what would come of it is no Python", seen.function.lineno, "change it by hand, as the guide says"
-        ) from None
-    return Converted(how=found.how, text=text)
+    return Converted(how=found.how, text=seen.put_back(found.text, (names.session, names.kept)))
 
 
 def _converted(script: Script, facts: Facts, names: Names) -> Converted:

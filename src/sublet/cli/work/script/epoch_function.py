@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sublet.cli.work.script.reading import Script, is_method, names_in
@@ -61,7 +61,22 @@ class Flat:
         lines[begin : end + 1] = self._called(given, deep, result)
         at = next(number for number, line in enumerate(lines) if DEFINED in line)
         lines[at : at + 1] = [*_head(self.was, self.function, given), *body]
-        return "".join(lines)
+        made = "".join(lines)
+        if not self._fits(made, given.count(",")):  # never a wrong diff
+            raise _refused(self.function, f"{self.function.name}() cannot be given more arguments here")
+        return made
+
+    def _fits(self, text: str, more: int) -> bool:
+        """Whether it is Python, and function and call have so many more arguments."""
+        try:
+            every = list(ast.walk(ast.parse(text)))
+        except SyntaxError:
+            return False
+        name, was = self.function.name, self.call
+        calls = [each for each in every if isinstance(each, ast.Call) and _is_name(each.func, name)]
+        made = [each.args for each in every if isinstance(each, ast.FunctionDef) and each.name == name]
+        counts = [len(each.args) + len(each.keywords) for each in calls] + [_count(each) for each in made]
+        return counts == [len(was.args) + len(was.keywords) + more, _count(self.function.args) + more]
 
     def refusal(self, error: CannotConvert) -> CannotConvert:
         """In the words of the script as it was."""
@@ -73,8 +88,11 @@ class Flat:
         statement, call = _statement_of(self.was, self.call), self.call
         first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno)
         lines, own = list(self.was.lines[first:last]), _indent(self.was.lines[first])
-        row, column = (call.end_lineno or 0) - statement.lineno, (call.end_col_offset or 0) - 1
-        lines[row] = _inserted(lines[row], column, given, empty=not (call.args or call.keywords))
+        args = self.function.args
+        if call.keywords or args.kwonlyargs or len(call.args) < len(args.posonlyargs) + len(args.args):
+            given = re.sub(r"(\w+)", r"\1=\1", given)  # by name: some are left out, or are by name, too
+        said = [*call.args, *(word.value for word in call.keywords)]
+        _insert(lines, statement.lineno, said, given, (call.end_lineno or 0, (call.end_col_offset or 0) - 1))
         if isinstance(statement, ast.Assign):
             begins = self.was.text(statement.targets[0])
             lines[0] = own + result + lines[0][len(own) + len(begins) :]
@@ -175,7 +193,8 @@ def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[d
     """Lines that give arguments their values; and names of the function that are others where it is called."""
     args = function.args
     names = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
-    values = dict(zip(names, call.args, strict=False)) | {word.arg or "": word.value for word in call.keywords}
+    values = _defaults(args) | dict(zip(names, call.args, strict=False))
+    values |= {word.arg or "": word.value for word in call.keywords}
     starred = args.vararg or args.kwarg or any(isinstance(each, ast.Starred) for each in call.args)
     if starred or "" in values or len(call.args) > len(args.posonlyargs) + len(args.args) or {*values} != {*names}:
         raise _refused(call, f"{function.name}() is not called with all of its arguments, each by itself")
@@ -208,6 +227,14 @@ def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[d
     if len({*other.values()}) != len(other):
         raise _refused(call, f"{function.name}() is given the same twice")
     return given, other
+
+
+def _defaults(args: ast.arguments) -> dict[str, ast.expr]:
+    """Numbers and texts that arguments have where a call leaves them out."""
+    plain = [*args.posonlyargs, *args.args]
+    last = plain[len(plain) - len(args.defaults) :]
+    pairs = [*zip(last, args.defaults, strict=True), *zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    return {each.arg: value for each, value in pairs if isinstance(value, ast.Constant)}
 
 
 def _renamed(text: str, indent: str, names: dict[str, str]) -> str:
@@ -251,25 +278,22 @@ def _result_of(script: Script, call: ast.Call, function: ast.FunctionDef) -> str
 def _head(script: Script, function: ast.FunctionDef, given: str) -> list[str]:
     """`def`, with more arguments, and what is said of it."""
     lines = list(script.lines[function.lineno - 1 : _body(function)[0].lineno - 1])
-    args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    if args:
-        said: list[ast.arg | ast.expr] = [*args, *function.args.defaults]
-        last = max(said, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0))
-        row, column = (last.end_lineno or 0) - function.lineno, last.end_col_offset or 0
-    else:
-        row, column = 0, len(f"{lines[0].split('(')[0]}(".encode())
-    if function.args.defaults and given:
-        given = "".join(f", {name.strip()}=None" for name in given.split(",") if name.strip())
-    lines[row] = _inserted(lines[row], column, given, empty=not args)
+    args = function.args
+    said: list[ast.arg | ast.expr] = [*args.posonlyargs, *args.args, *args.kwonlyargs, *args.defaults]
+    said += [each for each in args.kw_defaults if each is not None]
+    if args.defaults and given:
+        given = re.sub(r"(\w+)", r"\1=None", given)
+    _insert(lines, function.lineno, said, given, (function.lineno, len(f"{lines[0].split('(')[0]}(".encode())))
     return lines
 
 
-def _inserted(line: str, column: int, given: str, *, empty: bool) -> str:
-    raw, text = line.encode(), given[2:] if empty else given
-    head = raw[:column].decode()
-    if head.rstrip().endswith(","):
-        head, text = head.rstrip(), given[1:]
-    return head + text + raw[column:].decode()
+def _insert(
+    lines: list[str], first: int, said: Sequence[ast.arg | ast.expr], given: str, empty: tuple[int, int]
+) -> None:
+    """More arguments after the last of them, or at `empty`; lines are counted from `first`."""
+    row, column = max(((each.end_lineno or 0, each.end_col_offset or 0) for each in said), default=empty)
+    raw = lines[row - first].encode()
+    lines[row - first] = (raw[:column] + (given if said else given[2:]).encode() + raw[column:]).decode()
 
 
 def _body(function: ast.FunctionDef) -> list[ast.stmt]:
@@ -282,6 +306,14 @@ def _texts(function: ast.FunctionDef) -> list[ast.expr]:
     first = function.body[0]
     said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     return [first.value] if said and isinstance(first, ast.Expr) else []
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _count(args: ast.arguments) -> int:
+    return len(args.posonlyargs) + len(args.args) + len(args.kwonlyargs)
 
 
 def _statement_of(script: Script, node: ast.AST) -> ast.stmt:
