@@ -85,3 +85,8 @@ def test_no_gpu_is_idle_while_a_job_that_runs_could_use_it(widths, nodes, size):
     shares = sizes(town(*drawn, nodes=nodes, size=size))
     full = all(shares[job.id] == job.max_gpus for job in drawn if job.id in shares)
     assert full or sum(shares.values()) == nodes * size
+
+
+def test_who_is_as_wide_as_it_may_be_leaves_the_rest_to_those_who_started_wider():
+    jobs = a_job("narrow", work=1e6, gpus=1, max_gpus=1), a_job("wide", work=1e6, gpus=2, min_gpus=2, max_gpus=6)
+    assert sizes(town(*jobs, nodes=1, size=4)) == {"narrow": 1, "wide": 3}

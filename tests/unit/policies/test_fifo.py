@@ -78,3 +78,11 @@ def test_nobody_overtakes(drawn):
             job = driver.kernel.jobs[job_id].job
             assert driver.kernel.active[job_id].shape == Shape("p", min(job.gpus, 12))
         driver.tell(JobFinished(driver.now_s + 1.0, started[0]))
+
+
+def test_one_that_may_run_in_one_pool_alone_does_not_keep_others_from_the_rest():
+    offers = [an_offer("a", gpus=4, pool="a"), an_offer("b", gpus=4, pool="b")]
+    driver = Driver(offers, limits={"a": Limit(max_nodes=1), "b": Limit(max_nodes=1)})
+    driver.submit(a_job("first", gpus=4, pools=("a",)), a_job("second", gpus=4, pools=("a",)), a_job("third", gpus=4))
+    driver.settle(Fifo())
+    assert {job_id: state.shape.pool for job_id, state in driver.kernel.active.items()} == {"first": "a", "third": "b"}
