@@ -63,6 +63,7 @@ NUMBERS = [
     torch.nn.init.zeros_,
     nn.Linear(2, 2).weight.data.copy_,
     lambda w: f"{w.mean():.3f}",
+    lambda w: setattr(w, "data", torch.ones_like(w)),
 ]
 
 
@@ -207,20 +208,25 @@ def test_what_is_before_the_first_block_of_a_part_may_take_weights_of_others_for
 
     def forward(ids, late=None):
         x = functional.embedding(ids, model.embed.weight) + model.place
-        scratch = torch.zeros_like(x)
+        scratch, viewed, plain = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(1, 1, 1)
         scratch[:, 0] = x[:, 0]
+        viewed[:, 0].copy_(x[:, 0])
+        torch.atleast_3d(plain, x)  # which gives back what it gets
+        assert type(plain) is torch.Tensor
         room.copy_(x)
         if x.isnan().any():
             x = x * 2
         for block in model.blocks:
             x = block(x)
-        return model.head(model.norm(x)) + (0 if late is None else {"scratch": scratch, "room": room}[late].sum())
+        return model.head(model.norm(x)) + (
+            0 if late is None else {"scratch": scratch, "room": room, "viewed": viewed}[late].sum()
+        )
 
     model.forward, room = forward, torch.zeros(2, WIDTH, WIDTH)
     cut = a_part(model)
     assert type(ran(cut, forward)) is torch.Tensor
     assert type(room) is torch.Tensor, "it is the script's again"
-    for late in ("scratch", "room"):
+    for late in ("scratch", "room", "viewed"):
         with pytest.raises(InvalidValue, match=r"the numbers of embed\.weight, for sum"):
             ran(cut, lambda ids, late=late: forward(ids, late))
     assert type(room) is torch.Tensor
@@ -261,6 +267,19 @@ def test_a_spare_has_no_weights_and_what_is_kept_for_others_is_none_of_the_scrip
         assert len(worker.member.holdings.arenas) == len(worker.cut.units), "it keeps all of them"
     workers[2].cut.sit_out()
     assert all(isinstance(each, Absent) for each in workers[2].model.parameters())
+
+
+def test_what_a_forward_leaves_in_the_model_itself_is_known_and_no_trouble_to_a_checkpoint(tmp_path):
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}", directory=tmp_path) for number in range(2)]
+    for model in (worker.model for worker in workers):
+        model.drop.register_forward_hook(lambda _drop, _args, made, model=model: setattr(model, "last", made))
+    assert set(generation(threads, workers, Grid(1, 2), 3, saves=[1, None], generation=1).values()) == {"done"}
+    assert workers[0].model.last.norm() > 0
+    with pytest.raises(InvalidValue, match=r"the numbers of what embed gives, for norm"):
+        workers[1].model.last.norm()
+    for worker in workers:
+        worker.member.vault.close()
 
 
 def test_the_parameters_of_an_optimizer_are_not_taken_for_all_of_them():
