@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -55,6 +55,7 @@ class Absence:
 
     def __init__(self) -> None:
         self.shadow = False
+        self._refused: InvalidValue | None = None  # in this forward
         self._stance: Any = None
         self._away: list[nn.Parameter] = []
         self._written: list[torch.Tensor] = []  # tensors of the script's that a shadow fell on
@@ -73,7 +74,11 @@ class Absence:
         self._away = []
 
     def begin(self) -> None:
-        """A forward. Functions that are compiled run as they are in the shadow, of which compilers know nothing."""
+        """A forward; what was refused before it is none of its business."""
+        self._refused = None
+
+    def cast(self) -> None:
+        """A shadow falls. Functions that are compiled run as they are in it: compilers know nothing of it."""
         if "torch._dynamo" in sys.modules:  # otherwise there are none, and to ask takes seconds
             self._stance = torch.compiler.set_stance("force_eager")
 
@@ -89,6 +94,17 @@ class Absence:
         for each in self._written:
             _put_back(each)
         self._written = []
+
+    def refuse(self, error: InvalidValue) -> NoReturn:
+        """Who asks for numbers. A forward may catch it (`except Exception`), and is told once more when it is over."""
+        self._refused = error
+        raise error
+
+    def check(self) -> None:
+        """InvalidValue if something was refused in the forward that is over."""
+        error, self._refused = self._refused, None
+        if error is not None:
+            raise error
 
     def answered(self, answer: torch.Tensor, name: str) -> torch.Tensor:
         """By the ghost of this."""
@@ -132,7 +148,7 @@ class Absent(torch.Tensor):
             if not absence.shadow:
                 if asked in SAME and slot != "__set__":
                     return args[0]
-                raise _refused(name, asked, args)
+                absence.refuse(_refused(name, asked, args))
             try:
                 made = func(*args, **facts)
             except RuntimeError:

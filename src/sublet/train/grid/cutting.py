@@ -233,8 +233,9 @@ class Cut:
         """The user's function, in which the model is this part; `received` is what the part before has made."""
         part = self._part
         self.hold(received)
+        self.absence.begin()
         if received is not None:
-            self.absence.begin()
+            self.absence.cast()
         try:
             ended = Ended(call(), last=True)
         except PartEnd as end:
@@ -243,6 +244,7 @@ class Cut:
             taken = self._received is None
             self.hold(None)
             self.absence.end()
+        self.absence.check()
         if part is not None and not taken:
             raise skipped(part.low)
         if part is not None and ended.last != part.last:

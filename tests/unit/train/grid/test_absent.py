@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 
@@ -230,6 +231,28 @@ def test_what_is_before_the_first_block_of_a_part_may_take_weights_of_others_for
         with pytest.raises(InvalidValue, match=r"the numbers of embed\.weight, for sum"):
             ran(cut, lambda ids, late=late: forward(ids, late))
     assert type(room) is torch.Tensor
+
+
+def test_a_forward_that_catches_everything_is_told_when_it_is_over():
+    model = a_model(2, ())
+    forward, past = model.forward, []
+
+    def catches(ids):
+        made = forward(ids)
+        for _ in past:
+            with contextlib.suppress(Exception):
+                made = made + model.embed.weight.sum()
+        return made
+
+    cut = a_part(model)
+    with contextlib.suppress(InvalidValue):  # between two steps it is the script's own business
+        model.embed.weight.sum()
+    assert type(ran(cut, catches)) is torch.Tensor
+    past.append("from now on")
+    with pytest.raises(InvalidValue, match=r"the numbers of embed\.weight, for sum"):
+        ran(cut, catches)
+    past.clear()
+    assert type(ran(cut, catches)) is torch.Tensor
 
 
 def test_what_goes_past_the_blocks_is_refused_also_as_it_is():
