@@ -9,9 +9,13 @@ import math
 
 import pytest
 
+from sublet.domain.actions import RentNode
 from sublet.domain.budget import UNLIMITED
+from sublet.domain.events import BudgetChanged, NodeNoticed
+from sublet.domain.plan import Plan
 from sublet.kernel.growing import Growing
 from sublet.kernel.supply import Supply
+from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
 NEVER = -math.inf
@@ -164,3 +168,20 @@ def test_what_came_and_went_goes_on_from_a_snapshot():
     twin.restore(growing.facts())
     assert twin.facts() == growing.facts()
     assert twin.until_s(job(), "o", 4.0) == growing.until_s(job(), "o", 4.0) == 620.0
+
+
+@pytest.mark.parametrize(("notice_s", "waves"), [(10.0, 1), (0.0, 2)])
+def test_a_kernel_tells_a_notice_from_a_loss(notice_s, waves):
+    """One that comes after a notice and is noticed before that has ended is of its wave."""
+    driver = Driver([an_offer("o", gpus=4, pool="p", notice_s=notice_s)])
+    driver.tell(BudgetChanged(0.0, UNLIMITED))
+    driver.plan(Plan(hold={"o": 1}))
+    driver.answer(driver.open[0])
+    driver.tell(NodeNoticed(30.0, "n1", 30.0 + notice_s))
+    driver.plan(Plan(hold={"o": 1}))
+    driver.now_s = 35.0
+    driver.answer(next(order for order in driver.open if isinstance(order, RentNode)))
+    driver.tell(NodeNoticed(38.0, "n2", 38.0 + notice_s))
+    visits = driver.kernel.tenancy.growing.facts()["visits"]["o"]
+    assert len(visits) == 2
+    assert len({wave_s for _, _, wave_s in visits}) == waves

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from sublet.domain.shape import Shape
+from sublet.perf.phased import Phased
 from sublet.planning.menu import menu_of
 from sublet.planning.options import Options
 from sublet.planning.terms import Terms
 from sublet.policies.price.choices import in_time
+from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -90,3 +92,11 @@ def test_without_a_phase_ahead_lines_tell_where_they_cross():
 def test_who_can_run_nowhere_is_left_as_it_is():
     nowhere = replace(options_at(1.0), cost_C=np.full(2, np.inf))
     assert in_time(options_at, nowhere, 1.0) == (nowhere, "")
+
+
+def test_the_owner_of_a_job_with_phases_ahead_is_told_that_nothing_keeps_its_deadline():
+    phases = Phased(ends=(3600.0, 7200.0), rates=lambda gpu, spread: (1.0, 2.0))
+    job = a_job("a", work=7200.0, speed=phases, gpus=1, max_gpus=1, deadline_s=600.0)
+    driver = Driver([an_offer("o", gpus=1, pool="p")])
+    driver.submit(job, replace(job, id="b", deadline_s=90_000.0))
+    assert list(Price().decide(driver.kernel.snapshot()).warnings) == ["a"]

@@ -306,3 +306,13 @@ def test_nothing_is_booked_while_the_time_is_not_known():
     world.bill.waits = True
     world.bill.settle(9 * HOUR_S)
     assert (world.bill.settled_s, world.usd("useful"), world.bill.total.usd) == (HOUR_S, (4.0,), 4.0)
+
+
+def test_however_many_prices_there_were_before_the_last_one_is_what_was_heard_late():
+    """At 4, 8 and then 2 USD an hour for half of a node; after five hours it is heard that from 3 h on it was 6."""
+    world = World(2, {"spot": 1})
+    for hour, price in ((1.0, "8"), (2.0, "2")):
+        world.bill.handle(PriceChanged(hour * HOUR_S, "spot", Price.from_usd_per_h(price)))
+    world.bill.settle(4 * HOUR_S)
+    world.bill.handle(PriceHeardLate(5 * HOUR_S, "spot", Price.from_usd_per_h("6"), 3 * HOUR_S))
+    assert world.usd("useful") == (2.0 + 4.0 + 1.0 + 3.0 + 3.0,)
