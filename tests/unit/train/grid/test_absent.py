@@ -76,7 +76,7 @@ def by_state(model, name):
     return model.state_dict(keep_vars=True)[name]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(2, 4), st.data())
 def test_of_a_weight_of_another_part_everything_may_be_asked_but_its_numbers(blocks, data):
     model = a_model(blocks, ())
@@ -126,7 +126,7 @@ def test_a_script_that_reads_a_weight_by_attribute_is_told_which_and_a_model_can
 LATE = ("a penalty on all", "added outside", "the embedding", "added at the end", "what another said")
 
 
-@settings(max_examples=examples(24), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.integers(2, 4), st.sampled_from([*LATE, *(each for each in RIGHT if each != "dropout")]), st.data())
 def test_what_begins_with_a_later_step_is_trained_as_in_one_piece_or_refused_then(blocks, late, data):
     grid = Grid(1, data.draw(st.integers(2, blocks)))
