@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -54,6 +55,7 @@ class Attributes:
         self._buffers = {name: Remembered(buffer) for name, _, _, buffer in _unsaved(model)}
         self._replaced, self._checks = Replaced(model, self._optimizers), checks
         self._told: set[str] = set()  # what was said of
+        self._say_iterators()
 
     def check(self) -> None:
         """InvalidValue if something is another that no state can make again."""
@@ -101,9 +103,12 @@ class Attributes:
                 if name in saved:
                     there = place.values.get(name)
                     # What was another object then must not be written into one that may be somebody else's, too.
-                    place.values[name] = meant(saved[name], None if name in others and not has_dice(there) else there)
+                    into = None if name in others and not has_dice(there) else there
+                    kind = type(first[name].value) if name in first else None
+                    place.values[name] = meant(saved[name], into, kind)
                 elif name in first:
-                    place.values[name] = first[name].again(present[name])
+                    if (was := first[name].again(present[name])) is not present[name]:
+                        place.values[name] = was
                 elif kind_of(present[name]) == PLAIN:
                     del place.values[name]
         for name, (parameter, was) in self._trained.items():
@@ -117,6 +122,14 @@ class Attributes:
             for name, _ in self._changed(place):
                 if name != "training":
                     why = "changes while it trains, and with parts= a restart has it as the script makes it"
+                    self._warn(f"{place.name.strip()}.{name}", why)
+
+    def _say_iterators(self) -> None:
+        """Nobody can say where one is, nor take it there."""
+        for place in self._places():
+            for name, value in place.items():
+                if isinstance(value, types.GeneratorType) or type(value).__module__ == "itertools":
+                    why = "is an iterator, and where it is no state can say: after a restart it begins anew"
                     self._warn(f"{place.name.strip()}.{name}", why)
 
     def _check(self, places: list[Place]) -> None:

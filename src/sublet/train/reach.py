@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dis
+import enum
 import functools
 import sys
 import sysconfig
@@ -126,10 +127,12 @@ class _Walk:
         elif isinstance(thing, dict) and len(thing) <= MANY and all(isinstance(key, str) for key in thing):
             self._take(Place(name, thing), inner)
         elif isinstance(thing, type):
-            if is_users(thing.__module__):
+            if is_users(thing.__module__) and not isinstance(thing, enum.EnumMeta):
                 self._look_at_class(name, thing, inner)
         elif isinstance(getattr(thing, "__dict__", None), dict) and _is_looked_into(thing):
             self._look_at_object(name, thing, inner)
+        elif (slots := _slots_of(type(thing))) and is_users(type(thing).__module__):
+            self._take(Place(name, _Slots(thing, slots)), inner)
 
     def _look_at_object(self, name: str, thing: Any, inner: Any) -> None:
         skips = next((names for kind, names in TORCHS if isinstance(thing, kind)), frozenset())
@@ -174,8 +177,7 @@ class _Walk:
         known |= names
 
     def _take(self, place: Place, inner: Any) -> None:
-        if place.values:
-            self.found.append(place)
+        self.found.append(place)  # though it is empty: something may be put there
         for key, value in place.items():
             if kind_of(value) == OTHER:  # all else is a value of this place
                 inner(f"{place.name}.{key}", value)
@@ -212,6 +214,34 @@ def is_users(module: str | None) -> bool:
     path = Path(file)
     installed = {"site-packages", "dist-packages"} & {*path.parts}
     return not installed and not any(path.is_relative_to(each) for each in LIBRARIES)
+
+
+def _slots_of(kind: type) -> list[str]:
+    """Attributes of a class that has no others."""
+    found = [vars(each).get("__slots__", ()) for each in kind.__mro__]
+    return [name for each in found for name in ((each,) if isinstance(each, str) else each)]
+
+
+class _Slots(MutableMapping[str, Any]):
+    """Attributes that are not in a dict."""
+
+    def __init__(self, thing: Any, slots: list[str]) -> None:
+        self._thing, self._slots = thing, slots
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._thing, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._thing, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self._thing, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self._slots if hasattr(self._thing, name)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _Some(MutableMapping[str, Any]):

@@ -1,13 +1,14 @@
 """Values as they were when a session began, and whether they are others now.
 
 plain     a number, text, None: as it is in a state
-held      a tensor, an array, dice, or a list, dict, ... of such: copied into a state, and laid back
+held      a tensor, an array, dice, a member of an Enum, or a list, dict, ... of such: copied, and laid back
 long      too much of it to be copied each time: whether it is another is all that is told
 other     anything else: an object, a function, a file
 """
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain
@@ -23,6 +24,7 @@ __all__ = ["HELD", "LONG", "MANY", "OTHER", "PLAIN", "Remembered", "kind_of", "m
 PLAIN, HELD, LONG, OTHER = "plain", "held", "long", "other"
 SIMPLE = (bool, int, float, str, type(None))
 NUMPY = "numpy"  # in a state: the type of a number that is numpy's
+FACT = "fact"  # in a state: which kind of word
 SMALL = 1 << 20  # numbers in a tensor, or an array, that is compared; of a larger tensor torch's count of writes is
 LONGEST = 20_000  # values in lists and dicts; a tensor in them counts as more
 MANY = 1000  # things in a list, or a dict, that are looked at one by one
@@ -40,7 +42,7 @@ def kind_of(value: Any) -> str:
         return HELD if simple and type(value) is torch.Tensor else OTHER
     if type(value) is np.ndarray:
         return OTHER if value.dtype.kind not in "biuf" else HELD if value.size <= SMALL else LONG
-    if has_dice(value):
+    if has_dice(value) or _is_fact(value):
         return HELD
     left = _left(value, LONGEST)
     if left is None or (left < 0 and len(value) <= MANY):  # of few that are large each is looked at
@@ -54,14 +56,18 @@ def told(value: Any) -> Any:
         return {NUMPY: value.dtype.name, "value": value.item()}
     if isinstance(value, torch.Tensor):
         return {"tensor": value.detach(), "on": value.device.type}
+    if _is_fact(value):
+        return _fact(value)
     return state_of(value) if has_dice(value) else described("a value", value)
 
 
-def meant(saved: Any, present: Any = None) -> Any:
-    """What `told` was given: in what is there, where that is of its kind."""
+def meant(saved: Any, present: Any = None, kind: Any = None) -> Any:
+    """What `told` was given: in what is there, where that is of its kind; `kind`: the class that it had at first."""
     if has_dice(present):
         load_state("dice", saved, present)
         return present
+    if isinstance(saved, Mapping) and FACT in saved:
+        return _meant_fact(saved, kind, present)
     if isinstance(saved, Mapping) and NUMPY in saved:
         return np.dtype(saved[NUMPY]).type(saved["value"])
     if isinstance(saved, Mapping) and saved.keys() == {"tensor", "on"}:
@@ -95,6 +101,8 @@ class Remembered:
             return self.value
         if self.kind != HELD or _is_large(self.value) or (present is self.value and self.is_still(present)):
             return present
+        if _is_fact(self.value):
+            return self.value
         if has_dice(self.value):
             load_state("dice", self._mark, self.value)
             return self.value
@@ -127,6 +135,34 @@ def _left(value: Any, left: int, depth: int = 0) -> int | None:
     return left
 
 
+def _is_fact(value: Any) -> bool:
+    """What cannot change, and is of a class that only the script has, or is torch's: a word for something."""
+    if isinstance(value, enum.Enum | torch.dtype):
+        return True
+    named = isinstance(value, tuple) and hasattr(value, "_fields")
+    return named and (_left(tuple(value), LONGEST) or -1) >= 0
+
+
+def _fact(value: Any) -> dict[str, Any]:
+    if isinstance(value, enum.Enum):
+        return {FACT: "name", "value": value.name}
+    if isinstance(value, torch.dtype):
+        return {FACT: "dtype", "value": str(value).removeprefix("torch.")}
+    return {FACT: "tuple", "value": described("a value", tuple(value))}
+
+
+def _meant_fact(saved: Mapping[str, Any], kind: Any, present: Any) -> Any:
+    """Of the class that was there at first; where there was none, what is there stays."""
+    match saved[FACT]:
+        case "dtype":
+            return getattr(torch, saved["value"])
+        case "name" if saved["value"] in getattr(kind, "__members__", ()):
+            return kind[saved["value"]]
+        case "tuple" if hasattr(kind, "_make"):
+            return kind._make(laid(saved["value"]))
+    return present
+
+
 def _is_large(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() > SMALL
 
@@ -136,6 +172,8 @@ def _mark(value: Any, kind: str) -> Any:
     if kind == PLAIN:
         # By their text: of numbers it is exact, and tells -0.0 from 0.0, True from 1, and not a nan from itself.
         return type(value).__name__, repr(value)
+    if kind == HELD and _is_fact(value):
+        return _fact(value)
     if kind == HELD and not _is_large(value):
         return described("a value", state_of(value) if has_dice(value) else value)
     if isinstance(value, torch.Tensor):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import functools
+import itertools
 import random
 import threading
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -331,6 +334,69 @@ def test_dice_that_are_made_later_are_said_once(capsys):
     for _ in range(2):
         assert not attributes.state_dict()["held"]
     assert capsys.readouterr().err.count("module.dice is made while it trains") == 1
+
+
+class Stage(enum.Enum):
+    """Of a training."""
+
+    EARLY = 1
+    LATE = 2
+
+
+class Pair(NamedTuple):
+    """Two numbers."""
+
+    a: float
+    b: float
+
+
+class Slotted:
+    """It has no other attributes."""
+
+    __slots__ = ("n", "unset")
+
+    def __init__(self):
+        self.n = 0
+
+
+class Empty(Dataset):
+    """A setting that only its class has, at first."""
+
+    scale = 1.0
+
+    def __init__(self):
+        self.aside = Slotted()
+
+    def __getitem__(self, index):
+        return Stage, Pair, index * self.scale
+
+
+def test_words_slots_and_what_is_set_on_an_object_later_come_back():
+    def made():
+        model, dataset = nn.Linear(1, 1), Empty()
+        model.stage, model.pair, model.kind, model.plain = Stage.EARLY, Pair(1.0, 2.0), torch.float32, nn.Identity()
+        del dataset.__dict__["aside"]
+        dataset.held = [Slotted(), nn.ReLU()]
+        return model, dataset, Attributes(model, {}, {"dataset": dataset, "again": Empty()})
+
+    model, dataset, attributes = made()
+    model.stage, model.pair, model.kind, model.plain.more = Stage.LATE, Pair(3.0, 4.0), torch.bfloat16, 7
+    dataset.scale, dataset.held[0].n = 0.5, 5
+    state = HostCopy().take(attributes.state_dict()).state()
+    model, dataset, again = made()
+    again.load_state_dict(state)
+    assert (model.stage, model.pair, model.kind, model.plain.more) == (Stage.LATE, Pair(3.0, 4.0), torch.bfloat16, 7)
+    assert type(model.pair) is Pair
+    assert (dataset.scale, Empty.scale, dataset.held[0].n) == (0.5, 1.0, 5)
+    again.load_state_dict(made()[2].state_dict())
+    assert (model.stage, model.pair, model.kind, dataset.held[0].n) == (Stage.EARLY, Pair(1.0, 2.0), torch.float32, 0)
+
+
+def test_an_iterator_is_named_when_the_session_begins(capsys):
+    model = nn.Linear(1, 1)
+    model.turns = itertools.count()
+    Attributes(model, {})
+    assert "module.turns is an iterator" in capsys.readouterr().err
 
 
 def test_parts_of_a_model_in_lists_are_not_kept_twice():
