@@ -172,8 +172,11 @@ def proved(model, **more):
     return proof
 
 
-def trained(make, grid, steps=2, late=()):
-    """Weights by name, of a grid that does not ask whether it may; `late` are quirks that it has from step 1 on."""
+def trained(make, grid, steps=2, late=(), before=lambda _model, _step: None):
+    """Weights by name, of a grid that does not ask whether it may; `late` are quirks that it has from step 1 on.
+
+    `before` each step the script does this.
+    """
     threads = Threads()
     meshes, models = ThreadsMesh.all_of(threads, grid.gpus), [make() for _ in range(grid.gpus)]
     found = {}
@@ -194,6 +197,7 @@ def trained(make, grid, steps=2, late=()):
         for step in range(steps):
             for each in (model, *cut.blocks) if late and step else ():
                 each.quirks = frozenset(late)
+            before(model, step)
             of_atom = lambda atom: loss_of(model, batch_of(atom))  # noqa: E731 - said once
             member.step(meshes[rank], seat, of_atom, offset=step * SIZE, size=SIZE, micro_batch=MICRO)
         cut.close()

@@ -148,7 +148,7 @@ class Absent(torch.Tensor):
             if not absence.shadow:
                 if asked in SAME and slot != "__set__":
                     return args[0]
-                absence.refuse(_refused(name, asked, args))
+                absence.refuse(_refused(name, asked, (args, facts)))
             try:
                 made = func(*args, **facts)
             except RuntimeError:
@@ -227,6 +227,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _refused(name: str, asked: str, args: tuple[Any, ...]) -> InvalidValue:
-    weight = any(isinstance(each, AbsentWeight) for each in args)
+def _refused(name: str, asked: str, given: Any) -> InvalidValue:
+    weight = any(isinstance(each, AbsentWeight) for each in _tensors(given))
     return InvalidValue("parts", f"the numbers of {name}, for {asked}", WEIGHTS if weight else ANSWERS)

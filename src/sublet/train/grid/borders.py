@@ -29,11 +29,11 @@ class First(Stand):
 
     def __init__(self, inner: nn.Module, take: Callable[[], torch.Tensor]) -> None:
         super().__init__(inner)
-        self.__dict__["take"] = take
+        self.__dict__["sublet.take"] = take
 
     def forward(self, *args: Any, **facts: Any) -> Any:
         """As the block's own."""
-        inner, received = self.__dict__["inner"], self.__dict__["take"]()
+        inner, received = self.__dict__["sublet.inner"], self.__dict__["sublet.take"]()
         if received.requires_grad and not torch.is_grad_enabled():
             raise InvalidValue(
                 "parts",
@@ -50,11 +50,11 @@ class Next(Stand):
 
     def __init__(self, inner: nn.Module, number: int) -> None:
         super().__init__(inner)
-        self.__dict__["number"] = number
+        self.__dict__["sublet.number"] = number
 
     def forward(self, *args: Any, **facts: Any) -> Any:
         """It does not run here."""
-        raise PartEnd(taken_by(self.__dict__["number"], self.__dict__["inner"], args, facts))
+        raise PartEnd(taken_by(self.__dict__["sublet.number"], self.__dict__["sublet.inner"], args, facts))
 
 
 def carried(block: nn.Module, args: tuple[Any, ...], facts: dict[str, Any]) -> str | None:

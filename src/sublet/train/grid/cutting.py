@@ -272,7 +272,7 @@ class Cut:
         while left:
             each = left.pop()
             if isinstance(each, First):
-                each = each.__dict__["inner"]
+                each = each.__dict__["sublet.inner"]
             if id(each) not in seen and not isinstance(each, Stand):
                 seen.add(id(each))
                 yield each

@@ -18,31 +18,57 @@ __all__ = ["Called", "Ghost", "Heard", "Stand"]
 
 
 class Stand(nn.Module):
-    """In place of another module, whose attributes, modules and parameters are the model's meanwhile as ever."""
+    """In place of another module, whose attributes, modules and parameters are the model's meanwhile as ever.
+
+    What it knows itself has names that no attribute of a script's can have, with a dot.
+    """
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.__dict__["inner"] = inner
-        self.train(inner.training)
+        self.__dict__["sublet.inner"] = inner
+        del self.__dict__["training"]  # the other's
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
-        """Both of them."""
-        self.__dict__["inner"].train(mode)
-        return super().train(mode)
+        """As the other does it."""
+        self.__dict__["sublet.inner"].train(mode)
+        return self
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["inner"], name)
+            return getattr(self.__dict__["sublet.inner"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Of the other (`block.scale = 0.5` between two steps), but for what torch keeps of any module, as hooks."""
+        if name in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            setattr(self.__dict__["sublet.inner"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__dict__["sublet.inner"], name)
 
     def named_modules(self, *args: Any, **facts: Any) -> Any:
         """Those of the other: a list of parameters without them would be one of something else."""
-        return self.__dict__["inner"].named_modules(*args, **facts)
+        return self.__dict__["sublet.inner"].named_modules(*args, **facts)
+
+    def named_children(self) -> Any:
+        """Those of the other."""
+        return self.__dict__["sublet.inner"].named_children()
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> Self:
+        """To the other, and to those within it."""
+        self.__dict__["sublet.inner"].apply(fn)
+        return self
+
+    def compile(self, *args: Any, **facts: Any) -> None:
+        """The other."""
+        self.__dict__["sublet.inner"].compile(*args, **facts)
 
     def state_dict(self, *args: Any, **facts: Any) -> Any:
         """That of the other, by the same names."""
-        return self.__dict__["inner"].state_dict(*args, **facts)
+        return self.__dict__["sublet.inner"].state_dict(*args, **facts)
 
 
 class Ghost(Stand):
@@ -65,18 +91,18 @@ class Ghost(Stand):
         keep: Callable[[nn.Module, str, torch.Tensor], None] = lambda *_: None,
     ) -> None:
         super().__init__(inner)
-        self.__dict__["seen"] = {} if seen is None else seen
-        self.__dict__["left"], self.__dict__["made"] = left, partial(_zeros, own=own, mark=mark)
-        self.__dict__["keep"] = keep
+        self.__dict__["sublet.seen"] = {} if seen is None else seen
+        self.__dict__["sublet.left"], self.__dict__["sublet.made"] = left, partial(_zeros, own=own, mark=mark)
+        self.__dict__["sublet.keep"] = keep
 
     def forward(self, *args: Any, **facts: Any) -> Any:
         """As the module's own."""
-        inner, seen, zeros = (self.__dict__[name] for name in ("inner", "seen", "made"))
+        inner, seen, zeros = (self.__dict__[f"sublet.{name}"] for name in ("inner", "seen", "made"))
         made, kept = _made_of_nothing(inner, seen, args, facts, zeros)
         for each in kept:
-            self.__dict__["keep"](*each)
-        if self.__dict__["left"] is not None:
-            self.__dict__["left"]()
+            self.__dict__["sublet.keep"](*each)
+        if self.__dict__["sublet.left"] is not None:
+            self.__dict__["sublet.left"]()
         return made
 
 
@@ -85,11 +111,11 @@ class Called(Stand):
 
     def __init__(self, inner: nn.Module, answers: Callable[..., Any]) -> None:
         super().__init__(inner)
-        self.__dict__["answers"] = answers
+        self.__dict__["sublet.answers"] = answers
 
     def forward(self, *args: Any, **facts: Any) -> Any:
         """As the module's own."""
-        return self.__dict__["answers"](*args, **facts)
+        return self.__dict__["sublet.answers"](*args, **facts)
 
 
 class Heard(Called):
@@ -97,17 +123,17 @@ class Heard(Called):
 
     def __init__(self, inner: nn.Module, heard: Callable[[], None], answers: Callable[..., Any]) -> None:
         super().__init__(inner, answers)
-        self.__dict__["heard"] = heard
+        self.__dict__["sublet.heard"] = heard
 
     def forward(self, *args: Any, **facts: Any) -> Any:
         """As the module's own."""
-        self.__dict__["heard"]()
+        self.__dict__["sublet.heard"]()
         return super().forward(*args, **facts)
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
         if isinstance(found, nn.Parameter):
-            self.__dict__["heard"]()
+            self.__dict__["sublet.heard"]()
         return found
 
 

@@ -123,10 +123,10 @@ class _Around(Ghost):
 
     def __init__(self, inner: nn.Module, flow: _Flow) -> None:
         super().__init__(inner, own=True)
-        self.__dict__["flow"] = flow
+        self.__dict__["sublet.flow"] = flow
 
     def forward(self, *args: Any, **facts: Any) -> Any:
-        made, flow = super().forward(*args, **facts), self.__dict__["flow"]
+        made, flow = super().forward(*args, **facts), self.__dict__["sublet.flow"]
         taint = flow.taint and (not flow.called or _is_tainted((args, facts)))
         return tree_map(_tainted, made) if taint else made
 
@@ -136,14 +136,14 @@ class _Block(Ghost):
 
     def __init__(self, inner: nn.Module, flow: _Flow, number: int) -> None:
         super().__init__(inner, own=True)
-        self.__dict__["flow"], self.__dict__["number"] = flow, number
+        self.__dict__["sublet.flow"], self.__dict__["sublet.number"] = flow, number
 
     def forward(self, *args: Any, **facts: Any) -> Any:
-        name = carried(self.__dict__["inner"], args, facts)
+        name = carried(self.__dict__["sublet.inner"], args, facts)
         firsts = () if name is None else (facts[name],)
         others = [value for each, value in facts.items() if each != name]
-        self.__dict__["flow"].enter(self.__dict__["number"], [*firsts, *args, *others])
-        return self.__dict__["flow"].leave(self.__dict__["number"], super().forward(*args, **facts))
+        self.__dict__["sublet.flow"].enter(self.__dict__["sublet.number"], [*firsts, *args, *others])
+        return self.__dict__["sublet.flow"].leave(self.__dict__["sublet.number"], super().forward(*args, **facts))
 
 
 def _facts(x: torch.Tensor) -> tuple[Any, ...]:

@@ -102,6 +102,20 @@ def test_of_a_weight_of_another_part_everything_may_be_asked_but_its_numbers(blo
     assert torch.equal(found, real.get_parameter(name))
 
 
+def test_a_weight_within_a_list_is_refused_as_a_weight():
+    model = a_model(2, ())
+    a_part(model)
+    ours, other = model.head.weight, model.embed.weight
+    for asked in (
+        lambda: torch.stack([torch.ones_like(other), other]),
+        lambda: torch._foreach_norm([ours, other]),
+        lambda: torch.cat(tensors=(ours, other)),
+        lambda: torch._foreach_add([ours], other=[other]),
+    ):
+        with pytest.raises(InvalidValue, match=r"the numbers of embed\.weight, for .*weight_decay"):
+            asked()
+
+
 def test_a_script_that_reads_a_weight_by_attribute_is_told_which_and_a_model_can_be_printed():
     model = a_model(3, ())
     cut = learned(model)

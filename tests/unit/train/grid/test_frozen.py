@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.grid.model import Net, a_net, adam, momentum  # noqa: E402
 from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.grid.pipeline import BACKWARD, FORWARD  # noqa: E402
@@ -122,3 +123,13 @@ def test_a_checkpoint_of_a_grid_whose_first_part_is_frozen_has_all_of_the_optimi
     assert found.keys() == one.weights().keys()
     for name, weight in one.weights().items():
         assert torch.equal(weight, found[name]), name
+
+
+def test_what_stands_in_for_what_others_train_is_not_taken_for_all_of_the_optimizers_parameters():
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}", frozen=TRUNK) for number in range(2)]
+    assert set(generation(threads, workers, Grid(1, 2), 1).values()) == {"done"}
+    for worker in workers:
+        for group in worker.member.holdings.optimizer.param_groups:
+            with pytest.raises(InvalidValue, match="a look at all parameters of the model"):
+                sum(each.numel() for each in group["params"])
