@@ -139,6 +139,7 @@ class Attributes:
     def _places(self) -> list[Place]:
         roots: list[tuple[str, Any]] = [(f"module {name}", each) for name, each in self._model.named_modules()]
         roots += [(f"optimizer {name}", each) for name, each in self._optimizers.items()]
+        roots += _hooks_of_parameters(self._model)
         defaults = [Place(f"defaults {name}", each.defaults) for name, each in self._optimizers.items()]
         return [*places_of([*roots, *self._others.items()]), *defaults]
 
@@ -178,6 +179,16 @@ class Attributes:
         if name not in self._told:
             self._told.add(name)
             print(f"sublet: {name} {why}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
+
+
+def _hooks_of_parameters(model: torch.nn.Module) -> list[tuple[str, Any]]:
+    """What the script has hung on weights: nobody else has it in hand."""
+    return [
+        (f"hook {name} {kind[1:]} {number}", hook)
+        for name, parameter in model.named_parameters()
+        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")
+        for number, hook in enumerate((getattr(parameter, kind, None) or {}).values())
+    ]
 
 
 def _where(tensor: torch.Tensor) -> int:

@@ -68,7 +68,7 @@ def no_mean(loss: torch.Tensor, count: int) -> str | None:
                 return why
         elif name in BENDS and _is_number(node) and any(_averages(each, count) for each in _below(node)):
             return f"it is a function ({name.removesuffix('Backward0').lower()}) of a mean"
-        elif (size := _averaged(node)) is not None and size % count and not _is_of_weights(node):
+        elif (size := _averaged(node)) is not None and size % count and not _is_of_weights(node, count):
             return f"it is a mean over {size} things, of {count} samples"
         elif (quotient := _quotient(node, count)) is not None and quotient % count:
             return f"it is a sum, divided by {quotient:g}, of {count} samples"
@@ -104,8 +104,10 @@ def _numbers(node: Any) -> Iterator[Any]:
 
 
 def _adds_numbers(node: Any) -> bool:
-    """Whether it adds up a list of losses."""
-    return node.name() in SUMS and any(each.name() == "StackBackward0" for each in _below(node))
+    """Whether it adds up, or averages, a list of losses."""
+    if node.name() not in (*SUMS, *MEANS) or not any(each.name() == "StackBackward0" for each in _below(node)):
+        return False
+    return len(node._saved_self_sym_sizes) == 1  # noqa: SLF001 - as above
 
 
 def _below(node: Any) -> list[Any]:
@@ -114,7 +116,7 @@ def _below(node: Any) -> list[Any]:
 
 def _averaged(node: Any) -> int | None:
     """Over how many numbers it is a mean; None if it is none."""
-    if node.name() in MEANS:
+    if node.name() in MEANS and not _adds_numbers(node):
         sizes = node._saved_self_sym_sizes  # noqa: SLF001 - as above
         return int(torch.Size(sizes).numel()) if node.name() == MEANS[0] else None
     if getattr(node, "_saved_reduction", None) != MEAN or node.name() in LABELS:
@@ -130,13 +132,13 @@ def _quotient(node: Any, count: int) -> float | None:
     if not above or above[0].name() not in SUMS or not isinstance(by, torch.Tensor) or by.numel() != 1:
         return None
     size = torch.Size(above[0]._saved_self_sym_sizes).numel()  # noqa: SLF001 - as above
-    return float(by) if size % count == 0 and not _is_of_weights(above[0]) else None
+    return float(by) if size % count == 0 and not _is_of_weights(above[0], count) else None
 
 
 def _averages(node: Any, count: int) -> bool:
     """Whether a number is made from a mean that samples are in."""
     return any(
-        (_averaged(each) or 0) % count == 0 and not _is_of_weights(each)
+        (_averaged(each) or 0) % count == 0 and not _is_of_weights(each, count)
         for each in _numbers(node)
         if _averaged(each) is not None or each.name() in LABELS
     )
@@ -153,13 +155,31 @@ def _is_number(node: Any) -> bool:
     return isinstance(kept, torch.Tensor) and kept.dim() == 0
 
 
-def _is_of_weights(node: Any) -> bool:
-    """Whether all that is beneath it is a parameter: a penalty."""
-    while len(below := _below(node)) == 1:
-        node = below[0]
-        if node.name().endswith("AccumulateGrad"):
-            return True
-    return False
+def _is_of_weights(node: Any, count: int) -> bool:
+    """Whether all that is beneath it is parameters and constants: a penalty, or a head that is made from weights."""
+    todo, seen = [node], set[Any]()
+    while todo:
+        node = todo.pop()
+        if node in seen or node.name().endswith("AccumulateGrad"):
+            continue
+        seen.add(node)
+        if len(seen) > FURTHEST or (_takes_something(node) and not _takes_a_constant(node, count)):
+            return False
+        todo += _below(node)
+    return True
+
+
+def _takes_something(node: Any) -> bool:
+    """Whether one of what it is made from asks for no gradient: data, or a constant."""
+    return any(each is None for each, _ in node.next_functions)
+
+
+def _takes_a_constant(node: Any, count: int) -> bool:
+    """Of data there is one row for each sample; layers take nothing but data."""
+    if node.name() not in ARITHMETIC:
+        return False
+    kept = (getattr(node, f"_saved_{name}", None) for name in ("self", "other"))
+    return not any(isinstance(each, torch.Tensor) and each.dim() and len(each) == count for each in kept)
 
 
 def _beneath(node: Any) -> Iterator[Any]:
@@ -181,5 +201,5 @@ def _holds_against(node: Any, count: int) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     second = node.next_functions[1][0]
-    made = second is not None and not second.name().endswith("AccumulateGrad") and not _is_of_weights(second)
+    made = second is not None and not _is_of_weights(second, count)
     return made and one.shape[0] == count == other.shape[1]

@@ -38,7 +38,7 @@ TORCHS: tuple[tuple[type, frozenset[str]], ...] = (
     (torch.nn.Module, frozenset(vars(torch.nn.Module())) - {"training"}),
     (
         torch.optim.Optimizer,
-        frozenset({"state", "param_groups", "defaults"})
+        frozenset({"state", "param_groups", "defaults", "_opt_called"})  # the last is a scheduler's, to warn by
         | {
             f"_optimizer_{what}{when}_hooks"
             for what in ("step_", "state_dict_", "load_state_dict_")

@@ -61,11 +61,22 @@ MEANS = {
     "focal": focal,
     "of sums": lambda net, x: F.mse_loss(net(x), x[:, :1].expand(-1, CLASSES), reduction="sum") / len(x),
     "of a list": lambda net, x: torch.stack([net(x).pow(2).mean(), net(x).abs().mean()]).sum() / 2,
+    "of a list, averaged": lambda net, x: torch.stack([net(x).pow(2).mean(), net(x).abs().mean()]).mean(),
     "divided": lambda net, x: net(x).pow(2).mean() / 5,
     "a penalty": lambda net, x: net(x).pow(2).mean() + 0.1 * net.body.weight.pow(2).sum() + net.s.abs().mean(),
+    "a penalty on all": lambda net, x: (
+        net(x).pow(2).mean() + torch.cat([w.view(-1) for w in net.parameters()]).abs().mean()
+    ),
+    "a penalty on angles": lambda net, x: (
+        net(x).pow(2).mean() + (net.out.weight @ net.out.weight.T - torch.eye(CLASSES)).pow(2).mean()
+    ),
+    "a penalty on gates": lambda net, x: net(x).pow(2).mean() + (net.s.sigmoid() * net.s.tanh()).repeat(5).mean(),
+    "as many directions as samples": lambda net, x: F.cross_entropy(
+        F.normalize(net.body(x)[:, :4], dim=1) @ F.normalize(net.wide.weight, dim=1).T, labels(x)
+    ),
     "a root of weights": lambda net, x: net(x).pow(2).mean() + net.out.weight.pow(2).sum().sqrt(),
     "weighed": lambda net, x: torch.exp(-net.s[0]) * net(x).abs().mean() + net.s[0],
-    "as many classes as samples": lambda net, x: F.cross_entropy(net.wide(x), labels(x)),
+    "as many classes as samples": lambda net, x: F.cross_entropy(net.wide(net.body(x)[:, :4]), labels(x)),
     "a root of each": lambda net, x: (net(x).pow(2).mean(1) + 0.1).sqrt().mean(),
 }
 OTHERS = {
@@ -146,3 +157,11 @@ def test_only_the_first_losses_are_looked_at(capsys):
     Means("mean").look(OTHERS["root"][0](net, x), COUNT)
     Means(None).look(OTHERS["root"][0](net, x[:1]), 1)
     assert not capsys.readouterr().err
+
+
+def test_a_sum_is_seen_after_a_batch_of_one(capsys):
+    """Of one sample a sum is no other than a mean."""
+    means, net, x = Means(None), Net(), torch.rand(COUNT, 4)
+    for count in (1, COUNT, COUNT):
+        means.look(F.mse_loss(net(x[:count]), x[:count, :1].expand(-1, CLASSES), reduction="sum"), count)
+    assert capsys.readouterr().err.count(f"the loss is a sum over {COUNT} samples") == 1

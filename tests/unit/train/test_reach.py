@@ -148,6 +148,21 @@ def by_hook(model, _):
     model.first.register_forward_hook(hook_with_a_list([]))
 
 
+def by_weight(model, _):
+    calls = []
+
+    def shrinks(gradient):
+        calls.append(1)
+        return gradient * 0.95 ** len(calls)
+
+    def lets_go(weight):
+        lets_go.n = getattr(lets_go, "n", 0) + 1
+        weight.grad.mul_(0.9**lets_go.n)
+
+    model.first.weight.register_hook(shrinks)
+    model.last.weight.register_post_accumulate_grad_hook(lets_go)
+
+
 def by_rate(_, optimizer):
     return LambdaLR(optimizer, counted(lambda *numbers: 0.98 ** sum(numbers)))
 
@@ -162,6 +177,7 @@ IDIOMS = {
     "collate": ("", collate, nothing),
     "partial": ("", functools.partial(collate, factor=2.0), nothing),
     "hook": ("", None, by_hook),
+    "weight": ("", None, by_weight),
     "rate": ("", None, by_rate),
     "object": ("", None, by_object),
 }
@@ -187,7 +203,7 @@ def trained(by, gathers, sets_up, dies=None):
     return flat(model)
 
 
-@pytest.mark.parametrize("name", IDIOMS if FULL else ["dice", "hook", "object", "opened", "partial"])
+@pytest.mark.parametrize("name", IDIOMS if FULL else ["dice", "hook", "object", "opened", "partial", "weight"])
 def test_a_start_that_goes_on_comes_to_the_same_bits(name, monkeypatch):
     last, idiom = LastState(monkeypatch), IDIOMS[name]
     expected = trained(*idiom)
