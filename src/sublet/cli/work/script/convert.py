@@ -144,21 +144,40 @@ def _refuse_elsewhere(script: Script, facts: Facts) -> None:
 
 
 def _refuse_many_calls(script: Script, loop: Loop) -> None:
-    """There is one training for each job: its loop is not in a function that is called for each epoch, or trial."""
+    """There is one training for each process: its loop is in no other, nor in a function that is called again."""
+    within: list[ast.AST] = [loop.outer or loop.inner]
     around = script.scope_of(loop.inner)
-    if isinstance(around, ast.Module):
-        return
-    called = [
-        node for node in ast.walk(script.tree) if isinstance(node, ast.Call) and root_of(node.func) == around.name
-    ]
-    looped = any(isinstance(each, ast.For | ast.While) for node in called for each in script.above(node))
-    one_epoch = loop.outer is None and not _is_range(script, loop.inner)
-    if looped or one_epoch:
-        raise CannotConvert(
-            f"the loop is in {around.name}(), which is one epoch, or is called again and again",
-            loop.inner.lineno,
-            "make the session around all epochs: `for epoch in s.epochs()`, and in it `for batch in s`",
-        )
+    one_epoch = loop.outer is None and not _is_range(script, loop.inner) and not isinstance(around, ast.Module)
+    seen: set[ast.AST] = set()
+    while within:
+        node = within.pop()
+        scope = script.scope_of(node)
+        looped = next((each for each in script.above(node) if isinstance(each, ast.For | ast.While)), None)
+        if looped is not None and scope is around and script.scope_of(looped) is scope:
+            raise CannotConvert(
+                "the loop is in another one, and would be a training for each turn of that: a process has one",
+                looped.lineno,
+                "`for epoch in range(N)` and in it the batches, and nothing around; a job of its own for each fold, "
+                "seed or stage; steps that are counted by hand: epochs=N of train.session, and leave by s.steps",
+            )
+        if looped is not None or (one_epoch and scope is around):
+            name = "" if isinstance(around, ast.Module) else around.name
+            raise CannotConvert(
+                f"the loop is in {name}(), which is one epoch, or is called again and again",
+                loop.inner.lineno,
+                "make the session around all epochs: `for epoch in s.epochs()`, and in it `for batch in s`",
+            )
+        if isinstance(scope, ast.Module) or scope in seen:
+            continue
+        seen.add(scope)
+        called = [each for each in ast.walk(script.tree) if isinstance(each, ast.Call)]
+        within += (calls := [each for each in called if script.full_name(each.func) == scope.name])
+        if len(calls) > 1:
+            raise CannotConvert(
+                f"{scope.name}() is called more than once, and has a training in it: a process has one",
+                calls[1].lineno,
+                "a job of its own for each training",
+            )
 
 
 def _refuse_caught(script: Script, loop: Loop) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sublet.cli.work.script.calls import CONTAINERS, FRESH, GROWS, MODES, READING, draws, is_known, tells
-from sublet.cli.work.script.kinds import Function, Kind, Kinds, bindings_in, within
+from sublet.cli.work.script.kinds import Function, Kind, Kinds, bindings_in, goes_by_itself, within
 from sublet.cli.work.script.reading import Scope, Script, names_in, root_of
 
 __all__ = ["Done", "Effects"]
@@ -105,6 +105,16 @@ class Effects(Kinds):
         if isinstance(call.func, ast.Name) and call.func.id in self.functions:
             return self._returned(call, self.functions[call.func.id])
         return {name for each in _arguments(call) for name in self.held(each)}
+
+    def makes(self, value: ast.expr) -> bool:
+        """Whether an object with a memory of its own may be made there, whatever else it holds: `EMA(model)`."""
+        inside = [value, *self.reached(value)]
+        calls = [node for each in inside for node in ast.walk(each) if isinstance(node, ast.Call)]
+        return any(
+            not is_known(full := self.script.full_name(call.func)) and full not in self.functions
+            for call in calls
+            if isinstance(call.func, ast.Name) or self.is_imported(call.func)
+        )
 
     def _returned(self, call: ast.Call, function: Function) -> set[str]:
         """Of a function of the script: what it returns may be of what it is given, or of what is not its own."""
@@ -273,9 +283,7 @@ class Effects(Kinds):
         if not found:
             return not module
         if module and method == "__call__":  # what it only notes is nothing that it goes by
-            return any(
-                isinstance(node, ast.AugAssign) and root_of(node.target) == "self" for node in ast.walk(found[0])
-            )
+            return any(goes_by_itself(node) for node in ast.walk(found[0]))
         done = self.done_by_function(found[0])
         return "self" in done.changes or "self" in done.sets
 

@@ -120,7 +120,8 @@ class Flow:
         scope = self.effects.script.scope_of(self.around)
         others = self.effects.same_as({name}, scope) - {name}
         rebound = any(name in line.done.binds for line in self.course.inside)
-        return bool(others) and others <= self.roles.state and not rebound
+        own = any(self.effects.makes(value) for value in self.effects.given(name, scope))
+        return bool(others) and others <= self.roles.state and not rebound and not own
 
     def _judged(self, name: str, line: int) -> Carried:
         effects, scope = self.effects, self.effects.script.scope_of(self.around)

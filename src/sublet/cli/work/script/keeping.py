@@ -22,8 +22,8 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
     scope = effects.script.scope_of(loop)
     if (made := effects.class_of(name, scope)) is not None:
         return (
-            f"`{name}` is of class {made.name}, which remembers something from turn to turn, and has no state_dict()",
-            f"give {made.name} state_dict() and load_state_dict(), or keep what it remembers by s.keep()",
+            f"`{name}` is of class {made.name}, which remembers something from turn to turn",
+            f"give {made.name} state_dict() and load_state_dict() of all of it, or keep what it remembers by s.keep()",
         )
     if effects.of(name, scope) is Kind.MODULE:
         return (

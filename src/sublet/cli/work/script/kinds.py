@@ -9,7 +9,7 @@ from enum import Enum
 from sublet.cli.work.script.calls import BUILTINS, CONTAINERS, READING, is_known
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
 
-__all__ = ["Function", "Kind", "Kinds", "bindings_in", "within"]
+__all__ = ["Function", "Kind", "Kinds", "bindings_in", "goes_by_itself", "within"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -96,7 +96,7 @@ class Kinds:
         if made is None:
             return self.of(name, scope) is Kind.MODULE
         methods = {each.name for each in made.body if isinstance(each, Function)}
-        return {"state_dict", "load_state_dict"} <= methods or self.is_module(made)
+        return {"state_dict", "load_state_dict"} <= methods or (self.is_module(made) and not _counts(made))
 
     def kind_of(self, value: ast.expr, scope: Scope, seen: frozenset[str] = frozenset()) -> Kind:
         """What a value is."""
@@ -174,6 +174,38 @@ def bindings_in(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield from _drawn(each.target, each.iter)
         elif isinstance(each, ast.withitem) and each.optional_vars is not None:
             yield from _paired(each.optional_vars, each.context_expr)
+
+
+def goes_by_itself(node: ast.AST) -> bool:
+    """`self.n += 1`, `self.n = self.n + 1`: what an object is goes by what it was."""
+    if isinstance(node, ast.AugAssign):
+        return root_of(node.target) == "self"
+    if not isinstance(node, ast.Assign):
+        return False
+    own = {ast.dump(each) for each in ast.walk(node.value) if isinstance(each, ast.Attribute)}
+    return any(ast.dump(each).replace("Store()", "Load()") in own for each in _targets(node))
+
+
+def _counts(made: ast.ClassDef) -> bool:
+    """Whether a module goes by plain values of its own, which are in no state_dict; buffers are."""
+    methods = [each for each in made.body if isinstance(each, Function) and each.name != "__init__"]
+    kept = {
+        node.args[0].value
+        for node in ast.walk(made)
+        if is_method(node, "register_buffer") and node.args and isinstance(node.args[0], ast.Constant)
+    }
+    changed = [node for method in methods for node in ast.walk(method) if isinstance(node, ast.Assign | ast.AugAssign)]
+    return any(
+        isinstance(each, ast.Attribute) and root_of(each) == "self" and each.attr not in kept
+        for node in changed
+        for each in _targets(node)
+    )
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    if isinstance(node, ast.AugAssign):
+        return [node.target]
+    return [part for each in node.targets for part in _elements(each) or [each]]
 
 
 def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
