@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sublet.cli.work.script.effects import Done, Effects
+from sublet.cli.work.script.files import writes_file
 from sublet.cli.work.script.reading import Scope, Script, is_method
 
 __all__ = ["Around", "Course", "Line", "exposed"]
@@ -34,6 +35,7 @@ class Line:
     sure: bool  # it runs whenever what it is in does
     jumps: bool = False
     saves: bool = False
+    notes: bool = False  # into a file, or for a tracker: what it says lasts
     updates: bool = False
 
     @property
@@ -70,13 +72,13 @@ class Course:
         """Names that bear on the result; `state` is what training itself comes to."""
         found = set(state)
         for line in self.later:
-            if line.saves or line.jumps or line.done.writes or line.done.draws:
+            if line.saves or line.notes or line.jumps or line.done.writes or line.done.draws:
                 found |= line.speaks_of
         count = -1
         while count != len(found):
             count = len(found)
             for line in self.inside:
-                lasts = line.jumps or line.saves or line.updates or line.done.draws
+                lasts = line.jumps or line.saves or line.notes or line.updates or line.done.draws
                 if lasts or found & line.done.writes.keys():
                     found |= line.speaks_of | (line.done.changes.keys() & line.done.reads.keys())
         return found
@@ -211,6 +213,7 @@ def _line(effects: Effects, node: ast.AST, top: ast.stmt, scope: Scope, asked: f
         sure=sure,
         jumps=isinstance(node, JUMPS),
         saves=any(full(call.func) == "torch.save" or is_method(call, *SAVES) for call in calls),
+        notes=any(writes_file(effects, call, scope) for call in calls),
         updates=any(is_method(call, *EVENTS) for call in calls),
     )
 

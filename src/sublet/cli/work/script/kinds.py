@@ -130,7 +130,7 @@ class Kinds:
             return Kind.MODULE
         if full in ("copy.deepcopy", "copy.copy") and len(call.args) == 1:
             return self.kind_of(call.args[0], scope, seen)
-        if last in TELLERS:
+        if last in TELLERS or is_method(call, "open"):
             return Kind.TELLER
         if full == "functools.partial":
             return Kind.PLAIN if call.args and is_known(self.script.full_name(call.args[0])) else Kind.ODD

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from sublet.cli.work.script.bars import bar_name, given_to
 from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
+from sublet.cli.work.script.files import refuse_emptied
 from sublet.cli.work.script.flow import Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in, within
+from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.remembering import keep_names, saves_by_all
 from sublet.cli.work.script.splice import INDENT, CannotConvert, Splice
@@ -71,6 +73,7 @@ def _carried(flow: Flow, update: Update, loader: str) -> dict[str, int]:
     """What one turn leaves to the next: names that `s.keep()` keeps; an object with a state is told to the session."""
     flow.check_seeds()
     flow.check_given(loader)
+    refuse_emptied(flow.effects, flow.around)
     found = list(flow.carried)
     for each in found:
         if each.how == "lost" and each.matters:
@@ -136,6 +139,7 @@ def _session_call(script: Script, facts: Facts, loop: Loop, names: Names, update
     made = facts.named(loader)
     assert made is not None  # noqa: S101 - that is why it is to be a session
     _refuse_counting(script, [each for each in facts.loaders if each.name == loader])
+    refuse_padding(script, made.call)
     if any(word.arg == "batch_sampler" for word in made.call.keywords):
         hint = "batch_size=, and sampler= for the order: the session makes the batches"
         raise CannotConvert(f"{loader} has a batch_sampler", made.line, hint)
