@@ -21,7 +21,7 @@ from torch import nn
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Absence", "Absent", "past_the_blocks", "plainly", "present"]
+__all__ = ["Absence", "Absent", "moments_elsewhere", "past_the_blocks", "plainly", "present"]
 
 plainly = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001 - torch's own documents say so; no other name is public
 
@@ -42,6 +42,10 @@ WEIGHTS = (
     "left to the worker that has it; here are its shape, type and device. A penalty on weights is weight_decay of the "
     "optimizer, other terms of the loss belong into the block whose weights they take, and the checkpoint has all "
     "weights, for a session without parts=, or with one worker"
+)
+MOMENTS = (
+    "left to the worker that has it: the optimizer here is of one part. The checkpoints of the session have all of its "
+    "state, for a session without parts=, or with one worker"
 )
 ANSWERS = (
     "of a model in which one tensor goes from each block to the next, and nothing past them: what is made before the "
@@ -183,6 +187,11 @@ def present(weights: Iterable[torch.Tensor]) -> Iterator[None]:
 def past_the_blocks(found: Absent, where: str) -> InvalidValue:
     """It is used where numbers of ours have to be."""
     return InvalidValue("parts", f"{_last_told(found)[1]} as {where}", ANSWERS)
+
+
+def moments_elsewhere(weight: Absent) -> InvalidValue:
+    """What an optimizer keeps of it is asked for."""
+    return InvalidValue("parts", f"what the optimizer keeps of {_last_told(weight)[1]}", MOMENTS)
 
 
 def _writes(asked: str) -> bool:

@@ -13,7 +13,7 @@ from sublet.errors import InvalidValue
 from sublet.train.grid.absent import Absent, past_the_blocks
 from sublet.train.grid.ghosts import Stand
 
-__all__ = ["First", "Next", "PartEnd", "carried", "skipped", "taken_by"]
+__all__ = ["First", "Next", "PartEnd", "carried", "skipped", "stopped", "taken_by"]
 
 
 class PartEnd(BaseException):
@@ -75,6 +75,16 @@ def taken_by(number: int, block: nn.Module, args: tuple[Any, ...], facts: dict[s
     if isinstance(found, Absent):
         raise past_the_blocks(found, f"what block {number} takes")
     return found
+
+
+def stopped(error: Exception) -> InvalidValue:
+    """A forward that runs by itself, and not with others in place of its blocks."""
+    return InvalidValue(
+        "parts",
+        f"a forward that fails when it is cut ({type(error).__name__}: {error})",
+        "of a model that takes one tensor from block to block, and nothing else of them: no lists that blocks, or "
+        "hooks on what is in them, fill beside it (output_router_logits, output_hidden_states); switch these off",
+    )
 
 
 def skipped(block: int) -> InvalidValue:

@@ -26,7 +26,7 @@ from torch import nn
 from sublet.errors import InvalidValue
 from sublet.train.grid.absent import Absence, Absent, past_the_blocks
 from sublet.train.grid.attributes import Attributes
-from sublet.train.grid.borders import First, Next, PartEnd, skipped
+from sublet.train.grid.borders import First, Next, PartEnd, skipped, stopped
 from sublet.train.grid.calls import around_calls
 from sublet.train.grid.ghosts import Called, Ghost, Heard, Stand
 from sublet.train.grid.untouched import untouched
@@ -133,9 +133,14 @@ class Cut:
             try:
                 with untouched(self.model.modules()):
                     seen = self._listened(call, answers)
-            except Exception:
-                if answers is _itself:
-                    raise
+            except Exception as error:
+                if answers is not _itself:
+                    continue
+                if not isinstance(error, InvalidValue):
+                    with untouched(self.model.modules()), torch.no_grad():
+                        call()  # it may fail by itself
+                    raise stopped(error) from error
+                raise
             else:
                 break
         self._sides = {name: frozenset(sides).union(*_around(name, seen)) for name, sides in seen.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,9 @@ from sublet.train.blocks import Blocks
 from sublet.train.elementwise import check_one_by_one
 from sublet.train.options import Options
 
-__all__ = ["check_fits"]
+__all__ = ["check_fits", "check_not_compiled"]
 
+BY_BLOCK = "compiled block by block where it is cut: for block in model.blocks: block.compile()"
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
@@ -55,6 +57,20 @@ def _check_kinds(model: Any, optimizer: Any, options: Options) -> None:
     kind = type(model).__name__
     if kind in WRAPPERS:
         raise InvalidValue("model", kind, "the module that it wraps: the session adds up gradients itself")
-    if kind == "OptimizedModule":  # torch's own name for it; to import the class takes seconds
-        allowed = "compiled block by block where it is cut: for block in model.blocks: block.compile()"
-        raise InvalidValue("model", "torch.compile(model)", allowed)
+    if _is_compiled(model) or model._compiled_call_impl is not None:  # noqa: SLF001 - torch has no other place for it
+        raise InvalidValue("model", "torch.compile(model)", BY_BLOCK)
+
+
+def _is_compiled(value: Any) -> bool:
+    return type(value).__name__ == "OptimizedModule"  # torch's own name for it; to import the class takes seconds
+
+
+def check_not_compiled(model: torch.nn.Module, loss_of: Any) -> None:
+    """InvalidValue if the function that is called calls the model as compiled in one piece."""
+    try:
+        seen = inspect.getclosurevars(inspect.unwrap(getattr(loss_of, "__func__", loss_of)))
+    except (TypeError, ValueError):  # no function of Python's
+        return
+    for name, value in {**seen.globals, **seen.nonlocals}.items():
+        if _is_compiled(value) and value._orig_mod is model:  # noqa: SLF001 - torch's own
+            raise InvalidValue("loss_of", f"{name} = torch.compile(model)", BY_BLOCK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,9 +13,9 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.fitness import check_frozen
-from sublet.train.grid.absent import plainly
+from sublet.train.grid.absent import MOMENTS, Absent, moments_elsewhere, plainly
 
-__all__ = ["Guard", "Held"]
+__all__ = ["Guard", "Held", "Moments"]
 
 LISTS = ("parameters", "named_parameters")
 OURS = ("sublet.train", "torch.nn.modules.module", "torch.optim.optimizer")  # which ask for one by the other
@@ -37,14 +38,17 @@ class Guard:
         self._handles.append(self._optimizer.register_step_pre_hook(self._look_at_update))
         self._handles.append(self._model.register_forward_pre_hook(self._look_at_call))
         vars(self._optimizer)["zero_grad"] = _nothing  # a line left over must not clear half a batch
+        vars(self._optimizer)["state_dict"] = _Stated(self._optimizer)
         for name in LISTS:
             vars(self._model)[name] = _Listed(getattr(self._model, name))
 
     def end(self) -> None:
-        """Everything as it was."""
+        """Everything as it was, but for an optimizer that has a part of its state: it has no more than that."""
         for handle in self._handles:
             handle.remove()
         vars(self._optimizer).pop("zero_grad", None)
+        if not isinstance(self._optimizer.state, Moments):
+            vars(self._optimizer).pop("state_dict", None)
         for name in LISTS:
             vars(self._model).pop(name, None)
 
@@ -130,6 +134,43 @@ class Held(list[Any]):
         if self.updates or _is_ours(sys._getframe(1)):  # noqa: SLF001 - the one way to know
             return super().__iter__()
         return _alone(self[0]) if self else super().__iter__()
+
+
+class Moments(defaultdict[Any, Any]):
+    """What the optimizer keeps of the parameters that are here: nobody else takes it for all of its state."""
+
+    updates = False  # as of `Held`
+
+    def __missing__(self, key: Any) -> Any:
+        if isinstance(key, Absent):
+            raise moments_elsewhere(key)
+        return super().__missing__(key)
+
+    def items(self) -> Any:
+        """For those who know that it is a part."""
+        self._check(sys._getframe(1))  # noqa: SLF001 - the one way to know
+        return super().items()
+
+    def values(self) -> Any:
+        """As `items`."""
+        self._check(sys._getframe(1))  # noqa: SLF001 - as above
+        return super().values()
+
+    def _check(self, asks: FrameType) -> None:
+        if not self.updates and not _is_ours(asks):
+            raise InvalidValue("parts", "all that the optimizer keeps", MOMENTS)
+
+
+class _Stated:
+    """In place of `optimizer.state_dict`, which has a part of it where the model is one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer, self._whole = optimizer, optimizer.state_dict
+
+    def __call__(self) -> dict[str, Any]:
+        if isinstance(self._optimizer.state, Moments) and not _is_ours(sys._getframe(1)):  # noqa: SLF001 - the one way
+            raise InvalidValue("parts", "optimizer.state_dict()", MOMENTS)
+        return self._whole()
 
 
 def _is_ours(frame: FrameType) -> bool:

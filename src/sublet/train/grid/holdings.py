@@ -8,6 +8,7 @@ for what is trained elsewhere, with a gradient of zero, and the optimizer counts
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ from sublet.train.elementwise import kept_by
 from sublet.train.grid.absent import plainly, present
 from sublet.train.grid.arena import Arena, Layout, layout_of
 from sublet.train.grid.cutting import Unit
-from sublet.train.grid.guard import Held
+from sublet.train.grid.guard import Held, Moments
 from sublet.train.grid.pages import blank
 
 __all__ = ["Holdings", "sizes_of"]
@@ -140,13 +141,14 @@ class Holdings:
     @contextmanager
     def _updated(self) -> Iterator[None]:
         """Whoever has written the optimizer may go through what it updates."""
-        groups = [each for group in self.optimizer.param_groups if isinstance(each := group["params"], Held)]
-        for each in groups:
+        groups = [group["params"] for group in self.optimizer.param_groups]
+        partial = [each for each in (*groups, self.optimizer.state) if isinstance(each, Held | Moments)]
+        for each in partial:
             each.updates = True
         try:
             yield
         finally:
-            for each in groups:
+            for each in partial:
                 each.updates = False
 
     def _counters(self) -> dict[str, torch.Tensor]:
@@ -160,6 +162,9 @@ class Holdings:
     def _hold(self, new: Iterable[int]) -> None:
         """The optimizer has what we hold, and nothing else; it does not know of the `new` ones yet."""
         held = {id(parameter) for arena in self.arenas.values() for parameter in arena.parameters}
+        partial = len(self.arenas) < len(self.parameters)
+        if partial != isinstance(self.optimizer.state, Moments):
+            self.optimizer.state = (Moments if partial else defaultdict)(dict, self.optimizer.state)
         state = self.optimizer.state
         for parameter in [each for each in state if id(each) not in held]:
             del state[parameter]

@@ -33,7 +33,7 @@ from sublet.train.grid.awaited import awaited
 from sublet.train.grid.calling import Calling, LossOf
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
-from sublet.train.grid.fits import check_fits
+from sublet.train.grid.fits import check_fits, check_not_compiled
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
@@ -298,6 +298,7 @@ class GridSession(Counted, Keeps):
 
     def _begin(self, loss_of: LossOf) -> Member:
         """With the user's function in hand: what is before the blocks and what after them, and our first grid."""
+        check_not_compiled(self._model, loss_of)
         self._schedules.find_late()
         self._own.begin()
         atom = Atom(0, min(self._micro_batch, self._samples.count))

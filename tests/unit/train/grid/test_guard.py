@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 
@@ -12,8 +13,12 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
+from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.elementwise import check_one_by_one  # noqa: E402
+from sublet.train.grid.guard import Guard  # noqa: E402
+from tests.rigs.grid_worker import Worker, generation  # noqa: E402
 
 WIDTH = 4
 
@@ -101,3 +106,61 @@ def test_an_optimizer_that_looks_at_all_parameters_together_is_refused_and_one_t
     check_one_by_one(each)
     for usual in (torch.optim.AdamW(net.parameters()), torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)):
         check_one_by_one(usual)
+
+
+def test_the_state_of_an_optimizer_of_a_part_is_not_taken_for_all_of_it_and_alone_it_is_all():
+    threads = Threads()
+    workers = [Worker(threads, f"w{number}") for number in range(2)]
+    assert set(generation(threads, workers, Grid(1, 2), 1).values()) == {"done"}
+    for worker, there in zip(workers, ("head", "embed"), strict=True):
+        optimizer = worker.member.holdings.optimizer
+        guard = Guard(worker.model, optimizer)
+        guard.begin()
+        with pytest.raises(
+            InvalidValue, match=rf"what the optimizer keeps of {there}\.weight.*checkpoints of the session"
+        ):
+            optimizer.state[worker.model.get_submodule(there).weight]["exp_avg"].norm()
+        for asked in (optimizer.state.values, optimizer.state.items, partial(copy.deepcopy, optimizer.state)):
+            with pytest.raises(InvalidValue, match="all that the optimizer keeps"):
+                asked()
+        for _ in ("meanwhile", "afterwards"):
+            with pytest.raises(InvalidValue, match=r"optimizer\.state_dict\(\).*checkpoints of the session"):
+                optimizer.state_dict()
+            guard.end()
+    assert set(generation(threads, workers[:1], Grid(1, 1), 2, givers=workers[1:]).values()) == {"done"}
+    optimizer = workers[0].member.holdings.optimizer
+    everything = list(workers[0].model.parameters())
+    assert len(optimizer.state_dict()["state"]) == len(everything) == len(optimizer.state.values())
+    assert all("exp_avg" in optimizer.state[each] for each in everything)
+
+
+class Recorded(Module):
+    """What hooks on parts of its blocks have heard; nobody calls them where blocks are others'."""
+
+    def forward(self, x):
+        made, heard = super().forward(x), [type(block) for block in self.blocks if isinstance(block, nn.Linear)]
+        return made * heard.index(nn.Linear, len(self.blocks) - 1) if self.looks else made
+
+
+def test_a_forward_that_fails_only_when_it_is_cut_is_told_so_and_one_that_fails_by_itself_as_it_is():
+    net = Recorded()
+    net.looks = True
+    with pytest.raises(InvalidValue, match=r"a forward that fails when it is cut \(ValueError: .*output_router_logits"):
+        train_with(net, plain)
+    with pytest.raises(ZeroDivisionError):
+        train_with(Module(), lambda net, batch: plain(net, batch) / 0 if 1 / 0 else None)
+
+
+def test_a_model_that_is_compiled_in_one_piece_is_refused_wherever_it_is_called():
+    net = Module()
+    net.compile(backend="eager")
+    with pytest.raises(InvalidValue, match=r"torch\.compile\(model\).*block by block"):
+        train_with(net, plain)
+    net = Module()
+    whole = torch.compile(net, backend="eager")
+    optimizer, data = torch.optim.SGD(net.parameters(), lr=0.1), TensorDataset(torch.ones(8, WIDTH))
+    facts = {"global_batch": 4, "micro_batch": 2, "parts": train.Blocks("blocks")}
+    with train.session(net, optimizer, data, **facts) as s:
+        batches = s.batches(epochs=1)
+        with pytest.raises(InvalidValue, match=r"whole = torch\.compile\(model\).*block by block"):
+            s.step(lambda batch: whole(batch[0]).square().mean(), next(batches))
