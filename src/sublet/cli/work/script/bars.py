@@ -1,5 +1,6 @@
 """What a loop goes over, through `enumerate` and bars that show how far it is: `for i, b in enumerate(tqdm(loader))`.
 
+Epochs may have one, too: `for epoch in tqdm(range(N))`, `for epoch in trange(N)`.
 A bar may have a name, so that more can be shown on it: `bar = tqdm(loader)`, in every epoch before its batches.
 """
 
@@ -10,26 +11,53 @@ import ast
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.reading import Script
 
-__all__ = ["bar_name", "given_to"]
+__all__ = ["bar_name", "epochs_of", "given_to", "is_counted"]
 
 BARS = ("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.std.tqdm", "tqdm.notebook.tqdm")  # they give what they go over
+RANGES = ("range", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange")
+
+
+def epochs_of(script: Script, outer: ast.For) -> ast.Call | None:
+    """`range(N)` of `for epoch in range(N)`, or in a bar; None if it goes over something else."""
+    over = outer.iter
+    if isinstance(over, ast.Call) and _is_bar(script, over):
+        over = over.args[0]
+    if not isinstance(over, ast.Call) or script.full_name(over.func) not in RANGES:
+        return None
+    return over if script.full_name(over.func) != "range" or not over.keywords else None
+
+
+def is_counted(script: Script, inner: ast.For) -> bool:
+    """Whether it has numbers with its batches, from 0 on."""
+    over = inner.iter
+    if isinstance(over, ast.Call) and _is_bar(script, over):
+        over = over.args[0]
+    return _counted(script, over) is not None
+
+
+def _counted(script: Script, over: ast.expr) -> ast.expr | None:
+    """What `enumerate(loader)`, or `enumerate(loader, 0)`, goes over; None if it counts otherwise."""
+    if not isinstance(over, ast.Call) or script.full_name(over.func) != "enumerate" or not over.args:
+        return None
+    first = [*over.args[1:], *(word.value for word in over.keywords)]
+    begins = all(isinstance(each, ast.Constant) and each.value == 0 for each in first)
+    return over.args[0] if begins else None
 
 
 def given_to(script: Script, inner: ast.For, outer: ast.For | None) -> ast.expr:
     """The expression at the bottom of it."""
-    over = inner.iter
-    if isinstance(over, ast.Call) and script.full_name(over.func) == "enumerate" and len(over.args) == 1:
-        over = over.args[0]
+    over = _counted(script, inner.iter) or inner.iter
     if isinstance(over, ast.Name) and (bar := _made(script, over.id, inner, outer)) is not None:
         over = bar
-    return over.args[0] if _is_bar(script, over) and isinstance(over, ast.Call) else over
+    if not _is_bar(script, over) or not isinstance(over, ast.Call):
+        return over
+    counted = _counted(script, over.args[0]) if over is inner.iter else None  # of a bar with a name it is not seen
+    return over.args[0] if counted is None else counted
 
 
 def bar_name(script: Script, inner: ast.For, outer: ast.For | None) -> str:
     """Of a bar that has one; "" of any other."""
-    over = inner.iter
-    if isinstance(over, ast.Call) and script.full_name(over.func) == "enumerate" and len(over.args) == 1:
-        over = over.args[0]
+    over = _counted(script, inner.iter) or inner.iter
     return over.id if isinstance(over, ast.Name) and _made(script, over.id, inner, outer) is not None else ""
 
 

@@ -12,12 +12,13 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from sublet.cli.work.script.bars import is_counted
 from sublet.cli.work.script.calls import seeds
 from sublet.cli.work.script.course import Around, Course, Line, exposed
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.keeping import cannot_keep, goes_on
 from sublet.cli.work.script.kinds import bindings_in
-from sublet.cli.work.script.reading import Scope, is_method, names_in, root_of
+from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Carried", "Flow", "Roles"]
@@ -75,7 +76,7 @@ class Flow:
     def __post_init__(self) -> None:
         self.course = Course.of(self.effects, self.around, self.inner)
         self.relevant = self.course.relevant(self.roles.state)
-        self.counter = _counter(self.inner)
+        self.counter = _counter(self.effects.script, self.inner)
         self.carried = tuple(self._all_carried())
 
     @property
@@ -319,10 +320,9 @@ def _is_print(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "print"
 
 
-def _counter(inner: Around) -> str:
+def _counter(script: Script, inner: Around) -> str:
     """`i` of `for i, batch in enumerate(loader)`."""
-    over = inner.iter if isinstance(inner, ast.For) else None
-    counts = isinstance(over, ast.Call) and root_of(over) == "enumerate"
+    counts = isinstance(inner, ast.For) and is_counted(script, inner)
     target = inner.target if isinstance(inner, ast.For) else None
     first = target.elts[0] if counts and isinstance(target, ast.Tuple) and target.elts else None
     return first.id if isinstance(first, ast.Name) else ""

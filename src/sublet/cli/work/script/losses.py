@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from sublet.cli.work.script.bars import is_counted
 from sublet.cli.work.script.calls import READING
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.grades import BATCH, ODDS, ROWS, WHY, Grade, by_operator, over, worst
@@ -24,7 +25,7 @@ from sublet.cli.work.script.mixing import (
     place_of,
     turned,
 )
-from sublet.cli.work.script.reading import Scope, is_method, names_in, root_of
+from sublet.cli.work.script.reading import Scope, is_method, names_in
 
 __all__ = ["Loss", "loss_of"]
 
@@ -50,7 +51,7 @@ def loss_of(effects: Effects, inner: ast.For | ast.While, losses: list[ast.expr]
     """What all that goes backward is, at its worst."""
     grader = _Grader(effects, effects.script.scope_of(inner))
     known: Known = dict.fromkeys(names_in(inner.target), Grade.EACH) if isinstance(inner, ast.For) else {}
-    counts = isinstance(inner, ast.For) and root_of(inner.iter) == "enumerate"
+    counts = isinstance(inner, ast.For) and is_counted(effects.script, inner)
     if isinstance(inner, ast.For) and counts and isinstance(inner.target, ast.Tuple):
         known |= dict.fromkeys(names_in(inner.target.elts[0]), Grade.NUMBER)  # enumerate
         grader.batches |= {each.id for each in inner.target.elts if isinstance(each, ast.Name)}

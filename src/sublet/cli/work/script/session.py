@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from sublet.cli.work.script.bars import bar_name, given_to
+from sublet.cli.work.script.bars import bar_name, epochs_of, given_to
 from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
 from sublet.cli.work.script.files import refuse_emptied
@@ -226,7 +226,8 @@ def _loop_over(script: Script, splice: Splice, loop: Loop, flow: Flow, names: Na
         splice.head(outer, made)
         return
     splice.put_before(outer.lineno, splice.indent_of(outer) + made)
-    splice.replace(outer.iter, f"{names.session}.epochs()")
+    bare = epochs_of(script, outer)
+    splice.replace(outer.iter if bare is None else bare, f"{names.session}.epochs()")
     if first := _first_epoch(script, outer):
         line = outer.body[0]
         if line.lineno == outer.lineno:
@@ -260,12 +261,11 @@ def _epochs(script: Script, loop: Loop) -> str:
     """How many, as the script says it."""
     if loop.outer is None:
         return "1"
-    over = loop.outer.iter
-    plain = isinstance(over, ast.Call) and script.full_name(over.func) == "range" and not over.keywords
-    if plain and isinstance(over, ast.Call) and len(over.args) == 1:
+    over = epochs_of(script, loop.outer)
+    if over is not None and len(over.args) == 1:
         return script.text(over.args[0])
     first = _first_epoch(script, loop.outer)
-    if not first or not isinstance(over, ast.Call):
+    if not first or over is None:
         raise CannotConvert(
             "the loop around it is not `for epoch in range(N)`",
             loop.outer.lineno,
@@ -281,9 +281,8 @@ def _epochs(script: Script, loop: Loop) -> str:
 
 def _first_epoch(script: Script, outer: ast.For) -> int:
     """1 of `for epoch in range(1, N + 1)`; 0 if it is none."""
-    over = outer.iter
-    counts = isinstance(over, ast.Call) and script.full_name(over.func) == "range" and not over.keywords
-    if not counts or not isinstance(over, ast.Call) or len(over.args) != 2:  # noqa: PLR2004 - from, and to
+    over = epochs_of(script, outer)
+    if over is None or len(over.args) != 2:  # noqa: PLR2004 - from, and to
         return 0
     first = over.args[0]
     number = first.value if isinstance(first, ast.Constant) and isinstance(outer.target, ast.Name) else 0
