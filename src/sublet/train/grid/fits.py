@@ -65,8 +65,8 @@ def _is_compiled(value: Any) -> bool:
     return type(value).__name__ == "OptimizedModule"  # torch's own name for it; to import the class takes seconds
 
 
-def check_not_compiled(model: torch.nn.Module, loss_of: Any) -> None:
-    """InvalidValue if the function that is called calls the model as compiled in one piece."""
+def check_not_compiled(model: torch.nn.Module, loss_of: Any, deep: int = 3) -> None:
+    """InvalidValue if the function, or one that it has from around it, calls the model as compiled in one piece."""
     try:
         seen = inspect.getclosurevars(inspect.unwrap(getattr(loss_of, "__func__", loss_of)))
     except (TypeError, ValueError):  # no function of Python's
@@ -74,3 +74,6 @@ def check_not_compiled(model: torch.nn.Module, loss_of: Any) -> None:
     for name, value in {**seen.globals, **seen.nonlocals}.items():
         if _is_compiled(value) and value._orig_mod is model:  # noqa: SLF001 - torch's own
             raise InvalidValue("loss_of", f"{name} = torch.compile(model)", BY_BLOCK)
+    for value in seen.nonlocals.values() if deep else ():
+        if inspect.isfunction(value):
+            check_not_compiled(model, value, deep - 1)
