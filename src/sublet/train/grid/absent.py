@@ -11,7 +11,6 @@ reads out of a shadow (`if x.isnan().any()`) are zeros, and are not followed.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 
 from sublet.errors import InvalidValue
+from sublet.train.grid.uncompiled import UNCOMPILED
 
 __all__ = ["Absence", "Absent", "moments_elsewhere", "past_the_blocks", "plainly", "present"]
 
@@ -60,7 +60,7 @@ class Absence:
     def __init__(self) -> None:
         self.shadow = False
         self._refused: InvalidValue | None = None  # in this forward
-        self._stance: Any = None
+        self._cast = False
         self._away: list[nn.Parameter] = []
         self._written: list[torch.Tensor] = []  # tensors of the script's that a shadow fell on
 
@@ -83,14 +83,15 @@ class Absence:
 
     def cast(self) -> None:
         """A shadow falls. Functions that are compiled run as they are in it: compilers know nothing of it."""
-        if "torch._dynamo" in sys.modules:  # otherwise there are none, and to ask takes seconds
-            self._stance = torch.compiler.set_stance("force_eager")
+        if not self._cast:
+            self._cast = True
+            UNCOMPILED.begin()
 
     def lift(self) -> None:
         """What was received is taken, or nobody is left who would take it."""
-        if self._stance is not None:
-            self._stance.__exit__(None, None, None)
-        self.shadow, self._stance = False, None
+        if self._cast:
+            UNCOMPILED.end()
+        self.shadow = self._cast = False
 
     def end(self) -> None:
         """A forward is over."""
