@@ -243,3 +243,18 @@ def test_what_is_not_understood_is_refused_with_a_line_of_the_script(why):
         converted(source)
     changed = source.splitlines()[caught.value.line - 1]
     assert changed.strip() in (*(line.strip() for line in new.splitlines()), "def train(epoch):", "train(epoch)")
+
+
+def test_a_name_that_the_caller_has_for_something_else_is_refused():
+    """In the place of the call it would be another thing."""
+    source = GLOBAL.replace("F.mse_loss(model(a), b).backward()", "(power * F.mse_loss(model(a), b)).backward()")
+    source = source.replace("trace = []\n", "trace = []\npower = 2.0\n").replace("        trace.append(epoch)\n", "")
+    source = source.replace(
+        "for epoch in range(3):\n    train(epoch)\n",
+        "def main():\n    power = 0.1\n    for epoch in range(3):\n        train(epoch)\n    print(power)\n\nmain()\n",
+    )
+    with pytest.raises(CannotConvert, match="power"):
+        converted(source)
+    assert "def train(epoch, s):" in converted(
+        source.replace("    power = 0.1\n", "").replace("    print(power)\n", "")
+    )
