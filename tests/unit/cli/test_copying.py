@@ -117,8 +117,12 @@ def test_where_there_is_nothing_that_is_said(tmp_path, capsys):
 
 
 def test_what_goes_wrong_is_said_and_ends_with_1(tmp_path, capsys):
-    (tmp_path / "HEAD").write_text("not json")
-    assert copying.main(f"{CARRIED}{tmp_path}", URI, "3") == 1
+    save(tmp_path / "saved", 9)
+    told(capsys, str(tmp_path / "saved"), URI, "3")
+    told(capsys, URI, f"{CARRIED}{tmp_path / 'here'}", "3")
+    for head in (tmp_path / "here").glob("HEAD*"):  # beside parts that it may name
+        head.write_text("not json")
+    assert copying.main(f"{CARRIED}{tmp_path / 'here'}", URI, "3") == 1
     assert "cannot be read" in capsys.readouterr().err
 
 
