@@ -244,6 +244,7 @@ class InMemoryApi:
             "left_usd": left,
             "burn_usd_per_h": 0.6,
             "exhausted": left is not None and left <= 0,
+            "unattended_usd": 0.0,
         }
 
     async def set_budget(

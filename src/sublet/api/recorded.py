@@ -75,6 +75,7 @@ class RecordedApi:
             "left_usd": None,
             "burn_usd_per_h": 0.0,
             "exhausted": False,
+            "unattended_usd": 0.0,
         }
 
     async def health(self) -> HealthView:

@@ -147,6 +147,9 @@ def _print(found: dict[str, Any]) -> None:
     typer.echo(f"spent       {money(found['spent_usd'])}, and {money(found['reserved_usd'])} reserved to stop safely")
     if found["left_usd"] is not None:
         typer.echo(f"left        {money(found['left_usd'])}")
+    if usd := found.get("unattended_usd"):  # not told by older controllers
+        beyond = f"{money(usd)} beyond the purse, until its nodes end"
+        typer.echo(f"            a controller that is lost now may cost up to {beyond}")
     if found["exhausted"]:
         typer.echo("nothing more is rented\nnext: sublet budget top-up USD")
 

@@ -228,7 +228,9 @@ class ControllerApi:
 
     async def budget(self) -> views.BudgetView:
         """What may be spent, and what is."""
-        return budget_view(self._controller.kernel, self._controller.now_s())
+        controller = self._controller
+        lease_s = controller.engine.lease_s * controller.clock.speedup
+        return budget_view(controller.kernel, controller.now_s(), lease_s)
 
     async def set_budget(
         self,

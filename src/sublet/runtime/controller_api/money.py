@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 
-def budget_view(kernel: Kernel, now_s: float) -> BudgetView:
-    """What may be spent, and what is."""
+def budget_view(kernel: Kernel, now_s: float, lease_s: float) -> BudgetView:
+    """What may be spent, and what is; a node whose controller is silent for `lease_s` of cloud time ends itself."""
     budget, spent = kernel.supply.budget, kernel.ledger.spent(now_s)
     reserved = Money() if budget.purse is None else kernel.supply.purse.reserved(now_s)
     return {
@@ -38,7 +38,17 @@ def budget_view(kernel: Kernel, now_s: float) -> BudgetView:
         "left_usd": None if budget.purse is None else (budget.purse - spent - reserved).usd,
         "burn_usd_per_h": kernel.ledger.outflow().usd_per_h,
         "exhausted": kernel.supply.purse.most_nodes == 0,
+        "unattended_usd": _unattended(kernel, spent, lease_s).usd,
     }
+
+
+def _unattended(kernel: Kernel, spent: Money, lease_s: float) -> Money:
+    """The dearest that all nodes can cost until they have ended themselves, as far as the purse does not pay for it."""
+    if (purse := kernel.supply.budget.purse) is None:
+        return Money()
+    nodes = kernel.cluster.nodes.values()
+    ending = sum(node.offer.ending(lease_s + node.offer.wind_down_s).grains for node in nodes)
+    return Money(max(0, spent.grains + ending - purse.grains)) if ending else Money()
 
 
 def change_budget(

@@ -292,6 +292,9 @@ class BudgetView(TypedDict):
     left_usd: float | None  # purse - spent - reserved
     burn_usd_per_h: float  # now
     exhausted: bool  # nothing more may be rented until a top-up
+    unattended_usd: (
+        float  # beyond the purse, at most, if no controller were there from now on: nodes end with their lease
+    )
 
 
 class ExpectedView(TypedDict):
