@@ -3,8 +3,8 @@
 A purse pays the shares of its jobs (shares.py), and with each of them those above it do. The promise at every level and
 at every moment: what is spent in this period, with what it may cost until everybody who is paid from it has left, is
 within the purse. So GPUs are given to a job only where all that pay for it can pay for the job to leave again
-(`covers`), and jobs are told to leave while that is so (`end_in_steps`). The rest of a tree is the purse of all
-(purse.py), which pays whatever is rented.
+(`covers`), and jobs are told to leave while that is so (`end_in_steps`); who is told too late is paid for as if it had
+been told in time (late.py). The rest of a tree is the purse of all (purse.py), which pays whatever is rented.
 """
 
 from __future__ import annotations
@@ -112,28 +112,25 @@ class PurseTree:
         org = self.allowed.get(ORG)
         return budget if org is None else replace(budget, purse=Money(org.limit), until_s=None)
 
-    def roll(self, now_s: float) -> Before | None:
-        """Begin the periods that have begun by now, at the instant at which they did; how it was before, if any did."""
-        due = [h for h, each in self.allowed.items() if each.ends_s is not None and each.ends_s <= now_s]
-        if not due:
-            return None
+    def now(self) -> Before:
+        """All that `roll` may change."""
         supply = self._supply
-        before = (dict(self.allowed), self.shares.changed, supply.budget, supply.purse.most_nodes, supply.changed)
-        self.shares.changed = True
-        for holder in due:
-            old = self.allowed[holder]
-            ends, began = old.ends, old.ends
-            while old.period is not None and ends is not None and ends - old.unix_0_s <= now_s:
-                began, ends = ends, old.period.ends(ends)
-            began_us = microseconds((began or 0) - old.unix_0_s)
-            new = replace(old, opening=self.spent(holder, began_us), ends=ends, most=None)
+        return dict(self.allowed), self.shares.changed, supply.budget, supply.purse.most_nodes, supply.changed
+
+    def roll(self, now_s: float) -> None:
+        """The next periods begin, now: this is the end of some."""
+        self.shares.changed, now_us = True, microseconds(now_s)
+        for holder, old in list(self.allowed.items()):
+            if old.period is None or old.ends is None or old.ends_s is None or old.ends_s > now_s:
+                continue
+            ends, opening = old.period.ends(old.ends), self.spent(holder, now_us)
+            new = replace(old, opening=opening, ends=ends, most=None)
             over = old.bound > old.limit
-            self.allowed[holder] = self._bound(holder, new, began_us) if over else replace(new, bound=new.limit)
+            self.allowed[holder] = self._bound(holder, new, now_us) if over else replace(new, bound=new.limit)
             self._fill(holder)
-        return before
 
     def roll_back(self, before: Before) -> None:
-        """What would have happened then cannot have."""
+        """As it was."""
         supply = self._supply
         self.allowed, self.shares.changed, supply.purse.budget, supply.purse.most_nodes, supply.changed = before
 

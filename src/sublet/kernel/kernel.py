@@ -76,7 +76,7 @@ class Kernel:
             why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
             raise UnexpectedEvent(event, why, self.story(subject_of(event)))
         before_s, self.now_s = self.now_s, event.at_s
-        rolled = self.spending.begin_periods(event)
+        passed = self.spending.pass_time(event, before_s)
         self.tenancy.now_s = event.at_s
         self.seen += 1
         self._actions = self.tenancy.orders = []
@@ -87,10 +87,10 @@ class Kernel:
         except SubletError:  # each part looks before it changes anything
             self.now_s = self.tenancy.now_s = before_s
             self.seen -= 1
-            if rolled is not None:
-                self.purses.roll_back(rolled)
+            if passed is not None:
+                self.spending.undo(passed)
             raise
-        if rolled is not None:
+        if passed is not None and passed.before is not None:
             self._call_for_plan()
         if self.seen == 1:  # the budget begins to count
             self.began_s = event.at_s

@@ -5,7 +5,8 @@ until it has left them. What nobody holds, boots, minimum times and what roundin
 
 A share is never more than was kept back for it. It is paid at the price that was believed then, up to the dearest that
 the offer could cost as the job came; and once the job was told to leave, only for as long as leaving may take. What a
-price that is heard late, or a job that stays on, costs beyond that is the organisation's, too.
+price that is heard late, or a job that stays on, costs beyond that is the organisation's, too. So is the time for which
+a job was told too late (late.py): nobody was there, or a timer rang after the instant that it was set for.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class Shares:
         self.changed = True  # somebody holds other GPUs, or pays another price, than when it was last looked at
         self.open: dict[str, dict[str, Share]] = {}  # by job, by node
         self.ended: dict[Holder, int] = defaultdict(int)  # grains
+        self.due_us: dict[str, int] = {}  # jobs that had to be told to leave before the event at hand, and when
         self._of: dict[Holder, dict[tuple[str, str], Share]] = defaultdict(dict)
         self._cluster, self._ledger = cluster, ledger
 
@@ -142,17 +144,20 @@ class Shares:
             self._of[holder][job_id, node_id] = share
 
     def tell_to_leave(self, jobs: Mapping[str, JobState], now_s: float) -> None:
-        """Whoever was told to stop by now is paid for until its latest end; who was not goes on."""
+        """Whoever was told to stop by now is paid for until its latest end; who was not goes on.
+
+        Who had to be told before leaves as late as if it had been.
+        """
         now_us = microseconds(now_s)
         for job_id, shares in self.open.items():
-            stopping = jobs[job_id].phase is Phase.STOPPING
+            stopping, told_us = jobs[job_id].phase is Phase.STOPPING, self.due_us.get(job_id, now_us)
             for share in shares.values():
                 if not stopping:
                     if share.until_us is not None:
                         share.settle(self._price(share), now_us)
                         share.until_us = None
                 elif share.until_us is None:
-                    share.until_us = now_us + share.wind_down_us
+                    share.until_us = told_us + share.wind_down_us
 
     def settle(self, now_s: float) -> None:
         """Prices are about to change."""
@@ -160,6 +165,10 @@ class Shares:
         now_us = microseconds(now_s)
         for share in self._all():
             share.settle(self._price(share), now_us)
+
+    def stays(self, holder: Holder) -> list[tuple[str, Share]]:
+        """What it pays for and nobody was told to leave, with the job that holds it."""
+        return [(job_id, share) for (job_id, _), share in self._of[holder].items() if share.until_us is None]
 
     def forget(self, holder: Holder) -> None:
         """Nobody asks any more: the job has ended."""

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sublet.domain import events as news
 from sublet.domain.actions import SetTimer, StopJob, TellUser
+from sublet.domain.money import microseconds
 from sublet.domain.plan import Phase
 from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.kernel.allowances import Before, Steps
+from sublet.kernel.late import look_back
+from sublet.kernel.shares import Share
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["Spending"]
+__all__ = ["Passed", "Spending"]
+
+
+@dataclass(slots=True)
+class Passed:
+    """What time alone has led to since the last event."""
+
+    before: Before | None = None  # how it was before the first period that is over; None = none is
+    late: list[Share] = field(default_factory=list)  # of jobs that had to be told to leave meanwhile
 
 
 class Spending:
@@ -32,13 +44,34 @@ class Spending:
             self._supply.mark_noticed(node)  # it takes no more work, and goes when the last has left
             self._tenancy.clear_node(node)
 
-    def begin_periods(self, event: news.Event) -> Before | None:
-        """Before it is heard: what was spent until now was at the prices of until now. How it was, if a period ends."""
-        if not self._purses.shares.counts:
+    def pass_time(self, event: news.Event, since_s: float) -> Passed | None:
+        """Before it is heard: what was spent until now was at the prices, and out of the purses, of until now."""
+        purses = self._purses
+        if not purses.shares.counts:
             return None
+        purses.shares.due_us.clear()
+        passed, since_us = Passed(), microseconds(since_s)
+        while (over_s := purses.next_end_s()) is not None and over_s <= event.at_s:
+            passed.late += self._look_back(since_us, over_s)
+            passed.before = passed.before or purses.now()
+            purses.roll(over_s)
+            since_us = microseconds(over_s)
+        passed.late += self._look_back(since_us, event.at_s)
         if isinstance(event, news.PriceChanged | news.PriceDoubted | news.OffersChanged):
-            self._purses.shares.settle(event.at_s)
-        return self._purses.roll(event.at_s)
+            purses.shares.settle(event.at_s)
+        return passed
+
+    def _look_back(self, since_us: int, now_s: float) -> list[Share]:
+        late = self._purses.as_recorded or (self._look_s is not None and now_s > self._look_s)
+        return look_back(self._purses, since_us, microseconds(now_s)) if late else []
+
+    def undo(self, passed: Passed) -> None:
+        """What was to be heard then cannot have happened."""
+        self._purses.shares.due_us.clear()
+        for share in passed.late:
+            share.until_us = None
+        if passed.before is not None:
+            self._purses.roll_back(passed.before)
 
     def serve_denied(self, now_s: float) -> bool:
         """Nobody pays for GPUs that some were about to get."""

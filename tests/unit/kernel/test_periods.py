@@ -62,13 +62,14 @@ def test_with_a_new_period_it_counts_from_what_was_spent_until_then(amount, boun
     if amount != 50:
         old = replace(old, amount=Money.from_usd(amount), bound=old.bound)
         tree.allowed[VISION] = old
-    before = tree.roll(12 * HOUR_S)
-    assert before is not None
+    before = tree.now()
+    tree.roll(12 * HOUR_S)
     new = tree.allowed[VISION]
     assert (usd(new.opening), usd(new.bound), new.most) == (12.0, bound, None)
     assert new.ends_s == 36 * HOUR_S
     assert tree.next_end_s() == 36 * HOUR_S
-    assert tree.roll(13 * HOUR_S) is None
+    tree.roll(13 * HOUR_S)
+    assert tree.allowed[VISION] is new
     tree.roll_back(before)
     assert tree.allowed[VISION] == old
 
@@ -76,7 +77,7 @@ def test_with_a_new_period_it_counts_from_what_was_spent_until_then(amount, boun
 def test_several_periods_may_have_passed_and_the_last_of_them_counts():
     driver = town(50)
     tree = driver.kernel.purses
-    tree.roll(40 * HOUR_S)
+    driver.tell(TimerFired(40 * HOUR_S, CheckPurse()))
     assert (usd(tree.allowed[VISION].opening), tree.allowed[VISION].ends_s) == (36.0, 60 * HOUR_S)
 
 
@@ -99,7 +100,9 @@ def test_a_purse_without_a_period_has_no_end():
     assert Allowance(amount=Money(), ends=100, unix_0_s=40.0).ends_s == 60.0
     driver = town(50, period=None)
     assert driver.kernel.purses.next_end_s() is None
-    assert driver.kernel.purses.roll(1e9) is None
+    before = dict(driver.kernel.purses.allowed)
+    driver.kernel.purses.roll(1e9)
+    assert driver.kernel.purses.allowed == before
     driver.tell(PurseSet(2 * HOUR_S, ORG, Money.from_usd(70), None, NOON))
     assert driver.kernel.supply.budget.purse == Money.from_usd(70)
 

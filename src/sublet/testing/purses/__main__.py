@@ -24,6 +24,11 @@ def _sums(courses: Sequence[Course]) -> list[str]:
             f"{events['PurseSet']:,} times a purse was set, {sum(course.periods for course in courses):,} periods ended"
         ),
         f"purses spent: {sum(course.turned_out for course in courses):,} times",
+        (
+            f"jobs told to leave too late, since a timer rang late or nobody was there: "
+            f"{sum(course.late for course in courses):,}; none of it was charged to a purse beneath that of all, "
+            f"which paid USD {sum(course.late_usd for course in courses):.2f} for them"
+        ),
     ]
 
 

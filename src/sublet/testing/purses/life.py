@@ -1,8 +1,9 @@
 """One life: a random tree of purses, jobs of its users, and a world that answers late, loses nodes and moves prices.
 
-Every event is followed by a check of all laws of the kernel and of the twin's. What the world keeps to, since the
-kernel counts on it: timers ring when they were set for, and a node that is given back is gone in time. Jobs that are
-told to stop may take as long as they like; prices may jump above what was ever to be paid.
+Every event is followed by a check of all laws of the kernel and of the twin's. In a third of the lives timers ring when
+they were set for; in another they are late, as those of a live controller are; in the last nobody is there from time to
+time, for up to an hour, and hears of everything afterwards. Jobs that are told to stop may take as long as they like;
+prices may jump above what was ever to be paid. What is given back is gone in time, or when somebody is there again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Plan, Policy
 from sublet.domain.purses import ORG, Holder, Level, Period
-from sublet.domain.timers import timer_to_text
+from sublet.domain.timers import Timer, timer_to_text
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import replay
@@ -39,6 +40,8 @@ OVERDUE = 0.2  # of the lives, in which jobs may stay on when they were told to 
 ANSWERS = 0.8  # of the turns, where there is something to answer
 WEIGHTS = (3, 3, 1, 1, 2, 2)  # of what else may happen: jobs, prices, losses, ends, purses, plans
 MOST_JOBS = 8  # at once
+LATE_S = (0.0, 0.0, 0.02, 2.0, 60.0, 0.0)  # by which timers ring late at the most, by life
+AWAY, AWAY_S = 0.05, 3600.0  # of the turns, in which nobody is there; and for how long at the most
 BUDGETED = 0.4  # of the jobs: they come with a budget of their own
 
 
@@ -51,6 +54,8 @@ class Course:
     budgeted: int = 0  # jobs that came with a budget
     turned_out: int = 0  # jobs, because a purse below that of all was spent
     periods: int = 0
+    late: int = 0  # jobs that had to be told to leave before somebody was there to do it
+    late_usd: float = 0.0  # what they cost the organisation
     broken: str = ""
 
 
@@ -69,6 +74,9 @@ class _Life:
         self.teams = [f"t{at}" for at in range(dice.randint(1, 3))]
         self.users = {f"u{at}": dice.choice([*self.teams, ""]) for at in range(dice.randint(1, 5))}
         self.overdue = dice.random() < OVERDUE
+        self.lags = Random(f"late {seed}")  # noqa: S311 - apart from the others, so that lives stay as they were
+        self.late_s, self.goes_away = LATE_S[seed % len(LATE_S)], seed % len(LATE_S) == len(LATE_S) - 1
+        self.rings: dict[tuple[Timer, float], float] = {}  # when a timer does that was set for an instant
         self.jobs, self.thought = 0, list[tuple[Plan, int]]()
         self.due: dict[Action, float] = {}  # by when the world must have answered
 
@@ -97,6 +105,7 @@ class _Life:
         self.twin.before(event)
         before = {holder: each.ends for holder, each in driver.kernel.purses.allowed.items()}
         orders = driver.tell(event)
+        self.course.late += len(driver.kernel.purses.shares.due_us)
         self.twin.after(event, orders)
         after = driver.kernel.purses.allowed
         self.course.events[type(event).__name__] += 1
@@ -121,6 +130,7 @@ class _Life:
             self._again()
         except InvariantBroken as error:
             self.course.broken = f"{error.law}: {error.found}"
+        self.course.late_usd = 0.0 if self.overdue else Money(int(self.twin.beyond)).usd
         return self.course
 
     def _again(self) -> None:
@@ -133,11 +143,13 @@ class _Life:
 
     def _turn(self) -> None:
         dice, driver = self.dice, self.driver
+        if self.goes_away and self.lags.random() < AWAY:
+            driver.now_s += AWAY_S * self.lags.random()
         until_s = driver.now_s + dice.choice([0.0, 1.0, SOON_S, LONG_S]) * dice.random()
         due = {each: at_s for each, at_s in self.due.items() if each in driver.open}
         self.due = due
-        timer = min(driver.timers, key=lambda each: (driver.timers[each], timer_to_text(each)), default=None)
-        timer_s = until_s + 1.0 if timer is None else max(driver.timers[timer], driver.now_s)
+        timer = min(driver.timers, key=lambda each: (self._rings_s(each), timer_to_text(each)), default=None)
+        timer_s = until_s + 1.0 if timer is None else max(self._rings_s(timer), driver.now_s)
         late = min(due, key=lambda each: due[each], default=None)
         late_s = until_s + 1.0 if late is None else max(due[late], driver.now_s)
         if timer is not None and timer_s <= min(until_s, late_s):
@@ -147,6 +159,10 @@ class _Life:
             self._answer(late, late_s)
         else:
             self._happen(until_s)
+
+    def _rings_s(self, timer: Timer) -> float:
+        set_s = self.driver.timers[timer]
+        return self.rings.setdefault((timer, set_s), set_s + self.late_s * self.lags.random())
 
     def _happen(self, at_s: float) -> None:
         dice, driver = self.dice, self.driver
