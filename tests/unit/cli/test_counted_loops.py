@@ -38,19 +38,21 @@ def script(epochs, batches):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "batches"),
+    ("epochs", "batches", "first"),
     [
-        ("range(3)", "enumerate(loader, 0)"),
-        ("range(3)", "enumerate(loader, start=0)"),
-        ("range(3)", "tqdm(enumerate(loader), total=len(loader))"),
-        ("tqdm(range(3), desc='epochs')", "enumerate(loader)"),
-        ("trange(1, 4)", "enumerate(loader)"),
+        ("range(3)", "enumerate(loader, 0)", ""),
+        ("range(3)", "enumerate(loader, start=0)", ""),
+        ("range(3)", "tqdm(enumerate(loader), total=len(loader))", ""),
+        ("tqdm(range(3), desc='epochs')", "enumerate(loader)", ""),
+        ("trange(1, 4)", "enumerate(loader)", ""),
+        ("range(3)", "enumerate(loader, 1)", " + 1"),
+        ("range(3)", "tqdm(enumerate(loader, start=2))", " + 2"),
     ],
 )
-def test_numbers_of_epochs_and_batches_are_those_of_the_training(epochs, batches, tmp_path):
+def test_numbers_of_epochs_and_batches_are_those_of_the_training(epochs, batches, first, tmp_path):
     source = script(epochs, batches)
     mended = converted(source)
-    assert "i = s.steps % len(loader)" in mended
+    assert f"i = s.steps % len(loader){first}\n" in mended
     expected = run(source, tmp_path / "plain")
     assert differs(expected, run(mended, tmp_path / "calm")) == 0.0
     assert differs(expected, run_struck(mended, tmp_path / "struck", 2, 5)) == 0.0
@@ -59,7 +61,7 @@ def test_numbers_of_epochs_and_batches_are_those_of_the_training(epochs, batches
 @pytest.mark.parametrize(
     ("epochs", "batches", "why"),
     [
-        ("range(3)", "enumerate(loader, 1)", "is not a DataLoader"),
+        ("range(3)", "enumerate(loader, len(x))", "is not a DataLoader"),
         ("range(3)", "enumerate(tqdm(enumerate(loader)))", "is not a DataLoader"),
         ("tqdm([0, 1, 2])", "enumerate(loader)", "is not `for epoch in range"),
     ],

@@ -265,7 +265,7 @@ def test_what_a_loop_of_its_own_remembers_is_kept_too():
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("for epoch", "def show():\n    print(best)\n\nfor epoch", "used in show()"),
+        ("for epoch", "def show():\n    print(best)\n\nshow()\nfor epoch", "used in show()"),
         ("        opt.zero_grad()\n", "        seen += 1\n        opt.zero_grad()\n", "before the step is made"),
     ],
 )

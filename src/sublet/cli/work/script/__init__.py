@@ -3,6 +3,7 @@
     reading.py    names, and what they stand for
     facts.py      what is in it: optimizers, loaders, loops, what is saved
     advice.py     what will go wrong, and what to do about it
+    texts.py      texts of several lines
     splice.py     changes of a text that leave every other line as it is
     calls.py      functions that scripts call, by what they do to what they are given
     kinds.py      what a name stands for
@@ -14,6 +15,8 @@
     clipping.py   gradients that it edits by hand
     update.py     the update, in the orders that a session makes it in
     remembering.py  names become those of what is kept
+    with_bar.py   a bar in a `with` around the batches
+    epoch_function.py  a loop in a function
     session.py    a loop over a loader becomes one of a session
     own_loop.py   a loop over steps keeps its own, with checkpoints
     convert.py    which of the two, or neither

@@ -13,6 +13,7 @@ from sublet.cli.work.script.own_loop import to_own_loop
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.session import Names, to_session
 from sublet.cli.work.script.splice import CannotConvert, Splice
+from sublet.cli.work.script.with_bar import unwrapped
 
 __all__ = ["Converted", "convert"]
 
@@ -43,11 +44,16 @@ class Converted:
 
 def convert(script: Script, facts: Facts | None = None) -> Converted:
     """CannotConvert with what to do by hand."""
-    facts, names, seen = look_at(script) if facts is None else facts, _free_names(script), flat(script)
+    return _looked_at(script, look_at(script) if facts is None else facts, _free_names(script))
+
+
+def _looked_at(script: Script, facts: Facts, names: Names) -> Converted:
+    """As it is, or as what it comes to once a bar, or a function, is looked through."""
+    seen = unwrapped(script) or flat(script)
     if seen is None:
         return _converted(script, facts, names)
     try:
-        found = _converted(seen.script, look_at(seen.script), names)
+        found = _looked_at(seen.script, look_at(seen.script), names)
     except CannotConvert as error:
         raise seen.refusal(error) from None
     if found.how != "session":

@@ -1,5 +1,7 @@
 """A loop over batches in a function that is called for each epoch: the most common form that scripts have.
 
+A function with all epochs in it is looked at in the same way, where it is given what it trains, by other names perhaps.
+
     def train(model, loader, optimizer, epoch):        def train(model, loader, optimizer, epoch, s):
         for x, y in loader:                                for x, y in s:
             ...                                                ...
@@ -21,13 +23,12 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.reading import Script, is_method, names_in
 from sublet.cli.work.script.splice import CannotConvert
+from sublet.cli.work.script.texts import long_texts
 
 __all__ = ["Flat", "flat"]
 
-DEFINED, BEGINS, GIVEN, RETURNS, ENDS = (
-    f"# sublet: {word}" for word in ("defined here", "begins", "given", "returns", "ends")
-)
-DEEPER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Global, ast.Nonlocal)
+DEFINED, BEGINS, GIVEN, SHARED, RETURNS, ENDS = "defined", "begins", "given", "global", "returns", "ends"
+DEEPER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Nonlocal)
 LEAVES = (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
 
 
@@ -45,26 +46,49 @@ class Flat:
     def put_back(self, text: str, ours: Iterable[str]) -> str:
         """The converted text with a function again, which is given those of our names that it needs."""
         lines = text.splitlines(keepends=True)
-        begin, end = (next(at for at, line in enumerate(lines) if mark in line) for mark in (BEGINS, ENDS))
+        defined, begins, given_here, returns, ends = (
+            _mark(self.function, word) for word in (DEFINED, BEGINS, GIVEN, RETURNS, ENDS)
+        )
+        begin, end = (next(at for at, line in enumerate(lines) if mark in line) for mark in (begins, ends))
         deep, result = _indent(lines[begin]), ""
-        body = [line for line in lines[begin + 1 : end] if GIVEN not in line]
-        at = next((number for number, line in enumerate(body) if RETURNS in line), None)
+        body = [line for line in lines[begin + 1 : end] if given_here not in line]
+        at = next((number for number, line in enumerate(body) if returns in line), None)
         if at is not None:
             result, _, value = body[at + 1].strip(" ").partition(" = ")  # a name that is kept is another now
             body[at : at + 2] = [f"{deep}return {value}"]
+        ours = list(ours)
+        for name, here in self.names.items():  # what is kept is kept by its own name
+            kept = re.compile(rf"\b({ours[-1]}\.|){here}(?=={here}\b)|\b({ours[-1]}\.){here}\b")
+            body = [kept.sub(rf"\g<1>\g<2>{name}", line) for line in body]
         own = _indent(self.was.lines[self.function.body[0].lineno - 1])
         body = [own + line[len(deep) :] if line.startswith(deep) else line for line in body]
         back = {here: name for name, here in self.names.items()}
         body = _renamed("".join(body), own, back).splitlines(keepends=True)
-        spoken = names_in(ast.parse("def f():\n" + "".join(f" {line}" for line in body)))
-        given = "".join(f", {name}" for name in ours if name in spoken)
+        tree = ast.parse("def f():\n" + "".join(f" {line}" for line in body))
+        made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        given = "".join(f", {name}" for name in ours if name in names_in(tree) - made)
+        body = [line for each in body for line in _shared_again(self.function, each, names_in(tree))]
         lines[begin : end + 1] = self._called(given, deep, result)
-        at = next(number for number, line in enumerate(lines) if DEFINED in line)
+        at = next(number for number, line in enumerate(lines) if defined in line)
         lines[at : at + 1] = [*_head(self.was, self.function, given), *body]
-        made = "".join(lines)
-        if not self._fits(made, given.count(",")):  # never a wrong diff
+        text = "".join(lines)
+        if outside := self._spoken_outside(text, made.intersection(ours)):
+            why = f"what {self.function.name}() remembers is also asked for elsewhere (`{outside}`)"
+            raise _refused(self.function, why, "return it, and give it a name where the function is called")
+        if not self._fits(text, given.count(",")):  # never a wrong diff
             raise _refused(self.function, f"{self.function.name}() cannot be given more arguments here")
-        return made
+        return text
+
+    def _spoken_outside(self, text: str, made: set[str]) -> str:
+        """Names of ours that the function makes, and something else speaks of; "" if nothing does."""
+        tree = ast.parse(text)
+        inside = next(each for each in tree.body if getattr(each, "name", "") == self.function.name)
+        own = {(node, name) for node in ast.walk(inside) for name in made}
+        for each in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            given = {part.arg for part in ast.walk(each.args) if isinstance(part, ast.arg)} & made
+            own |= {(node, name) for node in ast.walk(each) for name in given}
+        spoken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and (node, node.id) not in own}
+        return min(made & spoken, default="")
 
     def _fits(self, text: str, more: int) -> bool:
         """Whether it is Python, and function and call have so many more arguments."""
@@ -110,8 +134,13 @@ def flat(script: Script) -> Flat | None:
     if found is None:
         return None
     function, call = found
-    _refuse_odd(script, function, call)
-    given, names = _names(script, function, call)
+    try:
+        _refuse_odd(script, function, call)
+        given, names = _names(script, function, call)
+    except CannotConvert:
+        if isinstance(script.parents[_statement_of(script, call)], ast.For):
+            raise
+        return None  # all of the loop is in it, and is looked at there
     statement, body = _statement_of(script, call), _body(function)
     deep = _indent(script.lines[statement.lineno - 1])
     own = _indent(script.lines[body[0].lineno - 1])
@@ -119,17 +148,19 @@ def flat(script: Script) -> Flat | None:
     text = "".join(script.lines[first - 1 : last])
     text = _renamed(text if text.endswith("\n") else f"{text}\n", own, names)
     inner = [deep + line[len(own) :] if line.startswith(own) else line for line in text.splitlines(keepends=True)]
+    for each in _shared(function):
+        inner[each.lineno - first] = f"{deep}pass  {_mark(function, SHARED)} {', '.join(each.names)}\n"
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(script.lines, 1):
         if number == function.lineno:
-            lines.append((number, f"{DEFINED}\n"))
+            lines.append((number, f"{_mark(function, DEFINED)}\n"))
         if function.lineno <= number <= last:
             continue
         if number == statement.lineno:
-            lines.append((number, f"{deep}pass  {BEGINS}\n"))
-            lines += [(number, f"{deep}{name} = {value}  {GIVEN}\n") for name, value in given.items()]
+            lines.append((number, f"{deep}pass  {_mark(function, BEGINS)}\n"))
+            lines += [(number, f"{deep}{name} = {value}  {_mark(function, GIVEN)}\n") for name, value in given.items()]
             lines += _with_result(script, function, call, [(first + at, each) for at, each in enumerate(inner)], deep)
-            lines.append((number, f"{deep}pass  {ENDS}\n"))
+            lines.append((number, f"{deep}pass  {_mark(function, ENDS)}\n"))
         if not statement.lineno <= number <= (statement.end_lineno or statement.lineno):
             lines.append((number, line))
     source = "".join(line for _, line in lines)
@@ -142,7 +173,7 @@ def flat(script: Script) -> Flat | None:
 
 
 def _function_of(script: Script) -> tuple[ast.FunctionDef, ast.Call] | None:
-    """With a loop in which a step is made, and called in another loop, once."""
+    """With a loop in which a step is made, and called in another loop, once; or with all epochs, and given what."""
     for function in (each for each in script.tree.body if isinstance(each, ast.FunctionDef)):
         loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and _trains(node)]
         inner = [loop for loop in loops if not any(other is not loop and other in ast.walk(loop) for other in loops)]
@@ -151,10 +182,14 @@ def _function_of(script: Script) -> tuple[ast.FunctionDef, ast.Call] | None:
             for node in ast.walk(script.tree)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function.name
         ]
-        if len(inner) != 1 or inner[0] not in function.body or len(calls) != 1:
+        if len(inner) != 1 or len(calls) != 1 or script.scope_of(calls[0]) is function:
             continue
-        above = script.parents[_statement_of(script, calls[0])]
-        if isinstance(above, ast.For) and script.scope_of(calls[0]) is not function:
+        looped = isinstance(script.parents[_statement_of(script, calls[0])], ast.For)
+        if looped and inner[0] in function.body:
+            return function, calls[0]
+        above = script.parents[inner[0]]
+        asks = _count(function.args) or _shared(function)
+        if asks and not looped and isinstance(above, ast.For) and above in function.body:
             return function, calls[0]
     return None
 
@@ -167,7 +202,9 @@ def _refuse_odd(script: Script, function: ast.FunctionDef, call: ast.Call) -> No
     inside = [node for each in function.body for node in ast.walk(each)]
     returns = [node for node in inside if isinstance(node, ast.Return)]
     statement = _statement_of(script, call)
-    if any(isinstance(node, (*DEEPER, *LEAVES)) for node in inside) or function.decorator_list:
+    shared = [node for node in inside if isinstance(node, ast.Global)]
+    known = shared == _shared(function) and (not shared or isinstance(script.scope_of(call), ast.Module))
+    if any(isinstance(node, (*DEEPER, *LEAVES)) for node in inside) or function.decorator_list or not known:
         raise _refused(function, f"{function.name}() is more than a plain function around the loop")
     if any(node is not function.body[-1] for node in returns):
         line = next(node.lineno for node in returns if node is not function.body[-1])
@@ -180,13 +217,9 @@ def _refuse_odd(script: Script, function: ast.FunctionDef, call: ast.Call) -> No
         raise _refused(
             call, f"what {function.name}() returns is used amid an expression", "give it a name: a line `loss = ...`"
         )
-    for node in inside:
-        if (
-            isinstance(node, ast.Constant | ast.JoinedStr)
-            and node.end_lineno != node.lineno
-            and node not in _texts(function)
-        ):
-            raise CannotConvert("a text of several lines is in the function of the loop", node.lineno, "write it above")
+    for text in long_texts(script, function):
+        if text not in _texts(function):
+            raise CannotConvert("a text of several lines is in the function of the loop", text.lineno, "write it above")
 
 
 def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[dict[str, str], dict[str, str]]:
@@ -201,6 +234,7 @@ def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[d
     bound = {
         node.id for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
     }
+    bound -= {name for each in _shared(function) for name in each.names}
     scope = script.scope_of(call)
     around = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name) and script.scope_of(node) is scope}
     spoken = {node.id for each in function.body for node in ast.walk(each) if isinstance(node, ast.Name)}
@@ -250,6 +284,8 @@ def _renamed(text: str, indent: str, names: dict[str, str]) -> str:
     ]
     for line, column, name in sorted(places, reverse=True):
         raw = lines[line].encode()
+        if raw[column : column + len(name.encode())] != name.encode():
+            raise CannotConvert(f"`{name}` is in a text", 1, "give the text a line of its own")
         lines[line] = (raw[:column] + names[name].encode() + raw[column + len(name.encode()) :]).decode()
     return "".join(lines)
 
@@ -263,7 +299,7 @@ def _with_result(
         return lines
     at = next(at for at, (line, _) in enumerate(lines) if line == number)
     given = re.sub(r"\breturn\b", f"{name} =", lines[at][1], count=1)
-    return [*lines[:at], (number, f"{indent}pass  {RETURNS}\n"), (number, given), *lines[at + 1 :]]
+    return [*lines[:at], (number, f"{indent}pass  {_mark(function, RETURNS)}\n"), (number, given), *lines[at + 1 :]]
 
 
 def _result_of(script: Script, call: ast.Call, function: ast.FunctionDef) -> str | None:
@@ -273,6 +309,25 @@ def _result_of(script: Script, call: ast.Call, function: ast.FunctionDef) -> str
         return None
     statement = _statement_of(script, call)
     return script.text(statement.targets[0]) if isinstance(statement, ast.Assign) else f"returned_by_{function.name}"
+
+
+def _mark(function: ast.FunctionDef, word: str) -> str:
+    """One of its own: functions may be in functions."""
+    return f"# sublet: {word} {function.name}()"
+
+
+def _shared(function: ast.FunctionDef) -> list[ast.Global]:
+    """Names that are those of the file; each line of them by itself."""
+    return [each for each in function.body if isinstance(each, ast.Global)]
+
+
+def _shared_again(function: ast.FunctionDef, line: str, spoken: set[str]) -> list[str]:
+    """`global`, for those that are still spoken of: what is kept is not."""
+    before, mark, names = line.partition(f"pass  {_mark(function, SHARED)}")
+    left = [name for name in names.strip().split(", ") if name in spoken]
+    if not mark:
+        return [line]
+    return [f"{before}global {', '.join(left)}\n"] if left else []
 
 
 def _head(script: Script, function: ast.FunctionDef, given: str) -> list[str]:

@@ -20,19 +20,28 @@ def keep_names(script: Script, splice: Splice, loop: Around, names: dict[str, in
             continue
         inside = script.scope_of(node)
         if inside is not scope:
-            if not isinstance(inside, ast.Module) and not _has_its_own(inside, node.id):
+            if isinstance(inside, ast.Module) or _has_its_own(inside, node.id):
+                continue
+            if not isinstance(scope, ast.Module) or _called_before(script, inside, loop):
                 raise CannotConvert(
                     f"`{node.id}` is remembered from turn to turn, and used in {inside.name}()",
                     node.lineno,
                     f"kept = s.keep({node.id}=...) before the loop, and hand kept.{node.id} to it",
                 )
-            continue
-        if node.lineno < loop.lineno:
+        elif node.lineno < loop.lineno:
             continue
         line = script.lines[node.lineno - 1].encode()
         if line[node.col_offset : node.end_col_offset].decode() != node.id:
             raise CannotConvert(f"`{node.id}` is in a text", node.lineno, f"write kept.{node.id} there")
         splice.replace(node, f"{kept}.{node.id}")
+
+
+def _called_before(script: Script, function: ast.FunctionDef | ast.AsyncFunctionDef, loop: Around) -> bool:
+    """Whether it may run before the loop, where nothing is kept yet: in another function, or by a line above."""
+    spoken = [node for node in ast.walk(script.tree) if isinstance(node, ast.Name) and node.id == function.name]
+    return function not in script.tree.body or any(
+        not isinstance(script.scope_of(node), ast.Module) or node.lineno < loop.lineno for node in spoken
+    )
 
 
 def saves_by_all(script: Script, node: ast.AST) -> Iterator[ast.Expr]:

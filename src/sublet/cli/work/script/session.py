@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from sublet.cli.work.script.bars import bar_name, epochs_of, given_to
+from sublet.cli.work.script.bars import bar_name, epochs_of, first_number, given_to
 from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
 from sublet.cli.work.script.files import refuse_emptied
@@ -250,7 +250,10 @@ def _count_by_steps(script: Script, splice: Splice, loop: Loop, flow: Flow, name
     indent = splice.indent_of(first) + INDENT
     splice.replace(target, ", ".join(script.text(each) for each in target.elts[1:]))
     splice.replace(inner.iter, bar_name(script, inner, loop.outer) or names.session)
-    splice.put_before(first.lineno, f"{indent}{flow.counter} = {names.session}.steps % len({_loader_of(script, loop)})")
+    number = f"{names.session}.steps % len({_loader_of(script, loop)})"
+    if begins := first_number(script, inner):
+        number += f" + {begins}"
+    splice.put_before(first.lineno, f"{indent}{flow.counter} = {number}")
 
 
 def _loader_of(script: Script, loop: Loop) -> str:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.texts import long_texts
 
 __all__ = ["CannotConvert", "Splice"]
 
@@ -95,15 +96,12 @@ class Splice:
     def indent(self, statement: ast.stmt) -> None:
         """One step deeper, with everything in it."""
         first, last = statement.lineno, statement.end_lineno or statement.lineno
-        for node in ast.walk(statement):
-            if not isinstance(node, ast.JoinedStr | ast.Constant) or node.end_lineno == node.lineno:
-                continue
-            if isinstance(node, ast.JoinedStr) or isinstance(node.value, str | bytes):
-                raise CannotConvert(
-                    "a text of several lines is in the loop, and would change with its indentation",
-                    node.lineno,
-                    "write it above the loop",
-                )
+        if texts := long_texts(self._script, statement):
+            raise CannotConvert(
+                "a text of several lines is in the loop, and would change with its indentation",
+                texts[0].lineno,
+                "write it above the loop",
+            )
         for line in range(first, last + 1):
             self._deeper[line] += 1
 

@@ -1,0 +1,167 @@
+"""Loops as people write them: bars in a `with`, functions with all epochs, `global` names; to the bit, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sublet.cli.work.script.splice import CannotConvert  # noqa: E402
+from tests.rigs.converted_runs import converted, differs, run, run_struck  # noqa: E402
+
+HEAD = """import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+torch.manual_seed(0)
+x = torch.rand(18, 4)
+y = 3 * x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=4, generator=torch.Generator())
+model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.2), nn.Linear(5, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
+n = 0
+"""
+SAVE = 'torch.save({**model.state_dict(), "n": n}, "model.pt")\n'
+UPDATE = """opt.zero_grad()
+loss = F.mse_loss(model(a), b)
+loss.backward()
+opt.step()
+"""
+
+
+def deep(spaces: int, text: str = UPDATE) -> str:
+    return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
+
+
+SCRIPTS = {
+    "a bar in a with": f"""
+for epoch in range(3):
+    with tqdm(loader, unit="batch", disable=True) as bar:  # shown
+        bar.set_description(f"epoch {{epoch}}")
+        for i, (a, b) in enumerate(bar, 1):
+            opt.param_groups[0]["lr"] = 0.02 / i
+{deep(12)}            n += 1
+            bar.set_postfix(loss=loss.item())
+        print(epoch, n)
+""",
+    "a bar that is told": f"""
+for epoch in range(3):
+    with tqdm(total=len(loader),
+              desc=f"{{epoch}} "
+                   f"of 3", disable=True) as bar:
+        for a, b in loader:
+{deep(12)}            bar.update(1)
+            n += 1
+""",
+    "a bar in a function": f"""
+def one_epoch(epoch):
+    global n
+    model.train()
+    with tqdm(loader, disable=True) as bar:
+        for a, b in bar:
+{deep(12)}            n += 1
+    print(f"epoch {{epoch}} "
+          f"steps {{n}}")
+    return n
+
+
+for epoch in range(3):
+    one_epoch(epoch)
+""",
+    "all epochs in a function": f"""
+def one_epoch(net, batches, optimizer):
+    total = 0.0
+    for a, b in batches:
+{deep(8).replace("opt.", "optimizer.").replace("model(", "net(")}        total += loss.item()
+    return total / len(batches)
+
+
+def fit(net, train_dl, optimizer, epochs, n=0):
+    best = math.inf
+    for epoch in range(1, epochs + 1):
+        mean = one_epoch(net, train_dl, optimizer)
+        with torch.no_grad():
+            held = F.mse_loss(net(x), y).item()
+        if held < best:
+            best, n = held, epoch
+    print(mean)
+    return best, n
+
+
+best, n = fit(model, loader, opt, epochs=3)
+""",
+    "a best in a function": f"""
+def one_epoch():
+    for a, b in loader:
+{deep(8)}
+
+def test(epoch):
+    global n
+    with torch.no_grad():
+        held = F.mse_loss(model(x), y).item()
+    if held < 100 - 3 * n:
+        n += 1
+        torch.save(model.state_dict(), "best.pt")
+
+
+for epoch in range(3):
+    one_epoch()
+    test(epoch)
+""",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_it_comes_to_the_same_to_the_bit_left_in_peace_and_struck(name, tmp_path):
+    source = HEAD + SCRIPTS[name] + SAVE
+    mended = converted(source)
+    expected = run(source, tmp_path / "plain")
+    assert differs(expected, run(mended, tmp_path / "calm")) == 0.0, mended
+    assert differs(expected, run_struck(mended, tmp_path / "struck", 3, 9)) == 0.0, mended
+    if (tmp_path / "plain" / "best.pt").exists():
+        best = torch.load(tmp_path / "plain" / "best.pt")
+        assert differs(best, torch.load(tmp_path / "struck" / "best.pt")) == 0.0
+
+
+def test_a_with_stays_one_and_functions_stay_functions():
+    bar = converted(HEAD + SCRIPTS["a bar in a with"] + SAVE)
+    assert '        with tqdm(s, unit="batch", disable=True) as bar:  # shown\n' in bar
+    assert "            for (a, b) in bar:\n                i = s.steps % len(loader) + 1\n" in bar
+    told = converted(HEAD + SCRIPTS["a bar that is told"] + SAVE)
+    assert "        with tqdm(total=len(loader),\n" in told
+    assert "            for a, b in s:\n" in told
+    inner = converted(HEAD + SCRIPTS["a bar in a function"] + SAVE)
+    assert "def one_epoch(epoch, s, kept):\n    model.train()\n    with tqdm(s, disable=True) as bar:\n" in inner
+    assert "global" not in inner  # what it was for is kept
+    both = converted(HEAD + SCRIPTS["all epochs in a function"] + SAVE)
+    assert "def one_epoch(net, batches, optimizer, s):\n" in both
+    assert "    with train.session(net, optimizer, train_dl, epochs=epochs) as s:\n" in both
+    assert "        kept = s.keep(best=best, n=n)\n" in both
+    assert "best, n = fit(model, loader, opt, epochs=3)\n" in both
+
+
+BEST = SCRIPTS["a best in a function"]
+REFUSED = {
+    "used in test()": BEST.replace("for epoch in range(3):", "test(0)\nfor epoch in range(3):"),
+    "used in show()": BEST.replace("for epoch in", "class A:\n    def show(self):\n        print(n)\n\n\nfor epoch in"),
+    "what main() remembers is also asked for elsewhere": f"""
+def main(epochs):
+    global n
+    for epoch in range(epochs):
+        for a, b in loader:
+{deep(12)}            n += 1
+
+
+main(3)
+""",
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_would_be_asked_for_where_it_is_not_is_refused(why):
+    with pytest.raises(CannotConvert) as caught:
+        converted(HEAD + REFUSED[why] + SAVE)
+    assert why in caught.value.why
