@@ -30,6 +30,17 @@ def test_a_part_that_is_killed_with_who_keeps_it_comes_back_from_the_checkpoint_
     assert outcomes("--only", "saved, 1 x 3, (0, 1) at once") == ["bitwise"]
 
 
+def test_what_a_script_sets_by_the_step_is_right_at_who_joins_it():
+    """Before each step, from `s.steps`: of a newcomer it would be that of step 0."""
+    assert outcomes("--only", "script, 1x2 2x2 1x4") == ["within 1e-12"]
+
+
+@only_in_full
+@pytest.mark.parametrize("only", ["script, 2 x 2, killed", "script, 1 x 3, killed", "saved, script"])
+def test_what_a_script_sets_by_the_step_is_right_at_who_comes_for_one_that_was_killed(only):
+    assert outcomes("--only", only) == ["within 1e-12"]
+
+
 @only_in_full
 @pytest.mark.parametrize("only", ["saved, 1x3", "saved, 1 x 3, 0 at", "saved, 1 x 3, 2 at"])
 def test_a_grid_goes_on_from_the_last_that_was_committed_whoever_dies_before_the_next_is(only):

@@ -43,7 +43,7 @@ class Worker:
         self.member = Member(self.model, self.cut, optimizer, seed=SEED, clip_norm=CLIP, beside=beside, point=self._at)
         if directory is not None:
             state = State(self.model, optimizer, [], None, SEED)
-            whole = Whole(state, self.progress, self.cut, self.member.holdings)
+            whole = Whole(state, self.progress, self.cut, self.member.holdings, beside, lambda: self.member.loss)
             self.member.vault = Vault(saver, whole, self.member.holdings, self.progress, self.link, self._at)
         self.told, self.dead, self.met = {}, False, None
 

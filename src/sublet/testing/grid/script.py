@@ -34,9 +34,9 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
 
     def loss_of(batch: Any) -> torch.Tensor:
         time.sleep(pace_s)
-        return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+        return factor * functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
-    losses, judged = dict[int, float](), dict[int, float]()
+    factor, losses, judged = 1.0, dict[int, float](), dict[int, float]()
     with train.session(
         model,
         optimizer,
@@ -48,6 +48,9 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
         parts=train.Blocks("blocks"),
     ) as s:
         for batch in s.batches(epochs=EPOCHS):
+            factor = 1.0 + s.steps / STEPS  # what a loop sets before a step, a newcomer sets as well
+            for block in model.blocks:
+                block.drop.p = 0.3 * (1.0 - s.steps / STEPS)
             s.step(loss_of, batch)
             losses[s.steps] = s.loss
             if (at := s.steps) % EVERY == 0:  # it may break, and all go back to a checkpoint of an earlier step

@@ -77,20 +77,21 @@ class Worker:
         link = ControllerLink(name)
         link.line = self._line
         saver = Saver(None if kept is None else Path(kept.directory), name, link.say)
-        self._member = Member(
+        course = Course(self._progress, Schedules([], optimizer), optimizer, None, saver)
+        self._member = member = Member(
             self._model,
             self._cut,
             optimizer,
             seed=SEED,
             clip_norm=CLIP,
-            beside=Course(self._progress, Schedules([], optimizer), optimizer, None, saver),
+            beside=course,
             point=self._at,
         )
         self._saves, self._vault = () if kept is None else kept.saves, None
         if kept is not None:
             state = State(self._model, optimizer, [], None, SEED)
-            whole = Whole(state, self._progress, self._cut, self._member.holdings)
-            self._vault = Vault(saver, whole, self._member.holdings, self._progress, link, self._at)
+            whole = Whole(state, self._progress, self._cut, member.holdings, course, lambda: member.loss)
+            self._vault = Vault(saver, whole, member.holdings, self._progress, link, self._at)
             self._member.vault = self._vault
         listen(self._line, connection)
         self._gathering = Gathering(self._line, self._member, wait_s=WAIT_S, done=lambda: float(self._done()))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from sublet.train.grid.whereabouts import BATCH, CALL, STEPPED
 from sublet.train.membership import TRAINED_S
 from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
@@ -28,6 +31,10 @@ class Course:
     ) -> None:
         self._progress, self._schedules, self._optimizer, self._extra = progress, schedules, optimizer, extra
         self._saver = saver
+        self.at, self._owed = (
+            BATCH,
+            dict[str, Any](),
+        )  # where the script is; a state to be laid again where it was taken
 
     def tree(self) -> dict[str, Any]:
         """Of now."""
@@ -40,24 +47,45 @@ class Course:
             ],
             "extra": None if self._extra is None else self._extra.state_dict(),
             TRAINED_S: None if self._saver is None else self._saver.trained_s,
+            "at": self.at,
         }
 
-    def take(self, tree: dict[str, Any]) -> None:
+    def take(self, tree: Mapping[str, Any]) -> None:
         """Another's, or that of a checkpoint, which says nothing of how long somebody has trained."""
         for name, value in tree["progress"].items():
             setattr(self._progress, name, value)
-        for scheduler, saved in zip(self._schedules.all, tree["schedulers"], strict=True):
-            scheduler.load_state_dict(saved)
-        for group, settings in zip(self._optimizer.param_groups, tree["settings"], strict=True):
-            group.update(settings)
-        if self._extra is not None:
-            self._extra.load_state_dict(tree["extra"])
+        owed = {name: copy.deepcopy(tree[name]) for name in ("at", "schedulers", "settings", "extra")}
+        self._owed = owed if self._progress.steps else {}  # before the first step everybody is at it
+        self._lay(tree)
         if self._saver is not None and tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])
-        self._schedules.note()
+
+    def come_to(self, place: str) -> None:
+        """Of the loop. Where a state is of there, what we have passed on our way had run when it was taken."""
+        self.at = place
+        if self._owed and self.is_there:
+            self._lay(self._owed)
+            self._owed = {}
+        elif place == CALL:  # the last of them: it is of one that we do not come by
+            self._owed = {}
+
+    @property
+    def is_there(self) -> bool:
+        """Where its state is of; if not, the loop has yet to come to it."""
+        return not self._owed or self._owed["at"] == self.at
 
     def stepped(self) -> None:
         """A step has been applied: schedules follow it."""
         self._progress.advance()
         self._schedules.step()
         self._progress.scheduled += 1
+        self.at = STEPPED
+
+    def _lay(self, tree: Mapping[str, Any]) -> None:
+        for scheduler, saved in zip(self._schedules.all, tree["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        for group, settings in zip(self._optimizer.param_groups, tree["settings"], strict=True):
+            group.update(settings)
+        if self._extra is not None:
+            self._extra.load_state_dict(tree["extra"])
+        self._schedules.note()

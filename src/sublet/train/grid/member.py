@@ -115,7 +115,7 @@ class Member:
             self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], standings)
             counts = zip(here.judged, standings, strict=True)
             self._hear_judged(mesh, [judged if each.applied == met.applied else 0 for judged, each in counts])
-        self.closed = True
+        self.closed = restored is None or met is None  # but for those who all begin with a checkpoint: at one place
         self._own = own
         self._keeping.begin(owned, keeps, have)
         if seat is not None and seat.trains:
@@ -143,7 +143,8 @@ class Member:
     def _go_back(self, restored: Restored) -> None:
         """To a checkpoint, and nothing of what was is left."""
         assert self.vault is not None  # noqa: S101 - it comes from there
-        self._agreed, self._losses, self.judged = torch.zeros_like(self._agreed), Losses(), []
+        self._agreed, self._losses = torch.zeros_like(self._agreed), Losses(restored.beside["loss"])
+        self.judged = []
         self.holdings.counters = restored.beside["counters"] if restored.step else {}
         self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
         self.holdings.clear_gradients()

@@ -7,14 +7,15 @@
 `loss_of` gets a collated micro-batch and returns its mean loss. Every part calls it with the same samples, and the
 model is a part of itself meanwhile (`cutting`). A step whose grid breaks is made again, or was made by others: `step`
 returns when it is applied. Newcomers begin with a step, so the grid changes where one begins, and an evaluation during
-which it breaks is not made again: its result is that of one who has it, or not a number.
+which it breaks is not made again: its result is that of one who has it, or not a number. Where others are at another
+step than the loop has come to, as at a newcomer, `step` makes none: the loop comes by once more (`whereabouts`).
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -45,7 +46,9 @@ from sublet.train.grid.outcome import Stepped
 from sublet.train.grid.proving import Proving
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
+from sublet.train.grid.seated import Seated
 from sublet.train.grid.telling import Telling
+from sublet.train.grid.whereabouts import BATCH, CALL, evaluation
 from sublet.train.grid.whole import Whole
 from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink
@@ -57,7 +60,6 @@ from sublet.train.samples import Samples
 from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
 from sublet.train.shards.fits import memory_of
-from sublet.train.standing import Counted
 from sublet.train.state import Progress, State
 from sublet.train.tracking import Log, run_name
 from sublet.train.verdict import Verdict
@@ -75,7 +77,7 @@ class Step:
     """What `batches()` gives: a step to be made. Its samples are loaded where they are needed, part by part."""
 
 
-class GridSession(Counted, Keeps):
+class GridSession(Seated, Keeps):
     """See `sublet.train.session`, which makes one where `parts` are given."""
 
     def __init__(
@@ -113,42 +115,7 @@ class GridSession(Counted, Keeps):
         self._guard, self._attention = Guard(model, optimizer), PlainAttention()
         self._call = Calling(self._guard)
         self._own, self._verdict = Own(options.extra_state, [model]), Verdict()
-
-    # ------------------------------------------------------------------------------------------- what one may ask
-
-    @property
-    def rank(self) -> int:
-        """0 for the worker that prints: it has the first part of the first copy."""
-        return self._mesh.rank
-
-    @property
-    def world(self) -> int:
-        """Number of workers now."""
-        return len(self._seat.everyone())
-
-    def log(self, values: Mapping[str, Any]) -> None:
-        """As `sublet.train.standing.Standing.log`."""
-        self._log.write(values, self)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """(copy, part) of this worker."""
-        return self._seat.copy, self._seat.part
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Copies of the model, and parts of each."""
-        return self._seat.copies, len(self._seat.parts)
-
-    @property
-    def generation(self) -> int:
-        """Number of the decision that made the present grid; 0 without a controller."""
-        return self._generation
-
-    @property
-    def loss(self) -> float:
-        """Mean loss over the global batch of the last step."""
-        return math.nan if self._member is None else self._member.loss
+        self._course = Course(self._progress, self._schedules, optimizer, self._own, self._saver)
 
     # ------------------------------------------------------------------------------------------- the loop
 
@@ -206,6 +173,7 @@ class GridSession(Counted, Keeps):
         self._epochs = total
         while self._progress.epoch < total:
             before = self._calls
+            self._course.come_to(BATCH)
             yield Step()
             if self._calls == before:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
@@ -215,7 +183,11 @@ class GridSession(Counted, Keeps):
         return self.batches()
 
     def step(self, loss_of: LossOf | torch.Tensor, batch: Step | None = None) -> None:
-        """Make the step with all others; `loss_of(micro_batch)` is called for each micro-batch that is ours."""
+        """Make the step with all others; `loss_of(micro_batch)` is called for each micro-batch that is ours.
+
+        Where training is at another step than the loop, since this worker has joined or all went back to a checkpoint,
+        none is made: `s.steps`, `s.loss` and evaluations are those of the last step, and the loop goes on from there.
+        """
         if isinstance(loss_of, torch.Tensor) or not isinstance(batch, Step):
             hint = "s.step(loss_of, batch) where the model is cut: the function itself, and what batches() gave"
             raise InvalidValue("step", f"{type(loss_of).__name__}, {type(batch).__name__}", hint)
@@ -225,13 +197,13 @@ class GridSession(Counted, Keeps):
     def _make(self, loss_of: LossOf) -> None:
         self._guard.check_frozen()
         self._link.script_waits()
-        member = self._member or self._begin(loss_of)
         progress = self._progress
+        self._course.come_to(CALL)
+        self._calls, before, self._evaluations = self._calls + 1, progress.steps, 0
+        member = self._member or self._begin(loss_of)
         if self._ordered:
             self._settle_in(self._following(lambda gathering: gathering.change()))
-        self._calls, before, self._evaluations = self._calls + 1, progress.steps, 0
-        while progress.steps <= before and progress.epoch < self._epochs:
-            before = progress.steps  # all may have gone back to a checkpoint
+        while progress.steps == before and self._course.is_there and progress.epoch < self._epochs:
             if parts := self._link.take_keeps():
                 member.keep(self._seat, parts)
             why = ""
@@ -274,6 +246,7 @@ class GridSession(Counted, Keeps):
         samples = Samples(dataset, 0, self.options.collate, self._device, shuffled=False)
         size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
         number, self._evaluations = self._evaluations, self._evaluations + 1
+        self._course.at = evaluation(number)
         training = self._model.training
         self._model.train(False)  # noqa: FBT003 - as torch has it
         try:
@@ -291,6 +264,7 @@ class GridSession(Counted, Keeps):
                     self._recover(str(error))
         finally:
             self._model.train(training)
+        self._course.come_to(evaluation(number))
         self._link.script_goes_on()
         return member.judged[number] if number < len(member.judged) else math.nan
 
@@ -309,7 +283,7 @@ class GridSession(Counted, Keeps):
             self._optimizer,
             seed=self.options.seed,
             clip_norm=self.options.clip_norm,
-            beside=Course(self._progress, self._schedules, self._optimizer, self._own, self._saver),
+            beside=self._course,
             guard=self._guard,
         )
         member.first = Proving(
@@ -322,7 +296,7 @@ class GridSession(Counted, Keeps):
             partial(mark_of, self._cut, loss_of),
         )
         state = State(self._model, self._optimizer, self._schedules.all, self._own, self.options.seed)
-        whole = Whole(state, self._progress, self._cut, member.holdings)
+        whole = Whole(state, self._progress, self._cut, member.holdings, self._course, lambda: member.loss)
         self._vault = member.vault = Vault(self._saver, whole, member.holdings, self._progress, self._link)
         if self._link.line is None:
             member.meet(self._mesh, self._seat)
@@ -355,6 +329,7 @@ class GridSession(Counted, Keeps):
 
     def _finish(self) -> None:
         """All is done, at all alike: the last checkpoint, the last word, and nobody goes before it is said."""
+        self._course.at = BATCH
         while True:
             progress = self._progress
             if progress.epoch < self._epochs:

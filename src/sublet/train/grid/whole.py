@@ -6,7 +6,8 @@ So any grid loads what any other has saved, and so does a worker alone; there is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from sublet.errors import BadInput
 from sublet.train.attributes import Attributes
 from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
 from sublet.train.grid.arena import Field
+from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.holdings import Holdings
+from sublet.train.grid.whereabouts import BATCH
 from sublet.train.state import Progress, State
 
 __all__ = ["Whole"]
@@ -28,8 +31,17 @@ HINT = "train with the model and the optimizer of the checkpoint, or give a new 
 class Whole:
     """Of one worker, which holds some of the units. `state` knows of what else a checkpoint has."""
 
-    def __init__(self, state: State, progress: Progress, cut: Cut, holdings: Holdings) -> None:
+    def __init__(
+        self,
+        state: State,
+        progress: Progress,
+        cut: Cut,
+        holdings: Holdings,
+        course: Course,
+        loss: Callable[[], float],
+    ) -> None:
         self._state, self._progress, self._cut, self._holdings = state, progress, cut, holdings
+        self._course, self._loss = course, loss
         with cut.whole() as model:  # what it remembers no checkpoint has, since each worker has a part of the model
             self._attributes = Attributes(model, {"": holdings.optimizer}, checks=False)
 
@@ -53,7 +65,7 @@ class Whole:
             name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
         tree["optimizer"] = self._optimizer(moments, stepped=stepped)
-        return tree
+        return {**tree, "at": self._course.at, "loss": self._loss()}
 
     def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """What of a saved tree all members need, whatever they hold; BadInput if this training cannot go on from it."""
@@ -74,6 +86,8 @@ class Whole:
             "extra": tree["extra"],
             "counters": self._counters(tree),
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
+            "at": tree.get("at", BATCH),  # a session without parts saves between two steps, and says no loss
+            "loss": tree.get("loss", math.nan),
         }
 
     def take_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:

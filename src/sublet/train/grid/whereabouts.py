@@ -1,0 +1,24 @@
+"""Where in its loop a script is when its state is taken, so that another who takes it over has it from there on.
+
+    for batch in s.batches():       BATCH      before the lines that come before a step
+        block.scale = f(s.steps)
+        s.step(loss_of, batch)      CALL       after these lines, before the step;   STEPPED    right after it
+        s.evaluate(loss_of, ...)    EVALUATION with a number: the first, second, ... since the step
+        block.scale *= 0.9
+
+A newcomer gives its `loss_of` with its first `s.step`, and learns only there at which step the others are: what its
+loop has done before was for step 0. So that call makes no step, and the loop comes by once more, with the right
+`s.steps`. The lines that it passes on its way to where the others were have run there already: the state is laid once
+more at that point (`course`), and they count once.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BATCH", "CALL", "STEPPED", "evaluation"]
+
+BATCH, CALL, STEPPED = "batch", "call", "stepped"
+
+
+def evaluation(number: int) -> str:
+    """In it: the first since the last step is 0."""
+    return f"evaluation {number}"

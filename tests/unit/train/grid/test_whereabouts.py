@@ -1,0 +1,178 @@
+"""Who takes a state over comes to its loop at step 0: each line of it counts as if it had been there all the time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from sublet import train  # noqa: E402
+from sublet.train.grid.course import Course  # noqa: E402
+from sublet.train.grid.whereabouts import BATCH, CALL, STEPPED, evaluation  # noqa: E402
+from sublet.train.kept import Own  # noqa: E402
+from sublet.train.schedules import Schedules  # noqa: E402
+from sublet.train.state import Progress  # noqa: E402
+
+WIDTH, SAMPLES, BATCH_SIZE = 4, 16, 8
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.scale = nn.Linear(WIDTH, WIDTH), 1.0
+
+    def forward(self, x):
+        return x + self.scale * torch.tanh(self.up(x))
+
+
+def a_model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, WIDTH), nn.Sequential(*(Block() for _ in range(3))), nn.Linear(WIDTH, 1))
+
+
+def samples():
+    dice = torch.Generator().manual_seed(4)
+    return TensorDataset(torch.randn(SAMPLES, 3, generator=dice), torch.randn(SAMPLES, 1, generator=dice))
+
+
+class Ends(Exception):
+    """As if the process were killed, after a step of which there is a checkpoint."""
+
+
+def nothing(*_):
+    """Is done."""
+
+
+def trained(directory, ends=None, *, before=nothing, after=nothing, epochs=4):
+    """Losses by step, as the lines after a step see them."""
+    model, data, seen = a_model(), samples(), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    facts = {"global_batch": BATCH_SIZE, "micro_batch": 4, "parts": train.Blocks("1"), "checkpoint_dir": directory}
+    with train.session(model, optimizer, data, **facts) as s:
+        s._saver.is_due = lambda *_, **__: s.steps + 1 == ends
+        kept = s.keep(count=0)
+        for batch in s.batches(epochs=epochs):
+            if ends and s.steps == ends:
+                s._vault.until_written()
+                s._vault.say(s._mesh, 0)
+                s._vault.hear(s._mesh, [0], [0.0, 1.0, 0.0])
+                s._vault.saver.settle()
+                raise Ends
+            before(s, model, optimizer, kept)
+            s.step(loss_of, batch)
+            seen.setdefault(s.steps, []).append(s.loss)
+            after(s, model, optimizer, kept, loss_of)
+    return seen
+
+
+def resumed(tmp_path, **lines):
+    """What a start that goes on after step 3 sees, and one that was never interrupted."""
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3, **lines)
+    return trained(tmp_path / "cut", **lines), trained(tmp_path / "whole", **lines)
+
+
+def scheduled(s, model, *_):
+    for block in model[1]:
+        block.scale = 1.0 - s.steps / 8
+
+
+def test_what_a_loop_sets_before_a_step_is_that_of_the_step_after_a_restart(tmp_path):
+    again, whole = resumed(tmp_path, before=scheduled)
+    assert again == {step: losses for step, losses in whole.items() if step >= 3}
+
+
+def decayed(_, __, optimizer, kept, *___):
+    kept.count += 1
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.7
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_lines_that_change_a_setting_count_once(tmp_path, where):
+    """A checkpoint is of right after its step: what follows it in the loop runs again, what came before does not."""
+    counts = []
+
+    def look(s, _, __, kept, *___):
+        counts.append((s.steps, kept.count))
+
+    lines = {where: decayed, "before" if where == "after" else "after": look}
+    again, whole = resumed(tmp_path, **lines)
+    assert again == {step: losses for step, losses in whole.items() if step >= 3}
+    last = {step: count for step, count in counts if step}
+    assert last[7] == 7
+
+
+def test_an_evaluation_after_the_step_of_a_checkpoint_is_made_again(tmp_path):
+    judged = {}
+
+    def judge(s, _, __, ___, loss_of):
+        judged.setdefault(s.steps, []).append(s.evaluate(loss_of, samples()))
+
+    resumed(tmp_path, after=judge)
+    assert len(judged[3]) == 3
+    assert len({*judged[3]}) == 1
+    assert not any(map(math.isnan, judged[3]))
+
+
+def test_more_epochs_go_on_from_the_last_checkpoint_where_the_loop_was_left(tmp_path):
+    trained(tmp_path / "cut", epochs=2, after=decayed)
+    again = trained(tmp_path / "cut", after=decayed)
+    whole = trained(tmp_path / "whole", after=decayed)
+    assert again == {step: losses for step, losses in whole.items() if step >= 4}
+
+
+def a_course(lr=0.5, count=0):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    own = Own()
+    kept = own.keep({"count": count})
+    progress = Progress(samples=10, batch=1)
+    return Course(progress, Schedules([], optimizer), optimizer, own), optimizer.param_groups[0], kept
+
+
+@pytest.mark.parametrize("at", [CALL, BATCH, evaluation(1)])
+def test_a_state_of_another_counts_from_where_that_one_was(at):
+    """Whatever the lines on the way there do."""
+    giver, _, _ = a_course(lr=0.25, count=7)
+    giver._progress.steps, giver.at = 5, at
+    taker, group, kept = a_course()
+    taker.come_to(CALL)
+    taker.take(giver.tree())
+    assert taker._progress.steps == 5
+    assert taker.is_there == (at == CALL)
+    for place in (evaluation(0), evaluation(1), BATCH, CALL):
+        group["lr"], kept.count = 99.0, 99
+        taker.come_to(place)
+        assert (group["lr"], kept.count) == ((0.25, 7) if place == at else (99.0, 99))
+    assert taker.is_there
+
+
+def test_a_state_of_right_after_a_step_is_laid_once_and_the_loop_still_comes_by():
+    giver, _, _ = a_course(lr=0.25, count=7)
+    giver.stepped()
+    assert giver.at == STEPPED
+    taker, group, kept = a_course()
+    taker.come_to(CALL)
+    taker.take(giver.tree())
+    assert not taker.is_there
+    group["lr"] = 0.1
+    for place in (BATCH, CALL):
+        taker.come_to(place)
+    assert (taker.is_there, group["lr"], kept.count) == (True, 0.1, 7)
+
+
+def test_before_the_first_step_everybody_is_at_it():
+    giver, _, _ = a_course()
+    taker, _, _ = a_course()
+    taker.come_to(CALL)
+    taker.take(giver.tree())
+    assert taker.is_there
