@@ -49,7 +49,8 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
     ) as s:
         for batch in s.batches(epochs=EPOCHS):
             factor = 1.0 + s.steps / STEPS  # what a loop sets before a step, a newcomer sets as well
-            for block in model.blocks:
+            for each in range(len(model.blocks)):
+                block: Any = model.blocks[each]
                 block.drop.p = 0.3 * (1.0 - s.steps / STEPS)
             s.step(loss_of, batch)
             losses[s.steps] = s.loss
