@@ -49,7 +49,6 @@ def cheapest_itinerary(open_TP: Bools, cost_TP: Floats, carry_SP: Floats, *, wor
         for place in np.flatnonzero(np.isfinite(start_TP[t])):
             starts_W = start_TP[t, place] + trains_PW[pause][place]
             np.minimum(lies_SW, carry_SP[:, place, None] + starts_W, out=lies_SW)
-        lies_SW[:, 0] = 0.0
         np.minimum(now_PW, lies_SW[:places], out=now_PW)  # it may leave whenever it likes
         trains_PW.pop()
     return float(lies_SW[places, work])

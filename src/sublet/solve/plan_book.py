@@ -24,7 +24,6 @@ __all__ = ["PhaseSolution", "PlanBook", "best_for_budget", "plan_book"]
 # I classes, E phases, H plans of a class that are best at some value of time, N stretches looked at together
 ROUNDING = 1e-12  # relative; two values that differ by less are the same sum in another order
 FAR = 1024.0  # factor by which to look beyond a value of time when nothing is known on the other side
-PATIENCE = 400  # plans tried for one budget; a dozen or two are usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,21 +94,22 @@ def best_for_budget(phases: Phases, rate_I: npt.ArrayLike, budget: float) -> Pha
             available=budget,
             hint=f"raise it to {least:.6g} or more, or admit less work",
         )
+    money = max(budget, least)  # less than the least by a rounding error is the least
     value, share = math.inf, 1.0
-    if budget >= most:
+    if money >= most:
         poor = rich
     else:
-        while tried < PATIENCE and poor.jobs > rich.jobs:
+        while poor.jobs > rich.jobs:
             value = (rich.spend - poor.spend) / (poor.jobs - rich.jobs)
             between = end(value)
             tried += 1
             if value * between.jobs + between.spend >= (value * poor.jobs + poor.spend) * (1 - ROUNDING):
                 break
-            poor, rich = (between, rich) if between.spend <= budget else (poor, between)
+            poor, rich = (between, rich) if between.spend <= money else (poor, between)
             between = end(_middle(poor.value, rich.value))
             tried += 1
-            poor, rich = (between, rich) if between.spend <= budget else (poor, between)
-        share = min(max((budget - poor.spend) / (rich.spend - poor.spend), 0.0), 1.0)
+            poor, rich = (between, rich) if between.spend <= money else (poor, between)
+        share = min(max((money - poor.spend) / (rich.spend - poor.spend), 0.0), 1.0)
     return PhaseSolution(
         budget=budget,
         value_of_time=value,

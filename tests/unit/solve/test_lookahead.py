@@ -64,7 +64,7 @@ def test_long_pauses_are_carried_over_and_paths_are_worth_what_they_say():
     rng, behind = np.random.default_rng(4), []
     for _ in range(300):
         ahead = random_ahead(rng, longest=150.0, money=bool(rng.integers(2)))
-        start, left_s = int(rng.integers(len(ahead.rate_C))), float(rng.choice([0.0, 45.0]))
+        start, left_s = int(rng.integers(len(ahead.rate_C))), float(rng.choice([0.0, 0.5, 45.0]))
         found = best_path(ahead, start, left_s=left_s)
         value, rest_s = value_of(ahead, start, left_s, found.config_H)
         assert found.value == pytest.approx(value)

@@ -165,6 +165,22 @@ def test_the_budget_is_met_exactly_and_too_little_or_too_much_is_said():
     with pytest.raises(Infeasible, match="raise it to"):
         best_for_budget(phases, rate, found.least * 0.99)
     assert best_for_budget(phases, rate, found.least).share == 0.0
+    assert best_for_budget(phases, rate, found.least * (1 - 1e-13)).share == 0.0  # the same sum in another order
+    assert (rich.tried, rich.share, rich.jobs) == (2, 1.0, best_for_budget(phases, rate, rich.most).jobs)
+    assert 2 < found.tried <= 40
+    assert not best_for_budget(phases, rate, rich.most).binding
+    assert best_for_budget(phases, rate, rich.most * (1 - 1e-9)).binding
+
+
+def test_plans_are_tried_by_the_dozen_not_by_the_hundred():
+    """Each try between two plans is the value at which they are equal; every other one halves the distance."""
+    phases = Phases.from_tables(scaling_ever_better(8, 40), rents(8), restart=5.0, start=20.0)
+    ends = best_for_budget(phases, np.ones(8), math.inf)
+    tried = [
+        best_for_budget(phases, np.ones(8), ends.least + share * (ends.most - ends.least)).tried
+        for share in (0.01, 0.1, 0.3, 0.6, 0.9)
+    ]
+    assert max(tried) <= 30
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,9 @@ class Problem:
                 hint="let some jobs wait: a finite gain at size 0",
             )
         room_J = least_J + (capacity - needed)  # what is left for a job when all others are at their smallest
-        if size_JC.max(initial=0) > room_J.min(initial=capacity):
-            gain_JC = np.where(size_JC <= room_J[:, None], gain_JC, -np.inf)
+        too_large_JC = size_JC > room_J[:, None]
+        if too_large_JC.any():
+            gain_JC = np.where(too_large_JC, -np.inf, gain_JC)
         return cls(gain_JC=gain_JC, size_JC=size_JC, capacity=capacity, least_J=least_J)
 
     def split(self, column_J: Ints, *, price: float, method: Method, bound: float | None = None) -> Split:

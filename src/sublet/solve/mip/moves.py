@@ -83,7 +83,7 @@ def _solve_coupled(
         best_J = _rounded(asked, proof, best_J)
         if best_J is not None and proof.bound - (total := asked.total(best_J)) <= tolerance * abs(proof.bound):
             return asked.moves(best_J, price_R=proof.price_R, bound=max(proof.bound, total), method="prices")
-    sharp = max(SHARP, ROUGH * tolerance) if near_enough else SHARP
+    sharp = ROUGH * tolerance if near_enough else SHARP
     proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R, sharp=sharp)
     if near_enough:
         best_J = _rounded(asked, proof, best_J)
@@ -136,7 +136,7 @@ def _most_loss(asked: Coupled, loss_JC: Floats, proof: Bound, best_J: Ints | Non
     some = float(np.partition(loss, at)[at]) if at < len(loss) else np.inf
     if best_J is None:
         return some, some == np.inf
-    all_better = (proof.bound - asked.total(best_J)) * (1 + SAME)
+    all_better = proof.bound - asked.total(best_J)
     return min(some, all_better), all_better <= some
 
 

@@ -64,6 +64,42 @@ def test_it_stops_where_enough_is_proven():
     assert descend(gain_JC, use_RJC, limit_R, reached=begin / 1.01, near=0.02).bound == pytest.approx(begin)
 
 
+@pytest.mark.parametrize(("reached", "bound"), [(-np.inf, 9.0), (8.0, 9.0), (9.5, 9.5)])
+def test_a_step_goes_as_far_as_would_reach_what_is_hoped_for(monkeypatch, reached, bound):
+    """Two that gain 5 each want one of one: the bound falls from 10 by as much as the price rises, until that is 5.
+
+    A tenth less is hoped for, but no less than what is known to be reachable.
+    """
+    monkeypatch.setattr("sublet.solve.mip.descent.STEPS", 1)
+    found = descend(np.array([[0.0, 5.0]] * 2), np.array([[[0.0, 1.0]] * 2]), np.ones(1), reached=reached, near=0.0)
+    assert found.bound == pytest.approx(bound)
+    assert found.price_R == pytest.approx([10.0 - bound])
+
+
+@pytest.mark.parametrize(("reached", "bound"), [(9.0, 10.0), (8.9, 8.9)])
+def test_just_near_enough_is_near_enough(reached, bound):
+    asked = np.array([[0.0, 5.0]] * 2), np.array([[[0.0, 1.0]] * 2]), np.ones(1)
+    assert descend(*asked, reached=reached, near=0.1).bound <= bound + 0.1 * bound
+    assert (descend(*asked, reached=reached, near=0.1).bound == 10.0) == (bound == 10.0)
+
+
+def test_where_more_was_hoped_for_than_there_is_less_is_hoped_for_next():
+    """The lowest bound is 5 and nothing is known to be reachable: steps that go too far get smaller, not endless."""
+    for gains in ([[0.0, 5.0]] * 2, [[0.0, 5.0], [0.0, 4.0], [0.0, 1.0]]):
+        asked = np.array(gains), np.array([[[0.0, 1.0]] * len(gains)]), np.ones(1)
+        lowest = lowest_bound(*asked).bound
+        assert lowest <= descend(*asked, reached=-np.inf, near=0.0).bound <= 1.02 * lowest
+
+
+def test_a_price_of_what_is_not_short_stays_at_nothing():
+    """One limit is short and the other is not: that one alone has a price, and the step is as long as for it alone."""
+    gain, use = np.array([[0.0, 5.0]] * 2), np.array([[[0.0, 1.0]] * 2] * 2)
+    alone = descend(gain, use[:1], np.ones(1), reached=5.0, near=0.0)
+    both = descend(gain, use, np.array([1.0, 3.0]), reached=5.0, near=0.0)
+    assert both.price_R.tolist() == [*alone.price_R.tolist(), 0.0]
+    assert both.bound == alone.bound == pytest.approx(5.0)
+
+
 def test_nothing_is_short_and_nothing_has_a_price():
     gain_JC, use_RJC, _ = a_cluster(1, jobs=5)
     found = descend(gain_JC, use_RJC, np.full(3, 1e3), reached=-np.inf, near=0.0)
