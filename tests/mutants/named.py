@@ -173,15 +173,15 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="a new month counts what the last one spent",
         file="kernel/allowances.py",
-        old="new = replace(old, opening=self.spent(holder, began_us)",
+        old="new = replace(old, opening=opening",
         new="new = replace(old, opening=old.opening",
         tests=PURSES,
     ),
     Named(
         name="a new month begins when somebody hears of it",
-        file="kernel/allowances.py",
-        old="began_us = microseconds((began or 0) - old.unix_0_s)",
-        new="began_us = microseconds(now_s)",
+        file="kernel/spending.py",
+        old="purses.roll(over_s)",
+        new="purses.roll(event.at_s)",
         tests=PURSES,
     ),
     Named(
