@@ -26,9 +26,23 @@ SAMPLES = 1000 * SIZE
 class Worker:
     """A member in a thread; `faults` are points at which it dies, or misses the answer."""
 
-    def __init__(self, threads, name, faults=(), make=adam, *, tied=False, frozen=(), directory=None, store=None):
-        self.name, self._threads, self._faults, self.mesh = name, threads, list(faults), None
-        self.model = a_net(tied=tied)
+    def __init__(
+        self,
+        threads,
+        name,
+        faults=(),
+        make=adam,
+        *,
+        net=a_net,
+        loss=loss_of,
+        clip=CLIP,
+        tied=False,
+        frozen=(),
+        directory=None,
+        store=None,
+    ):
+        self.name, self._threads, self._faults, self.mesh, self._loss_of = name, threads, list(faults), None, loss
+        self.model = a_net(tied=True) if tied else net()
         for each in frozen:
             self.model.get_submodule(each).requires_grad_(False)
         self.cut = Cut(self.model, "blocks")
@@ -40,7 +54,7 @@ class Worker:
         if directory is not None:
             saver._kept = store or saver._kept
             beside = Course(self.progress, Schedules([], optimizer), optimizer, None, saver)
-        self.member = Member(self.model, self.cut, optimizer, seed=SEED, clip_norm=CLIP, beside=beside, point=self._at)
+        self.member = Member(self.model, self.cut, optimizer, seed=SEED, clip_norm=clip, beside=beside, point=self._at)
         if directory is not None:
             state = State(self.model, optimizer, [], None, SEED)
             whole = Whole(state, self.progress, self.cut, self.member.holdings, beside, lambda: self.member.loss)
@@ -69,9 +83,8 @@ class Worker:
                 self.link.wanted |= step in saves
                 if self.member.vault is not None and self.member.vault._files is not None:
                     self.member.vault._files.exception()  # disks are quick here, so that few steps do
-                found = self.member.step(
-                    mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
-                )
+                facts = {"offset": step * SIZE, "size": SIZE, "micro_batch": MICRO}
+                found = self.member.step(mesh, seat, lambda atom: self._loss_of(self.model, atom), **facts)
                 self.told[step] = found.loss
             if None in saves:
                 self.member.vault.save(mesh, range(mesh.world))

@@ -133,7 +133,7 @@ class Held(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.updates or _is_ours(sys._getframe(1)):  # noqa: SLF001 - the one way to know
             return super().__iter__()
-        return _alone(self[0]) if self else super().__iter__()
+        return _alone(*self[:1])
 
 
 class Moments(defaultdict[Any, Any]):
@@ -178,8 +178,8 @@ def _is_ours(frame: FrameType) -> bool:
     return name.startswith(OURS)
 
 
-def _alone(first: Any) -> Iterator[Any]:
-    yield first
+def _alone(*first: Any) -> Iterator[Any]:
+    yield from first
     raise InvalidValue(
         "parts",
         "a look at all parameters of the model",

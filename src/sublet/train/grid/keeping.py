@@ -19,7 +19,7 @@ from sublet.train.grid.mesh import Mesh
 
 __all__ = ["Keeping"]
 
-SUMS, FILLS, COUNTERS = 5 << 20, 6 << 20, 7 << 20  # tags of messages, far from those of moves and pipelines
+SUMS, FILLS = 5 << 20, 6 << 20  # tags of messages, far from those of moves and pipelines
 AT_ONCE_BYTES = 64 << 20  # at a boundary: a fraction of a second on 10 Gb/s; one unit at least
 
 
@@ -93,21 +93,14 @@ class Keeping:
         sizes = [self._holdings.size_bytes(each.unit, stepped=True) for each in self._lacking]
         count = max(1, sum(sum(sizes[: at + 1]) <= AT_ONCE_BYTES for at in range(len(sizes))))
         now, self._lacking = self._lacking[:count], self._lacking[count:]
-        names, came = self._holdings.counter_names, dict[int, torch.Tensor]()
+        came = dict[int, torch.Tensor]()
         for each in now:
             if each.giver == mesh.rank:
-                counted = [float(self._holdings.counters.get(name, 0.0)) for name in names]
-                mesh.send(torch.tensor(counted, dtype=torch.float64), each.keeper, COUNTERS + each.unit)
-                mesh.hand(self._holdings.arenas[each.unit].memory, each.keeper, FILLS + each.unit)
+                mesh.hand(self._holdings.sent(each.unit), each.keeper, FILLS + each.unit)
         for each in now:
             if each.keeper == mesh.rank:
-                counted_there = torch.zeros(len(names), dtype=torch.float64)
-                mesh.receive(counted_there, each.giver, COUNTERS + each.unit)
                 came[each.unit] = self._holdings.expect(each.unit, stepped=True)
                 mesh.take(came[each.unit], each.giver, FILLS + each.unit)
-                self._holdings.counters = {
-                    name: torch.tensor(value) for name, value in zip(names, counted_there.tolist(), strict=True)
-                }
         mesh.settle()
         if came:
             self._holdings.take(came, {*self._holdings.arenas, *came}, stepped=True)
@@ -118,9 +111,9 @@ class Keeping:
         """Sums to those who keep them: they make the same update."""
         for each in self._filled:
             if mesh.rank == each.giver:
-                for gradient in self._holdings.gradients(each.unit):
+                for gradient in self._holdings.arenas[each.unit].sums():
                     mesh.send(gradient, each.keeper, SUMS + each.unit)
             elif mesh.rank == each.keeper:
-                for gradient in self._holdings.gradients(each.unit):
+                for gradient in self._holdings.arenas[each.unit].sums():
                     mesh.receive(gradient, each.giver, SUMS + each.unit)
         mesh.settle()

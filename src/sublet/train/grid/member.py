@@ -145,7 +145,6 @@ class Member:
         assert self.vault is not None  # noqa: S101 - it comes from there
         self._agreed, self._losses = torch.zeros_like(self._agreed), Losses(restored.beside["loss"])
         self.judged = []
-        self.holdings.counters = restored.beside["counters"] if restored.step else {}
         self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
         self.holdings.clear_gradients()
         self.vault.whole.take_buffers(restored.beside["buffers"])
@@ -164,7 +163,7 @@ class Member:
         behind = {
             each for each, standing in enumerate(standings) if standing.applied != met.applied and each not in met.roll
         }
-        agreed, counters, tree = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
+        agreed, tree = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
         if mesh.rank in met.roll:
             self._hear(agreed)
             self._apply()
@@ -179,7 +178,6 @@ class Member:
         finally:
             if mesh.rank in behind:
                 self._hear(agreed)
-                self.holdings.counters = counters
                 if self._beside is not None:
                     self._beside.take(tree)
             self.holdings.take(came, kept, stepped=met.applied > 0)
@@ -192,7 +190,7 @@ class Member:
         for _, moves in groupby(met.moves, key=lambda move: move.round):
             for move in moves:
                 if move.giver == mesh.rank:
-                    held = came[move.unit] if move.unit in came else self.holdings.arenas[move.unit].memory
+                    held = came[move.unit] if move.unit in came else self.holdings.sent(move.unit)
                     mesh.hand(held, move.taker, MOVES + move.unit)
                 elif move.taker == mesh.rank:
                     came[move.unit] = self.holdings.expect(move.unit, stepped=met.applied > 0)
@@ -201,24 +199,18 @@ class Member:
             mesh.settle()
         return came
 
-    def _hear_agreed(
-        self, mesh: Mesh, met: Meeting, *, anybody_behind: bool
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
-        """What the last step came to, the optimizer's counters and what is beside it, from one who was there."""
+    def _hear_agreed(self, mesh: Mesh, met: Meeting, *, anybody_behind: bool) -> tuple[torch.Tensor, Any]:
+        """What the last step came to, and what is beside it, from one who was there."""
         assert met.speaker is not None  # noqa: S101 - it is not anew
-        names, count = self.holdings.counter_names, len(self._agreed)
-        said = torch.zeros(count + len(names), dtype=torch.float64)
+        said = torch.zeros_like(self._agreed)
         if mesh.rank == met.speaker:
-            said[:count] = self._agreed
+            said.copy_(self._agreed)
             said[len(self.cut.units) + LOSS] = self.loss
-            for number, name in enumerate(names):
-                said[count + number] = float(self.holdings.counters.get(name, 0.0))
         mesh.sum(said, range(mesh.world))
         tree = None
         if self._beside is not None and anybody_behind:
             tree = spread(mesh, met.speaker, self._beside.tree() if mesh.rank == met.speaker else None)
-        counters = {name: torch.tensor(float(said[count + number])) for number, name in enumerate(names)}
-        return said[:count].clone(), counters, tree
+        return said, tree
 
     def _hear(self, agreed: torch.Tensor) -> None:
         self._agreed, self._losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))
@@ -327,7 +319,7 @@ class Member:
     def _squares(self, seat: Seat) -> Iterator[tuple[int, float]]:
         """Of the gradients of our units, each counted by one part; looked at once, for all of them together."""
         ours = [each for each in self._own if seat.part == holders(self.cut.units[each], seat.parts)[0]]
-        found = [(unit, _square(each)) for unit in ours for each in self.holdings.gradients(unit)]
+        found = [(unit, _square(each)) for unit in ours for each in self.holdings.arenas[unit].only_numbers()]
         squares = torch.stack([square for _, square in found]).tolist() if found else []
         yield from zip((unit for unit, _ in found), squares, strict=True)
 
@@ -350,8 +342,8 @@ class Member:
     def _apply(self) -> float:
         norm = math.sqrt(math.fsum(self._agreed[: len(self.cut.units)].tolist()))
         if self.clip_norm is not None and norm > self.clip_norm:
-            for unit in self.holdings.arenas:
-                for gradient in self.holdings.gradients(unit):
+            for arena in self.holdings.arenas.values():
+                for gradient in arena.only_numbers():
                     gradient.mul_(self.clip_norm / norm)
         with self._guard.updates():
             self.holdings.step(self._own)
@@ -364,11 +356,13 @@ class Member:
 
     def _sum(self, mesh: Mesh, seat: Seat) -> None:
         """Within the copy first, where several parts hold a unit: what a copy adds up is what a whole model does."""
+        for number in self._own:
+            self.holdings.arenas[number].tell_which_came()
         if seat.copies == len(seat.parts) == 1:
             return  # nobody else has any of it
         for number in self._own:
             among = holders(self.cut.units[number], seat.parts)
-            for gradient in self.holdings.gradients(number):
+            for gradient in self.holdings.arenas[number].sums():
                 if len(among) > 1:
                     mesh.sum(gradient, seat.same_copy(among))
                 if seat.copies > 1:

@@ -1,7 +1,9 @@
 """The passes of a step through one part: what comes from the part before, what goes to the one behind, and the dice.
 
 A tensor's heading goes before it, always: its shape may be another with each micro-batch, and a message longer than its
-room would end a process. It also says whether a gradient is to come back: none does to a part that trains nothing.
+room would end a process. It also says whether a gradient is to come back: none does to a part that trains nothing. And
+before what comes back goes whether there is one: where nothing behind has learned of it (`x.detach()`), none of the
+part before has a gradient, which is not a gradient of zero.
 """
 
 from __future__ import annotations
@@ -61,14 +63,16 @@ class Pipeline:
             if part.last:
                 losses.add(out, atom.count / size)
                 self._backward(out, self._share(atom.count / size, out))
-            elif out.requires_grad:  # as its heading said
+            elif out.requires_grad and self._learned(mesh, seat, BACKWARD + each.atom):  # as its heading said
                 gradient = torch.empty(out.shape, dtype=out.dtype, device=out.device)  # in the order of what is sent
                 self._take(mesh, gradient, seat.rank + 1, BACKWARD + each.atom)
                 self._backward(out, gradient)
             self._cut.hold(None)
             if came is not None and came.requires_grad:
-                found = torch.zeros_like(came) if came.grad is None else came.grad  # None: nothing here depends on it
-                mesh.send(found.contiguous(), seat.rank - 1, BACKWARD + each.atom)
+                there = torch.tensor([came.grad is not None], dtype=torch.uint8)
+                mesh.send(there, seat.rank - 1, HEADED + BACKWARD + each.atom)
+                if came.grad is not None:
+                    mesh.send(came.grad.contiguous(), seat.rank - 1, BACKWARD + each.atom)
         mesh.settle()
         return losses
 
@@ -104,6 +108,12 @@ class Pipeline:
             mesh.send(Heading.of(out).said(), seat.rank + 1, HEADED + tag)
             mesh.send(out.detach().contiguous(), seat.rank + 1, tag)
         return came, out
+
+    def _learned(self, mesh: Mesh, seat: Seat, tag: int) -> bool:
+        """Somebody behind, of what we gave."""
+        there = torch.zeros(1, dtype=torch.uint8)
+        self._take(mesh, there, seat.rank + 1, HEADED + tag)
+        return bool(there)
 
     def _share(self, share: float, loss: torch.Tensor) -> torch.Tensor:
         found = self._shares.get((share, loss.dtype))

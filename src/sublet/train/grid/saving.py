@@ -114,7 +114,7 @@ class Vault:
             self._point("written")
             self._count(mesh, among)
         if words[TOKEN]:
-            self._begin(mesh, int(words[TOKEN]))
+            self._begin(mesh, among, int(words[TOKEN]))
 
     def until_written(self) -> None:
         """Wait for what of ours is being written: for who wants to know when it is."""
@@ -140,7 +140,7 @@ class Vault:
         mesh.sum(word, among)
         if float(word) <= 0.0:
             return float(word) == THERE
-        self._begin(mesh, int(word))
+        self._begin(mesh, among, int(word))
         words = torch.zeros(WORDS, dtype=torch.float64)
         if self._files is not None:
             words[WRITTEN if self._files.exception() is None else FAILED] = 1.0  # waits
@@ -175,16 +175,16 @@ class Vault:
     def _try(self, mesh: Mesh, among: Sequence[int]) -> None:
         self.save(mesh, among)
 
-    def _begin(self, mesh: Mesh, token: int) -> None:
+    def _begin(self, mesh: Mesh, among: Sequence[int], token: int) -> None:
         """Copy what is ours to write, and have it written."""
         step, stepped = self._progress.steps, self._progress.steps > 0
         self._under_way, self._begun_s = step, WALL.monotonic()
-        segments = self._copied(mesh)
+        segments, counted = self._copied(mesh), self._counted(mesh, among)
         if self._joint is not None:
             joint = self._joint
             joint.begin(segments, self.whole.places(stepped=stepped))
             self._files = joint.own
-            if not self.saver.begin(self.whole.tree(stepped=stepped), self._progress, mesh.world, joint):
+            if not self.saver.begin(self.whole.tree(counted, stepped=stepped), self._progress, mesh.world, joint):
                 joint.own.set_exception(
                     CheckpointFailed(self.saver.directory, "it cannot be written", hint="see above")
                 )
@@ -200,15 +200,29 @@ class Vault:
         for unit, holder in enumerate(self._holders):
             if mesh.rank == holder and self._writers[unit] == holder:
                 host = self._hosts.setdefault(unit, HostCopy())
-                [found[unit]] = host.take({"unit": self._holdings.arenas[unit].memory}).segments
+                [found[unit]] = host.take({"unit": self._holdings.sent(unit)}).segments
             elif mesh.rank == holder:
-                mesh.send(self._holdings.arenas[unit].memory, 0, GATHERS + unit)
+                mesh.send(self._holdings.sent(unit), 0, GATHERS + unit)
             elif mesh.rank == self._writers[unit]:
                 size = self._holdings.size_bytes(unit, stepped=self._progress.steps > 0)
                 memory = torch.empty(size, dtype=torch.uint8)
                 mesh.receive(memory, holder, GATHERS + unit)
                 found[unit] = memory.numpy().data
         mesh.settle()
+        return found
+
+    def _counted(self, mesh: Mesh, among: Sequence[int]) -> list[torch.Tensor]:
+        """Of each unit what the optimizer has counted, at all: who commits may hold none of it."""
+        stepped, found, end = self._progress.steps > 0, list[torch.Tensor](), 0
+        places = [self._holdings.layout(unit, stepped=stepped).counted for unit in range(len(self._holders))]
+        said = torch.zeros(sum(each.shape.numel() for each in places), dtype=torch.float64)
+        for unit, (place, holder) in enumerate(zip(places, self._holders, strict=True)):
+            start, end = end, end + place.shape.numel()
+            found.append(said[start:end].view(place.shape))
+            if holder == mesh.rank:
+                found[unit].copy_(self._holdings.counted(unit))
+        if end:
+            mesh.sum(said, among)
         return found
 
     def _count(self, mesh: Mesh, among: Sequence[int]) -> None:

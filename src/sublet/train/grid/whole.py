@@ -7,7 +7,7 @@ So any grid loads what any other has saved, and so does a worker alone; there is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,8 +53,11 @@ class Whole:
             found += [_place(unit, field) for field in (*layout.weights, *(where for _, where in layout.moments))]
         return tuple(found)
 
-    def tree(self, *, stepped: bool) -> dict[str, Any]:
-        """As the plain session has it, with `Elsewhere` in place of what is in units, by its number in `places`."""
+    def tree(self, counted: Sequence[torch.Tensor], *, stepped: bool) -> dict[str, Any]:
+        """As the plain session has it, with `Elsewhere` in place of what is in units, by its number in `places`.
+
+        `counted`, of each unit, by whoever holds it: of which parameters the optimizer keeps anything.
+        """
         weights, moments = self._numbers(stepped=stepped)
         with self._cut.whole() as model:
             self._attributes.say_lost()
@@ -64,7 +67,7 @@ class Whole:
         tree["model"] = {
             name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
-        tree["optimizer"] = self._optimizer(moments, stepped=stepped)
+        tree["optimizer"] = self._optimizer(moments, counted, stepped=stepped)
         return {**tree, "at": self._course.at, "loss": self._loss()}
 
     def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +87,6 @@ class Whole:
             "schedulers": tree["schedulers"],
             "settings": [{name: value for name, value in each.items() if name != "params"} for each in groups],
             "extra": tree["extra"],
-            "counters": self._counters(tree),
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
             "at": tree.get("at", BATCH),  # a session without parts saves between two steps, and says no loss
             "loss": tree.get("loss", math.nan),
@@ -107,8 +109,14 @@ class Whole:
             _copy(tree["model"][name], field, memory, name)
         for owner, (moment, field) in zip(layout.owners, layout.moments, strict=True):
             saved = state.get(indices[id(parameters[owner])], {}).get(moment)
-            if saved is not None:  # one that never had a gradient has none yet: zero
+            if saved is not None:  # one that never had a gradient has none yet
                 _copy(saved, field, memory, f"{moment} of {names[owner]}")
+        counted = layout.counted.seen_in(memory)
+        for number in range(len(counted)):
+            found, kept = state.get(indices.get(id(parameters[number])), {}), layout.kept[number]
+            begun = any(found.get(name) is not None for name, *_ in (*kept.moments, *kept.counters))
+            row = [float(begun), *(float(found.get(name, 0.0)) for name, _, _ in kept.counters)]
+            counted[number, : len(row)] = torch.tensor(row, dtype=counted.dtype)
 
     def _numbers(self, *, stepped: bool) -> tuple[dict[str, int], dict[tuple[int, str], int]]:
         """In `places`: of weights by their names, of moments by the number of the parameter and theirs."""
@@ -122,29 +130,28 @@ class Whole:
                 count += 1
         return weights, moments
 
-    def _optimizer(self, moments: Mapping[tuple[int, str], int], *, stepped: bool) -> dict[str, Any]:
-        """As its state_dict would be if all of it were here. Each parameter has counters of its own."""
+    def _optimizer(
+        self, moments: Mapping[tuple[int, str], int], counted: Sequence[torch.Tensor], *, stepped: bool
+    ) -> dict[str, Any]:
+        """As its state_dict would be if all of it were here: nothing of a parameter that never had a gradient."""
         groups, state, first = [], dict[int, dict[str, Any]](), 0
         for group, everything in zip(self._holdings.optimizer.param_groups, self._holdings.groups, strict=True):
             numbers = list(range(first, first + len(everything)))
             settings = {name: value for name, value in group.items() if name != "params"}
             groups.append({**settings, "params": numbers})
             first += len(everything)
-            for number, parameter in zip(numbers, everything, strict=True):
-                if stepped and parameter.requires_grad:
-                    counters = {name: value.clone() for name, value in self._holdings.counters.items()}
-                    state[number] = counters
+        for unit, rows in enumerate(counted):
+            layout, parameters = self._holdings.layout(unit, stepped=stepped), self._holdings.parameters[unit]
+            for parameter, kept, (begun, *counters) in zip(parameters, layout.kept, rows.tolist(), strict=False):
+                if begun:
+                    state[self._holdings.indices[id(parameter)]] = {
+                        name: torch.tensor(value, dtype=kind)
+                        for (name, kind, _), value in zip(kept.counters, counters, strict=False)
+                    }
         for (number, name), index in moments.items():
-            state[number][name] = Elsewhere(index)
-        return {"state": {number: each for number, each in state.items() if each}, "param_groups": groups}
-
-    def _counters(self, tree: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = {}
-        for each in tree["optimizer"]["state"].values():
-            for name in self._holdings.counter_names:
-                value = torch.as_tensor(each.get(name, 0.0))
-                found[name] = torch.maximum(found[name], value) if name in found else value.clone()
-        return found
+            if number in state:
+                state[number][name] = Elsewhere(index)
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
 
 
 def _place(unit: int, field: Field) -> TensorPlace:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet.train.grid.arena import ALIGN, Arena  # noqa: E402
+from sublet.train.elementwise import kept_by  # noqa: E402
+from sublet.train.grid.arena import ALIGN, Arena, layout_of  # noqa: E402
 from sublet.train.grid.pages import LARGE_BYTES, blank  # noqa: E402
 
 
 class MakesAnew(torch.optim.Optimizer):
     """Momentum whose tensor is another one after each step, as that of some optimizers is."""
 
-    def __init__(self, parameters):
-        super().__init__(parameters, {"lr": 0.1})
+    def __init__(self, parameters, lr=0.1):
+        super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
     def step(self):
@@ -35,10 +34,10 @@ OPTIMIZERS = {
 }
 
 
-def moments_of(optimizer, arena):
-    """Names, as whoever holds arenas knows them."""
-    states = [optimizer.state.get(each, {}) for each in arena.parameters]
-    return [sorted(name for name, value in state.items() if value is not None and value.dim()) for state in states]
+def lies_in(arena, optimizer):
+    """After a step, as whoever holds arenas has it."""
+    layout = layout_of(arena.parameters, [kept_by(optimizer, 0)] * len(arena.parameters))
+    return lambda: arena.adopt(optimizer, layout)
 
 
 def a_model():
@@ -63,7 +62,7 @@ def test_training_is_bitwise_what_it_would_have_been(make):
     train(plain, make(plain.parameters()), 6)
     arena = Arena(list(ours.parameters()))
     optimizer = make(ours.parameters())
-    train(ours, optimizer, 6, after=lambda: arena.adopt(optimizer, moments_of(optimizer, arena)))
+    train(ours, optimizer, 6, after=lies_in(arena, optimizer))
     for expected, found in zip(plain.parameters(), ours.parameters(), strict=True):
         assert torch.equal(expected, found)
 
@@ -72,15 +71,11 @@ def test_training_is_bitwise_what_it_would_have_been(make):
 def test_one_message_carries_a_unit_to_another_worker(make):
     giver, taker = a_model(), a_model()
     arena, optimizer = Arena(list(giver.parameters())), make(giver.parameters())
-    train(giver, optimizer, 3, after=lambda: arena.adopt(optimizer, moments_of(optimizer, arena)))
+    train(giver, optimizer, 3, after=lies_in(arena, optimizer))
 
     torch.nn.init.zeros_(taker[0].weight)  # it has been elsewhere
     others = make(taker.parameters())
-    for to, of in zip(taker.parameters(), giver.parameters(), strict=True):  # counters come with the meeting
-        others.state[to] = copy.deepcopy(
-            {name: value for name, value in optimizer.state[of].items() if torch.is_tensor(value) and not value.dim()}
-        )
-    Arena(list(taker.parameters()), (arena.layout, arena.memory.clone())).hand_to(others)
+    Arena(list(taker.parameters()), (arena.layout, arena.sent(optimizer).clone())).hand_to(others)
     train(giver, optimizer, 3, first=3)
     train(taker, others, 3, first=3)
     for expected, found in zip(giver.parameters(), taker.parameters(), strict=True):
@@ -91,7 +86,7 @@ def test_parameters_moments_and_gradients_are_views():
     model = a_model()
     arena, optimizer = Arena(list(model.parameters())), torch.optim.AdamW(model.parameters())
     arena.see_gradients()
-    train(model, optimizer, 1, after=lambda: arena.adopt(optimizer, moments_of(optimizer, arena)))
+    train(model, optimizer, 1, after=lies_in(arena, optimizer))
     memory = arena.memory.data_ptr(), arena.memory.data_ptr() + arena.memory.numel()
     for parameter in model.parameters():
         state = optimizer.state[parameter]

@@ -125,10 +125,12 @@ def test_a_checkpoint_of_a_grid_whose_first_part_is_frozen_has_all_of_the_optimi
         assert torch.equal(weight, found[name]), name
 
 
-def test_what_stands_in_for_what_others_train_is_not_taken_for_all_of_the_optimizers_parameters():
+@pytest.mark.parametrize("optimizer", [adam, of_what_learns])
+def test_what_of_a_group_is_here_is_not_taken_for_all_of_it(optimizer):
+    """Though it may be nothing."""
     threads = Threads()
-    workers = [Worker(threads, f"w{number}", frozen=TRUNK) for number in range(2)]
-    assert set(generation(threads, workers, Grid(1, 2), 1).values()) == {"done"}
+    workers = [Worker(threads, f"w{number}", make=optimizer, frozen=TRUNK) for number in range(4)]
+    assert set(generation(threads, workers, Grid(1, 4), 1).values()) == {"done"}
     for worker in workers:
         for group in worker.member.holdings.optimizer.param_groups:
             with pytest.raises(InvalidValue, match="a look at all parameters of the model"):
