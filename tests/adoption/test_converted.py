@@ -114,6 +114,29 @@ for epoch in range(1, 3 + 1):
     print(epoch, loss)
 torch.save(model.state_dict(), "model.pt")
 """,
+    "epochs that are left early, all of them in a function": """
+from tqdm import tqdm
+
+
+def fit(net, batches, optimizer, epochs, limit):
+    seen = 0
+    for epoch in range(epochs):
+        with tqdm(batches, disable=True) as bar:
+            for i, (a, b) in enumerate(bar, 1):
+                for group in optimizer.param_groups:
+                    group["lr"] = 0.001 / i
+                optimizer.zero_grad()
+                F.mse_loss(net(a), b).backward()
+                optimizer.step()
+                seen += len(batches)
+                if i >= limit + epoch % 3:
+                    break
+    return seen
+
+
+seen = fit(model, loader, opt, 10, 5)
+torch.save({**model.state_dict(), "seen": torch.tensor(seen)}, "model.pt")
+""",
 }
 
 

@@ -13,8 +13,8 @@ SMALL = {"SAMPLES": "320", "BATCH": "16", "EPOCHS": str(EPOCHS)}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two workers each, with a loop that does something wrong, but for the one in which all stop."""
-    env = SMALL | {"EPOCHS": "3", "LOOPS": "apart,last,one stops,all stop,twice"}
+    """Two workers each, with a loop that does something wrong, but for those in which all do the same."""
+    env = SMALL | {"EPOCHS": "3", "LOOPS": "apart,last,one stops,all stop,one leaves,all leave,twice"}
     return world("together", tmp_path_factory.mktemp("runs"), env=env)
 
 
@@ -58,6 +58,17 @@ def test_one_rank_that_stops_before_the_others_is_an_error_and_all_together_are_
         assert "next: leave the loop of the session at the same step in every rank" in said
     assert every["finished"]
     assert {end["steps"] for end in every["ends"]} == {25}
+
+
+def test_one_rank_that_leaves_an_epoch_is_an_error_and_all_together_are_not(runs):
+    one, every = runs["one leaves"], runs["all leave"]
+    assert not one["finished"]
+    assert set(one["codes"].values()) == {1}
+    for said in one["errors"].values():
+        assert "1 of 2 have left their loop" in said
+    assert every["finished"]
+    assert {end["steps"] for end in every["ends"]} == {3 * 7}
+    assert len({tuple(end["parameters"]) for end in every["ends"]}) == 1
 
 
 def test_the_loop_of_old_is_refused_before_a_newcomer_can_go_through_it_again(tmp_path):

@@ -140,7 +140,7 @@ def by_epoch(directory: Path) -> None:
         if loop == "apart" and s.rank == 1 and s.steps == 25:
             optimizer.param_groups[0]["lr"] *= 0.5
 
-    known = {"epochs": epochs} if loop in ("step", "lambda") else {}
+    known = {"epochs": epochs} if loop in ("step", "lambda", "one leaves", "all leave") else {}
     loads = int(os.environ.get("LOADERS", "0"))
     data = torch.utils.data.DataLoader(dataset, BATCH, shuffle=True, num_workers=loads) if loads else dataset
     with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH // 2, **known) as s:
@@ -158,6 +158,12 @@ def by_epoch(directory: Path) -> None:
             for epoch in s.epochs():
                 for x, y in s:
                     step(x, y)
+                    if (
+                        s.updated
+                        and s.steps_in_epoch == 7
+                        and (loop == "all leave" or loop + str(s.rank) == "one leaves0")
+                    ):
+                        break
                 scheduler.step()
                 note(said="tail", epoch=epoch)
         if loop == "last" and s.rank == 1:

@@ -24,6 +24,7 @@ import torch
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
 from sublet.train.beside import left_together, state_of_rank_0
+from sublet.train.early_end import leave_epoch
 from sublet.train.evaluating import Evaluates
 from sublet.train.extent import Extent, extent_of
 from sublet.train.first_lines import FirstLines
@@ -230,11 +231,8 @@ class Session(Evaluates, Keeps):
         """
         progress = self._progress
         if progress.epoch <= epoch and not self._extent.over(progress):
-            raise InvalidValue(
-                f"epoch {epoch}",
-                f"left after {progress.offset} of {progress.samples} samples",
-                "trained to its end by `for batch in s`; to stop early, break out of the loop over s.epochs() too",
-            )
+            by_epoch = self.options.scheduler_every == "epoch" and not self._rehearses
+            leave_epoch(self._steps, self._members.group, scheduled=by_epoch)
         self._state.require_same()
         self._agree_on_kept()
         self._catch_up()

@@ -28,6 +28,11 @@ class Counted:
         return self._progress.steps
 
     @property
+    def steps_in_epoch(self) -> int:
+        """Steps applied in the epoch that training is in: the number of its next batch, from 0 on."""
+        return self._progress.steps - self._progress.before
+
+    @property
     def epoch(self) -> int:
         """Epochs that are over."""
         return self._progress.epoch

@@ -44,6 +44,7 @@ class Progress:
     steps: int = 0
     epoch: int = 0
     offset: int = 0
+    before: int = 0  # steps before this epoch
     scheduled: int = 0  # steps of the schedulers
     turn: int = 0  # updates of the step under way that are applied: of several optimizers each has its turn
     begun: bool = False  # the script's lines before the batches of this epoch have run, and are in the state
@@ -75,7 +76,11 @@ class Progress:
         self.offset += self.size
         self.steps += 1
         if self.offset >= self.samples:
-            self.epoch, self.offset, self.begun = self.epoch + 1, 0, False
+            self.end_epoch()
+
+    def end_epoch(self) -> None:
+        """Its samples are through, or the script has left them."""
+        self.epoch, self.offset, self.begun, self.before = self.epoch + 1, 0, False, self.steps
 
 
 class KeepsPlace(Protocol):
@@ -141,6 +146,7 @@ class State:
         """Take over a state; the random numbers too if this worker carries on where the one that saved was."""
         self.check(tree, progress)
         facts = {"begun": False, **tree["progress"]}  # one of an earlier version does not say it
+        facts.setdefault("before", facts["steps"] - facts["offset"] // facts["batch"])  # nor this
         noise = Noise(**facts.pop("noise"))
         if self.attributes is not None and tree.get("attributes"):  # one of an earlier version, or of a grid, has none
             self.attributes.prepare(tree["attributes"])

@@ -114,6 +114,53 @@ for epoch in range(3):
 }
 
 
+SCRIPTS |= {
+    "an argument ends its epochs": f"""
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--dry-run", action="store_true")
+args = parser.parse_args(["--dry-run"])
+
+
+def one_epoch(args, epoch):
+    global n
+    for i, (a, b) in enumerate(loader):
+{deep(8)}        n += 1
+        if i % 2 == 1:
+            print(epoch, i, loss.item())
+            if args.dry_run:
+                break
+
+
+for epoch in range(1, 7):
+    one_epoch(args, epoch)
+""",
+    "so many batches of an epoch": f"""
+for epoch in range(6):
+    for i, (a, b) in enumerate(loader):
+        if i >= 1 + epoch % 3:
+            break
+{deep(8)}        n += i
+""",
+    "so many steps in all": f"""
+limit = 11
+for epoch in range(9):
+    for a, b in loader:
+{deep(8)}        n += 1
+        if n >= limit: break
+    if n >= limit:
+        break
+""",
+    "one batch over and over": f"""
+for epoch in range(12):
+    for a, b in loader:
+{deep(8)}        break
+    n += epoch
+""",
+}
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_it_comes_to_the_same_to_the_bit_left_in_peace_and_struck(name, tmp_path):
     source = HEAD + SCRIPTS[name] + SAVE
@@ -147,6 +194,22 @@ BEST = SCRIPTS["a best in a function"]
 REFUSED = {
     "used in test()": BEST.replace("for epoch in range(3):", "test(0)\nfor epoch in range(3):"),
     "used in show()": BEST.replace("for epoch in", "class A:\n    def show(self):\n        print(n)\n\n\nfor epoch in"),
+    "`break` goes by `loss.item()`": BEST.replace(
+        "        opt.step()\n", "        opt.step()\n        if loss.item() > 9: break\n"
+    ),
+    "`break` goes by `time.time()`": BEST.replace(
+        "        opt.step()\n",
+        "        opt.step()\n        late = 9 + time.time()\n        if late > 9:\n            break\n",
+    ).replace("def test", "import time\n\n\ndef test"),
+    "`break` is between backward and step": BEST.replace(
+        "        opt.step()\n", "        if n > 9: break\n        opt.step()\n"
+    ),
+    "`break` is in a loop within": BEST.replace(
+        "        opt.step()\n", "        opt.step()\n        for k in range(3):\n            break\n"
+    ),
+    "`continue` is in the loop": BEST.replace(
+        "        opt.zero_grad()\n", "        if n > 9: continue\n        opt.zero_grad()\n"
+    ),
     "what main() remembers is also asked for elsewhere": f"""
 def main(epochs):
     global n

@@ -149,7 +149,12 @@ def by_the_guide_of_old(s, step, _):
             step(batch)
 
 
-def left_in_an_epoch(s, step, _):
+def not_of_the_session(s, step, _):
+    for _ in s.epochs():
+        pass
+
+
+def left_in_a_step(s, step, _):
     for _ in s.epochs():
         for batch in s:
             step(batch)
@@ -184,11 +189,54 @@ def schedule_before_the_epoch(s, step, scheduler):
             step(batch)
 
 
+@pytest.mark.parametrize("cut", [None, 3, 4, 5])
+@pytest.mark.parametrize("early", [True, False], ids=["before the step", "after it"])
+@pytest.mark.parametrize("scheduler_every", ["epoch", None])
+def test_an_epoch_that_is_left_early_is_over_and_the_next_begins(tmp_path, monkeypatch, cut, early, scheduler_every):
+    """Two of its four batches, three times; and the same where another process goes on from any step."""
+    at_every_step = lambda saver, _, tree, progress, world, **__: saver.save(tree(), progress, world)  # noqa: E731
+    monkeypatch.setattr(Saver, "tick", at_every_step)
+
+    def trained(place, until=None):
+        model = network()
+        optimizer = adam(model)
+        scheduler = SCHEDULES["step"](optimizer)
+        ours = {} if scheduler_every is None else {"scheduler": scheduler, "scheduler_every": "epoch"}
+        numbers = []
+        with train.session(
+            model, optimizer, data(), global_batch=16, epochs=3, checkpoint_dir=tmp_path / place, **ours
+        ) as s:
+            for epoch in s.epochs():
+                for batch in s:
+                    if early and s.steps_in_epoch == 2:
+                        break
+                    numbers.append((epoch, s.steps_in_epoch, s.steps))
+                    if s.steps == until:
+                        raise Cut
+                    s.step(loss_of(model, batch))
+                    if s.steps_in_epoch == 2:
+                        break
+                if scheduler_every is None:
+                    scheduler.step()
+        return flat(model), optimizer.param_groups[0]["lr"], numbers, s.samples_done
+
+    weights, rate, numbers, done = trained("whole")
+    assert numbers == [(epoch, number, 2 * epoch + number) for epoch in range(3) for number in range(2)]
+    assert done == 3 * 50
+    if cut is not None:
+        with pytest.raises(Cut):
+            trained("cut", cut)
+        again = trained("cut")
+        assert torch.equal(again[0], weights)
+        assert again[1:] == (rate, numbers[cut:], done)
+
+
 @pytest.mark.parametrize(
     ("loop", "more", "why"),
     [
         (by_the_guide_of_old, "", r"for epoch in s\.epochs\(\)"),
-        (left_in_an_epoch, "epochs", "left after 16 of 50 samples"),
+        (not_of_the_session, "epochs", "left after 0 of 50 samples.* nothing was taken from the session"),
+        (left_in_a_step, "epochs micro_batch", "left after 0 of 50 samples.* s.updated"),
         (twice_over_an_epoch, "epochs", "once for each epoch"),
         (schedule_by_batch, "", r"leave it to the session: session\(\.\.\., scheduler=scheduler\)"),
         (schedule_by_batch, "scheduler", "left to the session"),
@@ -200,7 +248,7 @@ def test_a_loop_that_cannot_be_right_is_refused(loop, more, why):
     model = network()
     optimizer = adam(model)
     scheduler = SCHEDULES["step"](optimizer)
-    known = {"epochs": 2, "scheduler": scheduler}
+    known = {"epochs": 2, "scheduler": scheduler, "micro_batch": 8}
     known = {name: known[name] for name in more.split()}
 
     def run():

@@ -11,7 +11,8 @@ from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
 from sublet.cli.work.script.files import refuse_emptied
 from sublet.cli.work.script.flow import Flow, Roles
 from sublet.cli.work.script.grades import Grade
-from sublet.cli.work.script.kinds import bindings_in, within
+from sublet.cli.work.script.kinds import bindings_in
+from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_skips
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.remembering import keep_names, saves_by_all
@@ -37,7 +38,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     assert isinstance(inner, ast.For)  # noqa: S101 - who calls us has seen that it goes over a loader
     assert isinstance(around, ast.For)  # noqa: S101 - the same, or around it
     _refuse_closures(facts, loop)
-    _refuse_jumps(inner)
+    refuse_skips(inner)
     models = models_of(script, facts)
     roles = roles_of(facts, models)
     effects = Effects(script, around, roles.state | roles.loaders)
@@ -45,6 +46,8 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     flow = Flow(effects, around, inner, roles)
     kept = _carried(flow, update, _loader_of(script, loop))
     under = flow.after_steps(update.statements, update.first, update.last)
+    ends = early_ends(effects, around, inner, update.first, update.last)
+    under += [each for each in ends if not any(each in ast.walk(other) for other in under)]
     flow.check_workers([*kept, update.more.get("extra_state", "")])
     splice = Splice(script)
     made = _session_call(script, facts, loop, names, update)
@@ -221,7 +224,7 @@ def _loop_over(script: Script, splice: Splice, loop: Loop, flow: Flow, names: Na
         for node in ast.walk(script.tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > (outer.end_lineno or 0)
     }
-    alone = outer.body == [inner] and not outer.orelse
+    alone = outer.body == [inner] and not outer.orelse and not is_left_early(inner)
     if alone and not flow.counter and not counted & (used | later):
         splice.head(outer, made)
         return
@@ -251,6 +254,8 @@ def _count_by_steps(script: Script, splice: Splice, loop: Loop, flow: Flow, name
     splice.replace(target, ", ".join(script.text(each) for each in target.elts[1:]))
     splice.replace(inner.iter, bar_name(script, inner, loop.outer) or names.session)
     number = f"{names.session}.steps % len({_loader_of(script, loop)})"
+    if is_left_early(inner):
+        number = f"{names.session}.steps_in_epoch"
     if begins := first_number(script, inner):
         number += f" + {begins}"
     splice.put_before(first.lineno, f"{indent}{flow.counter} = {number}")
@@ -319,16 +324,3 @@ def _refuse_closures(facts: Facts, loop: Loop) -> None:
                 call.lineno,
                 f"zero_grad, backward and step in the loop itself, if it needs no closure; {KEEPS}",
             )
-
-
-def _refuse_jumps(inner: ast.For) -> None:
-    for node in within(inner):
-        if isinstance(node, ast.Break | ast.Continue | ast.Return):
-            word = type(node).__name__.lower()
-            raise CannotConvert(
-                f"`{word}` is in the loop",
-                node.lineno,
-                "every worker must take every batch to s.step(): leave by s.steps",
-            )
-    if inner.orelse:
-        raise CannotConvert("the loop has an `else`", inner.lineno, "write it after the loop")
