@@ -99,7 +99,10 @@ def _rows(
     ask(mutants, reach, patience_s, heard, tests)
     known = Reach.read(reach)
     for mutant in late:  # one process each, which imports everything anew
-        names = known.tests_of(mutant.file, mutant.line, patience_s)
+        # With all their cases: a changed default may change what these are called.
+        names = list(
+            dict.fromkeys(name.partition("[")[0] for name in known.tests_of(mutant.file, mutant.line, patience_s))
+        )
         outcome, by, _ = outcome_of(mutant.file, mutant.source(), names) if names else (NOBODY, "", 0.0)
         told(mutant, str(outcome), by.splitlines()[0] if by else "")
     return rows

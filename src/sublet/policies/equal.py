@@ -40,14 +40,11 @@ def _shares(group: list[JobState], gpus: float) -> dict[str, int]:
         left -= shares[state.job.id]
     growing = [state for state in group if shares[state.job.id]]
     while left > 0:
-        low = min((shares[s.job.id] for s in growing), default=0)
         growing = [s for s in growing if shares[s.job.id] < s.job.max_gpus]
-        lowest = [s for s in growing if shares[s.job.id] == low]
         if not growing:
             break
-        if not lowest:
-            low = min(shares[s.job.id] for s in growing)
-            lowest = [s for s in growing if shares[s.job.id] == low]
+        low = min(shares[s.job.id] for s in growing)
+        lowest = [s for s in growing if shares[s.job.id] == low]
         if left < len(lowest):  # an uneven rest goes to those that have that much already
             lowest = sorted(lowest, key=lambda s: (-min(s.gpus, low + 1), s.seq))[: int(left)]
         for state in lowest:

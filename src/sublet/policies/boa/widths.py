@@ -61,7 +61,7 @@ def boa_widths(
     for kind, arrivals in expected.kinds.items():
         menu = menu_of(arrivals.like, sites)
         hours_EC = menu.hours(arrivals.work)
-        if arrivals.jobs and len(menu.shapes) and np.isfinite(hours_EC).any(axis=1).all():
+        if arrivals.jobs and np.isfinite(hours_EC).any(axis=1).all():
             apps[kind] = _App(menu=menu, hours_EC=hours_EC, per_h=arrivals.jobs / expected.hours)
     best: tuple[float, list[Ints]] | None = None
     if not apps:

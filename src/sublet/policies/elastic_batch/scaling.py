@@ -93,10 +93,11 @@ class BatchScaling(ConstantRate):
 
     def factor(self, gpu: str, spread: Spread) -> float:
         """The scaling factor: how many full GPUs' worth of samples it trains on."""
-        one = self.rate_at(self.max_local[gpu], gpu, (1,)) if gpu in self.step else 0.0
-        if one > 0.0:
-            return self.rate(gpu, spread, 0.0) / one
-        return 0.0 if self.rate(gpu, spread, 0.0) == 0.0 else float(sum(spread))
+        rate = self.rate(gpu, spread, 0.0)
+        if not rate:
+            return 0.0
+        one = self.rate_at(self.max_local[gpu], gpu, (1,))
+        return rate / one if one else float(sum(spread))
 
     def least_gpus(self, gpu: str, most: int, gpus_per_node: int = 0) -> int:
         """The fewest GPUs, packed, on which some batch of the range fits; `Infeasible` if that is above `most`."""

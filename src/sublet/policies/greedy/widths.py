@@ -107,7 +107,7 @@ def _widths(group: Sequence[JobState], pool: Pool, most: float, now_s: float, fi
             break
         given[number], free = widths[at].gpus, free - widths[at].gpus
         offer_next(number, at, done, widths)
-    while steps and free > 0:
+    while steps:
         _, number, at, done, widths = heapq.heappop(steps)
         more = widths[at + 1].gpus - widths[at].gpus
         if more <= free:  # a step that does not fit ends this job's growth

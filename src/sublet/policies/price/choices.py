@@ -106,10 +106,11 @@ class Choices:
                 table.put(row, options)
                 if not np.isfinite(options.cost_C[options.menu.fits(terms.alone_R)]).any():
                     notes[row] = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
-        for row, state in enumerate(states) if terms.refusals is not None else ():
-            if terms.refusals is not None and state.shape is not None and standing.menus[row].shapes:
-                own = terms.rows_used(state.shape)
-                table.put(row, _without_gambles(table.of(row), state, own, terms.refusals))
+        if (refusals := terms.refusals) is not None:
+            for row, state in enumerate(states):
+                if state.shape is not None and standing.menus[row].shapes:
+                    own = terms.rows_used(state.shape)
+                    table.put(row, _without_gambles(table.of(row), state, own, refusals))
         return notes
 
     def _hurry(self, table: OptionsTable, standing: Standing) -> dict[int, str | Late]:
@@ -120,7 +121,7 @@ class Choices:
             return notes
         best_J = table.cost_JC.argmin(axis=1)
         late_J = ~(table.hours_JC[np.arange(len(table)), best_J] <= SAFETY * left_h_J)  # else it is in time anyway
-        (late,) = (late_J & (left_h_J < np.inf)).nonzero()
+        (late,) = late_J.nonzero()
         if not len(late):
             return notes
         hopeless, others = too_late(table, late, left_h_J[late])

@@ -54,10 +54,10 @@ class Sia:
             growth=self.growth,
             waiting_cost=self.waiting_cost,
         )
-        widest_first = sorted(zip(choices, group, strict=True), key=lambda both: -(both[0].gpus if both[0] else 0))
-        for shape, state in widest_first:
+        chosen = [(shape, state) for shape, state in zip(choices, group, strict=True) if shape is not None]
+        for shape, state in sorted(chosen, key=lambda both: -both[0].gpus):  # the widest first
+            draft.give(state, shape.pool, shape.gpus)
+        for shape, state in zip(choices, group, strict=True):
             if shape is None:
                 draft.take(state, "others gain more from its GPUs")
-            else:
-                draft.give(state, shape.pool, shape.gpus)
         return draft.plan(ask_again_s=now_s + self.round_s if group else None)

@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, NodeLost
+from sublet.domain.plan import JobState
+from sublet.domain.shape import Shape
 from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear, PowerLaw, Table
+from sublet.planning.runnable import runnable
 from sublet.policies.mip.policy import Mip
+from sublet.policies.mip.tables import Aim, gains
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -301,6 +305,35 @@ def test_stickiness_keeps_who_runs_as_it_is_for_a_small_gain():
 
 def test_the_pause_of_a_change_and_of_a_start_is_deducted_from_the_horizon():
     assert changed(Mip(stickiness=0.0), restart_s=30.0) == {"a": 2}
+
+
+def worth_of(objective, *, done, gpus=2, stays=False, speed=None, work=100.0, horizon_s=10.0):
+    """What one width is worth to a job that has come so far."""
+    job = elastic("a", speed=speed, work=work, restart_s=0.0)
+    state = JobState(job=job, seq=0, done=done, shape=Shape("p", gpus) if stays else None)
+    pool = Driver([an_offer("o", gpus=4, pool="p")]).kernel.snapshot().pools["p"]
+    (choice,) = [each for each in runnable(state, pool, 4, done) if each.gpus == gpus]
+    return gains(state, pool, [choice], done, Aim(objective=objective, horizon_s=horizon_s, stickiness=0.5))[0]
+
+
+def test_no_more_is_gained_than_is_left_to_do():
+    """Two GPUs do 20 in the horizon: of the whole, of what is left, or all of that."""
+    assert worth_of("total", done=0.0) == pytest.approx(0.2)
+    assert worth_of("total", done=95.0) == pytest.approx(0.05)
+    assert worth_of("total", done=100.0) == 0.0
+    assert worth_of("remaining", done=60.0) == pytest.approx(0.5)
+    assert worth_of("remaining", done=95.0) == worth_of("remaining", done=100.0) == 1.0
+    assert worth_of("time-left", done=60.0) == pytest.approx(-20.0)
+    assert worth_of("throughput", done=60.0) == pytest.approx(2.0)
+
+
+def test_what_never_ends_is_worth_nothing_also_to_who_is_there():
+    """A width at which a later phase stands still: staying adds half of the gain to it, and nothing to this."""
+    stuck = Phased(ends=(50.0, 100.0), rates=lambda gpu, spread: (1.0, 0.0))
+    assert worth_of("time-left", done=0.0, speed=stuck) == -math.inf
+    assert worth_of("time-left", done=0.0, speed=stuck, stays=True) == -math.inf
+    assert worth_of("time-left", done=60.0, stays=True) == pytest.approx(-10.0)
+    assert worth_of("total", done=0.0, stays=True) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(("least", "told"), [(4, True), (5, False)])

@@ -61,6 +61,8 @@ def test_of_its_group_it_is_one_of_those_that_did_more():
     ended = [Needed("m", work, 1.0) for work in (100.0, 200.0, 600.0)] + [Needed("other", 1e6, 1.0)]
     assert left_h(WorkBelief.LEARNED, ended, ("m", 150.0, 9.0)) == pytest.approx([((200 + 600) / 2 - 150) / RATE])
     assert left_h(WorkBelief.LEARNED, ended, ("m", 800.0, 9.0)) == pytest.approx([0.25 * 800 / RATE])  # outlived
+    assert left_h(WorkBelief.LEARNED, ended, ("m", 600.0, 9.0)) == pytest.approx([0.25 * 600 / RATE])  # as much
+    assert left_h(WorkBelief.LEARNED, ended, ("m", 200.0, 9.0)) == pytest.approx([(600 - 200) / RATE])
 
 
 def test_while_none_of_the_group_is_done_one_that_runs_on_tells_that_the_others_are_long():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from sublet.domain import money
@@ -13,9 +14,9 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import Phase
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear
-from sublet.planning.terms import Terms
+from sublet.planning.terms import Refusals, Terms
 from sublet.planning.value_of_time import value_of_time
-from sublet.policies.price.choices import Choices, LeastWork
+from sublet.policies.price.choices import Choices, LeastWork, _describe_endless
 from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
@@ -94,3 +95,57 @@ def test_a_job_that_lost_a_node_holds_nothing_whole():
     ]
     assert held[0] != WAIT
     assert held[1] == WAIT
+
+
+def test_who_gave_its_gpus_up_at_this_very_instant_is_not_asked_until_the_next():
+    """It would go round in circles: only where GPUs are limited, and only who has run before."""
+    driver = driver_with(linear("a", 8.0), nodes=1)
+    (waits,) = driver.kernel.snapshot().waiting.by(lambda state: state.seq)
+
+    def is_asked(now_s=50.0, limited=True, **facts):
+        snapshot = replace((driver if limited else unlimited).kernel.snapshot(), now_s=now_s)
+        return not Choices(terms := Terms.from_snapshot(snapshot), value_of_time(terms))._just_stopped(
+            replace(waits, **facts)
+        )
+
+    unlimited = Driver([OFFER])
+    assert not is_asked(generation=1, held_since_s=50.0)
+    assert is_asked(generation=1, held_since_s=49.0)
+    assert is_asked(generation=0, held_since_s=50.0)
+    assert is_asked(limited=False, generation=1, held_since_s=50.0)
+
+
+def test_where_something_was_refused_nothing_is_given_up_to_ask_for_it_again(monkeypatch):
+    """Through all of a decision: what `_without_gambles` strikes out is not chosen, of those that have a shape."""
+    driver = driver_with(linear("a", 8.0), nodes=2)
+    driver.settle(Price())
+    driver.submit(linear("b", 8.0))
+    terms = Terms.from_snapshot(driver.kernel.snapshot())
+    seen = []
+
+    def struck(options, state, own, refusals):
+        seen.append((state.job.id, tuple(own), refusals))
+        return replace(options, cost_C=options.cost_C + 1000.0)
+
+    monkeypatch.setattr("sublet.policies.price.choices._without_gambles", struck)
+    plain, _ = Choices(terms, value_of_time(terms)).ask(math.inf)
+    assert seen == []
+    nothing, none = np.zeros(1), np.zeros(1, dtype=bool)
+    refusals = Refusals(refused_R=none, coming_R=none, free_R=nothing, beside_R=nothing)
+    some = replace(terms, refusals=refusals)
+    found, _ = Choices(some, value_of_time(some)).ask(math.inf)
+    assert seen == [("a", (0,), refusals)]
+    more_J = found.table.cost_JC.min(axis=1) - plain.table.cost_JC.min(axis=1)
+    assert dict(zip((state.job.id for state in found.standing.states), more_J.tolist(), strict=True)) == {
+        "a": pytest.approx(1000.0),
+        "b": pytest.approx(0.0),
+    }
+
+
+@pytest.mark.parametrize(("gpus", "told"), [(4, False), (4 * 40, True)])
+def test_that_no_work_would_be_kept_is_said_of_as_many_nodes_as_it_needs(gpus, told):
+    """One node of four is seldom taken; of forty one goes before the job has come back from the last time."""
+    spot = an_offer("o", gpus=4, usd_per_h="1", pool="p", hazard_per_h=300.0, notice_s=0.0)
+    sites = Terms.from_snapshot(Driver([spot]).kernel.snapshot()).sites
+    job = a_job("a", gpus=gpus, min_gpus=gpus, max_gpus=gpus, checkpoint_every_s=600.0, restart_s=60.0)
+    assert bool(_describe_endless(job, sites)) is told

@@ -168,6 +168,31 @@ def test_one_pool_has_the_least_surcharge_at_which_the_wishes_fit(case):
         assert WAIT not in found.column_J
         assert found.surcharge_R[0] <= fitting[0] * NEAR + 1e-4
         assert (found.surcharge_R[0] > 0) == (fitting[0] > 0)
+        assert (used(every, wanted(every, found.surcharge_R)[1], 1) <= most_R).all()  # and no less
+
+
+@given(any_wishes(), st.integers(0, 2))
+def test_a_row_of_which_there_is_enough_has_no_surcharge(case, row):
+    every, rank_J, most_R = case
+    most_R[row % len(most_R)] = 100.0
+    assert fit(every, rank_J, most_R).surcharge_R[row % len(most_R)] == 0.0
+
+
+def test_who_is_pushed_out_of_one_row_may_make_another_one_short():
+    """All want two of the first, which has two; the second has as many, and there are three of them."""
+    gpus_KJC = np.array([[[2.0, 1.0, 2.0, 1.0]] * 3])
+    every = Wishes(
+        row_J=np.arange(3),
+        cost_JC=np.array([[1.0, 6.0, 1.1, 6.1]] * 3),
+        row_KJC=np.array([[[0, 0, 1, 1]] * 3]),
+        gpus_KJC=gpus_KJC,
+        use_KJC=gpus_KJC,
+    )
+    found = fit(every, np.arange(3.0), np.array([2.0, 2.0]))
+    assert found.surcharge_R[0] == found.surcharge_R[1] > 0.0
+    assert sorted(every.gpus_KJC[0, np.arange(3), found.column_J].tolist()) == [1.0, 1.0, 2.0]
+    wide = fit(every, np.arange(3.0), np.array([2.0, 6.0]))
+    assert wide.surcharge_R[0] > 0.0 == wide.surcharge_R[1]
 
 
 @given(any_wishes())

@@ -11,7 +11,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
 from sublet.perf.phased import Phased
-from sublet.perf.speedup import Linear
+from sublet.perf.speedup import Amdahl, Linear
 from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price, in_a_hurry
 from sublet.testing.driver import Driver
@@ -104,3 +104,16 @@ def test_on_a_cluster_that_is_paid_for_all_is_given_out():
     assert "USD 0.00" in plan.reasons["a"]  # what is owned is free
     two = asked(job("a", gpus=1, max_gpus=4), job("b", gpus=1, max_gpus=4), **facts)
     assert sum(shape.gpus for shape in two.shapes.values()) == 4
+
+
+@pytest.mark.parametrize(("rent", "pool", "gpus"), [("0.01", "r", 8), ("1000", "o", 2)])
+def test_beside_what_is_owned_it_rents_what_is_worth_its_rent_alone(rent, pool, gpus):
+    """Two GPUs that are paid for anyway, and eight that are not: to leave those idle saves money."""
+    offers = (
+        an_offer("o", gpus=1, usd_per_h="1", pool="o", market=Market.ON_DEMAND),
+        an_offer("r", gpus=1, usd_per_h=rent, pool="r", market=Market.ON_DEMAND),
+    )
+    limits = {"o": Limit(min_nodes=2, max_nodes=2), "r": Limit(max_nodes=8)}
+    elastic = job("a", gpus=1, hours=4.0, max_gpus=8, speed=Amdahl(parallel=0.99))
+    plan = asked(elastic, offers=offers, limits=limits, policy=Price(hour_usd=1.0))
+    assert (plan.shapes["a"].pool, plan.shapes["a"].gpus) == (pool, gpus)

@@ -51,3 +51,35 @@ def test_who_has_a_place_is_not_looked_at_again_and_takes_it_from_the_next():
     assert plan.ask_again_s == 300.0  # for the third, which waits
     assert plan.hold == {"sure": 2}
     assert WAITS not in plan.reasons.values()  # it had nothing to give back
+
+
+def test_who_asks_for_a_better_place_beside_takes_both_from_the_next():
+    """The first stays where it is and has a node of the other region come: nothing of either is left to the second."""
+    offers = [an_offer(name, gpus=1, pool=name, market=Market.ON_DEMAND) for name in ("here", "there")]
+    driver = Driver(offers, limits={"here": Limit(max_nodes=1), "there": Limit(max_nodes=1)})
+    driver.submit(job("a"))
+    driver.settle(Only("here"))
+    driver.submit(job("b"))
+    seen = []
+
+    def better(places, here, region, clock):
+        room = {place.shape.pool: place.has_room for place in places}
+        seen.append((room, None if here is None else here.shape.pool))
+        return [place for place in places if place.has_room and place.shape.pool == "there"] if room["there"] else []
+
+    plan = serve_by_place(driver.kernel.snapshot(), better)
+    assert plan.shapes == {}
+    assert plan.hold == {"here": 1, "there": 1}
+    assert plan.ask_again_s == driver.now_s + 1.0
+    assert seen[0] == ({"here": True, "there": True}, "here")
+    assert seen[1] == ({"here": False, "there": False}, None)
+
+
+class Only:
+    """Everybody in one pool."""
+
+    def __init__(self, pool):
+        self._pool = pool
+
+    def decide(self, snapshot):
+        return serve_by_place(snapshot, lambda places, *_: [each for each in places if each.shape.pool == self._pool])
