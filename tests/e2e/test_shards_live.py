@@ -23,7 +23,7 @@ from tests.rigs.struck_cloud import Struck
 
 SCRIPT = Path(mlp_in_ranges.__file__)
 STEPS, PACE_MS = 60, 60.0  # of a step that waits for a story to happen
-MOMENTS = 2 * (7 * 16 + 17)  # numbers, of all parameters
+MOMENTS = 2 * (7 * 16 + 2 * 17)  # numbers, of all parameters
 pytestmark = pytest.mark.timeout(400)
 
 

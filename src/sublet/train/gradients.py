@@ -2,14 +2,15 @@
 
 The loss of a micro-batch of n samples is scaled by n / B before backward, so the plain sum over all micro-batches of
 all workers is the gradient of the mean over the global batch B, however unevenly it is split. A few control numbers
-travel in the last bucket: they cost no collective of their own.
+travel in the last bucket: they cost no collective of their own. So does, in each, which of its gradients were made at
+all: a parameter that took no part in a step, at any worker, has none for the optimizer, as in one process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -49,14 +50,37 @@ class Bucket:
         self.parameters = parameters
         self.size = sum(parameter.numel() for parameter in parameters)
         like = parameters[0]
-        self.flat = torch.zeros(self.size + extra, dtype=like.dtype, device=like.device)
+        self.flat = torch.zeros(self.size + len(parameters) + extra, dtype=like.dtype, device=like.device)
         self.gradients = self.flat[: self.size]
+        self.made = set[int]()  # numbers of those that backward has added to in this step
+        self.came = self.flat[self.size : self.size + len(parameters)]  # of each, by how many, after the sum
         self.missing = 0
         self.views, start = [], 0
         for parameter in parameters:
             view = self.flat[start : start + parameter.numel()].view(parameter.shape)
             self.views.append(view)
             start += parameter.numel()
+
+    def clear(self) -> None:
+        """All zero."""
+        self.flat.zero_()
+        self.made.clear()
+
+    def tell_which_came(self) -> None:
+        """With the sum."""
+        if len(self.made) == len(self.parameters):
+            self.came.fill_(1.0)
+        else:
+            ours = [float(number in self.made) for number in range(len(self.parameters))]
+            self.came.copy_(torch.tensor(ours, dtype=self.came.dtype))
+
+    def without(self) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Of which nobody has made a gradient, and where it would be. Who has made all of them does not look."""
+        trained = [each.requires_grad for each in self.parameters]
+        missed = any(trains and number not in self.made for number, trains in enumerate(trained))
+        came = self.came.tolist() if missed else trained
+        pairs = zip(self.parameters, self.views, strict=True)
+        return [pair for pair, there, trains in zip(pairs, came, trained, strict=True) if not (there and trains)]
 
 
 class Gradients:
@@ -75,6 +99,7 @@ class Gradients:
         self._armed = False
         self._next = 0  # the bucket that is to be sent next; always in order, or the members' sums would mix
         self._before_sum: Callable[[torch.Tensor], None] | None = None
+        self.seen_by: Callable[[], None] = _nobody  # who has views of them, and is told where they are
 
     @property
     def shared(self) -> bool:
@@ -93,7 +118,8 @@ class Gradients:
         if self.shared:
             for bucket in self.buckets:
                 for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-                    parameter.grad = view  # one that is frozen has none at an update
+                    parameter.grad = view
+            self.seen_by()
             return
         groups = _split(self.parameters)
         roomy = groups[-1][0].dtype in (torch.float32, torch.float64)  # others cannot hold the control numbers
@@ -101,20 +127,21 @@ class Gradients:
             self.buckets.append(Bucket(group, CONTROLS if roomy and group is groups[-1] else 0))
         if roomy:
             last = self.buckets[-1]
-            self.control = last.flat[last.size :]
+            self.control = last.flat[last.size + len(last.parameters) :]
         else:
             alone = Bucket([torch.nn.Parameter(torch.empty(0, device=groups[-1][0].device))], CONTROLS)
-            alone.parameters, alone.views = [], []
+            alone.parameters, alone.views, alone.came = [], [], alone.flat[:0]
             self.buckets.append(alone)
-            self.control = alone.flat
+            self.control = alone.flat[1:]
         self.slots = list(self.control)
         for bucket in self.buckets:
-            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+            for number, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
                 parameter.grad = view
-                hook, trained = self._hook(bucket, view), parameter.requires_grad
+                hook, trained = self._hook(bucket, number), parameter.requires_grad
                 parameter.requires_grad_()  # torch gives no hook to one that was frozen since; it may be thawed again
                 self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]  # torch gives it no type
                 parameter.requires_grad_(trained)
+        self.seen_by()
 
     def detach(self) -> None:
         """Back to plain PyTorch."""
@@ -128,7 +155,7 @@ class Gradients:
         """No gradient."""
         if self.shared:
             for bucket in self.buckets:
-                bucket.flat.zero_()
+                bucket.clear()
         else:
             self.control.zero_()
             for parameter in self.parameters:
@@ -148,13 +175,32 @@ class Gradients:
             bucket.missing = len(bucket.parameters)
 
     def sum(self, group: PeerGroup) -> None:
-        """Send what is left (a parameter that took no part counts as zero) and wait; raises one of BROKEN."""
+        """Send what is left and wait; raises one of BROKEN."""
         self._armed = False
         while self._next < len(self.buckets):
             self._send()
         started_s = time.perf_counter()
         self._settle(group)
         self.wait_s = time.perf_counter() - started_s
+
+    @contextlib.contextmanager
+    def as_they_came(self) -> Iterator[None]:
+        """After the sum, for an update: what took no part in the step, at anybody, or is frozen by now, has none.
+
+        A zero would move it by its moments.
+        """
+        without = [each for bucket in self.buckets for each in bucket.without()]
+        for parameter, _ in without:
+            parameter.grad = None
+        if without:
+            self.seen_by()
+        try:
+            yield
+        finally:
+            for parameter, view in without:
+                parameter.grad = view
+            if without:
+                self.seen_by()
 
     def divide(self, share: float, *, known: bool) -> int:
         """After the sum: the gradient, and the loss, of the mean over what was counted; nothing is the mean of none.
@@ -183,8 +229,11 @@ class Gradients:
         self.control = torch.zeros(CONTROLS, device=self.parameters[0].device if self.parameters else None)
         self.slots = list(self.control)
 
-    def _hook(self, bucket: Bucket, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def _hook(self, bucket: Bucket, number: int) -> Callable[[torch.Tensor], None]:
+        view, made = bucket.views[number], bucket.made
+
         def arrived(parameter: torch.Tensor) -> None:
+            made.add(number)
             if parameter.grad is not view:  # somebody has set it to None: what came earlier is in the view
                 if parameter.grad is not None:
                     view.add_(parameter.grad)
@@ -203,6 +252,7 @@ class Gradients:
         self._next += 1
         if self.failed is not None:
             return
+        bucket.tell_which_came()
         if self._before_sum is not None and bucket.size:
             self._before_sum(bucket.gradients)
         try:
@@ -233,3 +283,7 @@ def _split(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter
         groups[index].append(parameter)
         room[index] -= parameter.numel() * parameter.element_size()
     return groups
+
+
+def _nobody() -> None:
+    """Has views of gradients."""

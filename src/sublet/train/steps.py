@@ -113,8 +113,6 @@ class Steps:
                 turn.gradients.attach()
             else:
                 turn.gradients.detach()
-        if self.shards is not None:
-            self.shards.moments.see_gradients()
         self.readings.forget()
         self.drift.forget()
         self.watch.restart()
@@ -337,7 +335,7 @@ class Steps:
         if self._measured:
             self._conclude()
         self.grad_norm = self._updates.clip(gradients)
-        self._updates.apply(turn.optimizer, progress, self._size, last=last)
+        self._updates.apply(turn, progress, self._size, last=last)
         if self.shards is not None and self.shards.is_cut:
             try:
                 self.shards.gather(PeerMesh(self._group))
@@ -354,11 +352,9 @@ class Steps:
 
     def apply_late(self, noise: Noise) -> None:
         """The update of our range, with sums that another had, clipped as they were."""
-        assert self.shards is not None  # noqa: S101 - it asks for it
         self._edits.lift()
         self.progress.noise = noise
-        self.shards.moments.see_gradients()
-        self._updates.apply(self._turns.optimizers[0], self.progress, self._size, last=True)
+        self._updates.apply(self._turns.all[0], self.progress, self._size, last=True)
 
     def count(self) -> None:
         """All of the model is as after the step under way: schedules and the batch follow."""

@@ -17,6 +17,7 @@ from sublet.train.noise import BatchRange
 from sublet.train.options import Options
 from sublet.train.rates import rate_rule
 from sublet.train.state import Progress
+from sublet.train.turns import Turn
 
 __all__ = ["Updates"]
 
@@ -71,17 +72,15 @@ class Updates:
                 tensor.clamp_(-options.clip_value, options.clip_value)
         return norm
 
-    def apply(self, optimizer: torch.optim.Optimizer, progress: Progress, size: int, *, last: bool) -> None:
+    def apply(self, turn: Turn, progress: Progress, size: int, *, last: bool) -> None:
         """One update by `size` samples; `last`: no other optimizer has its turn after it in this step."""
         self._updating = True
-        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
-            if not parameter.requires_grad:  # frozen since the session began: a zero would move it by its moments
-                parameter.grad = None
         try:
-            if self._adaptive is None:
-                self._step(optimizer)
-            else:
-                self._step_at_rate(optimizer, self._adaptive, progress, size)
+            with turn.gradients.as_they_came():
+                if self._adaptive is None:
+                    self._step(turn.optimizer)
+                else:
+                    self._step_at_rate(turn.optimizer, self._adaptive, progress, size)
         except torch.OutOfMemoryError as error:  # the samples are out of memory by now: fewer of them would not help
             raise OutOfMemory(0, hint=SLIMMER) from error
         self._updating = False

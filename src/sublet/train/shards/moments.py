@@ -165,11 +165,10 @@ class Moments:
             )
 
     def see_gradients(self) -> None:
-        """Slices have their part of the gradients, which stay where they are."""
+        """Slices have their part of the gradients, which stay where they are; and none of what has none."""
         for piece, each in self._slices or ():
             gradient = self.flat.parameters[piece.parameter].grad
-            assert gradient is not None  # noqa: S101 - gradients are attached to a group, which has several members
-            each.grad = gradient.view(-1)[piece.low : piece.high]
+            each.grad = None if gradient is None else gradient.view(-1)[piece.low : piece.high]
 
     def keep_beside(self, held: Sequence[Held]) -> None:
         """More than the optimizer uses, until it `hold`s anything."""

@@ -23,6 +23,7 @@ class SessionRun:
         self._steps, self._state, self._saver = steps, state, saver
         state.moments = moments_of(state, steps.gradients.parameters)
         self.shards = steps.shards = Shards(state.moments, self)
+        steps.gradients.seen_by = state.moments.see_gradients
         self.carries = False  # there is a state: ours, or another's
         self.handed: Any = None  # what another has handed to us
         self._rank = 0
