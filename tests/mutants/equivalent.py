@@ -44,12 +44,53 @@ CLOSED = "the union is closed: the type checker proves that nothing else comes h
 SET_ANEW = "it is set anew before it is read: the first thing that the loop does"
 TWICE = "times are compared first, and twice all of them are in the same order; rents decide between equals as before"
 NO_PLACE = "without a place there is none whose pace is asked for"
+ONE_MORE_END = "one end more than there are jobs, and nobody asks for it"
+IN_NO_WAY = "more of a group than there are come about in 0 ways, and more than may be gone are passed over"
+WHOLE = "what HiGHS gives back of a variable that is 0 or 1 is within a millionth of that"
+MASKED = "where it never ends this only stands in, and is not looked at"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="0", text="1", why=ROWS_ALIKE),
     Equivalent(file="kernel/cluster.py", line="break", old="break", text="pass", why=NOTHING_MISSING),
     Equivalent(file="solve/knapsack/price.py", line="price = 0.0", old="0.0", text="1.0", why=SET_ANEW),
     Equivalent(file="solve/phases.py", line="pay_CI = 1.0 + 1j * phases.rent_CI", old="1.0", text="2.0", why=TWICE),
+    Equivalent(
+        file="solve/mip/rounding.py",
+        line="first_J = np.searchsorted(job_V, np.arange(len(gain_JC) + 1)).tolist()",
+        old="1",
+        text="2",
+        why=ONE_MORE_END,
+    ),
+    Equivalent(
+        file="solve/expectation.py",
+        line="counts = [row for row in product(*(range(min(n, most) + 1) for n in many_G)) "
+        "if SEVERAL <= sum(row) <= most]",
+        old="1",
+        text="2",
+        why=IN_NO_WAY,
+    ),
+    Equivalent(
+        file="solve/mip/highs.py",
+        line="taken_V = np.array(solver.getSolution().col_value) > 0.5  "
+        "# noqa: PLR2004 - it is 0 or 1 but for rounding",
+        old=">",
+        text=">=",
+        why=WHOLE,
+    ),
+    Equivalent(
+        file="solve/phases.py",
+        line="return np.where(never_CI, np.inf, pay_CI * np.where(never_CI, 0.0, time_CI))",
+        old="0.0",
+        text="1.0",
+        why=MASKED,
+    ),
+    Equivalent(
+        file="solve/lookahead.py",
+        line="return np.where(np.isinf(pause_CC), np.inf, rate_C * np.where(np.isinf(pause_CC), 0.0, pause_CC))",
+        old="0.0",
+        text="1.0",
+        why=MASKED,
+    ),
     Equivalent(
         file="policies/regions/worth.py",
         line="self._least_h = min((place.left_h for place in places), default=0.0)",

@@ -87,3 +87,27 @@ def test_what_is_on_its_way_has_not_booted():
 def test_a_negative_worth_is_refused():
     with pytest.raises(InvalidValue, match="usd_per_sample"):
         Liveput(usd_per_sample=-0.1)
+
+
+@pytest.mark.parametrize(("boot_s", "gpus", "again_s"), [(0.0, 12, 670.0), (120.0, None, 120.0)])
+def test_more_is_rented_at_once_and_trained_on_when_it_has_booted(boot_s, gpus, again_s):
+    """While three boot the grid goes on as it is, and it looks again at the next tick; else once it has been calm."""
+    policy = Liveput(usd_per_sample=1.0)
+    driver = driven(policy, boot_s=boot_s)
+    driver.tell(AvailabilityChanged(70.0, "o", 12))
+    plan = policy.decide(driver.kernel.snapshot())
+    assert {job_id: shape.gpus for job_id, shape in plan.shapes.items()} == ({} if gpus is None else {"g": gpus})
+    assert plan.hold == {"o": 12}
+    assert plan.ask_again_s == again_s
+
+
+def test_who_is_cut_down_gives_back_what_makes_no_whole_copy_and_grows_by_what_has_booted():
+    """Five leave two copies of two, and the fifth goes back; of twelve that are to be had again all are rented."""
+    policy = Liveput(usd_per_sample=1.0)
+    driver = driven(policy, boot_s=120.0)
+    driver.tell(AvailabilityChanged(100.0, "o", 5))
+    plan = policy.decide(driver.kernel.snapshot())
+    assert (plan.shapes["g"].grid, plan.hold) == (Grid(2, 2), {"o": 4})
+    driver.settle(policy)
+    driver.tell(AvailabilityChanged(130.0, "o", 12))
+    assert policy.decide(driver.kernel.snapshot()).hold == {"o": 12}

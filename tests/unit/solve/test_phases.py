@@ -43,6 +43,15 @@ def test_a_restart_is_made_when_it_pays_and_not_when_it_does_not():
     assert best_plans(Phases.from_tables(time, rent, restart=3.1), 2.0).config_IE.tolist() == [[0, 0]]
 
 
+@pytest.mark.parametrize(("restart", "config"), [(0.01, 1), (0.3, 0)])
+def test_who_runs_moves_at_once_only_where_that_pays_for_the_pause(restart, config):
+    """At 1 per unit of time: to stay costs 2 x 1, to move 1.8 x 1 and the pause as long as it takes, at a rent of 0."""
+    phases = Phases.from_tables([[[2.0, 1.8]]], [[0.0, 0.0]], restart=restart, start=9.0, current=0)
+    assert best_plans(phases, 1.0).config_IE.tolist() == [[config]]
+    alike = Phases.from_tables([[[2.0, 2.0]]], [[0.0, 0.0]], restart=restart, current=1)
+    assert best_plans(alike, 1.0).config_IE.tolist() == [[1]]
+
+
 def test_time_and_money_include_first_start_and_restarts_at_the_new_rent():
     found = best_plans(Phases.from_tables([[[8.0, 7.0], [8.0, 1.0]]], [[1.0, 4.0]], restart=0.5, start=2.0), 2.0)
     assert found.config_IE.tolist() == [[0, 1]]

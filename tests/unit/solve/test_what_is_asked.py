@@ -152,6 +152,19 @@ def test_a_start_is_a_column_for_each_job():
     )
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "time_limit_s", "taken"),
+    [(0.0, 0.0, True), (0.99, INF, True), (1.0, INF, False), (-0.01, INF, False), (0.0, -0.01, False)],
+)
+def test_how_near_and_how_long_are_taken_from_nothing_on(tolerance, time_limit_s, taken):
+    asked = Coupled.from_tables([[0.0, 1.0]], [3])
+    if taken:
+        assert best_moves(asked, tolerance=tolerance, time_limit_s=time_limit_s).total == 1.0
+        return
+    with pytest.raises(InvalidValue, match="tolerance, time_limit_s"):
+        best_moves(asked, tolerance=tolerance, time_limit_s=time_limit_s)
+
+
 # ---------------------------------------------------------------------- phases, and steps ahead
 
 
