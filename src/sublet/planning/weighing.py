@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from sublet.domain.plan import JobState
 from sublet.domain.weighed import Weighed, Weighing
 from sublet.planning.options import Options, OptionsTable
 from sublet.planning.terms import Rents
@@ -69,19 +71,24 @@ class WeighedOptions:
         return self.options.menu.pay(0.0, self.rent_R)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AllWeighed(Mapping[str, Weighing]):
     """Those of all jobs that were asked: one is made when it is looked at, for most never are."""
 
-    row_of: Mapping[str, int]  # by job
-    table: OptionsTable
+    states: Sequence[JobState]
+    made: Callable[[], OptionsTable]  # asked once, when any is looked at
     rent_R: Rents
     most_R: Floats
     scarce_JC: Floats | None = None  # surcharges, where any pool is short
     scarce_rows: Mapping[int, int] = field(default_factory=dict)  # row of a job -> that of its surcharges
 
+    @cached_property
+    def table(self) -> OptionsTable:
+        """A row of each state."""
+        return self.made()
+
     def __getitem__(self, job_id: str) -> WeighedOptions:
-        row = self.row_of[job_id]
+        row = self._row_of[job_id]
         scarce_C = None
         if self.scarce_JC is not None and row in self.scarce_rows:
             count = len(self.table.menus[row].shapes)  # the rest is padding
@@ -89,7 +96,11 @@ class AllWeighed(Mapping[str, Weighing]):
         return WeighedOptions(table=self.table, row=row, rent_R=self.rent_R, most_R=self.most_R, scarce_C=scarce_C)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.row_of)
+        return iter(self._row_of)
 
     def __len__(self) -> int:
-        return len(self.row_of)
+        return len(self.states)
+
+    @cached_property
+    def _row_of(self) -> Mapping[str, int]:
+        return {state.job.id: row for row, state in enumerate(self.states)}

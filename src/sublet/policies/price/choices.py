@@ -71,22 +71,26 @@ class Choices:
     value: ValueOfTime
     sized: bool = True  # who waits is ranked by its work; else by its arrival alone, and sizes are not looked at
 
-    def ask(self, patience_s: float) -> tuple[Asked | None, Mapping[str, str]]:
-        """Who could run at all, None if nobody; and what owners should know, by job.
+    def standing(self, patience_s: float) -> Standing | None:
+        """Those that are asked, None if nobody is.
 
         Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one.
         """
         states = self._next_to_ask(patience_s)
-        if not states:
-            return None, {}
-        terms = self.terms
-        standing = standing_on(states, terms.sites, terms.now_s)
-        table = options_at(standing, self.value.of_all(standing), terms.rent_R, boots=self._boots)
+        return standing_on(states, self.terms.sites, self.terms.now_s) if states else None
+
+    def ask(self, standing: Standing, value_J: Floats) -> tuple[Asked | None, Mapping[str, str]]:
+        """Who of these could run at all, None if nobody; and what owners should know, by job."""
+        table = self.options(standing, value_J)
         notes = self._narrow(table, standing)
-        told = Told({states[row].job.id: notes[row] for row in sorted(notes)})
+        told = Told({standing.states[row].job.id: notes[row] for row in sorted(notes)})
         rows = np.asarray((table.cost_JC < np.inf).any(axis=1)).nonzero()[0].tolist()
         asked = Asked(standing=standing.take(rows), table=table.take(rows)) if rows else None
         return asked, told
+
+    def options(self, standing: Standing, value_J: Floats) -> OptionsTable:
+        """All that there is, each job with this value of its time."""
+        return options_at(standing, value_J, self.terms.rent_R, boots=self._boots)
 
     @property
     def _boots(self) -> bool:

@@ -13,6 +13,7 @@ from sublet.domain.plan import Plan
 from sublet.domain.units import SECONDS_PER_H
 from sublet.domain.weighed import Weighing
 from sublet.planning.draft import Draft
+from sublet.planning.standing import Standing
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.planning.weighing import AllWeighed
@@ -20,6 +21,7 @@ from sublet.policies.price.beliefs import WorkBelief, believed_left_h
 from sublet.policies.price.choices import TRIFLE_H, Asked, Choices
 from sublet.policies.price.cluster_split import Claims, split
 from sublet.policies.price.congestion import WAIT, share_pools
+from sublet.policies.price.settled import settled
 from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["priced_plan"]
@@ -48,6 +50,16 @@ class _Grants:
     content: bool = False  # all have the fastest that there is, and will as long as nothing happens
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What those get that were asked, what their owners should know, and what was compared for them."""
+
+    grants: _Grants = field(default_factory=lambda: _Grants([], {}))
+    asked: Asked | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
+    weighed: Mapping[str, Weighing] = field(default_factory=dict)
+
+
 def priced_plan(
     terms: Terms,
     value: ValueOfTime,
@@ -61,20 +73,40 @@ def priced_plan(
     Where a pool is limited everybody is asked, for what one gives up another may use. Jobs that came more than
     `patience_s` ago come first then, in order of arrival.
     """
-    asked, warnings = Choices(terms, value, sized=knows is WorkBelief.DECLARED).ask(patience_s)
+    choices = Choices(terms, value, sized=knows is WorkBelief.DECLARED)
+    standing = choices.standing(patience_s)
+    answer = _Answer() if standing is None else _answer(choices, standing, patience_s, knows)
     draft = Draft(terms.snapshot, terms.most, terms.rows)
-    grants = _Grants([], {})
-    if asked is not None:
-        grants = _grant(asked, terms, value, patience_s, knows)
-        for part in grants.parts:
-            _carry_out(asked, part, draft, terms)
+    if answer.asked is not None:
+        for part in answer.grants.parts:
+            _carry_out(answer.asked, part, draft, terms)
     return draft.plan(
-        ask_again_s=None if grants.content else _next_review_s(terms, review_s),
+        ask_again_s=None if answer.grants.content else _next_review_s(terms, review_s),
         value_of_time_usd_per_h=value.price.usd_per_h if value.worth is None else None,  # else each job has its own
-        congestion_usd_per_gpu_h=grants.surcharge,
-        warnings=warnings,
-        weighed=None if asked is None else _weigh(asked, terms, grants),
+        congestion_usd_per_gpu_h=answer.grants.surcharge,
+        warnings=answer.told,
+        weighed=answer.weighed,
     )
+
+
+def _answer(choices: Choices, standing: Standing, patience_s: float, knows: WorkBelief) -> _Answer:
+    terms, value_J = choices.terms, choices.value.of_all(standing)
+    calm = settled(standing, value_J, terms)
+    if calm is not None:
+        part = _Part(np.arange(len(calm.column_N)), calm.column_N, "")
+        grants = _Grants([part], {}, content=_is_everybody(standing, terms))
+        weighed = AllWeighed(
+            states=standing.states,
+            made=lambda: choices.options(standing, value_J),
+            rent_R=terms.rent_R,
+            most_R=terms.alone_R,
+        )
+        return _Answer(grants=grants, asked=calm.newcomers, told=calm.told, weighed=weighed)
+    asked, told = choices.ask(standing, value_J)
+    if asked is None:
+        return _Answer(told=told)
+    grants = _grant(asked, terms, choices.value, patience_s, knows)
+    return _Answer(grants=grants, asked=asked, told=told, weighed=_weigh(asked, terms, grants))
 
 
 def _grant(asked: Asked, terms: Terms, value: ValueOfTime, patience_s: float, knows: WorkBelief) -> _Grants:
@@ -110,8 +142,8 @@ def _next_review_s(terms: Terms, review_s: float) -> float | None:
 
 def _weigh(asked: Asked, terms: Terms, grants: _Grants) -> Mapping[str, Weighing]:
     return AllWeighed(
-        row_of={state.job.id: row for row, state in enumerate(asked.standing.states)},
-        table=asked.table,
+        states=asked.standing.states,
+        made=lambda: asked.table,
         rent_R=terms.rent_R,
         most_R=terms.alone_R,
         scarce_JC=grants.scarce_JC,
@@ -182,8 +214,8 @@ def _are_content(asked: Asked, column_J: Ints, terms: Terms) -> bool:
     What they have costs no pause, and no other does more work; so whoever asks them again hears the same, until an
     event brings or takes something.
     """
-    snapshot, standing, table = terms.snapshot, asked.standing, asked.table
-    if len(standing) < len(snapshot.active) + len(snapshot.waiting) or (column_J == WAIT).any():
+    standing, table = asked.standing, asked.table
+    if not _is_everybody(standing, terms) or (column_J == WAIT).any():
         return False
     if not table.last_J.all() or (standing.purse_J | standing.core_J).any() or terms.refusals is not None:
         return False
@@ -191,6 +223,10 @@ def _are_content(asked: Asked, column_J: Ints, terms: Terms) -> bool:
         return False
     rate_JC = np.where(table.cost_JC < np.inf, table.rate_JC, 0.0)
     return bool((rate_JC[np.arange(len(table)), column_J] >= rate_JC.max(axis=1)).all())
+
+
+def _is_everybody(standing: Standing, terms: Terms) -> bool:
+    return len(standing) == len(terms.snapshot.active) + len(terms.snapshot.waiting)
 
 
 def _by_row(terms: Terms, usd_R: Floats) -> dict[str, float]:

@@ -1,0 +1,104 @@
+"""A cluster on which nobody wants anything else: no shape has to be weighed, and no table of all shapes is made.
+
+Most plans for a production cluster are of this kind: a job has ended, or a narrow one has come, all others train in the
+fastest shape that there is for them, and there is room. Who trains in it would pause to do no more work elsewhere; who
+has but one shape takes it. So this is the split that is worth most (`cluster_split`), seen without looking for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from sublet.domain.units import SECONDS_PER_H
+from sublet.planning.menu import Menu
+from sublet.planning.options import options_at
+from sublet.planning.standing import NOTHING, Standing
+from sublet.planning.terms import Terms
+from sublet.policies.price.choices import Asked
+from sublet.policies.price.told import Late, Told
+from sublet.solve.arrays import Bools, Floats, Ints
+
+__all__ = ["Settled", "settled"]
+
+UNCLEAR = (NOTHING, False, 1.0, 0.0)
+
+# J jobs, N of them newcomers, U kinds of jobs: a menu and a phase, C shapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Settled:
+    """The newcomers, None if there are none, with the only shape of each; and what owners should know."""
+
+    newcomers: Asked | None
+    column_N: Ints
+    told: Told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Fastest:
+    """Of each kind the shape that does most work in an hour; of several, the first."""
+
+    column_U: Ints  # NOTHING where that is not clear
+    alone_U: Bools  # it has no other
+    rate_U: Floats
+    gpus_U: Floats
+
+
+def settled(standing: Standing, value_J: Floats, terms: Terms) -> Settled | None:
+    """None where somebody might want something else. `value_J` is that of their time. Cost: O(J)."""
+    if len(terms.rows) != 1 or any(terms.rent_R) or not terms.limited or terms.refusals is not None:
+        return None
+    if standing.purse_J.any() or standing.core_J.any():
+        return None
+    fastest, kind_J = _fastest(standing.kinds), standing.kind_J
+    column_J = fastest.column_U[kind_J]
+    stays_J = standing.held_J == column_J
+    sure_J = (stays_J | fastest.alone_U[kind_J]) & (column_J != NOTHING)
+    if not sure_J.all() or fastest.gpus_U[kind_J].sum() > terms.alone_R[0]:
+        return None
+    hours_J = standing.left_J / fastest.rate_U[kind_J]
+    newcomers, new_N = None, (~stays_J).nonzero()[0]
+    if len(new_N):
+        among = standing.take(new_N.tolist())
+        newcomers = Asked(standing=among, table=options_at(among, value_J[new_N], terms.rent_R))
+        hours_J[new_N] = newcomers.table.hours_JC[np.arange(len(new_N)), column_J[new_N]]
+    return Settled(
+        newcomers=newcomers, column_N=column_J[new_N], told=_too_late(standing, hours_J, column_J, value_J, terms.now_s)
+    )
+
+
+def _too_late(standing: Standing, hours_J: Floats, column_J: Ints, value_J: Floats, now_s: float) -> Told:
+    """Whose deadline the fastest shape does not keep, as `choices.too_late` has it."""
+    left_h_J = (standing.deadline_s_J - now_s) / SECONDS_PER_H
+    (late_L,) = (hours_J > left_h_J).nonzero()
+    if not len(late_L):
+        return Told({})
+    rows, columns = late_L.tolist(), column_J[late_L].tolist()
+    fastest = [standing.menus[row].shapes[column] for row, column in zip(rows, columns, strict=True)]
+    hours, cost, value, left = (of[late_L].tolist() for of in (hours_J, value_J * hours_J, value_J, left_h_J))
+    notes = map(Late, fastest, hours, cost, value, left)
+    return Told({standing.states[row].job.id: note for row, note in zip(rows, notes, strict=True)})
+
+
+@lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
+def _fastest(kinds: tuple[tuple[Menu, int], ...]) -> _Fastest:
+    column_U, alone_U, rate_U, gpus_U = zip(*(_fastest_of(menu, phase) for menu, phase in kinds), strict=True)
+    return _Fastest(
+        column_U=np.array(column_U, dtype=np.intp),
+        alone_U=np.array(alone_U, dtype=np.bool_),
+        rate_U=np.array(rate_U),
+        gpus_U=np.array(gpus_U),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _fastest_of(menu: Menu, phase: int) -> tuple[int, bool, float, float]:
+    """Its column, whether it is the only one, its rate and GPUs; unclear where phases are ahead or speeds in doubt."""
+    rate_C = menu.rate_EC[phase]
+    if not rate_C.any() or phase < len(menu.rate_EC) - 1 or menu.doubt_C is not None:
+        return UNCLEAR
+    column = int(rate_C.argmax())
+    return column, np.count_nonzero(rate_C) == 1, float(rate_C[column]), float(menu.gpus_C[column])
