@@ -101,8 +101,8 @@ class Draft:
             ask_again_s=ask_again_s,
             value_of_time_usd_per_h=value_of_time_usd_per_h,
             congestion_usd_per_gpu_h=congestion_usd_per_gpu_h or {},
-            warnings=warnings or {},
-            weighed=weighed or {},
+            warnings={} if warnings is None else warnings,
+            weighed={} if weighed is None else weighed,
         )
 
     def _hold(self) -> dict[str, int]:

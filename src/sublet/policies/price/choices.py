@@ -79,18 +79,18 @@ class Choices:
         states = self._next_to_ask(patience_s)
         return standing_on(states, self.terms.sites, self.terms.now_s) if states else None
 
-    def ask(self, standing: Standing, value_J: Floats) -> tuple[Asked | None, Mapping[str, str]]:
+    def ask(self, standing: Standing) -> tuple[Asked | None, Mapping[str, str]]:
         """Who of these could run at all, None if nobody; and what owners should know, by job."""
-        table = self.options(standing, value_J)
+        table = self.options(standing)
         notes = self._narrow(table, standing)
         told = Told({standing.states[row].job.id: notes[row] for row in sorted(notes)})
         rows = np.asarray((table.cost_JC < np.inf).any(axis=1)).nonzero()[0].tolist()
         asked = Asked(standing=standing.take(rows), table=table.take(rows)) if rows else None
         return asked, told
 
-    def options(self, standing: Standing, value_J: Floats) -> OptionsTable:
-        """All that there is, each job with this value of its time."""
-        return options_at(standing, value_J, self.terms.rent_R, boots=self._boots)
+    def options(self, standing: Standing) -> OptionsTable:
+        """All that there is for these, whether they may choose it or not."""
+        return options_at(standing, self.value.of_all(standing), self.terms.rent_R, boots=self._boots)
 
     @property
     def _boots(self) -> bool:

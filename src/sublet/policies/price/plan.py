@@ -90,22 +90,22 @@ def priced_plan(
 
 
 def _answer(choices: Choices, standing: Standing, patience_s: float, knows: WorkBelief) -> _Answer:
-    terms, value_J = choices.terms, choices.value.of_all(standing)
-    calm = settled(standing, value_J, terms)
+    terms, value = choices.terms, choices.value
+    calm = settled(standing, value, terms)
     if calm is not None:
         part = _Part(np.arange(len(calm.column_N)), calm.column_N, "")
         grants = _Grants([part], {}, content=_is_everybody(standing, terms))
         weighed = AllWeighed(
             states=standing.states,
-            made=lambda: choices.options(standing, value_J),
+            made=lambda: choices.options(standing),
             rent_R=terms.rent_R,
             most_R=terms.alone_R,
         )
         return _Answer(grants=grants, asked=calm.newcomers, told=calm.told, weighed=weighed)
-    asked, told = choices.ask(standing, value_J)
+    asked, told = choices.ask(standing)
     if asked is None:
         return _Answer(told=told)
-    grants = _grant(asked, terms, choices.value, patience_s, knows)
+    grants = _grant(asked, terms, value, patience_s, knows)
     return _Answer(grants=grants, asked=asked, told=told, weighed=_weigh(asked, terms, grants))
 
 

@@ -17,6 +17,7 @@ from sublet.planning.menu import Menu
 from sublet.planning.options import options_at
 from sublet.planning.standing import NOTHING, Standing
 from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.choices import Asked
 from sublet.policies.price.told import Late, Told
 from sublet.solve.arrays import Bools, Floats, Ints
@@ -47,8 +48,8 @@ class _Fastest:
     gpus_U: Floats
 
 
-def settled(standing: Standing, value_J: Floats, terms: Terms) -> Settled | None:
-    """None where somebody might want something else. `value_J` is that of their time. Cost: O(J)."""
+def settled(standing: Standing, value: ValueOfTime, terms: Terms) -> Settled | None:
+    """None where somebody might want something else. Cost: O(J)."""
     if len(terms.rows) != 1 or any(terms.rent_R) or not terms.limited or terms.refusals is not None:
         return None
     if standing.purse_J.any() or standing.core_J.any():
@@ -59,6 +60,7 @@ def settled(standing: Standing, value_J: Floats, terms: Terms) -> Settled | None
     sure_J = (stays_J | fastest.alone_U[kind_J]) & (column_J != NOTHING)
     if not sure_J.all() or fastest.gpus_U[kind_J].sum() > terms.alone_R[0]:
         return None
+    value_J = value.of_all(standing)
     hours_J = standing.left_J / fastest.rate_U[kind_J]
     newcomers, new_N = None, (~stays_J).nonzero()[0]
     if len(new_N):

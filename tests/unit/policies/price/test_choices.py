@@ -37,7 +37,8 @@ def driver_with(*jobs, nodes):
 
 def test_work_left_counts_over_the_weight_of_a_job():
     terms = Terms.from_snapshot(driver_with(linear("a", 8.0), linear("b", 8.0, weight=4.0), nodes=2).kernel.snapshot())
-    asked, warnings = Choices(terms, value_of_time(terms)).ask(math.inf)
+    choices = Choices(terms, value_of_time(terms))
+    asked, warnings = choices.ask(choices.standing(math.inf))
     assert [state.job.id for state in asked.standing.states] == ["b", "a"]  # the least work first
     assert asked.standing.gpu_hours_J.tolist() == pytest.approx([2.0, 8.0])
     assert [LeastWork(terms.sites)(state) for state in asked.standing.states] == pytest.approx([2.0, 8.0])
@@ -90,7 +91,7 @@ def test_a_job_that_lost_a_node_holds_nothing_whole():
     terms = Terms.from_snapshot(now)
     broken = replace(now, active={"a": replace(state, phase=Phase.BROKEN)})
     held = [
-        Choices(each, value_of_time(each)).ask(math.inf)[0].standing.whole_J[0]
+        Choices(each, value_of_time(each)).standing(math.inf).whole_J[0]
         for each in (terms, Terms.from_snapshot(broken))
     ]
     assert held[0] != WAIT

@@ -124,7 +124,7 @@ def look(cloud, *come, **otherwise):
     terms = replace(Terms.from_snapshot(snapshot), **otherwise)
     waiting = snapshot.waiting.by(lambda state: state.seq)
     standing = standing_on([*snapshot.active.values(), *waiting], terms.sites, terms.now_s)
-    return settled(standing, value_of_time(terms, hour_usd=None).of_all(standing), terms)
+    return settled(standing, value_of_time(terms, hour_usd=None), terms)
 
 
 WIDE, NARROW = a_job("one", gpus=3, max_gpus=3), a_job("two", gpus=1, max_gpus=1)

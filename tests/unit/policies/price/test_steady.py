@@ -167,7 +167,8 @@ def test_only_where_each_has_its_own_value_of_time_the_rent_of_a_boot_is_weighed
         free = replace(state, job=replace(state.job, pools=()))
         now = replace(driver.kernel.snapshot(), active={"a": free})
         terms = Terms.from_snapshot(now)
-        found, _ = Choices(terms, value_of_time(terms, hour_usd=None)).ask(math.inf)
+        choices = Choices(terms, value_of_time(terms, hour_usd=None))
+        found, _ = choices.ask(choices.standing(math.inf))
         options = found.table.of(0)
         shape = next(shape for shape in options.menu.shapes if shape.pool == "there")
         at = options.menu.column[shape]

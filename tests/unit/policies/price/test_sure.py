@@ -33,7 +33,9 @@ class Twice:
 
     def decide(self, snapshot: Snapshot) -> Plan:
         terms = Terms.from_snapshot(snapshot)
-        asked, _ = Choices(terms, value_of_time(terms)).ask(self.policy.patience_s)
+        choices = Choices(terms, value_of_time(terms))
+        standing = choices.standing(self.policy.patience_s)
+        asked = None if standing is None else choices.ask(standing)[0]
         if asked is not None:
             claims = _claims(asked, terms, self.policy.patience_s, self.policy.knows)
             can_JC = _possible(claims.table, terms.alone_R)
