@@ -129,12 +129,14 @@ def test_where_something_was_refused_nothing_is_given_up_to_ask_for_it_again(mon
         return replace(options, cost_C=options.cost_C + 1000.0)
 
     monkeypatch.setattr("sublet.policies.price.choices._without_gambles", struck)
-    plain, _ = Choices(terms, value_of_time(terms)).ask(math.inf)
+    choices = Choices(terms, value_of_time(terms))
+    plain, _ = choices.ask(choices.standing(math.inf))
     assert seen == []
     nothing, none = np.zeros(1), np.zeros(1, dtype=bool)
     refusals = Refusals(refused_R=none, coming_R=none, free_R=nothing, beside_R=nothing)
     some = replace(terms, refusals=refusals)
-    found, _ = Choices(some, value_of_time(some)).ask(math.inf)
+    choices = Choices(some, value_of_time(some))
+    found, _ = choices.ask(choices.standing(math.inf))
     assert seen == [("a", (0,), refusals)]
     more_J = found.table.cost_JC.min(axis=1) - plain.table.cost_JC.min(axis=1)
     assert dict(zip((state.job.id for state in found.standing.states), more_J.tolist(), strict=True)) == {

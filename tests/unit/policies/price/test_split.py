@@ -46,7 +46,8 @@ def claims_of(wanted, gpus, *, settled=False):
     if settled:
         driver.settle(Price())
     terms = Terms.from_snapshot(driver.kernel.snapshot())
-    asked, _ = Choices(terms, value_of_time(terms)).ask(ALWAYS_S)
+    choices = Choices(terms, value_of_time(terms))
+    asked, _ = choices.ask(choices.standing(ALWAYS_S))
     return _claims(asked, terms, ALWAYS_S, WorkBelief.DECLARED), asked, terms
 
 
