@@ -29,6 +29,7 @@ class Named:
 
 PRICE = ("tests/unit/policies/price/test_constants.py",)
 PURSES = ("tests/unit/kernel/test_allowances.py",)
+LATE, FILES = ("tests/unit/kernel/test_late.py",), ("tests/unit/kernel/test_file_budgets.py",)
 NAMED: tuple[Named, ...] = (
     Named(
         name="the ledger's minimum with the times that a cloud says",
@@ -152,7 +153,7 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="a purse pays for a job that it could not pay to leave",
         file="kernel/allowances.py",
-        old="if full or self.left(holder, now_us, 1) < added:",
+        old="if full or self.left(holder, now_us, 1) < needed:",
         new="if full or self.left(holder, now_us, 1) < 0:",
         tests=PURSES,
     ),
@@ -208,9 +209,37 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="a job's purse outlives it",
         file="kernel/allowances.py",
-        old="        self.allowed.pop(own, None)\n",
-        new="",
+        old="for each in (own, Holder(Level.FILE, job.id)):",
+        new="for each in (Holder(Level.FILE, job.id),):",
         tests=PURSES,
+    ),
+    Named(
+        name="a purse pays for the time in which nobody was there",
+        file="kernel/spending.py",
+        old="microseconds(now_s)) if late else []",
+        new="microseconds(now_s)) if late and not since_us else []",
+        tests=LATE,
+    ),
+    Named(
+        name="a purse that is looked at late pays for as long again to leave",
+        file="kernel/shares.py",
+        old="share.until_us = told_us + share.wind_down_us",
+        new="share.until_us = now_us + share.wind_down_us",
+        tests=LATE,
+    ),
+    Named(
+        name="a job's file pays for its leaving",
+        file="kernel/shares.py",
+        old="share.until_us = min(share.until_us, self.gone_us[job_id])",
+        new="share.until_us = max(share.until_us, self.gone_us[job_id])",
+        tests=FILES,
+    ),
+    Named(
+        name="a job's file outlives it",
+        file="kernel/allowances.py",
+        old="for each in (own, Holder(Level.FILE, job.id)):",
+        new="for each in (own,):",
+        tests=FILES,
     ),
     Named(
         name="a purse pays above the cap",

@@ -11,7 +11,7 @@ from sublet.domain.money import Money
 from sublet.domain.quantity import named
 from sublet.errors import InvalidValue
 
-__all__ = ["ORG", "Holder", "Level", "Period", "amount_text", "calendar_text", "named_owner"]
+__all__ = ["ORG", "SET_BY_USERS", "Holder", "Level", "Period", "amount_text", "calendar_text", "named_owner"]
 
 OWNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
@@ -23,6 +23,10 @@ class Level(StrEnum):
     TEAM = "team"
     USER = "user"
     JOB = "job"
+    FILE = "file"  # of a job: what it was submitted with, beside what its owner sets for it
+
+
+SET_BY_USERS = (Level.ORG, Level.TEAM, Level.USER, Level.JOB)
 
 
 class Period(StrEnum):
@@ -64,7 +68,14 @@ class Holder:
             named(str(self.level), self.name)
 
     def __str__(self) -> str:
+        if self.level is Level.FILE:
+            return f"job {self.name}"
         return f"{self.level} {self.name}" if self.name else str(self.level)
+
+    @property
+    def account(self) -> Holder:
+        """Where it is noted what it spends: a job's file pays whatever the job does."""
+        return Holder(Level.JOB, self.name) if self.level is Level.FILE else self
 
 
 ORG = Holder(Level.ORG)

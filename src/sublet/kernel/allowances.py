@@ -59,6 +59,12 @@ class Steps:
     tell: list[str] = field(default_factory=list)  # what users should know
     wake_s: float | None = None  # when to look again, if nothing happens before
 
+    def wake(self, now_s: float, lasts_us: float) -> None:
+        """One of them lasts so long."""
+        if lasts_us < math.inf:
+            wake_s = now_s + (lasts_us - 1) / 1e6
+            self.wake_s = wake_s if self.wake_s is None else min(self.wake_s, wake_s)
+
 
 Before = tuple[dict[Holder, Allowance], bool, Budget, int | None, bool]
 
@@ -141,10 +147,16 @@ class PurseTree:
     def forget(self, job: Job) -> None:
         """It has ended."""
         own = Holder(Level.JOB, job.id)
-        self.allowed.pop(own, None)
+        for each in (own, Holder(Level.FILE, job.id)):
+            self.allowed.pop(each, None)
         self.shares.forget(own)
         self._aside.pop(job.id, None)
         self.denied.pop(job.id, None)
+
+    def end_by(self, node_id: str, end_s: float | None) -> None:
+        """A node was gone by then, where anybody knows when."""
+        if self.shares.counts and end_s is not None:
+            self.shares.end_by(node_id, microseconds(end_s))
 
     # ------------------------------------------------------------------ sums
 
@@ -158,7 +170,7 @@ class PurseTree:
 
     def limited(self, job: Job) -> list[Holder]:
         """Those who pay for it and may not spend without end, but for the purse of all."""
-        return [holder for holder in payers(job) if holder in self.allowed]
+        return [holder for holder in (*payers(job), Holder(Level.FILE, job.id)) if holder in self.allowed]
 
     # ------------------------------------------------------------------ who may have GPUs
 
@@ -171,7 +183,8 @@ class PurseTree:
         for holder in self.limited(job):
             most = self.allowed[holder].most
             full = most is not None and not held and len(self.shares.jobs(holder)) >= most
-            if full or self.left(holder, now_us, 1) < added:
+            needed = 0 if holder.level is Level.FILE else added
+            if full or self.left(holder, now_us, 1) < needed:
                 self.denied[job.id] = None
                 return False
         return True
@@ -196,7 +209,9 @@ class PurseTree:
         """
         found, now_us = Steps(), microseconds(now_s)
         for holder, allowance in list(self.allowed.items()):
-            if holder == ORG:
+            if holder.level is Level.FILE:
+                self._end_at_the_last_cent(holder, jobs, now_s, found)
+            if holder.level in (Level.ORG, Level.FILE):
                 continue
             stays = [j for j in self.shares.jobs(holder) if jobs[j].phase is not Phase.STOPPING]
             if not stays:
@@ -215,16 +230,31 @@ class PurseTree:
                     found.tell.append(f"{self.words(holder)}: its jobs stop, and go on {self.resumes(holder)}")
                     continue
                 lasts_us = at_once_us
-            if lasts_us < math.inf:
-                wake_s = now_s + (lasts_us - 1) / 1e6
-                found.wake_s = wake_s if found.wake_s is None else min(found.wake_s, wake_s)
+            found.wake(now_s, lasts_us)
         return found
+
+    def _end_at_the_last_cent(self, holder: Holder, jobs: Mapping[str, JobState], now_s: float, found: Steps) -> None:
+        """A job's file keeps nothing back here: its controller stops it in time, and this is where it must be gone."""
+        now_us, job_id = microseconds(now_s), holder.name
+        if not self.shares.jobs(holder):
+            return
+        lasts_us = _lasts_us(self.left(holder, now_us, 1), self.shares.burn(holder, now_us))
+        if lasts_us > 1:
+            found.wake(now_s, lasts_us)
+            return
+        self.shares.gone_us.setdefault(job_id, now_us)
+        if jobs[job_id].phase is not Phase.STOPPING:
+            found.leave[job_id] = None
+            self.allowed[holder] = replace(self.allowed[holder], most=0)
+            found.tell.append(f"{self.words(holder)}: it stops, and goes on {self.resumes(holder)}")
 
     # ------------------------------------------------------------------ in words
 
     def words(self, holder: Holder) -> str:
         """`team vision has spent its USD 500.00 a month`."""
         allowance = self.allowed[holder]
+        if holder.level is Level.FILE:
+            return f"{holder} has spent the budget of its file"
         return f"{holder} has spent its {amount_text(allowance.amount, allowance.period)}, but for what stopping takes"
 
     def resumes(self, holder: Holder) -> str:

@@ -269,6 +269,7 @@ class Kernel:
                     return  # it goes already
                 leave(self.supply, self.tenancy, node, event)
             case news.NodeLost():
+                self.purses.end_by(node.id, event.billed_to_s)
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
                     let_go(self.supply, node, self.tenancy.promises, event.at_s)
                     self.tenancy.growing.go(node, event.at_s, told=False)

@@ -8,33 +8,38 @@ that is the organisation's, like that of a job which stays on when it was told i
 
 from __future__ import annotations
 
-from sublet.domain.purses import ORG, Holder
+from sublet.domain.purses import ORG, Holder, Level
 from sublet.kernel.allowances import PurseTree
 from sublet.kernel.shares import Share
 
-__all__ = ["look_back"]
+__all__ = ["Late", "look_back"]
 
 ROUNDING_US = 1  # shares are rounded to whole grains, and the least of them costs many in a microsecond
+Late = tuple[Share, int | None]  # what has another end now, and the one that it had
 
 
-def look_back(tree: PurseTree, since_us: int, now_us: int) -> list[Share]:
-    """Whose end is settled now: of jobs that had to be told to leave between these two instants.
+def look_back(tree: PurseTree, since_us: int, now_us: int) -> list[Late]:
+    """Settle the ends of those who had to be told to leave, or to be gone, between these two instants.
 
     Nothing has happened in between, and at the first of them no purse was below what leaving may cost.
     """
-    due: list[tuple[int, str, Share]] = []
+    late: list[Late] = []
+    told: dict[Holder, int] = {}  # all are looked at before the first end is settled
     for holder in tree.allowed:
-        stays = [] if holder == ORG else tree.shares.stays(holder)
-        if stays and tree.left(holder, now_us, 1) < 0:
-            told_us = _last_paid_us(tree, holder, since_us, now_us) - ROUNDING_US
-            due += [(told_us, job_id, share) for job_id, share in stays]
-    ends: dict[int, Share] = {}
-    for told_us, job_id, share in sorted(due, key=lambda each: each[0]):
-        if id(share) not in ends:
-            ends[id(share)] = share
-            share.until_us = told_us + share.wind_down_us
-            tree.shares.due_us.setdefault(job_id, told_us)
-    return list(ends.values())
+        if holder != ORG and tree.shares.jobs(holder) and tree.left(holder, now_us, 1) < 0:
+            told[holder] = _last_paid_us(tree, holder, since_us, now_us) - ROUNDING_US
+    for holder, at_us in sorted(told.items(), key=lambda each: each[1]):
+        gone = holder.level is Level.FILE  # of it nothing is kept back to leave
+        for job_id, share in tree.shares.paid_by(holder):
+            if gone and (share.until_us is None or share.until_us > at_us):
+                late.append((share, share.until_us))
+                share.until_us = at_us
+                tree.shares.gone_us.setdefault(job_id, at_us)
+            elif not gone and share.until_us is None:
+                late.append((share, None))
+                share.until_us = at_us + share.wind_down_us
+                tree.shares.due_us.setdefault(job_id, at_us)
+    return late
 
 
 def _last_paid_us(tree: PurseTree, holder: Holder, since_us: int, now_us: int) -> int:

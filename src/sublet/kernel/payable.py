@@ -12,7 +12,7 @@ from dataclasses import replace
 from sublet.domain.job import Job
 from sublet.domain.money import microseconds
 from sublet.domain.plan import JobState, Pool
-from sublet.domain.purses import Holder
+from sublet.domain.purses import Holder, Level
 from sublet.kernel.allowances import PurseTree
 from sublet.kernel.shares import ending_grains, payers
 from sublet.kernel.supply import Supply
@@ -29,7 +29,8 @@ class PurseView:
     def __init__(self, tree: PurseTree, supply: Supply, active: Iterable[JobState], now_s: float) -> None:
         self._tree, self._supply, self._now_s = tree, supply, now_s
         now_us = microseconds(now_s)
-        self._left = {holder: tree.left(holder, now_us, KEPT_BACK) for holder in tree.allowed if holder.name}
+        keeps = [holder for holder in tree.allowed if holder.level not in (Level.ORG, Level.FILE)]
+        self._left = {holder: tree.left(holder, now_us, KEPT_BACK) for holder in keeps}
         for state in active:  # what was promised will be held
             for holder in payers(state.job):
                 if holder in self._left:
@@ -59,6 +60,8 @@ class PurseView:
         job, limited = state.job, self._tree.limited(state.job)
         if not limited:
             return state
+        if all(holder.level is Level.FILE for holder in limited):  # how wide it may be is its controller's to say
+            return state if state.gpus or state.shape or self.held_by(job) is None else None
         now = max(state.gpus, 0 if state.shape is None else state.shape.gpus)
         room = self._room(job, limited)
         if now:
@@ -78,13 +81,15 @@ class PurseView:
             most = self._tree.allowed[holder].most
             if most is not None and len(shares.jobs(holder)) >= most:
                 return holder
+            if holder.level is Level.FILE:
+                continue
             if not any(gpus >= job.min_gpus for gpus in self._room(job, [holder]).values()):
                 return holder
         return limited[-1] if self._tree.is_aside(job.id, self._now_s) else None
 
     def _room(self, job: Job, limited: Iterable[Holder]) -> dict[str, int]:
         """GPUs that they can pay for, in each pool where it may run."""
-        left = max(0, min(self._left[holder] for holder in limited))
+        left = max(0, min(self._left[holder] for holder in limited if holder in self._left))
         found = {}
         for name in job.pools or self._supply.pools:
             if (pool := self._supply.pools.get(name)) is not None:

@@ -110,6 +110,7 @@ class Shares:
         self.open: dict[str, dict[str, Share]] = {}  # by job, by node
         self.ended: dict[Holder, int] = defaultdict(int)  # grains
         self.due_us: dict[str, int] = {}  # jobs that had to be told to leave before the event at hand, and when
+        self.gone_us: dict[str, int] = {}  # jobs that nobody pays for since the event at hand, or before it
         self._of: dict[Holder, dict[tuple[str, str], Share]] = defaultdict(dict)
         self._cluster, self._ledger = cluster, ledger
 
@@ -158,6 +159,8 @@ class Shares:
                         share.until_us = None
                 elif share.until_us is None:
                     share.until_us = told_us + share.wind_down_us
+                if share.until_us is not None and job_id in self.gone_us:
+                    share.until_us = min(share.until_us, self.gone_us[job_id])
 
     def settle(self, now_s: float) -> None:
         """Prices are about to change."""
@@ -166,9 +169,15 @@ class Shares:
         for share in self._all():
             share.settle(self._price(share), now_us)
 
-    def stays(self, holder: Holder) -> list[tuple[str, Share]]:
-        """What it pays for and nobody was told to leave, with the job that holds it."""
-        return [(job_id, share) for (job_id, _), share in self._of[holder].items() if share.until_us is None]
+    def paid_by(self, holder: Holder) -> list[tuple[str, Share]]:
+        """What it pays for, with the job that holds it."""
+        return [(job_id, share) for (job_id, _), share in self._of[holder.account].items()]
+
+    def end_by(self, node_id: str, end_us: int) -> None:
+        """A node was gone before anybody heard of it: so it is on record, and nobody pays for longer."""
+        for shares in self.open.values():
+            if (share := shares.get(node_id)) is not None:
+                share.until_us = end_us if share.until_us is None else min(share.until_us, end_us)
 
     def forget(self, holder: Holder) -> None:
         """Nobody asks any more: the job has ended."""
@@ -179,16 +188,18 @@ class Shares:
 
     def spent(self, holder: Holder, now_us: int) -> int:
         """Grains since it counts."""
-        running = sum(share.cost(self._price(share), now_us) for share in self._of[holder].values())
-        return self.ended.get(holder, 0) + running
+        running = sum(share.cost(self._price(share), now_us) for share in self._of[holder.account].values())
+        return self.ended.get(holder.account, 0) + running
 
     def ending(self, holder: Holder, now_us: int, times: int = 1) -> int:
-        """Grains that giving all of it up may still cost, at the most."""
+        """Grains that giving all of it up may still cost, at the most; who keeps to a file sees to that itself."""
+        if holder.level is Level.FILE:
+            return 0
         return sum(share.ending(now_us, times) for share in self._of[holder].values())
 
     def burn(self, holder: Holder, now_us: int) -> int:
         """Micro-dollars per hour."""
-        return sum(share.burn(self._price(share), now_us) for share in self._of[holder].values())
+        return sum(share.burn(self._price(share), now_us) for share in self._of[holder.account].values())
 
     def any_leaves(self) -> bool:
         """Somebody was told to leave, and has not left."""
@@ -196,7 +207,7 @@ class Shares:
 
     def jobs(self, holder: Holder) -> list[str]:
         """Who holds GPUs that it pays for."""
-        return list(dict.fromkeys(job_id for job_id, _ in self._of[holder]))
+        return list(dict.fromkeys(job_id for job_id, _ in self._of[holder.account]))
 
     def is_leaving(self, holder: Holder, now_us: int) -> bool:
         """Some of it is on its way out, and may be for a while: what that keeps back will soon be free."""

@@ -12,8 +12,7 @@ from sublet.domain.money import microseconds
 from sublet.domain.plan import Phase
 from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.kernel.allowances import Before, Steps
-from sublet.kernel.late import look_back
-from sublet.kernel.shares import Share
+from sublet.kernel.late import Late, look_back
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
@@ -25,7 +24,7 @@ class Passed:
     """What time alone has led to since the last event."""
 
     before: Before | None = None  # how it was before the first period that is over; None = none is
-    late: list[Share] = field(default_factory=list)  # of jobs that had to be told to leave meanwhile
+    late: list[Late] = field(default_factory=list)  # of jobs that had to leave meanwhile
 
 
 class Spending:
@@ -50,6 +49,7 @@ class Spending:
         if not purses.shares.counts:
             return None
         purses.shares.due_us.clear()
+        purses.shares.gone_us.clear()
         passed, since_us = Passed(), microseconds(since_s)
         while (over_s := purses.next_end_s()) is not None and over_s <= event.at_s:
             passed.late += self._look_back(since_us, over_s)
@@ -61,15 +61,16 @@ class Spending:
             purses.shares.settle(event.at_s)
         return passed
 
-    def _look_back(self, since_us: int, now_s: float) -> list[Share]:
+    def _look_back(self, since_us: int, now_s: float) -> list[Late]:
         late = self._purses.as_recorded or (self._look_s is not None and now_s > self._look_s)
         return look_back(self._purses, since_us, microseconds(now_s)) if late else []
 
     def undo(self, passed: Passed) -> None:
         """What was to be heard then cannot have happened."""
         self._purses.shares.due_us.clear()
-        for share in passed.late:
-            share.until_us = None
+        self._purses.shares.gone_us.clear()
+        for share, until_us in reversed(passed.late):
+            share.until_us = until_us
         if passed.before is not None:
             self._purses.roll_back(passed.before)
 
@@ -125,8 +126,9 @@ class Spending:
         wakes.append(steps.wake_s)
         for job_id in steps.leave:
             tenancy.turn_out(job_id)
-        if steps.leave:
+        if steps.leave or purses.shares.gone_us:
             purses.shares.tell_to_leave(tenancy.jobs, now_s)
+        if steps.leave:
             self._heed(steps, now_s)
         if (over_s := purses.next_end_s()) is not None and over_s != self._period_s:
             self._period_s = over_s

@@ -13,7 +13,11 @@ from sublet.domain.events import PurseSet
 from sublet.domain.money import Money
 from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
+from sublet.kernel.invariants import check
 from sublet.kernel.payable import PurseView
+from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.pump import Pump
+from sublet.runtime.controller.timers import Timers
 from sublet.runtime.controller_api.budgets import purse_reason, purse_rows
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.testing.driver import Driver
@@ -210,14 +214,69 @@ def test_the_budget_of_a_jobs_file_is_the_last_level_of_the_tree(tmp_path):
     row = running[-1]
     assert (row["limit_usd"], row["kept_by"], row["exhausted"], row["burn_usd_per_h"] > 0) == (
         0.8,
-        "controller",
+        "kernel",
         False,
         True,
     )
+    assert row["by_file"]
     assert 0.0 < row["spent_usd"] < row["spent_usd"] + row["reserved_usd"] < 0.8
     assert row["left_usd"] == pytest.approx(0.8 - row["spent_usd"] - row["reserved_usd"])
-    assert (spent[-1]["spent_usd"], spent[-1]["exhausted"]) == (held["usd_total"], True)
-    assert (by_the_kernel["limit_usd"], by_the_kernel["kept_by"]) == (0.5, "kernel")
+    assert (spent[-1]["spent_usd"], spent[-1]["exhausted"]) == (pytest.approx(held["usd_total"]), True)
+    assert (by_the_kernel["limit_usd"], by_the_kernel["by_file"]) == (0.5, False)
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("late_s", [0.5, 3000.0])
+def test_timers_of_a_live_controller_ring_late_and_no_purse_is_exceeded(tmp_path, monkeypatch, late_s):
+    """Also not while a controller is gone, and the next one finds that a purse is spent."""
+    at_once, hear = Timers.set, Pump._hear
+
+    def hear_and_check(self, event):
+        orders = hear(self, event)
+        check(self.kernel)
+        return orders
+
+    monkeypatch.setattr(Timers, "set", lambda self, action: at_once(self, replace(action, at_s=action.at_s + late_s)))
+    monkeypatch.setattr(Pump, "_hear", hear_and_check)
+
+    async def live():
+        story = Story(tmp_path)
+        async with story.controller(crash=True) as api:
+            api.tokens.create("ann", Scope.USER, team="vision")
+            await api.budgets.set(level="team", name="vision", amount_usd=1.0)
+            await api.submit(a_spec(max_workers=1), by="ann")
+            await trained(api, "j-1", 1)
+        await asyncio.sleep(20.0)  # less than a lease: its worker trains on
+        async with story.controller() as api:
+            await phase(api, "j-1", "out-of-budget")
+            (row,) = [row for row in api.budgets.rows() if row["name"] == "vision"]
+            return row
+
+    row = asyncio.run(live())
+    assert row["exhausted"]
+    assert 0.0 < row["spent_usd"] <= 1.0
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_a_controller_that_ended_before_it_told_of_a_jobs_budget_tells_it_when_it_is_back(tmp_path, monkeypatch):
+    async def live():
+        story, own = Story(tmp_path), Holder(Level.FILE, "j-1")
+        with monkeypatch.context() as patched:
+            patched.setattr(Lifecycle, "fund", lambda *_: None)
+            async with story.controller(crash=True) as api:
+                await api.submit(a_spec(max_workers=1, purse_usd=0.8))
+                await trained(api, "j-1", 1)
+                before = own in api._controller.kernel.purses.allowed
+        async with story.controller() as api:
+            after = own in api._controller.kernel.purses.allowed
+            await phase(api, "j-1", "out-of-budget")
+            await api.top_up_job("j-1", 0.5)
+            await trained(api, "j-1", (await api.job("j-1"))["step"] + 1)
+            return before, after, api.budgets.rows()[-1]
+
+    before, after, row = asyncio.run(live())
+    assert (before, after) == (False, True)
+    assert (row["limit_usd"], row["kept_by"], row["by_file"], row["spent_usd"] < 1.3) == (1.3, "kernel", True, True)
 
 
 def test_a_job_that_nobodys_purse_pays_for_waits_for_something_else():

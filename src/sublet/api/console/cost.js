@@ -40,7 +40,7 @@ function budgets(purses) {
   if (purses.length < 2 && !purses[0]?.period) return [];
   const columns = [["Who"], ["May spend", "figure"], ["Spent", "figure"], ["Reserved", "figure"], ["Left", "figure"], ["Until"]];
   const rows = purses.map((each) => row([
-    "\u2003".repeat(each.depth) + `${each.level} ${each.name}`.trim(), usd(each.limit_usd) + (each.period ? ` a ${each.period}` : "") + (each.kept_by === "controller" ? " by its file" : ""), usd(each.spent_usd),
+    "\u2003".repeat(each.depth) + `${each.level} ${each.name}`.trim(), usd(each.limit_usd) + (each.period ? ` a ${each.period}` : "") + (each.by_file ? " by its file" : ""), usd(each.spent_usd),
     usd(each.reserved_usd), usd(each.left_usd) + (each.exhausted ? ", spent" : ""), each.ends ?? DASH,
   ]));
   return [h("h3", {}, "Budgets"), table("Budgets", columns, rows)];

@@ -65,11 +65,11 @@ def parse_purse_of(option: str, text: str) -> PurseSet:
     """`team:vision=500/month`, `user:ann=50/week`, `job:bert-3=20`, `org=1000/month`: a purse from the beginning on."""
     from sublet.domain.events import PurseSet
     from sublet.domain.money import Money
-    from sublet.domain.purses import Holder, Level, Period
+    from sublet.domain.purses import SET_BY_USERS, Holder, Level, Period
 
     whose, equals, amount = text.strip().partition("=")
     level, _, name = whose.partition(":")
-    if not equals or level not in list(Level) or bool(name) is (level == Level.ORG):
+    if not equals or level not in SET_BY_USERS or bool(name) is (level == Level.ORG):
         raise InvalidValue(option, text, "org=USD, team:NAME=USD, user:NAME=USD or job:ID=USD, each also USD/month")
     usd, period = parse_purse(option, amount)
     if usd is None:

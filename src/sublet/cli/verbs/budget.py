@@ -165,7 +165,7 @@ def _print_tree(purses: list[dict[str, Any]]) -> None:
     for each in purses:
         limit = "-" if each["limit_usd"] is None else money(each["limit_usd"])
         period = f" a {each['period']}" if each["period"] else ""
-        period += " by its file" if each["kept_by"] == "controller" else ""
+        period += " by its file" if each.get("by_file") else ""
         left = "-" if each["left_usd"] is None else money(each["left_usd"])
         rows.append(
             [

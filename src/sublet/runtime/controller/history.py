@@ -12,7 +12,7 @@ from sublet.domain.budget import Budget
 from sublet.domain.events import Event
 from sublet.domain.job import Job
 from sublet.domain.plan import Plan
-from sublet.domain.purses import amount_text
+from sublet.domain.purses import Level, amount_text
 from sublet.domain.quantity import counted
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
@@ -148,7 +148,8 @@ def row_from_event(event: Event, kernel: Kernel, progress: Progress) -> HistoryR
             within = f", at most {next(iter(most))} nodes of each" if len(most) == 1 and None not in most else ""
             return HistoryRow(kind=kind, text=f"on offer: {', '.join(offer.id for offer in offers)}{within}")
         case news.BudgetChanged() | news.PurseSet():
-            return HistoryRow(kind=kind, text=_money(event))
+            came = isinstance(event, news.PurseSet) and event.holder.level is Level.FILE  # with its job
+            return None if came else HistoryRow(kind=kind, text=_money(event))
         case news.JobChanged() | news.ProgressReported() | news.TimerFired() | news.PlanMade():
             return None
 

@@ -14,7 +14,9 @@ from itertools import islice
 
 from sublet.domain import events as news
 from sublet.domain.job import Job
+from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import Phase
+from sublet.domain.purses import Holder, Level
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.factory import RecordFactory
@@ -80,6 +82,18 @@ class Lifecycle:
         self._table.submitted.add(record.id)
         at_s = max(record.submitted_s, self._inbox.kernel.now_s)
         self._inbox.tell(news.JobSubmitted(at_s, self.describe(record)))
+        self.fund(record)
+
+    def fund(self, record: JobRecord) -> None:
+        """What its file says is a purse of the kernel's: what the bill leaves of it, beside what is counted there."""
+        if record.spec.purse_usd is None:
+            return
+        now_s, own = self._inbox.now_s(), Holder(Level.FILE, record.id)
+        self._bill.settle_job(record.id, now_s)
+        left = Money.from_usd(record.spec.purse_usd) - self._bill.jobs[record.id].total
+        counted = self._inbox.kernel.purses.spent(own, microseconds(now_s))
+        amount = Money(max(0, left.grains + counted))
+        self._inbox.tell(news.PurseSet(now_s, own, amount, None, self._clock.wall.unix()))
 
     def revive(self, record: JobRecord) -> None:
         """One that failed is tried once more, from where it was, with all its retries."""
@@ -179,7 +193,10 @@ class Lifecycle:
 
     def resume(self, record: JobRecord, *, start_over: bool | None = None) -> None:
         """It may go on; `start_over`: whether at step 0 if it has to, None = as was said before."""
-        lacked_secrets, record.paused = record.paused is Hold.SECRETS, Hold.NONE
+        lacked_secrets, lacked_money = record.paused is Hold.SECRETS, record.paused is Hold.BUDGET
+        record.paused = Hold.NONE
+        if lacked_money:
+            self.fund(record)
         if lacked_secrets:
             self._factory.hold_without_checkpoints(record)  # nobody has looked for them yet
         if start_over is not None:
@@ -194,6 +211,8 @@ class Lifecycle:
         record.allow_any_width()  # its owner knows better
         record.awaited = None
         self._change(record)
+        if left_usd is not None and record.id in self._inbox.kernel.jobs:
+            self.fund(record)
 
     def _change(self, record: JobRecord) -> None:
         with self._store.transaction():
@@ -224,11 +243,13 @@ class Lifecycle:
         spent = self._bill.jobs[record.id].total.usd
         if record.learn_spend(spent):
             self.relearn(record)
-        if not (state.gpus or state.shape):
+        own = self._inbox.kernel.purses.allowed.get(Holder(Level.FILE, record.id))
+        ended = own is not None and own.most == 0  # by the kernel: nobody was there in time
+        if not (state.gpus or state.shape or (ended and not record.paused)):
             return False
         if record.paused:
             return spent + self.stopping.last_usd(record) >= purse  # it did not get away in time
-        if spent + self.stopping.usd(record) >= purse:
+        if ended or spent + self.stopping.usd(record) >= purse:
             kept = f"USD {max(0.0, purse - spent):.4f} are kept back for stopping"
             text = f"has spent USD {spent:.4f} of its budget of USD {purse:g}, {kept}; it can be resumed with more"
             self._inbox.note(HistoryRow(kind="Budget", job_id=record.id, text=text))

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from sublet.domain import events as news
 from sublet.domain.actions import Action, RefusePlan
 from sublet.domain.events import Event
+from sublet.domain.purses import Level
 from sublet.errors import StaleController, StoreFailed, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import line_from
@@ -272,4 +273,6 @@ def _is_old(event: Event, kernel: Kernel) -> bool:
     if isinstance(event, news.JobFinished | news.JobFailed | news.JobCancelled | news.JobChanged):
         job_id = event.job.id if isinstance(event, news.JobChanged) else event.job_id
         return job_id not in kernel.jobs
+    if isinstance(event, news.PurseSet) and event.holder.level is Level.FILE:
+        return event.holder.name not in kernel.jobs
     return False

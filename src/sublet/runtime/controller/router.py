@@ -140,13 +140,13 @@ class Router:
         """It sends somebody where nobody is any more: the kernel did not know, hears of it next, and orders anew."""
         return any(node_id in self._gone or node_id in self.hearing.silent for node_id, _ in placement)
 
-    def heal(self, record: JobRecord) -> None:
-        """What the kernel ordered and the group follows are the same, or the order is given again."""
+    def heal(self, record: JobRecord, *, held: bool = False) -> None:
+        """What the kernel ordered and the group follows (if orders were `held` back, an older one) are the same."""
         state, group = self._inbox.kernel.jobs.get(record.id), record.group
-        if state is None or not group.idle:
+        if state is None or not (group.idle or (held and group.generation < state.generation)):
             return
-        held = self._inbox.kernel.tenancy.placement.get(record.id, ())
-        placement, form = told(self._inbox.kernel, record, state.runs_in, held)
+        kernel = self._inbox.kernel
+        placement, form = told(kernel, record, state.runs_in, kernel.tenancy.placement.get(record.id, ()))
         if state.phase in (Phase.STARTING, Phase.RESIZING, Phase.RUNNING) and not self._is_void(placement):
             batch = 0 if state.shape is None or state.shape.batch is None else state.shape.batch
             group.move(state.generation, placement, batch, self._clock.wall.monotonic(), form)

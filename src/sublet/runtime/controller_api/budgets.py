@@ -9,7 +9,7 @@ from typing import TypedDict
 from sublet.domain.events import BudgetChanged, PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
-from sublet.domain.purses import ORG, Holder, Level, Period, calendar_text, named_owner
+from sublet.domain.purses import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.payable import PurseView as Payers
@@ -34,7 +34,8 @@ class PurseRow(TypedDict):
     left_usd: float | None  # limit - spent - reserved
     burn_usd_per_h: float  # now
     exhausted: bool  # nobody starts until there is more
-    kept_by: str  # kernel: to the grain, at every moment; controller: a job's budget of its file, about
+    by_file: bool  # of a job: it came with it, and the controller stops the job in time to save
+    kept_by: str  # kernel: never a grain over, at any moment; controller: of jobs of an earlier version, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,8 @@ def purse_set(
     kernel: Kernel, *, level: str, name: str, amount_usd: float | None, period: str | None, at_s: float, unix_s: float
 ) -> PurseSet:
     """What a user wants, as an event; InvalidValue names what is wrong with it."""
-    if level not in list(Level):
-        raise InvalidValue("level", level, f"one of {', '.join(Level)}")
+    if level not in SET_BY_USERS:
+        raise InvalidValue("level", level, f"one of {', '.join(SET_BY_USERS)}")
     if period is not None and period not in list(Period):
         raise InvalidValue("period", period, f"one of {', '.join(Period)}, or none for all time")
     kind = Level(level)
@@ -118,7 +119,7 @@ def purse_rows(
     for state in kernel.jobs.values():
         if state.job.user:
             team_of.setdefault(state.job.user, state.job.team)
-    known = {*kernel.purses.allowed, *kernel.purses.shares.ended}
+    known = {holder.account for holder in (*kernel.purses.allowed, *kernel.purses.shares.ended)}
     known |= {holder for state in kernel.jobs.values() for holder in payers(state.job)}
     known |= {Holder(Level.USER, user) for user in team_of} | {Holder(Level.TEAM, t) for t in team_of.values() if t}
     owners = {Holder(Level.JOB, job_id): state.job for job_id, state in kernel.jobs.items()}
@@ -130,7 +131,8 @@ def purse_rows(
     rows = [_row(kernel, ORG, 0, now_s)]
     for holder, place in sorted(shown.items(), key=lambda each: each[1]):
         by_file = holder in files and holder not in kernel.purses.allowed
-        rows.append(_own_row(holder, len(place), files[holder]) if by_file else _row(kernel, holder, len(place), now_s))
+        row = _row(kernel, holder, len(place), now_s)
+        rows.append(_own_row(kernel, row, files[holder], now_s) if by_file else row)
     return rows
 
 
@@ -139,20 +141,21 @@ def _is_told(kernel: Kernel, holder: Holder) -> bool:
     return holder.level in (Level.TEAM, Level.USER) or (holder.level is Level.JOB and holder in kernel.purses.allowed)
 
 
-def _own_row(holder: Holder, depth: int, own: OwnBudget) -> PurseRow:
+def _own_row(kernel: Kernel, row: PurseRow, own: OwnBudget, now_s: float) -> PurseRow:
+    """What is charged to it is what the kernel has counted: what comes too late is the organisation's."""
+    kept = kernel.purses.allowed.get(file := Holder(Level.FILE, row["name"]))
+    left = None if kept is None else Money(kept.limit - kernel.purses.spent(file, microseconds(now_s)))
+    spent_usd = own.spent_usd if left is None else own.limit_usd - left.usd
     return {
-        "level": str(holder.level),
-        "name": holder.name,
-        "depth": depth,
+        **row,
         "limit_usd": own.limit_usd,
-        "period": None,
-        "ends": None,
-        "spent_usd": own.spent_usd,
+        "spent_usd": spent_usd,
         "reserved_usd": own.reserved_usd,
-        "left_usd": own.limit_usd - own.spent_usd - own.reserved_usd,
+        "left_usd": own.limit_usd - spent_usd - own.reserved_usd,
         "burn_usd_per_h": own.burn_usd_per_h,
         "exhausted": own.exhausted,
-        "kept_by": "controller",
+        "by_file": True,
+        "kept_by": "controller" if kept is None else "kernel",
     }
 
 
@@ -200,6 +203,7 @@ def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
         "left_usd": None if limit is None else (limit - spent - reserved).usd,
         "burn_usd_per_h": burn_usd_per_h,
         "exhausted": exhausted,
+        "by_file": False,
         "kept_by": "kernel",
     }
 
@@ -212,5 +216,10 @@ def purse_reason(kernel: Kernel, paid: Callable[[], Payers], job_id: str) -> str
     if (holder := paid().held_by(state.job)) is None:
         return ""
     spent = kernel.purses.words(holder)
-    advice = f"sublet budget set --{holder.level} {holder.name} USD[/month]"
+    by_file = holder.level is Level.FILE
+    advice = f"sublet budget top-up --job {holder.name} USD" if by_file else _advice(holder)
     return f"{spent}; it goes on {kernel.purses.resumes(holder)}; next: {advice}"
+
+
+def _advice(holder: Holder) -> str:
+    return f"sublet budget set --{holder.level} {holder.name} USD[/month]"

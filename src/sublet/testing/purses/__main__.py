@@ -26,8 +26,8 @@ def _sums(courses: Sequence[Course]) -> list[str]:
         f"purses spent: {sum(course.turned_out for course in courses):,} times",
         (
             f"jobs told to leave too late, since a timer rang late or nobody was there: "
-            f"{sum(course.late for course in courses):,}; none of it was charged to a purse beneath that of all, "
-            f"which paid USD {sum(course.late_usd for course in courses):.2f} for them"
+            f"{sum(course.late for course in courses):,}; what jobs cost after they had to be gone was charged to all: "
+            f"USD {sum(course.late_usd for course in courses):.2f}"
         ),
     ]
 

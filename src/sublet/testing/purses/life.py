@@ -55,7 +55,7 @@ class Course:
     turned_out: int = 0  # jobs, because a purse below that of all was spent
     periods: int = 0
     late: int = 0  # jobs that had to be told to leave before somebody was there to do it
-    late_usd: float = 0.0  # what they cost the organisation
+    late_usd: float = 0.0  # what jobs cost the organisation after they had to be gone
     broken: str = ""
 
 
@@ -252,7 +252,8 @@ class _Life:
         if dice.random() < BUDGETED:  # as its file says: in all, from before it has anything
             self.course.budgeted += 1
             amount = Money.from_usd(round(10.0 ** dice.uniform(-2.5, 2.0), 4))
-            self.tell(news.PurseSet(at_s, Holder(Level.JOB, job.id), amount, None, self.unix_s + at_s))
+            level = self.lags.choice([Level.JOB, Level.FILE])
+            self.tell(news.PurseSet(at_s, Holder(level, job.id), amount, None, self.unix_s + at_s))
 
     def _set_a_purse(self, now_s: float) -> None:
         dice = self.dice

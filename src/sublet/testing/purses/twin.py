@@ -40,16 +40,21 @@ class Sit(NamedTuple):
     size: int  # GPUs of the node
     wind_us: int
     stop_us: int  # when it was told to leave, or had to be
+    gone_us: int  # from when on nobody pays for it, whatever leaving takes
 
     def cost(self, since_us: int, until_us: int) -> Fraction:
         """Grains that somebody else than the organisation pays."""
         if self.stop_us != NEVER:
             until_us = min(until_us, self.stop_us + self.wind_us)
+        if self.gone_us != NEVER:
+            until_us = min(until_us, self.gone_us)
         return Fraction(self.price * max(0, until_us - since_us) * self.gpus, self.size)
 
     def ending(self, now_us: int) -> int:
         """Grains that it may cost until it has left, at the most."""
         lasts_us = self.wind_us if self.stop_us == NEVER else max(0, self.stop_us + self.wind_us - now_us)
+        if self.gone_us != NEVER:
+            lasts_us = min(lasts_us, max(0, self.gone_us - now_us))
         return math.ceil(Fraction(self.cap * lasts_us * self.gpus, self.size))
 
 
@@ -66,6 +71,7 @@ class Twin:
         self._helpless: dict[Holder, int] = {}  # grains that could not be helped when a purse was made smaller
         self._stops: dict[str, int] = {}  # when a job was told to, or had to be
         self._due: dict[str, int] = {}  # jobs that had to be told to leave before this event
+        self._gone: dict[str, int] = {}  # jobs that have spent the budget of their file, and when
         self._sits: list[Sit] = []
         self._now_us = 0
         self._counts = False
@@ -88,8 +94,10 @@ class Twin:
     def _tell_in_time(self, until_us: int) -> None:
         """Who had to be told to leave by then, and was not, is paid for as if it had been."""
         due: dict[str, int] = {}
+        gone: dict[str, int] = {}
         for holder in self.set.keys() & self.kernel.purses.allowed.keys():
-            stays = {sit.job_id for sit in self._sits if holder in sit.payers and sit.stop_us == NEVER}
+            by_file = holder.level is Level.FILE
+            stays = {sit.job_id for sit in self._sits if holder in sit.payers and (by_file or sit.stop_us == NEVER)}
             if stays and self._left(holder, until_us) < 0:
                 first_us, last_us = self._now_us, until_us
                 while last_us - first_us > 1:
@@ -97,16 +105,20 @@ class Twin:
                     first_us, last_us = (
                         (middle_us, last_us) if self._left(holder, middle_us) >= 0 else (first_us, middle_us)
                     )
-                due |= {job_id: min(first_us, due.get(job_id, first_us)) for job_id in stays}
+                found = gone if by_file else due
+                found |= {job_id: min(first_us, found.get(job_id, first_us)) for job_id in stays}
         late = [sit for sit in self._sits if sit.job_id in due and sit.stop_us == NEVER]
-        self.slack += sum(3 * sit.cap for sit in late)  # the kernel's instant is as near, but not the same
+        spent = [sit for sit in self._sits if sit.job_id in gone]
+        self.slack += sum(3 * sit.cap for sit in (*late, *spent))  # the kernel's instant is as near, but not the same
         self._sits = [sit._replace(stop_us=due[sit.job_id]) if sit in late else sit for sit in self._sits]
-        self._due = due | self._due
+        self._sits = [sit._replace(gone_us=gone.get(sit.job_id, sit.gone_us)) for sit in self._sits]
+        self._due, self._gone = due | self._due, gone | self._gone
 
     def _left(self, holder: Holder, at_us: int) -> Fraction:
         """Grains beyond what leaving may cost, if nothing happens until then, on this day."""
         amount, mine = self.set[holder].amount, [sit for sit in self._sits if holder in sit.payers]
-        costs = sum((sit.cost(self._now_us, at_us) + sit.ending(at_us) for sit in mine), Fraction(0))
+        kept = 0 if holder.level is Level.FILE else sum(sit.ending(at_us) for sit in mine)
+        costs = sum((sit.cost(self._now_us, at_us) for sit in mine), Fraction(kept))
         return (0 if amount is None else amount.grains) - self.in_period(holder) - costs
 
     def after(self, event: Event, orders: Iterable[Action]) -> None:
@@ -116,10 +128,23 @@ class Twin:
                 self._stops[order.job_id] = self._due.get(order.job_id, self._now_us)
         if isinstance(event, PurseSet):
             self._hear(event)
+        stopping = {job_id for job_id, state in self.kernel.jobs.items() if state.phase is Phase.STOPPING}
+        self._gone = {job_id: gone_us for job_id, gone_us in self._gone.items() if job_id in stopping}
         before = set(self._sits)
         self._sits = list(self._look()) if self._counts else []
+        self._spend_files(stopping)
         self.slack += sum(sit not in before for sit in self._sits)
         self._compare()
+
+    def _spend_files(self, stopping: Iterable[str]) -> None:
+        """From now on nobody pays for jobs that have spent what their files say."""
+        for job_id in stopping:
+            holder, mine = Holder(Level.FILE, job_id), [sit for sit in self._sits if sit.job_id == job_id]
+            near = sum(3 * sit.price for sit in mine)
+            if holder in self.set and job_id not in self._gone and self._left(holder, self._now_us) <= near:
+                self._gone[job_id] = self._now_us
+                self.slack += sum(3 * sit.cap for sit in mine)
+        self._sits = [sit._replace(gone_us=self._gone.get(sit.job_id, NEVER)) for sit in self._sits]
 
     def _hear(self, event: PurseSet) -> None:
         self._counts = True
@@ -142,7 +167,7 @@ class Twin:
         for node in kernel.cluster.nodes.values():
             for job_id, gpus in node.jobs.items():
                 job, offer = kernel.jobs[job_id].job, node.offer
-                names = ((Level.TEAM, job.team), (Level.USER, job.user), (Level.JOB, job.id))
+                names = ((Level.TEAM, job.team), (Level.USER, job.user), (Level.JOB, job.id), (Level.FILE, job.id))
                 cap = (offer.price if offer.cap is None else offer.cap).micro_usd_per_h
                 yield Sit(
                     node_id=node.id,
@@ -154,6 +179,7 @@ class Twin:
                     size=offer.gpus_per_node,
                     wind_us=microseconds(offer.wind_down_s),
                     stop_us=self._stops[job_id] if kernel.jobs[job_id].phase is Phase.STOPPING else NEVER,
+                    gone_us=self._gone.get(job_id, NEVER),
                 )
 
     # ------------------------------------------------------------------ the laws
@@ -168,6 +194,8 @@ class Twin:
 
     def ending(self, holder: Holder) -> int:
         """Grains that it may cost until all have left, at the most."""
+        if holder.level is Level.FILE:
+            return 0
         return sum(sit.ending(self._now_us) for sit in self._look() if holder in sit.payers)
 
     def _compare(self) -> None:
