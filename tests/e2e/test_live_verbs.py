@@ -276,7 +276,7 @@ def test_the_purse_of_one_job_can_be_topped_up(there, sublet, job):
 
 @pytest.mark.parametrize("code", [110, 111, 112])
 def test_what_can_never_run_ends_submit_with_the_code_of_its_limit(there, sublet, job_file, code):
-    async def refuse(spec, *, key=""):
+    async def refuse(spec, *, key="", by=""):
         limit = {"binding": "a limit", "needed": 9, "available": 4, "hint": "ask for 1..4"}
         raise Infeasible(f"{spec.name} cannot run", **limit, exit_code=code)
 

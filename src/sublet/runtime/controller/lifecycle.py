@@ -81,8 +81,12 @@ class Lifecycle:
         """Let the kernel hear of it."""
         self._table.submitted.add(record.id)
         at_s = max(record.submitted_s, self._inbox.kernel.now_s)
-        self._inbox.tell(news.JobSubmitted(at_s, self.describe(record)))
-        self.fund(record)
+        submitted = news.JobSubmitted(at_s, self.describe(record))
+        if record.spec.purse_usd is None:
+            self._inbox.tell(submitted)
+        else:  # both in one commit
+            self._inbox.queue(submitted)
+            self.fund(record)
 
     def fund(self, record: JobRecord) -> None:
         """What its file says is a purse of the kernel's: what the bill leaves of it, beside what is counted there."""
