@@ -15,7 +15,7 @@ from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.kernel.invariants import check
 from sublet.kernel.payable import PurseView
-from sublet.runtime.controller.lifecycle import Lifecycle
+from sublet.runtime.controller.funding import Funding
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.timers import Timers
 from sublet.runtime.controller_api.budgets import purse_reason, purse_rows
@@ -258,11 +258,11 @@ def test_timers_of_a_live_controller_ring_late_and_no_purse_is_exceeded(tmp_path
 
 
 @pytest.mark.usefixtures("virtual_time")
-def test_a_controller_that_ended_before_it_told_of_a_jobs_budget_tells_it_when_it_is_back(tmp_path, monkeypatch):
+def test_a_controller_that_finds_a_job_of_whose_budget_the_kernel_was_not_told_tells_it(tmp_path, monkeypatch):
     async def live():
         story, own = Story(tmp_path), Holder(Level.FILE, "j-1")
         with monkeypatch.context() as patched:
-            patched.setattr(Lifecycle, "fund", lambda *_: None)
+            patched.setattr(Funding, "tell", lambda *_: None)
             async with story.controller(crash=True) as api:
                 await api.submit(a_spec(max_workers=1, purse_usd=0.8))
                 await trained(api, "j-1", 1)

@@ -14,12 +14,11 @@ from itertools import islice
 
 from sublet.domain import events as news
 from sublet.domain.job import Job
-from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import Phase
-from sublet.domain.purses import Holder, Level
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.factory import RecordFactory
+from sublet.runtime.controller.funding import Funding
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord, kernel_job
@@ -56,6 +55,7 @@ class Lifecycle:
         self._inbox, self._table, self._bill, self._store = inbox, table, bill, store
         self._secret_files, self._factory, self._clock = secret_files, factory, clock
         self.stopping = Stopping(bill=bill, factory=factory, clock=clock)
+        self.funding = Funding(inbox=inbox, bill=bill, clock=clock)
         self._all_stop = False
         self._unsaved: dict[str, None] = {}  # jobs whose facts wait for their turn to be saved
 
@@ -86,18 +86,7 @@ class Lifecycle:
             self._inbox.tell(submitted)
         else:  # both in one commit
             self._inbox.queue(submitted)
-            self.fund(record)
-
-    def fund(self, record: JobRecord) -> None:
-        """What its file says is a purse of the kernel's: what the bill leaves of it, beside what is counted there."""
-        if record.spec.purse_usd is None:
-            return
-        now_s, own = self._inbox.now_s(), Holder(Level.FILE, record.id)
-        self._bill.settle_job(record.id, now_s)
-        left = Money.from_usd(record.spec.purse_usd) - self._bill.jobs[record.id].total
-        counted = self._inbox.kernel.purses.spent(own, microseconds(now_s))
-        amount = Money(max(0, left.grains + counted))
-        self._inbox.tell(news.PurseSet(now_s, own, amount, None, self._clock.wall.unix()))
+            self.funding.tell(record)
 
     def revive(self, record: JobRecord) -> None:
         """One that failed is tried once more, from where it was, with all its retries."""
@@ -200,7 +189,7 @@ class Lifecycle:
         lacked_secrets, lacked_money = record.paused is Hold.SECRETS, record.paused is Hold.BUDGET
         record.paused = Hold.NONE
         if lacked_money:
-            self.fund(record)
+            self.funding.tell(record)
         if lacked_secrets:
             self._factory.hold_without_checkpoints(record)  # nobody has looked for them yet
         if start_over is not None:
@@ -216,7 +205,7 @@ class Lifecycle:
         record.awaited = None
         self._change(record)
         if left_usd is not None and record.id in self._inbox.kernel.jobs:
-            self.fund(record)
+            self.funding.tell(record)
 
     def _change(self, record: JobRecord) -> None:
         with self._store.transaction():
@@ -247,8 +236,7 @@ class Lifecycle:
         spent = self._bill.jobs[record.id].total.usd
         if record.learn_spend(spent):
             self.relearn(record)
-        own = self._inbox.kernel.purses.allowed.get(Holder(Level.FILE, record.id))
-        ended = own is not None and own.most == 0  # by the kernel: nobody was there in time
+        ended = self.funding.is_spent(record)
         if not (state.gpus or state.shape or (ended and not record.paused)):
             return False
         if record.paused:

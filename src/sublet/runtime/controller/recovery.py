@@ -20,7 +20,6 @@ from sublet.domain import events as news
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import Event
 from sublet.domain.plan import Phase
-from sublet.domain.purses import Holder, Level
 from sublet.domain.timers import CheckPurse
 from sublet.errors import BadInput, InvalidValue, NoAnswer, SubletError
 from sublet.kernel.cluster import NodePhase
@@ -33,7 +32,6 @@ from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.orders import Orders
 from sublet.runtime.controller.pump import Pump
-from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.router import Router
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.controller.states import Ending
@@ -244,15 +242,9 @@ class Recovery:
         for record in list(self.table.records.values()):
             if record.id not in self.table.submitted:
                 self.jobs.submit(record)
-            elif self._lacks_its_purse(record):
-                self.jobs.fund(record)
+            elif self.jobs.funding.lacks(record):
+                self.jobs.funding.tell(record)
             elif record.id in self.pump.kernel.jobs and record.outcome is Ending.FINISHED:
                 self.pump.tell(news.JobFinished(self.pump.now_s(), record.id))
             elif record.id in self.pump.kernel.jobs and record.outcome is Ending.FAILED:
                 self.pump.tell(news.JobFailed(self.pump.now_s(), record.id, record.error))
-
-    def _lacks_its_purse(self, record: JobRecord) -> bool:
-        """The last controller went before it told the kernel, or had none to tell it of."""
-        kernel, own = self.pump.kernel, Holder(Level.FILE, record.id)
-        lives = record.id in kernel.jobs and not record.outcome
-        return lives and record.spec.purse_usd is not None and own not in kernel.purses.allowed
