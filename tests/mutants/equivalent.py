@@ -47,6 +47,7 @@ NO_PLACE = "without a place there is none whose pace is asked for"
 ONE_MORE_END = "one end more than there are jobs, and nobody asks for it"
 IN_NO_WAY = "more of a group than there are come about in 0 ways, and more than may be gone are passed over"
 WHOLE = "what HiGHS gives back of a variable that is 0 or 1 is within a millionth of that"
+NOTHING_HELPS = "whom nothing helps that there is room for keeps what it has, looked at again or not"
 MASKED = "where it never ends this only stands in, and is not looked at"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
@@ -90,6 +91,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         old="0.0",
         text="1.0",
         why=MASKED,
+    ),
+    Equivalent(
+        file="policies/price/congestion.py",
+        line="continue  # there is as much room as there was",
+        old="continue",
+        text="pass",
+        why=NOTHING_HELPS,
     ),
     Equivalent(
         file="policies/regions/worth.py",

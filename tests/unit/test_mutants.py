@@ -22,12 +22,12 @@ from tests.mutants.run import outcome_of
 LEDGER, TESTS = "kernel/ledger.py", ("tests/unit/kernel/test_ledger.py",)
 
 
-def said_of(text):
+def said_of(text, file=LEDGER, tests=TESTS):
     """What a process of its own says: here the modules of Sublet are loaded already."""
     script = (
         "import sys; from tests.mutants.run import outcome_of; print(*outcome_of(*sys.argv[1:3], sys.argv[3:])[:2])"
     )
-    words = [sys.executable, "-c", script, LEDGER, text, *TESTS]
+    words = [sys.executable, "-c", script, file, text, *tests]
     return subprocess.run(words, cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -36,6 +36,17 @@ def test_a_fault_is_seen_and_sound_code_is_not_taken_for_one():
     assert said_of(text) == "alive"
     planted = said_of(text.replace("meter.open_count += 1", "pass"))
     assert planted == f"killed {TESTS[0]}::test_a_node_is_paid_from_the_order_on"
+
+
+def test_a_fault_with_which_a_file_of_tests_cannot_be_imported_is_seen_by_single_tests_of_it():
+    sia, tests = "policies/sia/policy.py", "tests/unit/policies/sia/test_policy.py"
+    text = (SOURCE / sia).read_text(encoding="utf-8")
+    planted = said_of(
+        text.replace("if not self.power < 0", "if self.power < 0"),
+        sia,
+        [f"{tests}::test_a_lone_job_has_what_is_fastest"],
+    )
+    assert planted == f"killed {tests} cannot be imported"
 
 
 def test_where_the_module_is_loaded_already_nothing_is_taken_for_seen():

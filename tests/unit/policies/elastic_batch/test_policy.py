@@ -124,6 +124,11 @@ def test_holes_and_noise_in_a_profile_are_stepped_around():
     assert sizes(town(elastic("a", speed), gpus=3)) == {"a": 2}
 
 
+def test_where_one_full_gpu_was_never_measured_every_gpu_counts_as_one():
+    speed = BatchScaling(step={GPU: Measured({(2, 8): 0.5, (3, 8): 0.4})}, batches=(16, 24), max_local={GPU: 8})
+    assert [speed.factor(GPU, (k,)) for k in (1, 2, 3, 4)] == [0.0, 2.0, 3.0, 0.0]
+
+
 def test_a_step_time_that_is_no_time_is_an_error():
     speed = BatchScaling(step={GPU: Measured({}, otherwise=np.nan)}, batches=(8,), max_local={GPU: 8})
     with pytest.raises(InvalidValue, match="step time"):
@@ -248,6 +253,7 @@ def test_stickiness_keeps_a_job_from_moving_for_little():
 speeds = st.one_of(
     st.sampled_from([0.3, 0.6, 0.9, 1.0]).map(lambda p: PowerLaw(exponent=p)),
     st.sampled_from([1, 2, 3]).map(lambda k: scaling(low=32, high=32 * 2**k, local=64)),
+    st.sampled_from([32, 128, 256]).map(lambda batch: scaling(low=32, high=256, local=64).fixed(batch)),
     st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, 4.0]), min_size=4, max_size=4).map(
         lambda rates: Table(rates={GPU: {at + 1: rate for at, rate in enumerate(rates)}})
     ),

@@ -112,3 +112,13 @@ def test_the_rent_to_the_end_is_within_the_purse_or_nothing_offered_is_cheaper(l
     else:  # it waits for spot
         assert spot == 0
         assert rent_C[menu.row_KC[0] == 1].min() > left_usd
+
+
+@pytest.mark.parametrize("purse_usd", [0.02, 5.0])
+def test_of_a_job_that_runs_nowhere_nobody_says_that_its_purse_is_to_blame(purse_usd):
+    driver = Driver([SPOT], limits={"s": Limit(max_nodes=2)})
+    driver.submit(a_job("none", work=3600.0, speed=Linear(kinds={"A100": 1.0}), purse_left_usd=purse_usd))
+    driver.submit(a_job("some", work=3600.0, speed=Linear(kinds={"A100": 1.0, "T4": 1.0}), purse_left_usd=5.0))
+    plan = Price().decide(driver.kernel.snapshot())
+    assert list(plan.shapes) == ["some"]
+    assert not any("own budget" in str(note) for note in plan.warnings.values())
