@@ -80,6 +80,21 @@ def test_who_still_waits_for_what_was_promised_may_have_it_elsewhere():
     assert found == {"b": ("q", 1)}
 
 
+@pytest.mark.parametrize("drop", [False, True])
+def test_who_runs_in_one_pool_alone_which_is_full_waits_or_is_dropped_and_is_not_called_unfit(drop):
+    policy = ElasticBatch(drop=drop)
+    driver = Driver([an_offer("p", gpus=1, pool="p"), an_offer("q", gpus=1, pool="q", gpu="A100")])
+    for name, gpus in (("p", 2), ("q", 1)):
+        driver.tell(AvailabilityChanged(0.0, name, gpus))
+    driver.submit(*(a_job(name, work=1e6, speed=Linear(kinds={"A100": 1.0})) for name in "ab"))
+    driver.submit(a_job("never", work=1e6, speed=Linear(kinds={"H100": 1.0})))
+    plan = policy.decide(driver.kernel.snapshot())
+    assert {job_id: shape.pool for job_id, shape in plan.shapes.items()} == {"a": "q"}
+    assert set(plan.warnings) == ({"b", "never"} if drop else {"never"})
+    assert "speed is 0" in plan.warnings["never"]
+    assert "dropped" in plan.warnings.get("b", "dropped")
+
+
 # ---------------------------------------------------------------------- equal shares
 
 

@@ -15,7 +15,7 @@ from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
-from sublet.perf.speedup import Linear
+from sublet.perf.speedup import Linear, PowerLaw
 from sublet.planning.menu import menu_of
 from sublet.planning.terms import Terms
 from sublet.policies.boa import widths
@@ -105,6 +105,32 @@ def test_who_cannot_run_on_the_kind_that_it_knows_waits():
     )
     driver.settle(Boa())
     assert sizes(driver) == {"one": 1, "both": 1}  # as many are stuck on either: the cheaper kind
+
+
+def test_the_kind_on_which_the_fewest_are_stuck_is_the_one_that_it_knows_whatever_it_costs():
+    offers = [
+        an_offer("t", gpus=1, usd_per_h="1", pool="t", gpu="T4", market=Market.ON_DEMAND),
+        an_offer("a", gpus=1, usd_per_h="4", pool="a", gpu="A100", market=Market.ON_DEMAND),
+    ]
+    driver = Driver(offers, limits={"t": Limit(max_nodes=4), "a": Limit(max_nodes=4)})
+    driver.submit(a_job("one", speed=Linear()), a_job("other", speed=Linear(kinds={"A100": 1.0})))
+    driver.settle(Boa())
+    assert {state.shape.pool for state in driver.kernel.active.values()} == {"a"}
+    assert sizes(driver) == {"one": 1, "other": 1}
+
+
+def test_exact_widths_are_those_of_theory_of_the_phase_that_a_job_is_in():
+    """A root, one job of an hour an hour, for 3 USD: nine GPUs for a third of an hour. Nothing scales at first."""
+    offers = [an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]
+    budget, root = Budget(average=Usd.from_usd_per_h("3")), PowerLaw(exponent=0.5)
+    two = Phased(ends=(10.0, 3600.0), rates=lambda gpu, spread: (1.0, sum(spread) ** 0.5))
+    for speed, gpus in ((root, 9), (two, 1)):
+        job = a_job("a", work=3600.0, speed=speed, gpus=2, max_gpus=30)
+        driver = Driver(offers, budget=budget)
+        driver.kernel = Kernel(offers, budget=budget, expected=Demand.from_jobs([job], 1.0))
+        driver.submit(job)
+        driver.settle(Boa(exact=True))
+        assert sizes(driver) == {"a": gpus}
 
 
 @pytest.mark.parametrize(("now_s", "again_s"), [(0.0, 60.0), (59.0, 60.0), (60.0, 120.0), (130.0, 180.0)])

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
+from sublet.domain.shape import Shape
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear
 from sublet.policies.fifo import Fifo
+from sublet.policies.price.plan import _reason
 from sublet.policies.price.policy import Price, in_a_hurry
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -117,3 +121,26 @@ def test_beside_what_is_owned_it_rents_what_is_worth_its_rent_alone(rent, pool, 
     elastic = job("a", gpus=1, hours=4.0, max_gpus=8, speed=Amdahl(parallel=0.99))
     plan = asked(elastic, offers=offers, limits=limits, policy=Price(hour_usd=1.0))
     assert (plan.shapes["a"].pool, plan.shapes["a"].gpus) == (pool, gpus)
+
+
+@pytest.mark.parametrize(
+    ("gain_usd", "hour_usd", "gain"),
+    [(0.0, 4.0, None), (2.0, 4.0, "a gain worth USD 2.00"), (2e9, 1e9, "a gain of 2.00 h")],
+)
+def test_of_a_shape_that_is_tried_to_learn_it_says_what_may_be_gained_in_money_or_in_a_hurry_in_time(
+    gain_usd, hour_usd, gain
+):
+    takes = "3.00 h for about USD 12.00"
+    told = f"{takes}: time and rent together are least"
+    if gain:
+        off = f"tried to learn: {takes} as believed, which may be off by 25 %"
+        told = f"{off}; {gain} is expected, with the way back if it is slower"
+    shape = Shape("s", 2)
+    menu = SimpleNamespace(shapes=[shape], doubt_C=np.array([0.25]))
+    options = SimpleNamespace(
+        menu=menu, value_of_time=hour_usd, hours_C=np.array([3.0]), gain_C=np.array([gain_usd]),
+        rent_to_the_end=lambda rent_R: np.array([12.0]),
+    )  # fmt: skip
+    standing = SimpleNamespace(states=[SimpleNamespace(job=job(), shape=None)])
+    table = SimpleNamespace(menus=[menu], of=lambda row: options)
+    assert _reason(SimpleNamespace(standing=standing, table=table), 0, 0, SimpleNamespace(rent_R=(4.0,))) == told
