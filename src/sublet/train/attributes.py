@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -43,8 +43,6 @@ class Attributes:
         model: torch.nn.Module,
         optimizers: Mapping[str, torch.optim.Optimizer],
         others: Mapping[str, Any] | None = None,
-        *,
-        checks: bool = True,
     ) -> None:
         self._model, self._optimizers, self._others = model, dict(optimizers), dict(others or {})
         self._parts = {
@@ -53,7 +51,7 @@ class Attributes:
         self._first = remembered(self._places())
         self._trained = {name: (each, each.requires_grad) for name, each in model.named_parameters()}
         self._buffers = {name: Remembered(buffer) for name, _, _, buffer in _unsaved(model)}
-        self._replaced, self._checks = Replaced(model, self._optimizers), checks
+        self._replaced = Replaced(model, self._optimizers)
         self._told: set[str] = set()  # what was said of
         self._say_iterators()
 
@@ -92,9 +90,12 @@ class Attributes:
                 device = next((each.device for each in self._model.parameters()), buffer.device)
                 module.register_buffer(own, buffer.to(device, copy=True))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave; all else is as it was at first. What this model does not have is left out."""
-        for place in self._places():
+    def load_state_dict(self, state: Mapping[str, Any], of: Callable[[str], bool] = lambda _: True) -> None:
+        """What `state_dict` gave; all else is as it was at first. What this model does not have is left out.
+
+        `of`: by names of places, parameters and buffers; the rest is left alone.
+        """
+        for place in filter(lambda each: of(each.name), self._places()):
             saved = {**state[PLAIN].get(place.name, {}), **state.get(HELD, {}).get(place.name, {})}
             first, kinds = self._first.get(place.name, {}), {PLAIN, HELD} if HELD in state else {PLAIN}
             present = {name: value for name, value in place.items() if self._kind(value) in kinds}
@@ -112,17 +113,16 @@ class Attributes:
                 elif kind_of(present[name]) == PLAIN:
                     del place.values[name]
         for name, (parameter, was) in self._trained.items():
-            parameter.requires_grad_(state["trained"].get(name, was))
-        for name, module, own, buffer in _unsaved(self._model):
+            if of(name):
+                parameter.requires_grad_(state["trained"].get(name, was))
+        for name, module, own, buffer in filter(lambda each: of(each[0]), _unsaved(self._model)):
             _lay(module, own, buffer, state["buffers"].get(name), self._buffers.get(name))
 
-    def say_lost(self) -> None:
-        """Once, of all that has changed and will not be kept."""
-        for place in self._places():
-            for name, _ in self._changed(place):
-                if name != "training":
-                    why = "changes while it trains, and with parts= a restart has it as the script makes it"
-                    self._warn(f"{place.name.strip()}.{name}", why)
+    def also(self, others: Mapping[str, Any]) -> None:
+        """What else is called, from now on."""
+        self._others |= others
+        for name, values in remembered(self._places()).items():
+            self._first.setdefault(name, values)
 
     def _say_iterators(self) -> None:
         """Nobody can say where one is, nor take it there."""
@@ -133,8 +133,7 @@ class Attributes:
                     self._warn(f"{place.name.strip()}.{name}", why)
 
     def _check(self, places: list[Place]) -> None:
-        if self._checks:
-            self._replaced.check((place, self._first.get(place.name, {})) for place in places)
+        self._replaced.check((place, self._first.get(place.name, {})) for place in places)
 
     def _places(self) -> list[Place]:
         roots: list[tuple[str, Any]] = [(f"module {name}", each) for name, each in self._model.named_modules()]

@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 from sublet.errors import InvalidValue
 from sublet.train.beside import figures_of_rank_0, summed_figure
 from sublet.train.drawing import Drawn, order_of
+from sublet.train.eval_mode import in_eval_mode
 from sublet.train.first_lines import FirstLines
 from sublet.train.link import ControllerLink
 from sublet.train.options import Options
@@ -48,18 +49,12 @@ class HeldOut:
     def mean(self, model: torch.nn.Module, loss_of: LossOf, rank: int, world: int, at_a_time: int) -> float:
         """The part of one rank in the mean over all samples, in the model's eval mode."""
         low, high = rank * self.count // world, (rank + 1) * self.count // world
-        was = [(each, each.training) for each in model.modules()]  # a script may have some of it in eval mode anyway
-        model.train(False)  # noqa: FBT003 - as torch has it
         total, done = 0.0, low
-        try:
-            with torch.no_grad():
-                for batch in self._batches(low, high, at_a_time):
-                    count = min(at_a_time, high - done)
-                    given = batch if self._device is None else moved(batch, self._device)
-                    total, done = total + float(loss_of(given)) * count, done + count
-        finally:
-            for each, training in was:
-                each.training = training
+        with in_eval_mode(model), torch.no_grad():
+            for batch in self._batches(low, high, at_a_time):
+                count = min(at_a_time, high - done)
+                given = batch if self._device is None else moved(batch, self._device)
+                total, done = total + float(loss_of(given)) * count, done + count
         return total / self.count
 
     def _batches(self, low: int, high: int, at_a_time: int) -> Any:

@@ -49,10 +49,12 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
     ) as s:
         for batch in s.batches(epochs=EPOCHS):
             factor = 1.0 + s.steps / STEPS  # what a loop sets before a step, a newcomer sets as well
-            for each in range(len(model.blocks)):
-                block: Any = model.blocks[each]
-                block.drop.p = 0.3 * (1.0 - s.steps / STEPS)
             s.step(loss_of, batch)
+            for number in range(len(model.blocks)):  # what it changes is part of the state
+                block: Any = model.blocks[number]
+                block.drop.p *= 0.95
+            if s.steps == EVERY // 2:
+                model.drop.p = 0.1
             losses[s.steps] = s.loss
             if (at := s.steps) % EVERY == 0:  # it may break, and all go back to a checkpoint of an earlier step
                 judged[at] = s.evaluate(loss_of, data, limit=3)

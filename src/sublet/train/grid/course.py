@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sublet.train.grid.remembering import Remembering
 from sublet.train.grid.whereabouts import BATCH, CALL, STEPPED
 from sublet.train.membership import TRAINED_S
 from sublet.train.saving import Saver
@@ -31,6 +32,7 @@ class Course:
     ) -> None:
         self._progress, self._schedules, self._optimizer, self._extra = progress, schedules, optimizer, extra
         self._saver = saver
+        self.remembers: Remembering | None = None  # what modules keep for themselves
         self.at, self._owed = (
             BATCH,
             dict[str, Any](),
@@ -54,7 +56,7 @@ class Course:
         """Another's, or that of a checkpoint, which says nothing of how long somebody has trained."""
         for name, value in tree["progress"].items():
             setattr(self._progress, name, value)
-        owed = {name: copy.deepcopy(tree[name]) for name in ("at", "schedulers", "settings", "extra")}
+        owed = {name: copy.deepcopy(tree.get(name)) for name in ("at", "schedulers", "settings", "extra", "values")}
         self._owed = owed if self._progress.steps else {}  # before the first step everybody is at it
         self._lay(tree)
         if self._saver is not None and tree.get(TRAINED_S) is not None:
@@ -86,6 +88,8 @@ class Course:
             scheduler.load_state_dict(saved)
         for group, settings in zip(self._optimizer.param_groups, tree["settings"], strict=True):
             group.update(settings)
+        if self.remembers is not None and tree.get("values") is not None:
+            self.remembers.lay(tree["values"])
         if self._extra is not None:
             self._extra.load_state_dict(tree["extra"])
         self._schedules.note()

@@ -344,6 +344,11 @@ class Cut:
             return frozenset(inside)
         return frozenset[str]().union(*_around(name, self._sides)) or frozenset({LOOSE})
 
+    def side_of(self, path: str) -> str:
+        """BEFORE or AFTER the blocks, of a module outside of them that runs on one side alone; empty for all others."""
+        sides = self._sides.get(path, frozenset[str]()).union(*_around(path, self._sides))
+        return next(iter(sides)) if len(sides) == 1 else ""
+
     def _names_of(self, units: Iterable[Unit]) -> dict[str, nn.Parameter]:
         return {name: self._weights[name] for unit in units for name in unit.names}
 

@@ -20,13 +20,19 @@ __all__ = ["Called", "Ghost", "Heard", "Stand"]
 class Stand(nn.Module):
     """In place of another module, whose attributes, modules and parameters are the model's meanwhile as ever.
 
-    What it knows itself has names that no attribute of a script's can have, with a dot.
+    What it knows itself has names that no attribute of a script's can have, with a dot. It says that it is of the
+    other's class, to who asks `isinstance`; so `super()` has to be told which class is meant.
     """
 
+    __class__ = property(lambda self: type(self.__dict__.get("sublet.inner", self)))  # as Mock does
+
     def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
+        super(Stand, self).__init__()  # noqa: UP008 - see above
         self.__dict__["sublet.inner"] = inner
         del self.__dict__["training"]  # the other's
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__["sublet.inner"])
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as torch has it
         """As the other does it."""
@@ -35,14 +41,14 @@ class Stand(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return super().__getattr__(name)
+            return super(Stand, self).__getattr__(name)  # noqa: UP008 - see above
         except AttributeError:
             return getattr(self.__dict__["sublet.inner"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Of the other (`block.scale = 0.5` between two steps), but for what torch keeps of any module, as hooks."""
         if name in self.__dict__:
-            super().__setattr__(name, value)
+            super(Stand, self).__setattr__(name, value)  # noqa: UP008 - see above
         else:
             setattr(self.__dict__["sublet.inner"], name, value)
 
@@ -69,6 +75,18 @@ class Stand(nn.Module):
     def state_dict(self, *args: Any, **facts: Any) -> Any:
         """That of the other, by the same names."""
         return self.__dict__["sublet.inner"].state_dict(*args, **facts)
+
+
+def _of_the_other(name: str) -> Callable[..., Any]:
+    def registered(self: Stand, *args: Any, **facts: Any) -> Any:
+        return getattr(self.__dict__["sublet.inner"], name)(*args, **facts)
+
+    return registered
+
+
+for _name in dir(nn.Module):  # a hook is to be there whatever stands in for the other next
+    if _name.startswith("register_") and _name.endswith("_hook"):
+        setattr(Stand, _name, _of_the_other(_name))
 
 
 class Ghost(Stand):

@@ -22,7 +22,7 @@ import torch
 from sublet.machine.wall import WALL
 from sublet.train.following import Broken
 from sublet.train.grid.atoms import Atom, atoms, share
-from sublet.train.grid.attendance import attend
+from sublet.train.grid.attendance import Attendance, attend, heard
 from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.dice import Dice
 from sublet.train.grid.guard import Guard
@@ -33,9 +33,11 @@ from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
 from sublet.train.grid.outcome import Beside, Lost, Met, Stepped
 from sublet.train.grid.pipeline import Pipeline
+from sublet.train.grid.remembering import Remembering, gathered
 from sublet.train.grid.restoring import Restored, met_by_going_back, restore
 from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
+from sublet.train.grid.unkept import Unkept
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
@@ -71,7 +73,8 @@ class Member:
         self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
         self._losses = Losses()  # of the last step that was applied
         self._own: tuple[int, ...] = ()  # units of our place
-        self._keeping = Keeping(self.holdings)
+        self._ran = (0, 0)  # blocks that we run, from, and up to
+        self._keeping, self._unkept = Keeping(self.holdings), Unkept()
 
     # ------------------------------------------------------------------------------------------ meetings
 
@@ -88,12 +91,13 @@ class Member:
         units = len(self.cut.units)
         own = () if seat is None or not seat.trains else self._units_of(seat, (seat.part,))
         own = tuple(self.holdings.arenas) if leaving else own
+        coming = self._ran if seat is None else seat.blocks
         if self.vault is not None:
             self.vault.enter(generation)
         kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         self.point("meeting")
         standing = Standing(applied=self.applied, pending=self.pending, units=self.holdings.arenas.keys())
-        here = attend(mesh, standing, len(self.judged), own, kept, units)
+        here = attend(mesh, standing, len(self.judged), self._ran, coming, own, kept, units)
         standings, owned, keeps = here.standings, here.owned, here.keeps
         sizes = {unit: self.holdings.size_bytes(unit, stepped=here.top > 0) for unit in range(units)}
         have = keeps if here.anew else [a & b.units for a, b in zip(keeps, standings, strict=True)]  # the rest later
@@ -112,11 +116,13 @@ class Member:
         elif met is None:
             raise Lost
         else:
-            self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], standings)
+            self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], here)
             counts = zip(here.judged, standings, strict=True)
-            self._hear_judged(mesh, [judged if each.applied == met.applied else 0 for judged, each in counts])
+            same = [judged if each.applied == met.applied else 0 for judged, each in counts]
+            self.judged = heard(mesh, same, self.judged)
         self.closed = restored is None or met is None  # but for those who all begin with a checkpoint: at one place
-        self._own = own
+        self._own, self._ran = own, coming
+        self._unkept.begin()
         self._keeping.begin(owned, keeps, have)
         if seat is not None and seat.trains:
             self.cut.become(seat.parts[seat.part])
@@ -138,7 +144,7 @@ class Member:
         if self.vault is not None:
             everything = range(len(self.cut.units))
             first = [next((each for each, has in enumerate(held) if unit in has), None) for unit in everything]
-            self.vault.open(mesh, [each for each in first if each is not None])
+            self.vault.open(mesh, [each for each in first if each is not None], self._ran)
 
     def _go_back(self, restored: Restored) -> None:
         """To a checkpoint, and nothing of what was is left."""
@@ -152,7 +158,7 @@ class Member:
             self._beside.take(restored.beside)
         self.applied, self.pending = restored.step, NOTHING
 
-    def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: list[Standing]) -> None:
+    def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], here: Attendance) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
             self.first(mesh, self._pipeline.dice, "")
@@ -161,9 +167,12 @@ class Member:
             self.applied = 0
             return
         behind = {
-            each for each, standing in enumerate(standings) if standing.applied != met.applied and each not in met.roll
+            each
+            for each, standing in enumerate(here.standings)
+            if standing.applied != met.applied and each not in met.roll
         }
         agreed, tree = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
+        values = self._hear_values(mesh, met, here, behind)
         if mesh.rank in met.roll:
             self._hear(agreed)
             self._apply()
@@ -179,7 +188,9 @@ class Member:
             if mesh.rank in behind:
                 self._hear(agreed)
                 if self._beside is not None:
-                    self._beside.take(tree)
+                    self._beside.take({**tree, "values": values})
+            elif values is not None and self._remembers is not None:
+                self._remembers.lay(values, {*range(*here.runs[mesh.rank])} - {*range(*self._ran)})
             self.holdings.take(came, kept, stepped=met.applied > 0)
             self.holdings.clear_gradients()
             self.applied, self.pending = met.applied, NOTHING
@@ -212,17 +223,19 @@ class Member:
             tree = spread(mesh, met.speaker, self._beside.tree() if mesh.rank == met.speaker else None)
         return said, tree
 
+    @property
+    def _remembers(self) -> Remembering | None:
+        return None if self._beside is None else self._beside.remembers
+
+    def _hear_values(self, mesh: Mesh, met: Meeting, here: Attendance, behind: set[int]) -> dict[str, Any] | None:
+        """What modules remember, at those who run them, if somebody is to run what it has not; None otherwise."""
+        if self._remembers is None or not (behind or here.changes):
+            return None
+        there = [each for each in range(mesh.world) if each not in behind]
+        return gathered(mesh, self._remembers, here.ran, sorted(there, key=lambda each: each in met.roll))
+
     def _hear(self, agreed: torch.Tensor) -> None:
         self._agreed, self._losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))
-
-    def _hear_judged(self, mesh: Mesh, counts: list[int]) -> None:
-        """What an evaluation came to that some have ended and others have not."""
-        if not any(counts):
-            return
-        ours = mesh.rank == counts.index(max(counts))
-        said = torch.tensor(self.judged if ours else [0.0] * max(counts), dtype=torch.float64)
-        mesh.sum(said, range(mesh.world))
-        self.judged = said.tolist()
 
     def _units_of(self, seat: Seat, parts: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(
@@ -271,7 +284,10 @@ class Member:
         self.holdings.begin_step()
         if seat.trains:
             work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
-            losses = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
+            with self._unkept.watched(
+                self._remembers, range(*self._ran), kept=not self._keeping.units.isdisjoint(self._own)
+            ):
+                losses = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
         self.point("before sum")
         began_s = WALL.monotonic()
         self._sum(mesh, seat)

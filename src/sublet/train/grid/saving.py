@@ -61,6 +61,7 @@ class Vault:
         self._generation: int | None = None
         self._is_open = False  # for this generation, at member 0
         self._holders: tuple[int, ...] = ()  # of each unit, who writes it
+        self._ran = (0, 0)
         self._joint: Joint | None = None  # at member 0, while not all have written
         self._files: Future[list[NamedFile]] | None = None  # of ours
         self._hosts: dict[int, HostCopy] = {}
@@ -74,9 +75,12 @@ class Vault:
         self._give_up(None)
         self._generation, self._is_open, self._holders = generation, False, ()
 
-    def open(self, mesh: Mesh, holders: Sequence[int]) -> None:
-        """In it: units are written by these, and committed by member 0, which fences off those before."""
-        self._holders = tuple(holders)
+    def open(self, mesh: Mesh, holders: Sequence[int], ran: tuple[int, int]) -> None:
+        """In it: units are written by these, and committed by member 0, which fences off those before.
+
+        `ran`: blocks that this member runs, from the first up to the second.
+        """
+        self._holders, self._ran = tuple(holders), ran
         if mesh.rank == 0 and not self._is_open:
             self._is_open = True
             self.saver.opened(self._generation)
@@ -180,11 +184,13 @@ class Vault:
         step, stepped = self._progress.steps, self._progress.steps > 0
         self._under_way, self._begun_s = step, WALL.monotonic()
         segments, counted = self._copied(mesh), self._counted(mesh, among)
+        values = self.whole.values(mesh, among, self._ran)
         if self._joint is not None:
             joint = self._joint
             joint.begin(segments, self.whole.places(stepped=stepped))
             self._files = joint.own
-            if not self.saver.begin(self.whole.tree(counted, stepped=stepped), self._progress, mesh.world, joint):
+            tree = self.whole.tree(counted, values, stepped=stepped)
+            if not self.saver.begin(tree, self._progress, mesh.world, joint):
                 joint.own.set_exception(
                     CheckpointFailed(self.saver.directory, "it cannot be written", hint="see above")
                 )

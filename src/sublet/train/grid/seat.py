@@ -40,6 +40,11 @@ class Seat:
         return self.part != NO_PLACE
 
     @property
+    def blocks(self) -> tuple[int, int]:
+        """That it runs: from the first up to, not including, the second; none of them is (0, 0)."""
+        return (self.parts[self.part].low, self.parts[self.part].high) if self.trains else (0, 0)
+
+    @property
     def rank(self) -> int:
         """In the mesh, of one that has a place."""
         return self.at(self.copy, self.part)

@@ -25,6 +25,7 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.train.agent_line import Lost as LineLost
+from sublet.train.eval_mode import in_eval_mode
 from sublet.train.fitness import check_optimizer
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
@@ -44,6 +45,7 @@ from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost as PartLost
 from sublet.train.grid.outcome import Stepped
 from sublet.train.grid.proving import Proving
+from sublet.train.grid.remembering import Remembering
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.seated import Seated
@@ -171,6 +173,7 @@ class GridSession(Seated, Keeps):
         if not self._open or self._epochs:
             raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
         self._epochs = total
+        self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
         while self._progress.epoch < total:
             before = self._calls
             self._course.come_to(BATCH)
@@ -247,23 +250,21 @@ class GridSession(Seated, Keeps):
         size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._course.at = evaluation(number)
-        training = self._model.training
-        self._model.train(False)  # noqa: FBT003 - as torch has it
-        try:
-            if len(member.judged) <= number and not member.closed:
-                try:
-                    with awaited(WAITS):
-                        member.judge(
-                            self._mesh,
-                            self._seat,
-                            lambda atom: self._call(loss_of, loaded(samples, 0, atom), atom),
-                            size=size,
-                            micro_batch=self._micro_batch,
-                        )
-                except Broken as error:
-                    self._recover(str(error))
-        finally:
-            self._model.train(training)
+        broke = ""
+        if len(member.judged) <= number and not member.closed:
+            try:
+                with awaited(WAITS), in_eval_mode(self._model):
+                    member.judge(
+                        self._mesh,
+                        self._seat,
+                        lambda atom: self._call(loss_of, loaded(samples, 0, atom), atom),
+                        size=size,
+                        micro_batch=self._micro_batch,
+                    )
+            except Broken as error:
+                broke = str(error) or "broken"
+        if broke:  # others may take our state over: it is that of the script, which knows nothing of the mode
+            self._recover(broke)
         self._course.come_to(evaluation(number))
         self._link.script_goes_on()
         return member.judged[number] if number < len(member.judged) else math.nan
@@ -275,6 +276,8 @@ class GridSession(Seated, Keeps):
         check_not_compiled(self._model, loss_of)
         self._schedules.find_late()
         self._own.begin()
+        if self._course.remembers is not None:
+            self._course.remembers.also({"loss_of": loss_of, **self._schedules.called})
         atom = Atom(0, min(self._micro_batch, self._samples.count))
         self._cut.learn(lambda: self._call(loss_of, loaded(self._samples, 0, atom), atom))
         self._member = member = Member(

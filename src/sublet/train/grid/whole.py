@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from sublet.errors import BadInput
-from sublet.train.attributes import Attributes
 from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
 from sublet.train.grid.arena import Field
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.holdings import Holdings
+from sublet.train.grid.mesh import Mesh
+from sublet.train.grid.remembering import handed_to_first
 from sublet.train.grid.whereabouts import BATCH
 from sublet.train.state import Progress, State
 
@@ -42,8 +43,6 @@ class Whole:
     ) -> None:
         self._state, self._progress, self._cut, self._holdings = state, progress, cut, holdings
         self._course, self._loss = course, loss
-        with cut.whole() as model:  # what it remembers no checkpoint has, since each worker has a part of the model
-            self._attributes = Attributes(model, {"": holdings.optimizer}, checks=False)
 
     def places(self, *, stepped: bool) -> tuple[TensorPlace, ...]:
         """Of all tensors of all units: unit by unit, each as it lies there."""
@@ -53,14 +52,16 @@ class Whole:
             found += [_place(unit, field) for field in (*layout.weights, *(where for _, where in layout.moments))]
         return tuple(found)
 
-    def tree(self, counted: Sequence[torch.Tensor], *, stepped: bool) -> dict[str, Any]:
+    def tree(
+        self, counted: Sequence[torch.Tensor], values: Mapping[str, Any] | None, *, stepped: bool
+    ) -> dict[str, Any]:
         """As the plain session has it, with `Elsewhere` in place of what is in units, by its number in `places`.
 
         `counted`, of each unit, by whoever holds it: of which parameters the optimizer keeps anything.
+        `values`: what modules remember, each at somebody who runs it.
         """
         weights, moments = self._numbers(stepped=stepped)
         with self._cut.whole() as model:
-            self._attributes.say_lost()
             tree = self._state.tree(self._progress)
             own = {id(each): name for name, each in model.named_parameters()}
             named = {name: own[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
@@ -68,7 +69,12 @@ class Whole:
             name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
         tree["optimizer"] = self._optimizer(moments, counted, stepped=stepped)
-        return {**tree, "at": self._course.at, "loss": self._loss()}
+        return {**tree, "attributes": values, "at": self._course.at, "loss": self._loss()}
+
+    def values(self, mesh: Mesh, among: Sequence[int], ran: tuple[int, int]) -> dict[str, Any] | None:
+        """What modules remember at all of these, at member 0; `ran`: blocks that we have run. Broken."""
+        remembers = self._course.remembers
+        return None if remembers is None else handed_to_first(mesh, remembers, ran, among)
 
     def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """What of a saved tree all members need, whatever they hold; BadInput if this training cannot go on from it."""
@@ -90,6 +96,7 @@ class Whole:
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
             "at": tree.get("at", BATCH),  # a session without parts saves between two steps, and says no loss
             "loss": tree.get("loss", math.nan),
+            "values": tree.get("attributes"),  # one of an earlier version has none
         }
 
     def take_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:

@@ -86,8 +86,25 @@ def by_children(model, step):
             each.p = 0.4
 
 
+def by_class(model, step):
+    found = [block for block in model.blocks if isinstance(block, Scaled)]
+    assert len(found) == len(model.blocks)
+    assert not any(isinstance(block, Head) for block in found)
+    for block in found:
+        block.scale = 1.0 - 0.1 * step
+
+
+def hooked(model, step):
+    if step == 1:
+        for block in model.blocks:
+            model.handles = [*getattr(model, "handles", ()), block.register_forward_hook(lambda *made: 0.5 * made[-1])]
+    if step == 3:
+        for handle in model.handles:
+            handle.remove()
+
+
 @pytest.mark.parametrize("grid", [IN_TWO, Grid(1, 4)], ids=str)
-@pytest.mark.parametrize("script", [a_schedule, set_once, dropout_off, by_children])
+@pytest.mark.parametrize("script", [a_schedule, set_once, dropout_off, by_children, by_class, hooked])
 def test_what_a_script_changes_in_modules_between_steps_is_changed_in_parts_as_in_one_piece(script, grid):
     whole, parts = (trained(scaled, each, STEPS, before=script) for each in (ALONE, grid))
     untouched = trained(scaled, ALONE, STEPS)

@@ -105,22 +105,6 @@ def test_a_checkpoint_is_the_same_with_parts_and_without(tmp_path, first, second
     assert (s.steps, [group["lr"] for group in optimizer.param_groups]) == (10, [g["lr"] for g in theirs.param_groups])
 
 
-def test_values_that_change_and_that_no_checkpoint_has_are_named_once(tmp_path, capsys):
-    model = a_net()
-    model.temperature, model.steady, model.blocks[1].history = 1.0, 2.0, []
-
-    def cool(_):
-        model.temperature *= 0.9
-        model.blocks[1].history.append(1)
-
-    in_parts(model, after=cool, checkpoint_dir=tmp_path)
-    said = capsys.readouterr().err
-    assert said.count("module.temperature changes while it trains, and with parts= a restart has it as the script") == 1
-    assert said.count("module blocks.1.history changes") == 1
-    assert "steady" not in said
-    assert "training" not in said
-
-
 def test_a_gradient_that_is_too_long_is_clipped_as_the_plain_session_does_within_rounding():
     whole, cut = a_net(), a_net()
     plainly(whole, clip_norm=0.1)

@@ -1,0 +1,252 @@
+"""What modules remember, where each worker runs a part of the model: it goes where the state goes, from who runs it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from sublet import train  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
+from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
+from sublet.train.grid.cutting import Cut, Part  # noqa: E402
+from sublet.train.grid.remembering import Remembering, gathered, handed_to_first, owners, packed, unpacked  # noqa: E402
+from sublet.train.grid.unkept import Unkept  # noqa: E402
+
+WIDTH, BLOCKS = 4, 3
+
+
+class Block(nn.Module):
+    """Counts its forwards, in a number, a list and a buffer, if it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.scale, self.calls, self.seen, self.counts = nn.Linear(WIDTH, WIDTH), 1.0, 0, [], False
+        self.register_buffer("mean", torch.zeros(WIDTH), persistent=False)
+        self.register_buffer("gate", torch.ones(WIDTH))
+
+    def forward(self, x):
+        if self.counts and self.training:
+            self.calls += 1
+            self.seen.append(self.calls)
+            with torch.no_grad():
+                self.mean.lerp_(x.mean(0), 0.1)
+        return x + self.scale * self.gate * (1 + 0.1 * self.calls) * torch.tanh(self.up(x - self.mean))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.heat = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1), 1.0
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.heat * self.last(x)
+
+
+def a_model(*, counts=False):
+    torch.manual_seed(3)
+    model = Net()
+    for block in model.blocks:
+        block.counts = counts
+    return model
+
+
+def samples():
+    dice = torch.Generator().manual_seed(4)
+    return TensorDataset(torch.randn(16, 3, generator=dice), torch.randn(16, 1, generator=dice))
+
+
+def once(s, model):
+    if s.steps == 2:
+        model.blocks[1].scale, model.heat = 0.5, 0.7
+        model.blocks[2].gate.mul_(0.5)
+
+
+def always(_, model):
+    model.heat *= 0.9
+    for block in model.blocks:
+        block.scale *= 0.8
+
+
+def never(*_):
+    """Does anything."""
+
+
+def trained(directory=None, *, after=never, before=never, counts=False, epochs=2, parts=True):
+    """Losses by step."""
+    model, seen = a_model(counts=counts), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    facts = {"parts": train.Blocks("blocks")} if parts else {}
+    facts |= {"global_batch": 4, "micro_batch": 4, "checkpoint_dir": directory}
+    with train.session(model, optimizer, samples(), **facts) as s:
+        for batch in s.batches(epochs=epochs):
+            before(s, model)
+            s.step(*((loss_of, batch) if parts else (loss_of(batch),)))
+            seen[s.steps] = s.loss
+            after(s, model)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "lines", [{"after": once}, {"before": once}, {"after": always}, {"before": always}, {"counts": True}]
+)
+@pytest.mark.parametrize(("first", "then"), [(True, True), (True, False), (False, True)])
+def test_what_modules_remember_is_in_checkpoints_with_parts_and_without(tmp_path, lines, first, then):
+    whole = trained(epochs=4, **lines)
+    trained(tmp_path, parts=first, **lines)
+    again = trained(tmp_path, parts=then, epochs=4, **lines)
+    again = {step: loss for step, loss in again.items() if step > 8}  # of that a session without parts saves no loss
+    assert again == {step: loss for step, loss in whole.items() if step > 8}
+
+
+def test_a_hook_that_is_registered_between_two_steps_is_refused_as_without_parts(tmp_path):
+    def after(s, model):
+        if s.steps == 2:
+            model.blocks[1].register_forward_hook(lambda *_: None)
+
+    with pytest.raises(InvalidValue, match=r"hooks of model\.blocks\.1"):
+        trained(tmp_path, after=after)
+
+
+class Member:
+    """One worker's model, cut as `part`, in a thread."""
+
+    def __init__(self, low, high):
+        self.model = a_model()
+        self.cut = Cut(self.model, "blocks")
+        self.cut.learn(lambda: self.model(torch.zeros(2, 3)))
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.remembers, self.ran = Remembering(self.cut, optimizer, {}), (low, high)
+        self.cut.become(Part(low, high, first=low == 0, last=high == BLOCKS))
+
+    def block(self, number):
+        return self.cut.blocks[number]
+
+
+def together(members, do):
+    threads = Threads()
+    meshes = ThreadsMesh.all_of(threads, len(members))
+    works = {str(mesh.rank): partial(do, mesh, member) for mesh, member in zip(meshes, members, strict=True)}
+    found = threads.run(works)
+    return [found[name] for name in works]
+
+
+def three():
+    """1 x 3, each of which has counted in its own block, and the script has set the same everywhere."""
+    members = [Member(number, number + 1) for number in range(BLOCKS)]
+    for rank, member in enumerate(members):
+        for block in member.cut.blocks:
+            block.scale = 0.5
+        member.block(rank).calls, member.block(rank).seen[:] = 10 + rank, [rank]
+        member.block(rank).mean.fill_(rank + 1.0)
+        member.model.heat = 0.25
+    members[0].cut.model.first.note, members[2].cut.model.last.note = "before", "after"
+    return members
+
+
+def assert_has_all(model):
+    assert [block.calls for block in model.blocks] == [10, 11, 12]
+    assert [block.seen for block in model.blocks] == [[0], [1], [2]]
+    assert [float(block.mean[0]) for block in model.blocks] == [1.0, 2.0, 3.0]
+    assert {block.scale for block in model.blocks} == {0.5}
+    assert (model.heat, model.first.note, model.last.note) == (0.25, "before", "after")
+
+
+def test_a_newcomer_gets_the_values_of_a_block_from_who_runs_it():
+    members = [*three(), Member(0, BLOCKS)]
+    ran = [*(each.ran for each in members[:-1]), (0, 0)]
+    found = together(members, lambda mesh, each: gathered(mesh, each.remembers, ran, range(BLOCKS)))
+    members[-1].remembers.lay(found[-1])
+    assert_has_all(members[-1].model)
+
+
+def test_who_takes_over_a_block_gets_the_values_of_that_alone():
+    members = three()
+    ran = [each.ran for each in members]
+    found = together(members, lambda mesh, each: gathered(mesh, each.remembers, ran, range(BLOCKS)))
+    members[0].block(0).calls, members[0].model.heat = 77, 0.125
+    members[0].remembers.lay(found[0], {1})
+    assert [each.calls for each in members[0].cut.blocks] == [77, 11, 0]
+    assert members[0].model.heat == 0.125
+
+
+def test_the_first_alone_is_told_what_a_checkpoint_is_to_have():
+    members = three()
+    found = together(members, lambda mesh, each: handed_to_first(mesh, each.remembers, each.ran, range(BLOCKS)))
+    assert found[1:] == [None, None]
+    fresh = Member(0, BLOCKS)
+    fresh.remembers.lay(found[0])
+    assert_has_all(fresh.model)
+
+
+def test_what_nobody_has_run_is_as_the_script_has_set_it():
+    members = three()[:2]  # who ran the last block is gone, and another keeps its weights
+    ran = [each.ran for each in members]
+    found = together(members, lambda mesh, each: gathered(mesh, each.remembers, ran, range(2)))
+    fresh = Member(0, BLOCKS)
+    fresh.remembers.lay(found[0])
+    assert [each.calls for each in fresh.model.blocks] == [10, 11, 0]
+    assert [each.scale for each in fresh.model.blocks] == [0.5] * 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=6), st.randoms())
+@settings(deadline=None)
+def test_each_block_is_told_of_by_one_who_runs_it_if_there_is_any(ran, dice):
+    among = dice.sample(range(len(ran)), dice.randint(1, len(ran)))
+    found = owners(ran, among, 5)
+    assert [*found] == [*range(5)]
+    for block, rank in found.items():
+        runs = [each for each in among if ran[each][0] <= block < ran[each][1]]
+        assert rank == (runs or among)[0]
+
+
+def test_a_state_is_the_same_after_its_bytes():
+    state = {"plain": {"a": {"b": 1.5, "c": None}}, "buffers": {"x": torch.arange(5), "y": torch.ones(2, 2)}}
+    again = unpacked(packed(state))
+    assert again["plain"] == state["plain"]
+    assert all(torch.equal(again["buffers"][name], state["buffers"][name]) for name in "xy")
+    assert len(packed({"plain": {}, "buffers": {}})) == 0
+
+
+def test_what_a_forward_changes_and_no_keeper_has_is_said_once(capsys):
+    member, unkept = Member(0, BLOCKS), Unkept()
+
+    def steps(count, *, kept=True):
+        for _ in range(count):
+            with unkept.watched(member.remembers, range(2), kept=kept):
+                member.block(0).calls += 1
+                member.block(2).calls += 1
+
+    steps(1)
+    steps(8, kept=False)
+    assert capsys.readouterr().err == ""
+    steps(7)  # to the 16th
+    said = capsys.readouterr().err
+    assert said.count("blocks.0.calls") == 1
+    assert "blocks.2" not in said
+    steps(16)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_only_the_script_sets_is_not_said(capsys):
+    member, unkept = Member(0, BLOCKS), Unkept()
+    for number in range(8):
+        member.block(0).scale = number
+        with unkept.watched(member.remembers, range(3), kept=True):
+            pass
+    assert capsys.readouterr().err == ""
