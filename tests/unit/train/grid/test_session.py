@@ -153,6 +153,18 @@ def test_an_evaluation_is_the_mean_over_all_samples_in_eval_mode():
     assert again.training
 
 
+def test_an_evaluation_leaves_each_module_in_the_mode_that_it_was_in():
+    model, modes = a_net(0.5), []
+    model.blocks[1].eval()
+
+    def after(s):
+        s.evaluate(loss_on(model), data(10))
+        modes.append([block.drop.training for block in model.blocks])
+
+    in_parts(model, after=after, epochs=1)
+    assert modes == [[True, False, True]] * 5
+
+
 def test_an_evaluation_may_be_of_a_few_batches():
     model, seen, calls = a_net(), [], []
 
