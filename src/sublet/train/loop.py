@@ -27,6 +27,7 @@ from sublet.train.beside import left_together, state_of_rank_0
 from sublet.train.early_end import leave_epoch
 from sublet.train.evaluating import Evaluates
 from sublet.train.extent import Extent, extent_of
+from sublet.train.finished import say_finished
 from sublet.train.first_lines import FirstLines
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LOSS, ORDERS, SAVE
@@ -201,6 +202,8 @@ class Session(Evaluates, Keeps):
             self._schedules.find_late()
             self._state.begin(self._schedules.all, {**self._steps.called, **self._schedules.called})
             self._settle_in(self._members.enter())
+            if self._link.line is None:
+                say_finished(self._saver.directory, self._progress.steps, over=extent.over(self._progress))
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
         progress = self._progress
@@ -231,8 +234,7 @@ class Session(Evaluates, Keeps):
         """
         progress = self._progress
         if progress.epoch <= epoch and not self._extent.over(progress):
-            by_epoch = self.options.scheduler_every == "epoch" and not self._rehearses
-            leave_epoch(self._steps, self._members.group, scheduled=by_epoch)
+            leave_epoch(self._steps, self._members.group, self.options)
         self._state.require_same()
         self._agree_on_kept()
         self._catch_up()

@@ -115,6 +115,16 @@ for epoch in range(3):
 
 
 SCRIPTS |= {
+    "a count before the step": f"""
+begin, beta = 0, 0.0
+steps = 3
+for epoch in range(begin, begin + 3):
+    for a, b in loader:
+        steps += 1
+        beta = min(1.0, steps / 12)
+{deep(8).replace("F.mse", "beta * F.mse")}    print(epoch, steps, beta)
+    n += epoch
+""",
     "an argument ends its epochs": f"""
 import argparse
 
@@ -210,6 +220,32 @@ REFUSED = {
     "`continue` is in the loop": BEST.replace(
         "        opt.zero_grad()\n", "        if n > 9: continue\n        opt.zero_grad()\n"
     ),
+    "`steps` is remembered from step to step": SCRIPTS["a count before the step"].replace("n += epoch", "n = steps"),
+    "parameters are unfrozen": BEST.replace("    one_epoch()", "    model[0].requires_grad_()\n    one_epoch()"),
+    "training and evaluation go through one loop": f"""
+for epoch in range(3):
+    for phase in ["train", "val"]:
+        for a, b in loader:
+{deep(12)}""",
+    "one_epoch() trains, and is called more than once": BEST.replace(
+        "    one_epoch()", "    one_epoch()\n    one_epoch()"
+    ),
+    "the loop is in a method, Trainer.train()": f"""
+class Trainer:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def train(self):
+        for a, b in loader:
+{deep(12).replace("opt.", "self.optimizer.")}
+
+    def fit(self):
+        for epoch in range(3):
+            self.train()
+
+
+Trainer(torch.optim.SGD(model.parameters(), lr=0.1)).fit()
+""",
     "what main() remembers is also asked for elsewhere": f"""
 def main(epochs):
     global n
@@ -228,3 +264,6 @@ def test_what_would_be_asked_for_where_it_is_not_is_refused(why):
     with pytest.raises(CannotConvert) as caught:
         converted(HEAD + REFUSED[why] + SAVE)
     assert why in caught.value.why
+    if "method" in why:
+        assert "train.session(self.model, self.optimizer, loader, epochs=N) as s:` and in it" in caught.value.do
+        assert "in place of lines 22, 24, 25" in caught.value.do

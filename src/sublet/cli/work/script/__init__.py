@@ -14,6 +14,8 @@
     losses.py     how a loss grows with its samples
     clipping.py   gradients that it edits by hand
     update.py     the update, in the orders that a session makes it in
+    trainers.py   loops in methods, and what to write there
+    counting.py   a count of batches before their steps
     leaving.py    where the loop is left before its end
     remembering.py  names become those of what is kept
     with_bar.py   a bar in a `with` around the batches

@@ -13,6 +13,7 @@ from sublet.cli.work.script.own_loop import to_own_loop
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.session import Names, to_session
 from sublet.cli.work.script.splice import CannotConvert, Splice
+from sublet.cli.work.script.trainers import refuse_methods
 from sublet.cli.work.script.with_bar import unwrapped
 
 __all__ = ["Converted", "convert"]
@@ -103,6 +104,8 @@ def _the_loop(script: Script, facts: Facts) -> Loop:
             1,
             "sublet.integrations has sessions behind frameworks: see docs/README.md for the guides",
         )
+    if not facts.loops:
+        refuse_methods(script)
     if not facts.optimizers:
         raise CannotConvert("no optimizer of torch.optim is made here", 1, "name the script that makes it")
     for made in facts.optimizers:
@@ -132,15 +135,7 @@ def _refuse_elsewhere(script: Script, facts: Facts) -> None:
             or not any(is_method(each, "backward") for each in ast.walk(loop))
         ):
             continue
-        around, called = script.scope_of(loop), script.text(node.func.value)
-        owner = script.parents.get(around)
-        if isinstance(owner, ast.ClassDef) and not isinstance(around, ast.Module):
-            raise CannotConvert(
-                f"the loop is in a method, {owner.name}.{around.name}(), and what it trains is in `self`",
-                loop.lineno,
-                f"a session there, by hand: train.session(self.model, {called}, self.loader, epochs=N) as s; "
-                "what the object remembers (a count, a best) is kept by s.keep()",
-            )
+        called = script.text(node.func.value)
         if called not in names:
             raise CannotConvert(
                 f"the loop steps `{called}`, which is made under another name, or elsewhere",
@@ -155,6 +150,7 @@ def _refuse_many_calls(script: Script, loop: Loop) -> None:
     around = script.scope_of(loop.inner)
     one_epoch = loop.outer is None and not _is_range(script, loop.inner) and not isinstance(around, ast.Module)
     seen: set[ast.AST] = set()
+    _refuse_shared_loop(script, loop)
     while within:
         node = within.pop()
         scope = script.scope_of(node)
@@ -184,6 +180,25 @@ def _refuse_many_calls(script: Script, loop: Loop) -> None:
                 calls[1].lineno,
                 "a job of its own for each training",
             )
+
+
+def _refuse_shared_loop(script: Script, loop: Loop) -> None:
+    """Training and evaluation in one loop: over phases, or in a function that is called for both."""
+    split = "two loops: `for batch in s` with s.step(loss) trains, and another one evaluates, under torch.no_grad()"
+    if loop.outer is not None and isinstance(loop.outer.iter, ast.List | ast.Tuple):
+        what = f"for {script.text(loop.outer.target)} in {script.text(loop.outer.iter)}"
+        raise CannotConvert(f"training and evaluation go through one loop (`{what}`)", loop.outer.lineno, split)
+    around = script.scope_of(loop.inner)
+    if loop.outer is not None or isinstance(around, ast.Module):
+        return
+    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call) and root_of(node) == around.name]
+    if len(calls) > 1 and len({script.parents[script.parents[call]] for call in calls}) < len(calls):
+        lines = " and ".join(str(call.lineno) for call in sorted(calls, key=lambda call: call.lineno))
+        raise CannotConvert(
+            f"{around.name}() trains, and is called more than once in an epoch (lines {lines})",
+            loop.inner.lineno,
+            f"{split}; the function that trains is called once in `for epoch in s.epochs()`, and given s",
+        )
 
 
 def _refuse_caught(script: Script, loop: Loop) -> None:

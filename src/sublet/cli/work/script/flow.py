@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from sublet.cli.work.script.bars import is_counted
 from sublet.cli.work.script.calls import seeds
+from sublet.cli.work.script.counting import counts_before_steps
 from sublet.cli.work.script.course import Around, Course, Line, exposed
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.keeping import cannot_keep, goes_on
@@ -71,12 +72,14 @@ class Flow:
     course: Course = field(init=False)
     relevant: set[str] = field(init=False)
     counter: str = field(init=False)  # the name that counts batches
+    counts: dict[str, tuple[ast.AugAssign, int]] = field(init=False)  # of turns, before their steps; and the first
     carried: tuple[Carried, ...] = field(init=False)  # all that is; what the session knows is none of it
 
     def __post_init__(self) -> None:
         self.course = Course.of(self.effects, self.around, self.inner)
         self.relevant = self.course.relevant(self.roles.state)
         self.counter = _counter(self.effects.script, self.inner)
+        self.counts = {} if self.own_loop else counts_before_steps(self.effects, self.around, self.inner)
         self.carried = tuple(self._all_carried())
 
     @property
@@ -113,7 +116,7 @@ class Flow:
                 for name, at_line in line.done.writes.items():
                     if name in asked and name not in counted:
                         found.setdefault(name, at_line)
-        known = self.roles.state | self.roles.loaders | {self.counter}
+        known = self.roles.state | self.roles.loaders | {self.counter, *self.counts}
         return {name: line for name, line in found.items() if name not in known and not self._is_part(name)}
 
     def _is_part(self, name: str) -> bool:

@@ -39,6 +39,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     assert isinstance(around, ast.For)  # noqa: S101 - the same, or around it
     _refuse_closures(facts, loop)
     refuse_skips(inner)
+    _refuse_unfreezing(around)
     models = models_of(script, facts)
     roles = roles_of(facts, models)
     effects = Effects(script, around, roles.state | roles.loaders)
@@ -59,6 +60,8 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
         splice.leave(statement.value, loss, f"{names.session}.step(", f"{name})")
     for call in update.norms:
         splice.replace(call, f"{names.session}.grad_norm")
+    for name, (counted, first) in flow.counts.items():
+        splice.replace(counted, f"{name} = {names.session}.steps + {first}")
     for statement in under:
         splice.put_under(statement, f"{names.session}.updated")
     _loop_over(script, splice, loop, flow, names, made)
@@ -273,7 +276,9 @@ def _epochs(script: Script, loop: Loop) -> str:
     if over is not None and len(over.args) == 1:
         return script.text(over.args[0])
     first = _first_epoch(script, loop.outer)
-    if not first or over is None:
+    if first == 0 and over is not None:
+        return script.text(over.args[1])
+    if first is None or over is None:
         raise CannotConvert(
             "the loop around it is not `for epoch in range(N)`",
             loop.outer.lineno,
@@ -287,14 +292,18 @@ def _epochs(script: Script, loop: Loop) -> str:
     return f"{script.text(end) if isinstance(end, ast.Name | ast.Attribute) else f'({script.text(end)})'} - {first}"
 
 
-def _first_epoch(script: Script, outer: ast.For) -> int:
-    """1 of `for epoch in range(1, N + 1)`; 0 if it is none."""
+def _first_epoch(script: Script, outer: ast.For) -> int | None:
+    """1 of `for epoch in range(1, N + 1)`, 0 of `range(start, N)` where `start = 0` is all that it is; or None."""
     over = epochs_of(script, outer)
-    if over is None or len(over.args) != 2:  # noqa: PLR2004 - from, and to
-        return 0
+    if over is None or len(over.args) != 2 or not isinstance(outer.target, ast.Name):  # noqa: PLR2004 - from, and to
+        return None
     first = over.args[0]
-    number = first.value if isinstance(first, ast.Constant) and isinstance(outer.target, ast.Name) else 0
-    return number if type(number) is int and number > 0 else 0
+    if isinstance(first, ast.Name):
+        known = [value for name, value in bindings_in(script.scope_of(outer)) if name == first.id]
+        known = known or [value for name, value in bindings_in(script.tree) if name == first.id]
+        first = known[0] if len(known) == 1 and known[0].lineno < outer.lineno else first
+    number = first.value if isinstance(first, ast.Constant) else None
+    return number if type(number) is int and number >= 0 else None
 
 
 def _keys(script: Script, facts: Facts, optimizers: list[str]) -> list[str]:
@@ -308,6 +317,22 @@ def _keys(script: Script, facts: Facts, optimizers: list[str]) -> list[str]:
         shared += 1
     short = [name[shared:] for name in called]
     return short if all(short) else called
+
+
+def _refuse_unfreezing(around: ast.For) -> None:
+    """A session sums the gradients of the parameters that ask for one when it begins."""
+    for node in ast.walk(around):
+        given: list[ast.expr] = []
+        if isinstance(node, ast.Assign) and any(getattr(each, "attr", "") == "requires_grad" for each in node.targets):
+            given = [node.value]
+        elif is_method(node, "requires_grad_"):
+            given = node.args or [ast.Constant(value=True)]
+        if any(isinstance(each, ast.Constant) and each.value is True for each in given):
+            raise CannotConvert(
+                "parameters are unfrozen amid training, and a session has those that were trained when it began",
+                getattr(node, "lineno", around.lineno),
+                "a group of the optimizer with lr=0 for them, whose rate is raised later; or a job for each stage",
+            )
 
 
 def _refuse_closures(facts: Facts, loop: Loop) -> None:

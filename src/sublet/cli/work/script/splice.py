@@ -30,7 +30,7 @@ class Span:
     ends: tuple[int, int]
 
     @classmethod
-    def of(cls, piece: ast.expr) -> Span:
+    def of(cls, piece: ast.expr | ast.stmt) -> Span:
         """All of it."""
         end = (piece.end_lineno or piece.lineno, piece.end_col_offset or piece.col_offset)
         return cls((piece.lineno, piece.col_offset), end)
@@ -64,8 +64,8 @@ class Splice:
         self._own_lines(statement)
         self._gone |= set(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
 
-    def replace(self, piece: ast.expr, text: str) -> None:
-        """An expression by another; what else was to become of its parts is nothing then."""
+    def replace(self, piece: ast.expr | ast.stmt, text: str) -> None:
+        """An expression by another, or a plain statement; what else was to become of its parts is nothing then."""
         self._changed.append((Span.of(piece), text))
 
     def leave(self, piece: ast.expr, part: ast.expr, before: str, after: str) -> None:

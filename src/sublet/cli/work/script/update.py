@@ -240,17 +240,15 @@ def _refuse_hidden(
         left += ast.iter_child_nodes(node)
     for piece in pieces:
         for node in ast.walk(piece) if isinstance(piece, ast.stmt) else [piece]:
-            if is_method(node, "backward") or (is_method(node, "step") and root_of(node.func) in steppers):
+            stepped = is_method(node, "step") and root_of(node.func) in steppers
+            cleared = is_method(node, "zero_grad") and (isinstance(piece, ast.stmt) or root_of(node.func) in steppers)
+            if is_method(node, "backward") or stepped or cleared:
                 raise CannotConvert(
                     f"`{script.text(node)}` is not in every turn of the loop",
                     node.lineno,
-                    f"s.step(loss) for every batch; micro_batch= accumulates gradients; {KEEPS}",
-                )
-            if is_method(node, "zero_grad") and (isinstance(piece, ast.stmt) or root_of(node.func) in steppers):
-                raise CannotConvert(
-                    f"`{script.text(node)}` is not in every turn of the loop",
-                    node.lineno,
-                    f"zero_grad() right before backward; {KEEPS}",
+                    "s.step(loss) for every batch, in place of backward, step and zero_grad; gradients that are added "
+                    "up over n batches of B are DataLoader(batch_size=n * B) and train.session(..., micro_batch=B), "
+                    f"with the loss not divided by n; {KEEPS}",
                 )
             if clip := next(clips_at(script, node), None):
                 raise by_hand(clip, "clipping that is not the same in every turn of the loop")
