@@ -535,7 +535,7 @@ REFUSED = {
         23,
     ),
     "a count before the step": (
-        script(before="n = 0", turn=f"n += 1\n{UPDATE.replace('= F', '= n * F')}"),
+        script(before="n = 0", turn=f"n += 2\n{UPDATE.replace('= F', '= n * F')}"),
         "changes before the step is made",
         20,
     ),

@@ -125,6 +125,33 @@ for epoch in range(begin, begin + 3):
 {deep(8).replace("F.mse", "beta * F.mse")}    print(epoch, steps, beta)
     n += epoch
 """,
+    "loaders and an optimizer of functions": f"""
+def get_loaders(size, more=0):
+    \"\"\"Of all samples.\"\"\"
+    rows = TensorDataset(x, y)
+    train = DataLoader(rows, batch_size=size, num_workers=more, generator=torch.Generator())
+    held_out = DataLoader(rows, batch_size=9, generator=torch.Generator())
+    return train, held_out
+
+
+def get_optimizer(net, lr):
+    return torch.optim.Adam(net.parameters(), lr=lr)
+
+
+def main():
+    batches, held_out = get_loaders(5)
+    optimizer = get_optimizer(model, 0.01)
+    best = math.inf
+    for epoch in range(3):
+        for a, b in batches:
+{deep(12).replace("opt.", "optimizer.")}        with torch.no_grad():
+            held = sum(F.mse_loss(model(a), b).item() for a, b in held_out)
+        best = min(best, held)
+    return best
+
+
+n = main()
+""",
     "an argument ends its epochs": f"""
 import argparse
 

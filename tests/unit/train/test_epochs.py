@@ -65,6 +65,7 @@ def test_a_schedule_by_epoch_goes_on_where_it_was_after_a_resume(tmp_path, monke
     assert rates_again == rates[cut:]
     assert ends_again == ends[cut // STEPS :]
     assert torch.equal(resumed, weights)
+    monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
     again, _, nothing = by_epoch(schedule, checkpoint_dir=tmp_path)
     assert nothing == []
     assert torch.equal(again, weights)

@@ -19,6 +19,7 @@
     leaving.py    where the loop is left before its end
     remembering.py  names become those of what is kept
     with_bar.py   a bar in a `with` around the batches
+    functions.py  functions that are looked at where they are called
     epoch_function.py  a loop in a function
     session.py    a loop over a loader becomes one of a session
     own_loop.py   a loop over steps keeps its own, with checkpoints

@@ -21,7 +21,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sublet.cli.work.script.reading import Script, is_method, names_in
+from sublet.cli.work.script.functions import count_of, function_of, makes, shared_names, statement_of
+from sublet.cli.work.script.reading import Script, names_in
 from sublet.cli.work.script.splice import CannotConvert
 from sublet.cli.work.script.texts import long_texts
 
@@ -99,8 +100,8 @@ class Flat:
         name, was = self.function.name, self.call
         calls = [each for each in every if isinstance(each, ast.Call) and _is_name(each.func, name)]
         made = [each.args for each in every if isinstance(each, ast.FunctionDef) and each.name == name]
-        counts = [len(each.args) + len(each.keywords) for each in calls] + [_count(each) for each in made]
-        return counts == [len(was.args) + len(was.keywords) + more, _count(self.function.args) + more]
+        counts = [len(each.args) + len(each.keywords) for each in calls] + [count_of(each) for each in made]
+        return counts == [len(was.args) + len(was.keywords) + more, count_of(self.function.args) + more]
 
     def refusal(self, error: CannotConvert) -> CannotConvert:
         """In the words of the script as it was."""
@@ -109,7 +110,7 @@ class Flat:
 
     def _called(self, given: str, indent: str, result: str) -> list[str]:
         """The call with more arguments, as deep as this; what it returns goes to `result`."""
-        statement, call = _statement_of(self.was, self.call), self.call
+        statement, call = statement_of(self.was, self.call), self.call
         first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno)
         lines, own = list(self.was.lines[first:last]), _indent(self.was.lines[first])
         args = self.function.args
@@ -130,7 +131,7 @@ class Flat:
 
 def flat(script: Script) -> Flat | None:
     """None if there is no such function; CannotConvert if there is one that cannot be looked into."""
-    found = _function_of(script)
+    found = function_of(script)
     if found is None:
         return None
     function, call = found
@@ -138,17 +139,17 @@ def flat(script: Script) -> Flat | None:
         _refuse_odd(script, function, call)
         given, names = _names(script, function, call)
     except CannotConvert:
-        if isinstance(script.parents[_statement_of(script, call)], ast.For):
+        if isinstance(script.parents[statement_of(script, call)], ast.For):
             raise
         return None  # all of the loop is in it, and is looked at there
-    statement, body = _statement_of(script, call), _body(function)
+    statement, body = statement_of(script, call), _body(function)
     deep = _indent(script.lines[statement.lineno - 1])
     own = _indent(script.lines[body[0].lineno - 1])
     first, last = body[0].lineno, function.end_lineno or function.lineno
     text = "".join(script.lines[first - 1 : last])
     text = _renamed(text if text.endswith("\n") else f"{text}\n", own, names)
     inner = [deep + line[len(own) :] if line.startswith(own) else line for line in text.splitlines(keepends=True)]
-    for each in _shared(function):
+    for each in shared_names(function):
         inner[each.lineno - first] = f"{deep}pass  {_mark(function, SHARED)} {', '.join(each.names)}\n"
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(script.lines, 1):
@@ -172,38 +173,12 @@ def flat(script: Script) -> Flat | None:
     return Flat(script=made, lines=numbers, function=function, call=call, was=script, names=names)
 
 
-def _function_of(script: Script) -> tuple[ast.FunctionDef, ast.Call] | None:
-    """With a loop in which a step is made, and called in another loop, once; or with all epochs, and given what."""
-    for function in (each for each in script.tree.body if isinstance(each, ast.FunctionDef)):
-        loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and _trains(node)]
-        inner = [loop for loop in loops if not any(other is not loop and other in ast.walk(loop) for other in loops)]
-        calls = [
-            node
-            for node in ast.walk(script.tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function.name
-        ]
-        if len(inner) != 1 or len(calls) != 1 or script.scope_of(calls[0]) is function:
-            continue
-        looped = isinstance(script.parents[_statement_of(script, calls[0])], ast.For)
-        if looped and inner[0] in function.body:
-            return function, calls[0]
-        above = script.parents[inner[0]]
-        asks = _count(function.args) or _shared(function)
-        if asks and not looped and isinstance(above, ast.For) and above in function.body:
-            return function, calls[0]
-    return None
-
-
-def _trains(loop: ast.For) -> bool:
-    return all(any(is_method(node, word) for node in ast.walk(loop)) for word in ("backward", "step"))
-
-
 def _refuse_odd(script: Script, function: ast.FunctionDef, call: ast.Call) -> None:
     inside = [node for each in function.body for node in ast.walk(each)]
     returns = [node for node in inside if isinstance(node, ast.Return)]
-    statement = _statement_of(script, call)
+    statement = statement_of(script, call)
     shared = [node for node in inside if isinstance(node, ast.Global)]
-    known = shared == _shared(function) and (not shared or isinstance(script.scope_of(call), ast.Module))
+    known = shared == shared_names(function) and (not shared or isinstance(script.scope_of(call), ast.Module))
     if any(isinstance(node, (*DEEPER, *LEAVES)) for node in inside) or function.decorator_list or not known:
         raise _refused(function, f"{function.name}() is more than a plain function around the loop")
     if any(node is not function.body[-1] for node in returns):
@@ -234,7 +209,7 @@ def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[d
     bound = {
         node.id for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
     }
-    bound -= {name for each in _shared(function) for name in each.names}
+    bound -= {name for each in shared_names(function) for name in each.names}
     scope = script.scope_of(call)
     around = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name) and script.scope_of(node) is scope}
     spoken = {node.id for each in function.body for node in ast.walk(each) if isinstance(node, ast.Name)}
@@ -246,8 +221,8 @@ def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[d
     }
     if not isinstance(scope, ast.Module) and (shadowed := free & made):
         raise _refused(function, f"`{min(shadowed)}` is another in {function.name}() than where it is called")
-    given, other = dict[str, str](), dict[str, str]()
-    for name in sorted(bound - {*names}):
+    given, other = dict[str, str](), _returned(script, function, call, bound - {*names}, spoken)
+    for name in sorted(bound - {*names} - {*other}):
         if name in around:
             other[name] = f"{name}_of_{function.name}"
     for name, value in values.items():
@@ -258,9 +233,29 @@ def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[d
             continue
         other[name] = f"{name}_of_{function.name}"
         given[other[name]] = script.text(value)
+    other = {name: here for name, here in other.items() if name != here}
     if len({*other.values()}) != len(other):
         raise _refused(call, f"{function.name}() is given the same twice")
     return given, other
+
+
+def _returned(
+    script: Script, function: ast.FunctionDef, call: ast.Call, own: set[str], spoken: set[str]
+) -> dict[str, str]:
+    """Names of its own that it returns, and what they are called where they come to."""
+    last, statement = function.body[-1], statement_of(script, call)
+    if not makes(script, function) or not isinstance(last, ast.Return) or not isinstance(statement, ast.Assign):
+        return {}
+    values = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
+    targets = statement.targets[0].elts if isinstance(statement.targets[0], ast.Tuple) else statement.targets
+    if len(values) != len(targets):
+        return {}
+    pairs = [
+        (one.id, other.id)
+        for one, other in zip(values, targets, strict=True)
+        if isinstance(one, ast.Name) and isinstance(other, ast.Name)
+    ]
+    return {one: other for one, other in pairs if one in own and (other == one or other not in spoken)}
 
 
 def _defaults(args: ast.arguments) -> dict[str, ast.expr]:
@@ -307,18 +302,13 @@ def _result_of(script: Script, call: ast.Call, function: ast.FunctionDef) -> str
     last = function.body[-1]
     if not isinstance(last, ast.Return) or last.value is None:
         return None
-    statement = _statement_of(script, call)
+    statement = statement_of(script, call)
     return script.text(statement.targets[0]) if isinstance(statement, ast.Assign) else f"returned_by_{function.name}"
 
 
 def _mark(function: ast.FunctionDef, word: str) -> str:
     """One of its own: functions may be in functions."""
     return f"# sublet: {word} {function.name}()"
-
-
-def _shared(function: ast.FunctionDef) -> list[ast.Global]:
-    """Names that are those of the file; each line of them by itself."""
-    return [each for each in function.body if isinstance(each, ast.Global)]
 
 
 def _shared_again(function: ast.FunctionDef, line: str, spoken: set[str]) -> list[str]:
@@ -365,14 +355,6 @@ def _texts(function: ast.FunctionDef) -> list[ast.expr]:
 
 def _is_name(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
-
-
-def _count(args: ast.arguments) -> int:
-    return len(args.posonlyargs) + len(args.args) + len(args.kwonlyargs)
-
-
-def _statement_of(script: Script, node: ast.AST) -> ast.stmt:
-    return next(each for each in script.above(node) if isinstance(each, ast.stmt))
 
 
 def _indent(line: str) -> str:

@@ -6,14 +6,13 @@ import ast
 
 from sublet.cli.work.script.calls import GROWS, is_known
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.kinds import Kind, bindings_in, within
+from sublet.cli.work.script.kinds import ENDLESS, Kind, bindings_in, within
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
 
 __all__ = ["cannot_keep", "goes_on"]
 
 PLAIN_CALLS = ("float", "int", "list", "dict", "str", "bool", "len", "max", "min", "sum", "round", "range")
 MAKERS = ("zeros", "ones", "full", "tensor", "empty", "zeros_like", "ones_like", "full_like", "rand", "randn", "eye")
-ENDLESS = ("math.inf", "numpy.inf", "torch.inf", "math.nan", "numpy.nan", "torch.nan")
 COPIES = ("item", "clone", "tolist", "copy")
 
 

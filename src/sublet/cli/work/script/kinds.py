@@ -9,12 +9,13 @@ from enum import Enum
 from sublet.cli.work.script.calls import BUILTINS, CONTAINERS, READING, is_known
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
 
-__all__ = ["Function", "Kind", "Kinds", "bindings_in", "goes_by_itself", "within"]
+__all__ = ["ENDLESS", "Function", "Kind", "Kinds", "bindings_in", "goes_by_itself", "within"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 MOVES = ("to", "cuda", "cpu", "float", "double", "half", "eval", "train", "requires_grad_", "share_memory", "compile")
 TELLERS = ("getLogger", "SummaryWriter", "tqdm", "trange", "open", "writer", "DictWriter", "Progress", "Console")
+ENDLESS = ("math.inf", "numpy.inf", "torch.inf", "math.nan", "numpy.nan", "torch.nan")
 ODD = ("torch.Generator", "random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "itertools.cycle")
 
 
@@ -105,6 +106,8 @@ class Kinds:
                 return self.of(value.id, scope, seen)
             case ast.Lambda():
                 return Kind.LAZY
+            case ast.Attribute() if self.script.full_name(value) in ENDLESS:
+                return Kind.PLAIN
             case ast.Attribute() | ast.Await() | ast.Yield():
                 return Kind.ODD
             case ast.Subscript() | ast.Starred():
@@ -214,7 +217,8 @@ def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]
         for one, other in zip(_elements(target), given, strict=True):
             yield from _paired(one, other)
     elif isinstance(target, ast.Name):
-        yield target.id, value
+        if not isinstance(value, ast.Name) or value.id != target.id:  # itself is nothing new
+            yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List | ast.Starred):
         yield from ((name, value) for name in names_in(target))
 

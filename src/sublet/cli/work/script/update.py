@@ -245,7 +245,7 @@ def _refuse_hidden(
             if is_method(node, "backward") or stepped or cleared:
                 raise CannotConvert(
                     f"`{script.text(node)}` is not in every turn of the loop",
-                    node.lineno,
+                    getattr(node, "lineno", loop.lineno),
                     "s.step(loss) for every batch, in place of backward, step and zero_grad; gradients that are added "
                     "up over n batches of B are DataLoader(batch_size=n * B) and train.session(..., micro_batch=B), "
                     f"with the loss not divided by n; {KEEPS}",

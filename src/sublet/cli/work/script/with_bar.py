@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sublet.cli.work.script.bars import is_shown
-from sublet.cli.work.script.reading import Script, is_method
+from sublet.cli.work.script.functions import trains
+from sublet.cli.work.script.reading import Script
 from sublet.cli.work.script.splice import CannotConvert
 from sublet.cli.work.script.texts import long_texts
 
@@ -69,7 +70,7 @@ def _is_around_batches(script: Script, node: ast.With) -> bool:
         and isinstance(item.optional_vars, ast.Name)
         and is_shown(script, item.context_expr)
         and isinstance(above, ast.For | ast.FunctionDef)
-        and any(isinstance(each, ast.For) and _trains(each) for each in node.body)
+        and any(isinstance(each, ast.For) and trains(each) for each in node.body)
         and not long_texts(script, node)
         and node.body[0].lineno > (item.optional_vars.end_lineno or 0)
     )
@@ -105,7 +106,3 @@ def _unwrapped(script: Script, node: ast.With) -> Unwrapped | None:
         deeper=deep[len(own) :],
         tail=tail,
     )
-
-
-def _trains(loop: ast.For) -> bool:
-    return all(any(is_method(node, word) for node in ast.walk(loop)) for word in ("backward", "step"))
