@@ -128,3 +128,24 @@ def test_memory_lives_as_long_as_what_is_seen_of_it():
     first.fill_(3.0)
     others = [blank(LARGE_BYTES, torch.device("cpu")).fill_(255) for _ in range(8)]
     assert (first.tolist(), len(others)) == ([3.0, 3.0], 8)
+
+
+@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)], ids=str)
+def test_which_gradients_came_is_a_part_of_their_sum(types):
+    """Whoever keeps a unit has no more than that to go by."""
+    giver, keeper = ([torch.nn.Parameter(torch.ones(3, dtype=kind)) for kind in types] for _ in range(2))
+    ours, kept = Arena(giver), Arena(keeper)
+    for arena in (ours, kept):
+        arena.see_gradients()
+        arena.begin_step()
+    (giver[1] * 0.0).sum().backward()
+    ours.tell_which_came()
+    assert [each is giver[0] for each in ours.without()] == [True], "a gradient of zero is one"
+    for here, there in zip(ours.sums(), kept.sums(), strict=True):
+        there.copy_(here)
+    assert [each is keeper[0] for each in kept.without()] == [True]
+    assert not any(each.any() for each in kept.only_numbers()), "and it counts in no norm"
+    ours.begin_step()
+    (giver[0].sum() + giver[1].sum()).backward()
+    ours.tell_which_came()
+    assert ours.without() == []
