@@ -328,6 +328,8 @@ class _Items(MutableMapping[str, Any]):
         self._items = items
 
     def __getitem__(self, name: str) -> Any:
+        if int(name) >= len(self._items):  # it was longer where it was saved: whoever holds it is given all of it
+            raise KeyError(name)
         return self._items[int(name)]
 
     def __setitem__(self, name: str, value: Any) -> None:

@@ -31,6 +31,7 @@ from tests.rigs.sizes import FULL  # noqa: E402
 STEPS, EPOCHS = 4, 3  # an epoch of 50 samples in steps of 16
 SEEN = {"n": 0}
 COUNT = 0
+TRACE: list[int] = []
 
 
 class Cut(Exception):
@@ -340,6 +341,24 @@ def test_what_was_another_object_is_not_written_into_the_one_that_is_there():
     assert again.x is samples
     assert again.seen is seen
     assert (samples.tolist(), seen) == ([0.0, 1.0, 2.0, 3.0], [1])
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["another list", "the same list"])
+def test_a_list_of_the_file_that_was_longer_where_it_was_saved_is_that_long_again(bound):
+    global TRACE  # noqa: PLW0603 - as people do
+    model = nn.Linear(4, 1)
+    model.register_forward_hook(lambda module, given, out: out * (1 + len(TRACE)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    TRACE = []
+    kept = Attributes(model, {"": optimizer})
+    if bound:
+        TRACE = [1, 2]
+    else:
+        TRACE.extend([1, 2])
+    state = HostCopy().take(kept.state_dict()).state()
+    TRACE = []
+    Attributes(model, {"": optimizer}).load_state_dict(state)
+    assert TRACE == [1, 2]
 
 
 def test_dice_that_are_made_later_are_said_once(capsys):
