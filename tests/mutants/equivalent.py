@@ -48,6 +48,7 @@ ONE_MORE_END = "one end more than there are jobs, and nobody asks for it"
 IN_NO_WAY = "more of a group than there are come about in 0 ways, and more than may be gone are passed over"
 WHOLE = "what HiGHS gives back of a variable that is 0 or 1 is within a millionth of that"
 NOTHING_HELPS = "whom nothing helps that there is room for keeps what it has, looked at again or not"
+NEVER_BEST = "what may not be had adds -inf to every total, which no total is less than"
 MASKED = "where it never ends this only stands in, and is not looked at"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
@@ -98,6 +99,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         old="continue",
         text="pass",
         why=NOTHING_HELPS,
+    ),
+    Equivalent(
+        file="solve/knapsack/rows.py",
+        line="if gain > -np.inf and size < count:",
+        old=">",
+        text=">=",
+        why=NEVER_BEST,
     ),
     Equivalent(
         file="policies/regions/worth.py",

@@ -116,10 +116,12 @@ def test_choices_that_need_be_no_better_are_as_near_as_they_say(seed):
     assert best * 0.95 - 1e-9 <= found.total <= best + 1e-9 <= found.bound + 2e-9
 
 
-def test_most_are_answered_by_prices_alone():
+@pytest.mark.parametrize("start", [None, [0] * 12])
+def test_most_are_answered_by_prices_alone(start):
+    """Also from a start that is far from good."""
     ways = []
     for seed in range(40):
         gain_JC, use_RJC, limit_R = a_cluster(seed, jobs=12, choices=20)
         asked = Coupled.from_uses(gain_JC, [int(most) for most in limit_R], use_RJC)
-        ways.append(best_moves(asked, tolerance=0.02, rough=True).method)
+        ways.append(best_moves(asked, start=start, tolerance=0.02, rough=True).method)
     assert ways.count("prices") >= 20

@@ -57,6 +57,19 @@ def test_what_is_enough_under_a_bound_is_enough(seed):
         assert found.bound - total <= 2.0 + 1e-6
 
 
+def test_who_needs_no_better_is_not_searched_for_any_further():
+    """Within a thousand under a bound is whatever is found first."""
+    short = []
+    for seed in range(3, 8):
+        gain_JC, use_RJC, limit_R = drawn(seed, jobs=40, choices=12, limits=3)
+        job_J, start_J = np.arange(40), np.zeros(40, dtype=np.intp)
+        limit_R = np.maximum(limit_R, use_RJC[:, job_J, start_J].sum(axis=1))
+        best, some = (choose(gain_JC, use_RJC, limit_R, start=start_J, enough=enough) for enough in (0.0, 1e3))
+        short.append(gain_JC[job_J, best.column_J].sum() - gain_JC[job_J, some.column_J].sum())
+    assert min(short) >= -1e-6
+    assert np.median(short) > 50.0
+
+
 def test_where_nothing_is_to_be_chosen_nothing_is_searched():
     one, use = np.array([[2.0, -np.inf], [-np.inf, 3.0]]), np.ones((1, 2, 2))
     fits, too_many = choose(one, use, np.array([2.0])), choose(one, use, np.array([1.0]))

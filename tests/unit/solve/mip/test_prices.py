@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from sublet.solve.mip import prices
 from sublet.solve.mip.prices import bound_at, lowest_bound
 
 
@@ -57,6 +58,15 @@ def test_from_any_prices_the_slope_lies_below_the_bound_everywhere(seed):
         assert bound_at(*asked, there_R)[0].bound >= here.bound + slope_R @ (there_R - here_R) - 1e-9
     assert (here.losses() >= 0.0).all()
     assert (here.losses().min(axis=1) == 0.0).all()
+
+
+@pytest.mark.parametrize("limits", [1, 2, 3])
+def test_a_few_tries_are_enough_and_where_they_are_no_more_are_made(monkeypatch, limits):
+    tries = []
+    monkeypatch.setattr(prices, "bound_at", lambda *asked: tries.append(1) or bound_at(*asked))
+    for seed in range(8):
+        lowest_bound(*drawn(seed, limits=limits))
+    assert len(tries) <= 8 * 12  # of a hundred that it may make each time
 
 
 def test_where_all_fits_nothing_has_a_price():
