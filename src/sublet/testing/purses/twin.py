@@ -140,8 +140,8 @@ class Twin:
         """From now on nobody pays for jobs that have spent what their files say."""
         for job_id in stopping:
             holder, mine = Holder(Level.FILE, job_id), [sit for sit in self._sits if sit.job_id == job_id]
-            near = sum(3 * sit.price for sit in mine)
-            if holder in self.set and job_id not in self._gone and self._left(holder, self._now_us) <= near:
+            soon = sum((sit.cost(self._now_us, self._now_us + 2) for sit in mine), Fraction(0))  # two microseconds
+            if holder in self.set and job_id not in self._gone and self._left(holder, self._now_us) < soon:
                 self._gone[job_id] = self._now_us
                 self.slack += sum(3 * sit.cap for sit in mine)
         self._sits = [sit._replace(gone_us=self._gone.get(sit.job_id, NEVER)) for sit in self._sits]
