@@ -248,6 +248,20 @@ REFUSED = {
         "        opt.zero_grad()\n", "        if n > 9: continue\n        opt.zero_grad()\n"
     ),
     "`steps` is remembered from step to step": SCRIPTS["a count before the step"].replace("n += epoch", "n = steps"),
+    "the loop around it is not `for epoch in range(N)`": f"""
+begin = 0
+
+
+def resume():
+    global begin
+    begin = 2
+
+
+resume()
+for epoch in range(begin, 5):
+    for a, b in loader:
+{deep(8)}    print(epoch)
+""",
     "parameters are unfrozen": BEST.replace("    one_epoch()", "    model[0].requires_grad_()\n    one_epoch()"),
     "training and evaluation go through one loop": f"""
 for epoch in range(3):

@@ -299,11 +299,20 @@ def _first_epoch(script: Script, outer: ast.For) -> int | None:
         return None
     first = over.args[0]
     if isinstance(first, ast.Name):
-        known = [value for name, value in bindings_in(script.scope_of(outer)) if name == first.id]
-        known = known or [value for name, value in bindings_in(script.tree) if name == first.id]
-        first = known[0] if len(known) == 1 and known[0].lineno < outer.lineno else first
+        first = _only_value(script, first.id, outer) or first
     number = first.value if isinstance(first, ast.Constant) else None
     return number if type(number) is int and number >= 0 else None
+
+
+def _only_value(script: Script, name: str, outer: ast.For) -> ast.expr | None:
+    """What a name is given before the loop, if nothing else in the script gives it a value, an argument neither."""
+    stored = [node for node in ast.walk(script.tree) if isinstance(node, ast.Name) and node.id == name]
+    stored = [node for node in stored if not isinstance(node.ctx, ast.Load)]
+    given = any(isinstance(node, ast.arg) and node.arg == name for node in ast.walk(script.tree))
+    scopes = (script.scope_of(outer), script.tree)
+    known = [value for scope in scopes for each, value in bindings_in(scope) if each == name]
+    alone = len(stored) == 1 and not given and known and known[0].lineno < outer.lineno
+    return known[0] if alone else None
 
 
 def _keys(script: Script, facts: Facts, optimizers: list[str]) -> list[str]:
