@@ -57,7 +57,7 @@ class Sia:
         chosen = [(shape, state) for shape, state in zip(choices, group, strict=True) if shape is not None]
         for shape, state in sorted(chosen, key=lambda both: -both[0].gpus):  # the widest first
             draft.give(state, shape.pool, shape.gpus)
-        for shape, state in zip(choices, group, strict=True):
-            if shape is None:
+        for choice, state in zip(choices, group, strict=True):
+            if choice is None:
                 draft.take(state, "others gain more from its GPUs")
         return draft.plan(ask_again_s=now_s + self.round_s if group else None)
