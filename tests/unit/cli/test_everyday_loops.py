@@ -238,6 +238,10 @@ REFUSED = {
         "        opt.step()\n",
         "        opt.step()\n        late = 9 + time.time()\n        if late > 9:\n            break\n",
     ).replace("def test", "import time\n\n\ndef test"),
+    "`break` goes by `time.monotonic()`": BEST.replace(
+        "        opt.step()\n",
+        "        opt.step()\n        late['s'] = time.monotonic()\n        if late['s'] > 9:\n            break\n",
+    ).replace("def test", "import time\n\nlate = {}\n\n\ndef test"),
     "`break` is between backward and step": BEST.replace(
         "        opt.step()\n", "        if n > 9: break\n        opt.step()\n"
     ),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from sublet.cli.work.script.calls import GROWS
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.kinds import within
+from sublet.cli.work.script.reading import is_method, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["early_ends", "is_left_early", "refuse_skips"]
@@ -90,12 +92,23 @@ def _refuse_unlike(effects: Effects, around: ast.For, value: ast.expr, line: int
             raise _unlike(script.text(node), line)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in seen:
             seen.add(node.id)
-            given = effects.given_in(around, node.id)
+            given = [*effects.given_in(around, node.id), *_put_into(around, node.id)]
             if not given and effects.is_imported(node) and script.full_name(node) not in ALIKE:
                 raise _unlike(node.id, line)
             for each in given:
                 if not (_is_of_loop(each, around) or effects.is_loader(each, scope)):  # what a batch has is seen to
                     _refuse_unlike(effects, around, each, line, seen)
+
+
+def _put_into(around: ast.For, name: str) -> Iterator[ast.expr]:
+    """What the loop puts into an object: `state["t"] = ...`, `seen.append(...)`."""
+    for node in ast.walk(around):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            parts = [each for each in targets if isinstance(each, ast.Subscript | ast.Attribute)]
+            yield from (node.value for each in parts if root_of(each) == name)
+        elif is_method(node, *GROWS) and root_of(node.func) == name:
+            yield from node.args
 
 
 def _is_of_loop(value: ast.expr, around: ast.For) -> bool:
