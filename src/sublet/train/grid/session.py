@@ -78,6 +78,8 @@ WAITS = (
 class Step:
     """What `batches()` gives: a step to be made. Its samples are loaded where they are needed, part by part."""
 
+    called = False  # `step`, with it
+
 
 class GridSession(Seated, Keeps):
     """See `sublet.train.session`, which makes one where `parts` are given."""
@@ -109,7 +111,6 @@ class GridSession(Seated, Keeps):
         self._seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._cut.blocks), 1))
         self._generation = self._epochs = 0
         self._open = False
-        self._calls = 0  # of `step`
         self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
         self._evaluations = 0  # that the script has asked for since the last step
         gauge = gauge_of(next(model.parameters()).device)
@@ -175,10 +176,10 @@ class GridSession(Seated, Keeps):
         self._epochs = total
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
         while self._progress.epoch < total:
-            before = self._calls
             self._course.come_to(BATCH)
-            yield Step()
-            if self._calls == before:
+            batch = Step()
+            yield batch
+            if not batch.called:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
 
     def __iter__(self) -> Iterator[Step]:
@@ -195,6 +196,10 @@ class GridSession(Seated, Keeps):
             hint = "s.step(loss_of, batch) where the model is cut: the function itself, and what batches() gave"
             raise InvalidValue("step", f"{type(loss_of).__name__}, {type(batch).__name__}", hint)
         with self._verdict:
+            if batch.called:  # who joins makes none in its first call: with two of them it would be one call behind
+                hint = "called once for every batch of batches(): add the losses in one loss_of"
+                raise InvalidValue("step", "a second call for one batch", hint)
+            batch.called = True
             self._make(loss_of)
 
     def _make(self, loss_of: LossOf) -> None:
@@ -202,7 +207,7 @@ class GridSession(Seated, Keeps):
         self._link.script_waits()
         progress = self._progress
         self._course.come_to(CALL)
-        self._calls, before, self._evaluations = self._calls + 1, progress.steps, 0
+        before, self._evaluations = progress.steps, 0
         member = self._member or self._begin(loss_of)
         if self._ordered:
             self._settle_in(self._following(lambda gathering: gathering.change()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -313,3 +315,32 @@ def test_a_worker_says_how_large_its_blocks_are():
     assert found == tuple(12 * count for count in (first + last + block, block, block))
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     assert sum(sizes_of(model, list(model.blocks), plain)) * 3 == sum(found)
+
+
+def twice_for_each_batch(model, seen):
+    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks")}
+    with train.session(model, adam(model), data(), **facts) as s:
+        for batch in s.batches(epochs=1):
+            s.step(loss_on(model), batch)
+            seen.append(s.steps)
+            with suppress(InvalidValue):  # which does not help
+                s.step(loss_on(model), batch)
+
+
+def test_a_second_step_for_one_batch_is_refused_in_words_and_stays_refused():
+    """Who joins makes no step in its first call: it would give the others' first loss for their second step."""
+    seen = []
+    with pytest.raises(InvalidValue, match=r"a second call for one batch.*add the losses in one loss_of"):
+        twice_for_each_batch(a_net(), seen)
+    assert seen == [1]
+
+
+def test_a_loop_of_the_scripts_own_takes_its_batches_one_by_one():
+    model, other = a_net(), a_net()
+    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks")}
+    with train.session(model, adam(model), data(), **facts) as s:
+        batches = s.batches(epochs=2)
+        while s.epoch < 2:
+            s.step(loss_on(model), next(batches))
+    in_parts(other)
+    assert_equal(model, other)
