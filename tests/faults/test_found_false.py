@@ -145,7 +145,7 @@ RESUMED_BY_ONE_THAT_SLEPT = Story(
 ORDERED_AND_REFUSED_AT_ONCE = Story(
     seed=50,
     jobs=(a_job("job0", 87.296, 1, (92, 0.5, 2.46, 1.797), checkpoint_every_s=8.0),),
-    faults=(Fault(at_s=0.0, kind="crash_at", dice=140),),  # before commit 70
+    faults=(Fault(at_s=0.0, kind="crash_at", dice=106),),  # before commit 53
     most_nodes=4,
     keeps_records=False,
     cloud="local",

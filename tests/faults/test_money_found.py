@@ -45,7 +45,7 @@ STARTS_OF_A_SLOW_CLOUD = a_story(
 DEARER_WHILE_NOBODY_WAS_THERE = a_story(
     17628,
     [a_job("job1", 57.166, 10, 0.5, 1.715, 1.585, checkpoint_every_s=25.0)],
-    [(22.981, "crash_commit", 193755626), (63.232, "reprice", 249898241)],
+    [(24.981, "crash_commit", 193755626), (63.232, "reprice", 249898241)],
     paces=Paces(
         tick_s=1.0,
         save_s=5.0,
