@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sublet.train.grid.remembering import Remembering
-from sublet.train.grid.whereabouts import BATCH, CALL, STEPPED
+from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED
 from sublet.train.membership import TRAINED_S
 from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
@@ -65,7 +65,9 @@ class Course:
     def come_to(self, place: str) -> None:
         """Of the loop. Where a state is of there, what we have passed on our way had run when it was taken."""
         self.at = place
-        if self._owed and self.is_there:
+        if place == BATCH and self._owed.get("at") == END:  # it has a loop behind it that ends here, or goes on
+            self._lay(copy.deepcopy(self._owed))
+        elif self._owed and self.is_there:
             self._lay(self._owed)
             self._owed = {}
         elif place == CALL:  # the last of them: it is of one that we do not come by

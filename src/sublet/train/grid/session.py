@@ -50,7 +50,7 @@ from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.seated import Seated
 from sublet.train.grid.telling import Telling
-from sublet.train.grid.whereabouts import BATCH, CALL, evaluation
+from sublet.train.grid.whereabouts import BATCH, CALL, END, evaluation
 from sublet.train.grid.whole import Whole
 from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink
@@ -181,6 +181,7 @@ class GridSession(Seated, Keeps):
             yield batch
             if not batch.called:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
+        self._course.come_to(BATCH)
 
     def __iter__(self) -> Iterator[Step]:
         """As `batches()`."""
@@ -337,7 +338,7 @@ class GridSession(Seated, Keeps):
 
     def _finish(self) -> None:
         """All is done, at all alike: the last checkpoint, the last word, and nobody goes before it is said."""
-        self._course.at = BATCH
+        self._course.come_to(END)
         while True:
             progress = self._progress
             if progress.epoch < self._epochs:

@@ -5,6 +5,7 @@
         s.step(loss_of, batch)      CALL       after these lines, before the step;   STEPPED    right after it
         s.evaluate(loss_of, ...)    EVALUATION with a number: the first, second, ... since the step
         block.scale *= 0.9
+    print(...)                      END        where the session is left, after the lines behind the loop
 
 A newcomer gives its `loss_of` with its first `s.step`, and learns only there at which step the others are: what its
 loop has done before was for step 0. So that call makes no step, and the loop comes by once more, with the right
@@ -14,9 +15,9 @@ more at that point (`course`), and they count once.
 
 from __future__ import annotations
 
-__all__ = ["BATCH", "CALL", "STEPPED", "evaluation"]
+__all__ = ["BATCH", "CALL", "END", "STEPPED", "evaluation"]
 
-BATCH, CALL, STEPPED = "batch", "call", "stepped"
+BATCH, CALL, STEPPED, END = "batch", "call", "stepped", "end"
 
 
 def evaluation(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -12,8 +13,9 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
+from sublet.train.following import Broken  # noqa: E402
 from sublet.train.grid.course import Course  # noqa: E402
-from sublet.train.grid.whereabouts import BATCH, CALL, STEPPED, evaluation  # noqa: E402
+from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED, evaluation  # noqa: E402
 from sublet.train.kept import Own  # noqa: E402
 from sublet.train.schedules import Schedules  # noqa: E402
 from sublet.train.state import Progress  # noqa: E402
@@ -48,7 +50,7 @@ def nothing(*_):
     """Is done."""
 
 
-def trained(directory, ends=None, *, before=nothing, after=nothing, epochs=4):
+def trained(directory, ends=None, *, before=nothing, after=nothing, behind=nothing, epochs=4):
     """Losses by step, as the lines after a step see them."""
     model, data, seen = a_model(), samples(), {}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -71,6 +73,7 @@ def trained(directory, ends=None, *, before=nothing, after=nothing, epochs=4):
             s.step(loss_of, batch)
             seen.setdefault(s.steps, []).append(s.loss)
             after(s, model, optimizer, kept, loss_of)
+        behind(s, model, optimizer, kept)
     return seen
 
 
@@ -176,3 +179,84 @@ def test_before_the_first_step_everybody_is_at_it():
     taker.come_to(CALL)
     taker.take(giver.tree())
     assert taker.is_there
+
+
+def test_lines_behind_the_loop_count_once_for_who_comes_when_all_is_done(tmp_path):
+    """Those after the last step, and those after the loop: others had run both where their state was taken."""
+    counts = []
+
+    def behind(_, __, optimizer, kept):
+        counts.append((kept.count, optimizer.param_groups[0]["lr"]))
+        kept.count += 100
+
+    lines = {"after": decayed, "behind": behind}
+    trained(tmp_path / "cut", **lines)
+    kept_by = []
+    trained(tmp_path / "cut", **lines | {"behind": lambda *each: (behind(*each), kept_by.append(each))})
+    assert [count for count, _ in counts] == [8, 108]
+    assert counts[0][1] == counts[1][1] == pytest.approx(0.1 * 0.7**8)
+    [(_, _, _, kept)] = kept_by
+    assert kept.count == 108
+
+
+def test_where_all_go_back_to_right_after_the_step_that_the_loop_has_behind_it_the_lines_after_it_run_first(tmp_path):
+    """Training is at the loop's own step then, but what follows that step is not in the state."""
+    taken, counts = [], []
+
+    def after(s, *more):
+        if s.steps == 3 and not taken:
+            taken.append(copy.deepcopy(s._course.tree()))
+        decayed(s, *more)
+
+    def breaks(s, *_):
+        if s.steps == 3 and len(taken) == 1:
+            taken.append(s._member.step)
+            s._member.step = broken
+            s._recover = lambda _: (s._course.take(taken[0]), setattr(s._member, "step", taken[1]))
+
+    def broken(*_, **__):
+        raise Broken("a part is gone")
+
+    again = trained(tmp_path / "back", before=breaks, after=after, behind=lambda *each: counts.append(each[3].count))
+    whole = trained(tmp_path / "whole", after=decayed, behind=lambda *each: counts.append(each[3].count))
+    assert len(taken) == 2
+    assert again == {step: losses * (2 if step == 3 else 1) for step, losses in whole.items()}
+    assert counts == [8, 8]
+
+
+def test_what_lines_on_the_way_do_within_a_value_does_not_reach_the_state_that_is_laid_again():
+    giver, given, _ = a_course()
+    giver._progress.steps, giver.at, given["marks"] = 5, BATCH, [1]
+    taker, group, _ = a_course()
+    taker.come_to(CALL)
+    taker.take(copy.deepcopy(giver.tree()))
+    group["marks"].append(2)
+    taker.come_to(BATCH)
+    assert group["marks"] == [1]
+
+
+def test_a_state_of_the_end_is_laid_where_the_loop_ends_and_where_the_session_does():
+    giver, given, _ = a_course(count=7)
+    giver._progress.steps, giver.at, given["marks"] = 5, END, [1]
+    taker, group, kept = a_course()
+    taker.come_to(CALL)
+    taker.take(copy.deepcopy(giver.tree()))
+    for place in (BATCH, END):
+        group["marks"].append(2)
+        kept.count = 99
+        taker.come_to(place)
+        assert (group["marks"], kept.count) == ([1], 7)
+
+
+def test_a_state_of_the_end_is_laid_where_a_loop_with_more_epochs_goes_on():
+    giver, _, _ = a_course(count=7)
+    giver._progress.steps, giver.at = 5, END
+    taker, _, kept = a_course()
+    taker.come_to(CALL)
+    taker.take(giver.tree())
+    kept.count = 99
+    taker.come_to(BATCH)
+    assert kept.count == 7
+    kept.count += 1
+    taker.come_to(CALL)
+    assert (kept.count, taker.is_there) == (8, True)
