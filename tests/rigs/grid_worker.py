@@ -35,6 +35,7 @@ class Worker:
         *,
         net=a_net,
         loss=loss_of,
+        before=lambda model, step: None,
         clip=CLIP,
         tied=False,
         frozen=(),
@@ -42,6 +43,7 @@ class Worker:
         store=None,
     ):
         self.name, self._threads, self._faults, self.mesh, self._loss_of = name, threads, list(faults), None, loss
+        self._before = before  # a step: what the loop of a script says of the model
         self.model = a_net(tied=True) if tied else net()
         for each in frozen:
             self.model.get_submodule(each).requires_grad_(False)
@@ -76,10 +78,12 @@ class Worker:
         the end.
         """
         self.mesh = mesh
+        self._before(self.model, max(0, self.member.applied))  # a newcomer's loop is at step 0
         try:
             self.met = self.member.meet(mesh, seat, generation=generation)
             while seat is not None and self.member.applied < until:
                 step = self.member.applied
+                self._before(self.model, step)
                 self.link.wanted |= step in saves
                 if self.member.vault is not None and self.member.vault._files is not None:
                     self.member.vault._files.exception()  # disks are quick here, so that few steps do

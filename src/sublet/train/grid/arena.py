@@ -6,7 +6,8 @@ none for SGD. The rest are counters, one number each, which are written behind t
 
 Not every parameter has a gradient in every step: heads may take turns. An optimizer passes by those that have none, and
 begins to keep moments of one with its first gradient. So which of the gradients came is summed with them, and what is
-sent says of which parameters anything is kept.
+sent says of which parameters anything is kept. What is frozen for a while has a place here all the same: backward
+writes there again when it is thawed.
 """
 
 from __future__ import annotations
@@ -85,10 +86,20 @@ def layout_of(parameters: Sequence[torch.Tensor], kept: Sequence[Kept] = ()) -> 
 
 
 class Arena:
-    """Of the parameters of one unit, which become views of it: of what they are, or of memory that another has sent."""
+    """Of the parameters of one unit, which become views of it: of what they are, or of memory that another has sent.
 
-    def __init__(self, parameters: list[torch.nn.Parameter], sent: tuple[Layout, torch.Tensor] | None = None) -> None:
+    `trained`: all but those that are frozen for good, which never have a gradient.
+    """
+
+    def __init__(
+        self,
+        parameters: list[torch.nn.Parameter],
+        sent: tuple[Layout, torch.Tensor] | None = None,
+        *,
+        trained: list[bool] | None = None,
+    ) -> None:
         self.parameters = parameters
+        self._trained = trained or [True] * len(parameters)
         device = parameters[0].device
         self.layout, self.memory = sent or self._laid(layout_of(parameters), [])  # bytes: what is sent
         self.gradients = torch.empty(0, dtype=torch.uint8, device=device)
@@ -187,27 +198,27 @@ class Arena:
             self.loose = False
             self.gradients = blank(self.layout.sum_bytes, self.gradients.device)
             self._seen = [each.seen_in(self.gradients).data for each in self.layout.gradients]  # writes count for each
-        for parameter, gradient in zip(self.parameters, self._seen, strict=True):
-            if parameter.requires_grad and parameter.grad is not gradient:
+        for parameter, gradient, trained in zip(self.parameters, self._seen, self._trained, strict=True):
+            if trained and parameter.grad is not gradient:
                 parameter.grad = gradient
 
     def begin_step(self) -> None:
         """From now on backward may make some, here or at others."""
         self._ours = None
+        if not self.loose:
+            self.see_gradients()  # a script may have written `p.grad = None`, as one that freezes does
         self._versions = [] if self.loose else [_version(each) for each in self._seen]
 
     def tell_which_came(self) -> None:
         """Backward is over: which gradients it has made here goes with the sum."""
         if self.loose:
             return
-        written = [_version(each) != before for each, before in zip(self._seen, self._versions, strict=True)]
-        trained = [each.requires_grad for each in self.parameters]
-        came = [is_written and trains for is_written, trains in zip(written, trained, strict=True)]
+        came = [_version(each) != before for each, before in zip(self._seen, self._versions, strict=True)]
         where = self.layout.came
         if self._told is None or self._told[0] != came:
             self._told = came, torch.tensor(came, dtype=where.dtype, device=self.gradients.device)
         where.seen_in(self.gradients).copy_(self._told[1])
-        self._ours = came if came == trained else None  # then nobody has more, and we need not look
+        self._ours = came if came == self._trained else None  # then nobody has more, and we need not look
 
     def without(self) -> list[torch.nn.Parameter]:
         """Parameters of which no gradient came, here or at anybody with whom it was summed."""

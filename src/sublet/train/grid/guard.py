@@ -27,13 +27,13 @@ class Guard:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
         self._calls = self._updates = False
-        self._frozen: list[torch.nn.Parameter] = []
+        self.frozen = self._frozen_now()  # of the parameters, when it began: the same at all workers, whatever follows
         self._buffers: list[tuple[str, torch.nn.Module, str]] = []  # that are a part of the state: name, owner and key
         self._handles: list[Any] = []
 
     def begin(self) -> None:
         """From now on only who says so may."""
-        self._frozen = [each for each in self._model.parameters() if not each.requires_grad]
+        self.frozen = self._frozen_now()
         self._buffers = list(_buffers_of(self._model))
         self._handles.append(self._optimizer.register_step_pre_hook(self._look_at_update))
         self._handles.append(self._model.register_forward_pre_hook(self._look_at_call))
@@ -55,7 +55,7 @@ class Guard:
     def check_frozen(self) -> None:
         """What was frozen when it began still is: what a unit is made of follows from that, at all workers alike."""
         with plainly():  # at every step, of whatever others have
-            check_frozen(self._frozen)
+            check_frozen(self.frozen)
 
     @contextmanager
     def calls(self) -> Iterator[None]:
@@ -77,6 +77,9 @@ class Guard:
             yield
         finally:
             self._updates = False
+
+    def _frozen_now(self) -> list[torch.nn.Parameter]:
+        return [each for each in self._model.parameters() if not each.requires_grad]
 
     def _written(self) -> list[tuple[torch.Tensor, int]]:
         """What the model keeps beside its parameters, and how often each was written: at each call, it costs little."""

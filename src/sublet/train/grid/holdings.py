@@ -24,7 +24,13 @@ __all__ = ["Holdings", "sizes_of"]
 class Holdings:
     """Of one worker. All parameters of the model are in exactly one unit."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, units: Sequence[Unit]) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        units: Sequence[Unit],
+        frozen: Iterable[torch.nn.Parameter],
+    ) -> None:
         named = dict(model.named_parameters())
         self.parameters = [[named[name] for name in unit.names] for unit in units]
         self.optimizer = optimizer
@@ -34,10 +40,7 @@ class Holdings:
         for number in range(len(optimizer.param_groups)):
             kept_by(optimizer, number)  # or it is refused
         self._group_of = {id(each): number for number, group in enumerate(self.groups) for each in group}
-        for unit in self.parameters:
-            for each in unit:
-                if each.requires_grad and id(each) not in self._group_of:
-                    self._group_of[id(each)] = -1  # no group has it: it is never changed
+        self._frozen = frozenset(map(id, frozen))  # for good; `requires_grad` of now would differ from worker to worker
         self.arenas: dict[int, Arena] = {}
         self._ghosts: set[int] = set()  # units that take no memory
         self._cleared = True  # gradients are zero: nothing was added to them since
@@ -56,7 +59,7 @@ class Holdings:
     def make(self, units: Iterable[int]) -> None:
         """From the weights that the model was built with: nobody has trained yet."""
         for unit in units:
-            self.arenas[unit] = Arena(self.parameters[unit])
+            self.arenas[unit] = Arena(self.parameters[unit], trained=self._trained(unit))
         self._hold(self.arenas)
 
     def expect(self, unit: int, *, stepped: bool) -> torch.Tensor:
@@ -67,7 +70,8 @@ class Holdings:
         """What came, and of what we had, `keep`; the rest is let go."""
         wanted = set(keep)
         for unit, memory in came.items():
-            self.arenas[unit] = Arena(self.parameters[unit], (self.layout(unit, stepped=stepped), memory))
+            sent = self.layout(unit, stepped=stepped), memory
+            self.arenas[unit] = Arena(self.parameters[unit], sent, trained=self._trained(unit))
         for unit in [each for each in self.arenas if each not in wanted]:
             del self.arenas[unit]
         self._hold(came.keys() & self.arenas.keys())
@@ -168,10 +172,13 @@ class Holdings:
         parameters = self.parameters[unit]
         return layout_of(parameters, [self._kept_of(each) for each in parameters] if stepped else ())
 
+    def _trained(self, unit: int) -> list[bool]:
+        return [id(each) not in self._frozen for each in self.parameters[unit]]
+
     def _kept_of(self, parameter: torch.nn.Parameter) -> Kept:
-        """Nothing of what is frozen, and stays so, or in no group."""
+        """Nothing of what is frozen, and stays so, or in no group; all of what is frozen for a while."""
         number = self._group_of.get(id(parameter), -1)
-        if number < 0 or not parameter.requires_grad:
+        if number < 0 or id(parameter) in self._frozen:
             return Kept((), ())
         kind = (number, parameter.dtype, parameter.device)
         if kind not in self._kept:

@@ -65,7 +65,7 @@ class Member:
         self.first: Callable[[Mesh, Dice, str], str] = lambda *_: ""  # before anything is trained, by all: the proof
         self.model, self.cut, self.clip_norm, self._beside, self.point = model, cut, clip_norm, beside, point
         self._guard = guard or Guard(model, optimizer)
-        self.holdings = Holdings(model, optimizer, cut.units)
+        self.holdings = Holdings(model, optimizer, cut.units, self._guard.frozen)
         self._pipeline = Pipeline(cut, seed, next(model.parameters()).device, point)
         self.applied, self.pending = NOTHING, NOTHING
         self.judged: list[float] = []  # what evaluations since the last step came to

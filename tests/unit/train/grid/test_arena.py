@@ -110,9 +110,25 @@ def test_types_may_differ_within_a_unit():
 
 def test_what_takes_no_gradient_is_carried_and_has_none():
     frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
-    Arena([frozen])
+    arena = Arena([frozen], trained=[False])
+    arena.see_gradients()
     assert frozen.grad is None
     assert frozen.tolist() == [1.0, 1.0]
+
+
+def test_what_is_frozen_for_a_while_has_its_place_when_it_is_thawed():
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    arena = Arena([frozen])
+    arena.see_gradients()
+    for thawed in (False, True):
+        frozen.requires_grad_(thawed)
+        frozen.grad = None
+        arena.begin_step()
+        if thawed:
+            (3.0 * frozen).sum().backward()
+        arena.tell_which_came()
+        assert arena.without() == ([] if thawed else [frozen])
+    assert arena.only_numbers()[0][:2].tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("size_bytes", [0, 3, LARGE_BYTES - 1, LARGE_BYTES, 3 * LARGE_BYTES + 5])

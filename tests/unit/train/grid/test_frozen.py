@@ -126,6 +126,15 @@ def test_a_checkpoint_of_a_grid_whose_first_part_is_frozen_has_all_of_the_optimi
 
 
 @pytest.mark.parametrize("optimizer", [adam, of_what_learns])
+def test_of_what_is_frozen_for_good_nothing_is_kept_but_weights(optimizer):
+    """Though an optimizer has it: its layout, so its size, is that of a model whose optimizer has not."""
+    worker = Worker(Threads(), "one", make=optimizer, frozen=("blocks.1",))
+    for number, unit in enumerate(worker.cut.units):
+        moments = worker.member.holdings.layout(number, stepped=True).moments
+        assert bool(moments) != unit.names[0].startswith("blocks.1."), unit.names
+
+
+@pytest.mark.parametrize("optimizer", [adam, of_what_learns])
 def test_what_of_a_group_is_here_is_not_taken_for_all_of_it(optimizer):
     """Though it may be nothing."""
     threads = Threads()

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
+from torch.utils.data import Subset, TensorDataset, default_collate  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
@@ -59,11 +59,12 @@ def loss_on(model):
     return lambda batch: nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
-def in_parts(model, optimizer=None, epochs=2, after=lambda _: None, **more):
+def in_parts(model, optimizer=None, epochs=2, after=lambda _: None, before=lambda _: None, dataset=None, **more):
     optimizer = optimizer or adam(model)
     facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks"), **more}
-    with train.session(model, optimizer, data(), **facts) as s:
+    with train.session(model, optimizer, dataset or data(), **facts) as s:
         for batch in s.batches(epochs=epochs):
+            before(s)
             s.step(loss_on(model), batch)
             after(s)
     return s
@@ -122,6 +123,22 @@ def test_what_was_frozen_when_it_began_is_not_trained_later_without_a_word(froze
     in_parts(model)  # frozen to the end: trained around
     with pytest.raises(InvalidValue, match=r"requires_grad = 'True' .* 2 parameters were frozen then.*lr=0"):
         in_parts(model, after=lambda s: model.get_submodule(frozen).requires_grad_(s.steps == 2))
+
+
+@pytest.mark.parametrize("clip", [None, 1e9])
+def test_what_is_frozen_in_its_first_step_is_trained_from_when_it_is_thawed(clip):
+    """Clipping takes gradients to where all units' are, though there is nothing to clip. Truth is a loop of torch's."""
+    model, cut = a_net(), a_net()
+    optimizer, batch = adam(model), default_collate([data()[number] for number in range(BATCH)])
+    for step in range(6):
+        model.first.requires_grad_(step % 3 > 0)
+        optimizer.zero_grad()
+        loss_on(model)(batch).backward()
+        optimizer.step()
+    only = Subset(data(), range(BATCH))
+    in_parts(cut, epochs=6, dataset=only, before=lambda s: cut.first.requires_grad_(s.steps % 3 > 0), clip_norm=clip)
+    for ours, its in zip(cut.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(ours, its, rtol=1e-4, atol=1e-6)
 
 
 def test_masks_of_dropout_follow_from_the_seed_and_nothing_else():

@@ -88,16 +88,32 @@ def by_chance(seed):
     return loss_of
 
 
+def nothing_before(model, step):
+    """Whatever learns, learns all the time."""
+
+
+def frozen_by_chance(seed):
+    """Of a step. The last block learns always: without anything that does there is no backward."""
+
+    def before(model, step):
+        dice = random.Random(f"{seed} frozen at {step}")
+        for each in (model.embed, *model.blocks[:-1], model.blocks[1].side, *model.heads):
+            each.requires_grad_(dice.random() < 0.6)
+
+    return before
+
+
 def loss(model, atom, head=0, asides=(False,) * BLOCKS, stop=None):
     ids = words(atom, 4)
     return functional.cross_entropy(model(ids[:, :-1], head, asides, stop).flatten(0, 1), ids[:, 1:].flatten())
 
 
-def plainly(loss_of, make, steps, clip):
+def plainly(loss_of, make, steps, clip, before=nothing_before):
     """One process of torch's own: the model, its optimizer, and losses."""
     model = Net()
     optimizer, losses = make(model), []
     for step in range(steps):
+        before(model, step)
         optimizer.zero_grad()
         losses.append(0.0)
         for atom in atoms(step * SIZE, SIZE, MICRO):
@@ -122,9 +138,9 @@ def assert_same_state(name, ours, its, *, loaded=False):
         assert torch.allclose(value.double(), has[1][key].double(), rtol=0.0, atol=1e-10), f"{key} of {name}"
 
 
-def assert_as_plain(workers, loss_of, make, steps, clip):
+def assert_as_plain(workers, loss_of, make, steps, clip, before=nothing_before):
     """Weights and all that the optimizer keeps; and to the bit the same at all who hold it."""
-    model, optimizer, losses = plainly(loss_of, make, steps, clip)
+    model, optimizer, losses = plainly(loss_of, make, steps, clip, before)
     truth, seen = dict(model.named_parameters()), {}
     for worker in workers:
         assert worker.member.applied == steps
@@ -174,9 +190,10 @@ WAYS = ["meet", "misses", "checkpoint"]
     st.lists(st.tuples(st.sampled_from(GRIDS), st.sampled_from(WAYS), st.booleans()), min_size=1, max_size=3),
     st.sampled_from(sorted(OPTIMIZERS)),
     st.sampled_from([None, 0.4]),
+    st.booleans(),
 )
 def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
-    tmp_path_factory, seed, stays, optimizer, clip
+    tmp_path_factory, seed, stays, optimizer, clip, freezes
 ):
     """Grid after grid: those who were there hand over, or roll forward a step, or others go on from a checkpoint."""
     threads, make, loss_of, directory = (
@@ -185,7 +202,8 @@ def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
         by_chance(seed),
         tmp_path_factory.mktemp("kept"),
     )
-    facts = {"make": make, "net": Net, "loss": loss_of, "clip": clip, "directory": directory}
+    before = frozen_by_chance(seed) if freezes else nothing_before
+    facts = {"make": make, "net": Net, "loss": loss_of, "before": before, "clip": clip, "directory": directory}
     workers, steps = [], 0
     for number, (grid, way, keeps) in enumerate(stays):
         steps += 3
@@ -207,18 +225,83 @@ def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
         found = generation(threads, there[: grid.gpus], grid, steps, there[grid.gpus :], **more)
         assert {found[each.name] for each in there[: grid.gpus]} == {"done"}
         workers = there[: grid.gpus]
-    assert_as_plain(workers, loss_of, make, steps, clip)
+    assert_as_plain(workers, loss_of, make, steps, clip, before)
     for worker in workers:
         worker.member.vault.close()
-    _assert_saved(directory, loss_of, make, steps, clip)
+    _assert_saved(directory, loss_of, make, steps, clip, before)
 
 
-def _assert_saved(directory, loss_of, make, steps, clip):
+def _assert_saved(directory, loss_of, make, steps, clip, before):
     """A session without parts goes on from there as from one process."""
     model, progress = Net(), Progress(samples=SAMPLES, batch=SIZE)
     optimizer = make(model)
     State(model, optimizer, [], None, SEED).restore(newest(directory).state, progress, same_dice=True)
-    truth, kept, _ = plainly(loss_of, make, steps, clip)
+    truth, kept, _ = plainly(loss_of, make, steps, clip, before)
     for (name, ours), its in zip(model.named_parameters(), truth.parameters(), strict=True):
         assert torch.allclose(ours, its, rtol=0.0, atol=1e-10), name
         assert_same_state(name, optimizer.state.get(ours, {}), kept.state.get(its, {}), loaded=True)
+
+
+def freeze_later(model, step):
+    """For good."""
+    for each in (model.heads[0], model.blocks[1]):
+        each.requires_grad_(step < 2)
+
+
+def freeze_for_a_while(model, step):
+    for each in (model.heads[0], model.blocks[0], model.blocks[2]):
+        each.requires_grad_(not 2 <= step < 5)
+
+
+def freeze_by_turns(model, step):
+    """From the first step on."""
+    model.embed.requires_grad_(step % 3 > 0)
+    model.blocks[3].requires_grad_(step > 0)
+
+
+def freeze_and_let_go_of_gradients(model, step):
+    """As scripts do, so that an optimizer of torch passes by it at once."""
+    model.heads[0].requires_grad_(step % 2 > 0)
+    for each in model.heads[0].parameters():
+        each.grad = None
+
+
+FREEZES = [freeze_later, freeze_for_a_while, freeze_by_turns, freeze_and_let_go_of_gradients]
+STAYS = [
+    [Grid(1, 1)],
+    [Grid(1, 2), Grid(2, 1), Grid(1, 2)],
+    [Grid(2, 1), Grid(1, 3), Grid(1, 1)],
+]
+
+
+@pytest.mark.parametrize(("way", "clip"), [("meet", None), ("checkpoint", 0.6)])
+@pytest.mark.parametrize("grids", STAYS, ids=lambda grids: ", ".join(map(str, grids)))
+@pytest.mark.parametrize("before", FREEZES)
+def test_what_is_frozen_and_thawed_amid_training_is_trained_as_by_torch(tmp_path, before, grids, clip, way):
+    """Whoever joins has seen none of it; whether they meet before the first step, amid it or after it."""
+    threads, make, workers, steps = Threads(), OPTIMIZERS["AdamW"], [], 0
+    facts = {"make": make, "net": Net, "loss": loss, "before": before, "clip": clip, "directory": tmp_path}
+    for number, grid in enumerate(grids):
+        steps += 3
+        were = workers if way == "meet" else []
+        there = [*were, *(Worker(threads, f"{number}.{at}", **facts) for at in range(len(were), grid.gpus))]
+        workers, givers = there[: grid.gpus], there[grid.gpus :]
+        found = generation(threads, workers, grid, steps, givers, saves=[None], generation=number + 1)
+        assert {found[each.name] for each in workers} == {"done"}
+        for worker in there if way == "checkpoint" else givers:
+            worker.member.vault.close()
+    assert_as_plain(workers, loss, make, steps, clip, before)
+
+
+def test_what_was_not_begun_at_a_checkpoint_is_not_begun_after_going_back_to_it(tmp_path):
+    """The second head has its first gradient in step 2; who lives has stepped it, and goes back with a newcomer."""
+    threads, make = Threads(), OPTIMIZERS["AdamW"]
+    facts = {"make": make, "net": Net, "loss": by_turns, "clip": None, "directory": tmp_path}
+    dies, lives = (Worker(threads, name, **facts) for name in ("dies", "lives"))
+    assert set(generation(threads, [dies, lives], Grid(1, 2), 2, saves=[None], generation=1).values()) == {"done"}
+    assert set(generation(threads, [dies, lives], Grid(1, 2), 4, generation=2).values()) == {"done"}
+    comes = Worker(threads, "comes", **facts)
+    assert set(generation(threads, [comes, lives], Grid(1, 2), 3, generation=3).values()) == {"done"}
+    assert lives.met.source == "checkpoint"
+    lives.told.pop(3)  # which is undone
+    assert_as_plain([comes, lives], by_turns, make, 3, None)
