@@ -62,6 +62,22 @@ class Course:
         if self._saver is not None and tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])
 
+    def seem(self, steps: int, done: int) -> None:
+        """Before the last of these steps, `done` samples behind it: so a loop looks at itself that is yet to be told.
+
+        A checkpoint is of right after a step. The lines after that step are the first that count, and compare what is
+        then with what they saw before it (`if s.epoch != epoch`).
+        """
+        progress = self._progress
+        progress.epoch, last = divmod(done - 1, progress.samples)
+        number = last // progress.batch  # of the step, in its epoch
+        progress.steps, progress.offset, progress.before = steps - 1, number * progress.batch, steps - 1 - number
+
+    def begin(self) -> None:
+        """At step 0, whatever it has seemed, until told otherwise."""
+        progress = self._progress
+        progress.steps = progress.epoch = progress.offset = progress.before = 0
+
     def come_to(self, place: str) -> None:
         """Of the loop. Where a state is of there, what we have passed on our way had run when it was taken."""
         self.at = place

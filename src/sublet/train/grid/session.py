@@ -37,6 +37,7 @@ from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.fits import check_fits, check_not_compiled
 from sublet.train.grid.gathering import Gathered, Gathering
+from sublet.train.grid.glance import last_saved
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
@@ -175,6 +176,8 @@ class GridSession(Seated, Keeps):
             raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
         self._epochs = total
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
+        if (saved := last_saved(self._saver)) is not None and 0 < saved[1] <= total * self._samples.count:
+            self._course.seem(*saved)
         while self._progress.epoch < total:
             self._course.come_to(BATCH)
             batch = Step()
@@ -279,6 +282,7 @@ class GridSession(Seated, Keeps):
 
     def _begin(self, loss_of: LossOf) -> Member:
         """With the user's function in hand: what is before the blocks and what after them, and our first grid."""
+        self._course.begin()
         check_not_compiled(self._model, loss_of)
         self._schedules.find_late()
         self._own.begin()

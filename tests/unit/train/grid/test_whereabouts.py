@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 
 import pytest
 
@@ -77,10 +78,10 @@ def trained(directory, ends=None, *, before=nothing, after=nothing, behind=nothi
     return seen
 
 
-def resumed(tmp_path, **lines):
+def resumed(tmp_path, ends=3, **lines):
     """What a start that goes on after step 3 sees, and one that was never interrupted."""
     with pytest.raises(Ends):
-        trained(tmp_path / "cut", 3, **lines)
+        trained(tmp_path / "cut", ends, **lines)
     return trained(tmp_path / "cut", **lines), trained(tmp_path / "whole", **lines)
 
 
@@ -260,3 +261,54 @@ def test_a_state_of_the_end_is_laid_where_a_loop_with_more_epochs_goes_on():
     kept.count += 1
     taker.come_to(CALL)
     assert (kept.count, taker.is_there) == (8, True)
+
+
+@pytest.mark.parametrize("ends", [1, 2, 3, 4, 5])
+def test_lines_for_the_end_of_an_epoch_run_at_its_end_alone_after_a_restart(tmp_path, ends):
+    """Two steps in each: a checkpoint amid one, and one of the last step of one, after which these lines run again."""
+    was, counts = {}, []
+
+    def before(s, *_):
+        was.update(epoch=s.epoch, steps=s.steps, number=s.steps_in_epoch, samples=s.samples_done)
+
+    def after(s, *more):
+        assert (s.steps, s.samples_done) == (was["steps"] + 1, was["samples"] + BATCH_SIZE)
+        assert was["number"] == was["steps"] % 2
+        if s.epoch != was["epoch"]:
+            decayed(s, *more)
+
+    lines = {"before": before, "after": after, "behind": lambda *each: counts.append(each[3].count)}
+    again, whole = resumed(tmp_path, ends, **lines)
+    assert again == {step: losses for step, losses in whole.items() if step >= ends}
+    assert counts == [4, 4]
+
+
+def test_fewer_epochs_than_the_checkpoint_has_end_as_they_did(tmp_path):
+    trained(tmp_path, epochs=3)
+    assert [*trained(tmp_path, epochs=2)] == [6]
+
+
+@pytest.mark.parametrize("samples", [1, 5, 6, 7])
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+def test_what_a_loop_seems_to_have_behind_it_is_what_it_had_before_that_step(samples, batch):
+    walked, seems = Progress(samples=samples, batch=batch), Progress(samples=samples, batch=batch)
+    course = Course(seems, Schedules([], torch.optim.SGD([nn.Parameter(torch.zeros(1))])), None, None)
+    for _ in range(12):
+        was = copy.copy(walked)
+        walked.advance()
+        course.seem(walked.steps, walked.done)
+        assert seems == was
+    course.begin()
+    assert seems == Progress(samples=samples, batch=batch)
+
+
+def test_a_checkpoint_that_is_gone_when_it_is_looked_for_counts_for_nothing(tmp_path):
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3)
+
+    def before(*_):
+        for checkpoint in (tmp_path / "cut").glob("step-*"):
+            shutil.rmtree(checkpoint)
+
+    again, whole = trained(tmp_path / "cut", before=before), trained(tmp_path / "whole")
+    assert {step: losses for step, losses in again.items() if step} == whole
