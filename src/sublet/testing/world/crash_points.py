@@ -46,7 +46,11 @@ def points_of(story: Story) -> list[Point]:
     life = Life(replace(story, span_s=SPAN_S))
     life.live()
     counts = zip(NAMES, life.stage.before_peace, strict=True)
-    return [Point(kind, number, before) for kind, most in counts for number in range(most) for before in (True, False)]
+    too_late = {Point(AT_CALL, number, before=False) for number in life.stage.under_way}
+    points = [
+        Point(kind, number, before) for kind, most in counts for number in range(most) for before in (True, False)
+    ]
+    return [point for point in points if point not in too_late]
 
 
 def sample_of(story: Story, count: int, seed: int | str) -> list[Point]:

@@ -83,6 +83,7 @@ class Fence:
         self.crossed = ""  # two calls about one node that one controller made at once: the first ones
         self._asking: dict[tuple[int, str], str] = {}  # by process and node: the call that is under way
         self.called = 0  # whatever of providers, by anybody
+        self.under_way: set[int] = set()  # of these, by number: those that are not answered yet
         self._crash_in: tuple[int, bool] | None = None  # (calls from now, before it)
         self.on_crash: Callable[[Process], None] = lambda process: process.kill()
 
@@ -100,7 +101,11 @@ class Fence:
         number, self.called = self.called, self.called + 1
         if self._crash_in == (number, True):
             self._crash(process)
-        yield
+        self.under_way.add(number)
+        try:
+            yield
+        finally:
+            self.under_way.discard(number)
         if self._crash_in == (number, False):
             self._crash(process)
 

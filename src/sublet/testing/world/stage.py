@@ -46,6 +46,7 @@ class Stage:
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
     calm: bool = False  # no more faults
     before_peace: tuple[int, int, int] = (0, 0, 0)  # commits, calls of providers and requests to EC2 until then
+    under_way: frozenset[int] = frozenset()  # of these calls, by number: those that are answered in peace
     repairs: list[Callable[[], None]] = field(default_factory=list)  # of what is not mended by itself, before the peace
     ending: bool = False  # the controller was asked to end
     victim: str = ""  # of the fault that strikes now, for whoever looks on
@@ -79,6 +80,7 @@ class Stage:
         self.calm = True
         requests = self.cloud.calls if isinstance(self.cloud, Ec2Cloud) else 0
         self.before_peace = (self.disk.commits, self.controllers.fence.called, requests)
+        self.under_way = frozenset(self.controllers.fence.under_way)
         self.controllers.fence.calm()
         self.cloud.calm()
         self.disk.calm()
