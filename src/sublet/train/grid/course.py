@@ -33,10 +33,8 @@ class Course:
         self._progress, self._schedules, self._optimizer, self._extra = progress, schedules, optimizer, extra
         self._saver = saver
         self.remembers: Remembering | None = None  # what modules keep for themselves
-        self.at, self._owed = (
-            BATCH,
-            dict[str, Any](),
-        )  # where the script is; a state to be laid again where it was taken
+        self.at, self._behind = BATCH, False  # where the script is; whether it took a state after an evaluation
+        self._owed = dict[str, Any]()  # a state to be laid again where it was taken
 
     def tree(self) -> dict[str, Any]:
         """Of now."""
@@ -58,6 +56,7 @@ class Course:
             setattr(self._progress, name, value)
         owed = {name: copy.deepcopy(tree.get(name)) for name in ("at", "schedulers", "settings", "extra", "values")}
         self._owed = owed if self._progress.steps else {}  # before the first step everybody is at it
+        self._behind = self.at != CALL  # the lines after a step are behind us: they come with the next call
         self._lay(tree)
         if self._saver is not None and tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])
@@ -86,6 +85,9 @@ class Course:
         elif self._owed and self.is_there:
             self._lay(self._owed)
             self._owed = {}
+        elif place == CALL and self._behind and self._owed.get("at") == STEPPED:
+            self._lay(self._owed)
+            self._owed, self.at = {}, STEPPED  # as in one that has just joined: no step is made in this call
         elif place == CALL:  # the last of them: it is of one that we do not come by
             self._owed = {}
 
@@ -93,6 +95,11 @@ class Course:
     def is_there(self) -> bool:
         """Where its state is of; if not, the loop has yet to come to it."""
         return not self._owed or self._owed["at"] == self.at
+
+    @property
+    def to_step(self) -> bool:
+        """Whether a step is to be made where we are."""
+        return self.at == CALL and self.is_there
 
     def stepped(self) -> None:
         """A step has been applied: schedules follow it."""

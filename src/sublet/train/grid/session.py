@@ -215,7 +215,7 @@ class GridSession(Seated, Keeps):
         member = self._member or self._begin(loss_of)
         if self._ordered:
             self._settle_in(self._following(lambda gathering: gathering.change()))
-        while progress.steps == before and self._course.is_there and progress.epoch < self._epochs:
+        while self._course.to_step and progress.steps == before and progress.epoch < self._epochs:
             if parts := self._link.take_keeps():
                 member.keep(self._seat, parts)
             why = ""

@@ -160,6 +160,27 @@ def test_a_state_of_another_counts_from_where_that_one_was(at):
     assert taker.is_there
 
 
+def test_who_goes_back_in_an_evaluation_comes_by_the_lines_after_the_step_that_it_goes_back_to():
+    """They were behind it, and are not in a state of right after a step: the next call makes none, and they run."""
+    giver, _, _ = a_course(lr=0.25, count=7)
+    giver.stepped()
+    taker, group, kept = a_course()
+    taker.come_to(CALL)
+    assert taker.to_step
+    taker.at = evaluation(0)
+    taker.take(giver.tree())
+    for place in (evaluation(0), BATCH, CALL):
+        group["lr"], kept.count = 99.0, 99
+        taker.come_to(place)
+    assert (group["lr"], kept.count, taker.at) == (0.25, 7, STEPPED)
+    assert not taker.to_step
+    for place in (BATCH, CALL):
+        group["lr"], kept.count = 99.0, 99
+        taker.come_to(place)
+        assert (group["lr"], kept.count) == (99.0, 99)
+    assert taker.to_step
+
+
 def test_a_state_of_right_after_a_step_is_laid_once_and_the_loop_still_comes_by():
     giver, _, _ = a_course(lr=0.25, count=7)
     giver.stepped()
