@@ -222,7 +222,7 @@ def test_the_budget_of_a_jobs_file_is_the_last_level_of_the_tree(tmp_path):
     assert 0.0 < row["spent_usd"] < row["spent_usd"] + row["reserved_usd"] < 0.8
     assert row["left_usd"] == pytest.approx(0.8 - row["spent_usd"] - row["reserved_usd"])
     assert (spent[-1]["spent_usd"], spent[-1]["exhausted"]) == (pytest.approx(held["usd_total"]), True)
-    assert (by_the_kernel["limit_usd"], by_the_kernel["by_file"]) == (0.5, False)
+    assert (by_the_kernel["limit_usd"], by_the_kernel["kept_by"], by_the_kernel["by_file"]) == (0.5, "kernel", False)
 
 
 @pytest.mark.usefixtures("virtual_time")
