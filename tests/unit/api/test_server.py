@@ -331,6 +331,14 @@ def test_only_loopback_is_served():
             connect(environment={"SUBLET_SERVER": f"http://{host}:80"})
 
 
+def test_who_is_let_in_is_known_to_come_by_tcp_and_is_answered_at_once():
+    """asyncio sets TCP_NODELAY where it knows the protocol: a second answer on a line would wait 40 ms for the first."""
+    with bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        arrived, _ = listening.accept()
+        with arrived:
+            assert arrived.proto == socket.IPPROTO_TCP
+
+
 def test_a_port_that_is_taken_is_named():
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
