@@ -143,7 +143,8 @@ class Attributes:
         return [*places_of([*roots, *self._others.items()]), *defaults]
 
     def _changed(self, place: Place) -> Iterator[tuple[str, Any]]:
-        first, items = self._first.get(place.name, {}), place.items()
+        first = self._first.get(place.name, {})
+        items = [each for each in place.items() if each[0] not in first or not first[each[0]].is_itself(each[1])]
         # A flag that says that a file is open must not come back without the file.
         lacks = any(
             kind_of(value) == OTHER

@@ -49,6 +49,7 @@ TORCHS: tuple[tuple[type, frozenset[str]], ...] = (
 WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo")  # they keep what is of one process
 NAMESPACES = (argparse.Namespace, types.SimpleNamespace)
 OURS = Path(__file__).parents[1]
+TRAIN = __name__.rpartition(".")[0]
 LIBRARIES = (OURS, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
 
 
@@ -141,7 +142,8 @@ class _Walk:
         self._take(Place(name, vars(thing), skips), inner)
         for hooks in HOOKS:
             given = vars(thing).get(hooks)
-            for number, hook in enumerate(given.values() if isinstance(given, Mapping) else ()):
+            theirs = [hook for hook in given.values() if not _is_ours(hook)] if isinstance(given, Mapping) else []
+            for number, hook in enumerate(theirs):
                 inner(f"{name} {hooks[1:]} {number}", hook)
         for child, module in vars(thing).get("_modules", {}).items() if isinstance(thing, torch.nn.Module) else ():
             inner(f"{name}.{child}", module)
@@ -214,6 +216,13 @@ def is_users(module: str | None) -> bool:
     path = Path(file)
     installed = {"site-packages", "dist-packages"} & {*path.parts}
     return not installed and not any(path.is_relative_to(each) for each in LIBRARIES)
+
+
+def _is_ours(hook: Any) -> bool:
+    """A hook of the session's own, which every worker registers for itself."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return str(getattr(hook, "__module__", None)).startswith(f"{TRAIN}.")
 
 
 def _slots_of(kind: type) -> list[str]:

@@ -88,9 +88,13 @@ class Remembered:
         """None or False: what is to be made later begins so."""
         return self.value is None or self.value is False
 
+    def is_itself(self, value: Any) -> bool:
+        """The very object, of a kind that cannot change: most are, and there are many."""
+        return value is self.value and self.kind == PLAIN
+
     def is_still(self, value: Any) -> bool:
         """Whether the value that is there now is the same."""
-        if self.kind == PLAIN and value is self.value:  # it cannot change
+        if self.is_itself(value):
             return True
         kind = kind_of(value)
         return kind == self.kind and _alike(_mark(value, kind), self._mark)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ class Remembering:
                 self._attributes.prepare(state)
                 self._attributes.load_state_dict(state)
                 self._write(state.get("written"))  # of another kind of session: they are with the weights
-            else:
+            elif blocks:
                 among = self._only(state, lambda home: home in blocks)
                 self._attributes.load_state_dict(among, lambda name: self.home(name) in blocks)
 
@@ -112,15 +113,16 @@ def owners(ran: Sequence[Ran], among: Sequence[int], blocks: int) -> dict[int, i
 def gathered(mesh: Mesh, remembering: Remembering, ran: Sequence[Ran], among: Sequence[int]) -> dict[str, Any]:
     """What all of these remember, at all who meet. Broken."""
     told = _told(mesh, remembering, ran, among)
-    sizes = torch.zeros(mesh.world, dtype=torch.int64)
-    sizes[mesh.rank] = len(told)
-    mesh.sum(sizes, range(mesh.world))
-    states = []
-    for rank, size in enumerate(sizes.tolist()):
-        if size:
-            said = told if rank == mesh.rank else torch.zeros(size, dtype=torch.uint8)
-            mesh.sum(said, range(mesh.world))
-            states.append((rank, unpacked(said)))
+    table = torch.zeros(mesh.world, dtype=torch.int64)
+    table[mesh.rank] = len(told)
+    mesh.sum(table, range(mesh.world))
+    sizes = table.tolist()
+    starts = [0, *accumulate(sizes)]
+    said = torch.zeros(starts[-1], dtype=torch.uint8)
+    said[starts[mesh.rank] : starts[mesh.rank + 1]] = told
+    if len(said):  # one sum for all of them: each waits for everybody
+        mesh.sum(said, range(mesh.world))
+    states = [(rank, unpacked(said[starts[rank] : starts[rank + 1]])) for rank, size in enumerate(sizes) if size]
     return merged(states, owners(ran, among, remembering.blocks))
 
 

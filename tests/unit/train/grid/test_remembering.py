@@ -102,6 +102,18 @@ def trained(directory=None, *, after=never, before=never, counts=False, epochs=2
     return seen
 
 
+def test_of_a_model_that_nothing_is_set_on_there_is_nothing_to_tell_though_the_session_has_hooks_on_it():
+    model = a_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    facts = {"parts": train.Blocks("blocks"), "global_batch": 4, "micro_batch": 4}
+    with train.session(model, optimizer, samples(), **facts) as s:
+        for batch in s.batches(epochs=1):
+            s.step(lambda given: nn.functional.mse_loss(model(given[0]), given[1]), batch)
+        hooks = [hook for block in model.blocks for hook in block._forward_pre_hooks.values()]
+        assert hooks, "the session times blocks by hooks: without any, this shows nothing"
+        assert not len(packed(s._course.remembers.state(range(BLOCKS))))
+
+
 @pytest.mark.parametrize(
     "lines", [{"after": once}, {"before": once}, {"after": always}, {"before": always}, {"counts": True}]
 )
