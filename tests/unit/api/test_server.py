@@ -332,7 +332,7 @@ def test_only_loopback_is_served():
 
 
 def test_who_is_let_in_is_known_to_come_by_tcp_and_is_answered_at_once():
-    """asyncio sets TCP_NODELAY where it knows the protocol: a second answer on a line would wait 40 ms for the first."""
+    """asyncio sets TCP_NODELAY where it knows the protocol: else an answer waits 40 ms for the last to be confirmed."""
     with bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         arrived, _ = listening.accept()
         with arrived:
