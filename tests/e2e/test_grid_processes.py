@@ -35,6 +35,11 @@ def test_what_a_script_sets_by_the_step_is_right_at_who_joins_it():
     assert outcomes("--only", "script, 1x2 2x2 1x4") == ["within 1e-12"]
 
 
+def test_a_script_that_stops_early_does_so_at_all_workers_whoever_came_for_one_that_was_killed():
+    """By what is kept: a newcomer that counted a line twice would leave alone, and the other wait for it."""
+    assert outcomes("--only", "stops early") == ["within 1e-12"]
+
+
 @only_in_full
 @pytest.mark.parametrize("only", ["script, 2 x 2, killed", "script, 1 x 3, killed", "saved, script"])
 def test_what_a_script_sets_by_the_step_is_right_at_who_comes_for_one_that_was_killed(only):

@@ -22,11 +22,13 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.checkpoint.snapshot import require_storable
-from sublet.train.values import described, has_state, laid, load_state, state_of, tensors_in
+from sublet.train.values import SMALL, described, has_state, is_small, laid, load_state, state_of, tensors_in
 
 __all__ = ["Keeps", "Kept", "Own"]
 
 KEPT = "sublet.kept"
+NUMBERS = frozenset((bool, int, float, str, type(None)))
+EXTRA = "extra_state="  # beside names of what is kept, which can be none of them
 
 
 class Kept:
@@ -60,6 +62,7 @@ class Own:
         self.extra = extra
         self.kept: Kept | None = None
         self._models, self._begun = tuple(models), False
+        self._large = set[str]()  # names of what was once found to be large: it is not looked at again
 
     def keep(self, values: Mapping[str, Any]) -> Kept:
         """See `Keeps.keep`."""
@@ -96,6 +99,31 @@ class Own:
             state = state["extra"]
         if self.extra is not None:
             self.extra.load_state_dict(state)
+
+    def small(self) -> dict[str, Any]:
+        """Copies of what is small, by name: what a script decides by, such as how often nothing was better."""
+        kept = {} if self.kept is None else vars(self.kept)
+        given = kept if self.extra is None else {**kept, EXTRA: self.extra}
+        found = dict[str, Any]()
+        for name, value in given.items():
+            kind = type(value)
+            if kind in NUMBERS:  # most often it is: this is done in every step
+                found[name] = value
+            elif kind is list and len(value) <= SMALL and NUMBERS.issuperset(map(type, value)):
+                found[name] = list(value)
+            elif name not in self._large:
+                state = state_of(value) if has_state(value) else value
+                if is_small(state):
+                    found[name] = copy.deepcopy(state) if has_state(value) else described(f"kept.{name}", value)
+                else:
+                    self._large.add(name)
+        return found
+
+    def load_small(self, state: Mapping[str, Any]) -> None:
+        """What `small` gave; all else is left as it is."""
+        self.load_kept(state)
+        if EXTRA in state and self.extra is not None:
+            load_state(EXTRA, state[EXTRA], self.extra)
 
     def state_of_kept(self) -> dict[str, Any]:
         """Copies of what is kept; of objects with a state, what they say."""

@@ -23,24 +23,29 @@ class Counted:
     _progress: Progress
 
     @property
+    def _seen(self) -> Progress:
+        """What a script sees of it."""
+        return self._progress
+
+    @property
     def steps(self) -> int:
         """Steps applied in all, those before a resume included."""
-        return self._progress.steps
+        return self._seen.steps
 
     @property
     def steps_in_epoch(self) -> int:
         """Steps applied in the epoch that training is in: the number of its next batch, from 0 on."""
-        return self._progress.steps - self._progress.before
+        return self._seen.steps - self._seen.before
 
     @property
     def epoch(self) -> int:
         """Epochs that are over."""
-        return self._progress.epoch
+        return self._seen.epoch
 
     @property
     def samples_done(self) -> int:
         """Samples behind us, over all epochs."""
-        return self._progress.done
+        return self._seen.done
 
     @property
     def global_batch(self) -> int:

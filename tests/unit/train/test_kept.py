@@ -337,3 +337,40 @@ def test_what_was_something_else_when_it_was_saved_is_refused():
     for saved, taker in ((plain, other), (other, plain)):
         with pytest.raises(BadInput, match="object with a state"):
             taker.load_kept(saved.state_of_kept())
+
+
+def test_what_is_small_can_be_set_aside_and_put_back_and_what_is_large_is_left_alone():
+    """Whatever it is of: numbers, containers, tensors, objects with a state."""
+    counter, average = Counter(), AveragedModel(nn.Linear(20, 20))
+    own = Own(counter)
+    kept = own.keep(
+        {
+            "bad": 0,
+            "history": [1.0],
+            "mixed": [1, [2.0]],
+            "window": collections.deque([1, 2], maxlen=2),
+            "tau": torch.ones(3),
+            "average": average,
+            "long": list(range(1000)),
+        }
+    )
+    aside = own.small()
+    held = kept.history, kept.tau
+    kept.bad = 5
+    kept.history.append(2.0)
+    kept.mixed[1].append(9)
+    kept.window.append(7)
+    kept.tau.mul_(2.0)
+    kept.long.append(1)
+    counter.count = 3
+    with torch.no_grad():
+        average.module.weight.fill_(0.5)
+    own.load_small(aside)
+    assert (kept.bad, kept.history, kept.mixed) == (0, [1.0], [1, [2.0]])
+    assert ([*kept.window], kept.tau.tolist()) == ([1, 2], [1.0] * 3)
+    assert (counter.count, held[0] is kept.history, held[1] is kept.tau) == (0, True, True)
+    assert (len(kept.long), average.module.weight.mean().item()) == (1001, 0.5)
+    own.small()
+    kept.bad = 1
+    assert own.small()["bad"] == 1
+    assert aside["bad"] == 0

@@ -10,14 +10,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sublet.domain.shape import Grid
 from sublet.testing.grid.control import Control, Process, Stuck
 from sublet.testing.grid.model import BLOCKS, plainly
+from sublet.testing.grid.script import EPOCHS, run_script, trained
 from sublet.testing.grid.script import STEPS as STEPS_OF_SCRIPT
-from sublet.testing.grid.script import run_script, trained
 from sublet.testing.grid.worker import Fault, Kept
-from sublet.wire.messages import Ready
+from sublet.wire.messages import Finished, Ready
 
 __all__ = ["Result", "Row", "changes", "checkpoints", "grids", "kill_points", "random_kills", "run", "scripts"]
 
@@ -37,6 +38,7 @@ class Row:
     newcomers: tuple[int, ...] = ()  # seats of the last phase whose holders hand over and go
     faults: tuple[tuple[str, Fault], ...] = ()  # by the name of the worker
     script: bool = False  # over the SDK: a session with schedules and evaluations, until its epochs are over
+    stops: int = EPOCHS  # of a script: it leaves its loop after so many
     kills: tuple[tuple[int, int, float, bool], ...] = ()  # after a step: place, seconds later, the one in its place too
     saves: tuple[int, ...] | None = None  # steps after which a checkpoint is asked for; None = there are none at all
     restarts: bool = False  # between two phases all save and go, and others go on from there
@@ -67,12 +69,13 @@ def run(row: Row) -> Result:
 
 def _run(row: Row, result: Result, kept: Kept | None) -> None:
     try:
-        with Control(row.steps, run_script if row.script else None, kept=kept) as control:
+        life = partial(run_script, stops=row.stops) if row.script else None
+        with Control(row.steps, life, kept=kept) as control:
             members = _Members(control, row, result)
             members.train()
             if row.script:
                 control.wait(lambda: not any(each.alive for each in members.seats))
-                _judge_script(control, members.seats, result)
+                _judge_script(control, members.seats, row, result)
             else:
                 control.leave()
                 _judge(control, members.seats, row, result)
@@ -179,17 +182,21 @@ class _Members:
         return self._control.start(name, *self._faults.get(name, ()))
 
 
-def _judge_script(control: Control, seats: Sequence[Process], result: Result) -> None:
+def _judge_script(control: Control, seats: Sequence[Process], row: Row, result: Result) -> None:
     """Every loss and every evaluation within rounding of a double, and rates to the bit."""
-    truth = trained()
+    truth = trained(stops=row.stops)
+    ends = {message.step for each in control.processes for message in each.said if isinstance(message, Finished)}
+    if ends != {truth["steps"]}:
+        result.broken.append(f"it is said to be finished after {sorted(ends)} steps, not {truth['steps']}")
     for each in control.processes:
         sizes = [message.blocks for message in each.said if isinstance(message, Ready)]
         if [len(found) for found in sizes] != [BLOCKS]:
             result.broken.append(f"{each.name} says of its blocks {sizes}")
     for seat, each in enumerate(seats):
         found = each.facts
-        if found.get("steps") != truth["steps"] or found.get("rates") != truth["rates"]:
-            result.broken.append(f"seat {seat}: {found.get('steps')} steps, rates {found.get('rates')}")
+        for what in ("steps", "rates", "ends"):
+            if found.get(what) != truth[what]:
+                result.broken.append(f"seat {seat}: {what} {found.get(what)}, not {truth[what]}")
         for what in ("losses", "judged"):
             for step, value in found.get(what, {}).items():
                 right = truth[what][int(step)]
@@ -255,6 +262,15 @@ def scripts() -> Iterator[Row]:
         kills = ((3, 1, 0.003, False), (9, 0, 0.011, True), (15, grid.gpus - 1, 0.007, False))
         name = f"script, {grid}, killed"
         yield Row(name=name, phases=((0, grid),), steps=STEPS_OF_SCRIPT, script=True, keeps=keeps, kills=kills)
+    yield Row(
+        name="script, 1 x 2, stops early, killed",
+        phases=((0, Grid(1, 2)),),
+        steps=STEPS_OF_SCRIPT,
+        script=True,
+        stops=4,
+        keeps=True,
+        kills=((7, 1, 0.003, False),),
+    )
 
 
 def checkpoints() -> Iterator[Row]:

@@ -17,14 +17,17 @@ from sublet.testing.grid.model import a_net
 from sublet.testing.grid.worker import Kept
 from sublet.wire.exits import EXIT_LEFT
 
-__all__ = ["EVERY", "STEPS", "run_script", "trained"]
+__all__ = ["EPOCHS", "EVERY", "STEPS", "run_script", "trained"]
 
 SAMPLES, BATCH, MICRO, EPOCHS, EVERY = 30, 10, 2, 8, 4
 STEPS = SAMPLES // BATCH * EPOCHS
 
 
-def trained(pace_s: float = 0.0) -> dict[str, Any]:
-    """Loss of each step that this process made or took part in, evaluations, rates, and what it knows in the end."""
+def trained(pace_s: float = 0.0, stops: int = EPOCHS) -> dict[str, Any]:
+    """Loss of each step that this process made or took part in, evaluations, rates, and what it knows in the end.
+
+    `stops`: after so many epochs it leaves its loop.
+    """
     torch.set_num_threads(1)
     model = a_net().double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -47,7 +50,9 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
         scheduler=schedule,
         parts=train.Blocks("blocks"),
     ) as s:
+        kept: Any = s.keep(ends=0)
         for batch in s.batches(epochs=EPOCHS):
+            epoch = s.epoch
             factor = 1.0 + s.steps / STEPS  # what a loop sets before a step, a newcomer sets as well
             s.step(loss_of, batch)
             for number in range(len(model.blocks)):  # what it changes is part of the state
@@ -58,23 +63,28 @@ def trained(pace_s: float = 0.0) -> dict[str, Any]:
             losses[s.steps] = s.loss
             if (at := s.steps) % EVERY == 0:  # it may break, and all go back to a checkpoint of an earlier step
                 judged[at] = s.evaluate(loss_of, data, limit=3)
+            if s.epoch != epoch:  # as one counts that stops early: a newcomer counts each once, and stays
+                kept.ends += 1
+                if kept.ends > s.epoch or kept.ends >= stops:
+                    break
         steps, place = s.steps, s.place
     return {
         "losses": losses,
         "judged": judged,
         "steps": steps,
         "place": place,
+        "ends": kept.ends,
         "rates": [group["lr"] for group in optimizer.param_groups],
     }
 
 
-def run_script(name: str, connection: socket.socket, facts: int, kept: Kept | None = None) -> None:
+def run_script(name: str, connection: socket.socket, facts: int, kept: Kept | None = None, stops: int = EPOCHS) -> None:
     """In a child, under orders; what it came to on a pipe."""
     if kept is not None:
         os.environ.update(SUBLET_CHECKPOINT_DIR=kept.directory, SUBLET_CHECKPOINT_EVERY_S="0.05")
     os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)
     try:
-        found = trained(pace_s=0.006)
+        found = trained(pace_s=0.006, stops=stops)
     except SystemExit as error:
         found = {"left": error.code == EXIT_LEFT}
     os.write(facts, json.dumps(found).encode())

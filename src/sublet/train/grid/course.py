@@ -1,22 +1,36 @@
-"""What training has come to beside the units, alike at all members: how far it is, schedules, what the script adds."""
+"""What training has come to beside the units, alike at all members: how far it is, schedules, what the script adds.
+
+Who takes a state over has its loop elsewhere (`whereabouts`): the pass that it is in is *astray*, and the next one goes
+over the last step of the state once more, without making it. Both see what was right after that step (`stepped`), and
+so the lines after it do, and leave undone, what they did at the others.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
+from sublet.errors import InvalidValue
 from sublet.train.grid.remembering import Remembering
 from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED
+from sublet.train.kept import Own
 from sublet.train.membership import TRAINED_S
 from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
 from sublet.train.state import Progress
 
 __all__ = ["Course"]
+
+OF_THE_PLACE = ("at", "schedulers", "settings", "extra", "values", "stepped")  # where in the loop it was taken
+PLAIN = frozenset((bool, int, float, str, type(None)))
+FOLLOWS = (
+    "left by what follows from s.steps, s.epoch, s.loss, evaluations and what is kept (s.keep): a worker that joins "
+    "comes by the lines after the last step in passes that make none, and must not be the only one to leave there"
+)
 
 
 class Course:
@@ -27,39 +41,69 @@ class Course:
         progress: Progress,
         schedules: Schedules,
         optimizer: torch.optim.Optimizer,
-        extra: Any,
+        own: Own | None,
         saver: Saver | None = None,
     ) -> None:
-        self._progress, self._schedules, self._optimizer, self._extra = progress, schedules, optimizer, extra
+        self._progress, self._schedules, self._optimizer, self._own = progress, schedules, optimizer, own
         self._saver = saver
         self.remembers: Remembering | None = None  # what modules keep for themselves
-        self.at, self._behind = BATCH, False  # where the script is; whether it took a state after an evaluation
+        self.at = BATCH  # where the script is
         self._owed = dict[str, Any]()  # a state to be laid again where it was taken
+        self._stepped: dict[str, Any] | None = None  # what was right after the last step
+        self._called = copy.copy(progress)  # what the loop saw when it called for a step
+        self._seems: Progress | None = None  # what it sees, where that is not how far training is
+        self._astray = False  # in this pass; in the next one the loop sees what it saw before the last step
+
+    # ------------------------------------------------------------------------------------------ states
 
     def tree(self) -> dict[str, Any]:
-        """Of now."""
-        return {
+        """Of now; of one whose loop has yet to come to where it was taken, as it was."""
+        now = {
             "progress": {name: value for name, value in asdict(self._progress).items() if name != "noise"},
             "schedulers": [scheduler.state_dict() for scheduler in self._schedules.all],
-            "settings": [
-                {name: value for name, value in group.items() if name != "params"}
-                for group in self._optimizer.param_groups
-            ],
-            "extra": None if self._extra is None else self._extra.state_dict(),
+            "settings": self._settings(),
+            "extra": None if self._own is None else self._own.state_dict(),
             TRAINED_S: None if self._saver is None else self._saver.trained_s,
             "at": self.at,
+            "stepped": self.stepped_before,
         }
+        return now | {name: value for name, value in self._owed.items() if name != "values"}
+
+    @property
+    def stepped_before(self) -> dict[str, Any] | None:
+        """What was right after the last step, for who takes a state of a later place; None: the state is of there."""
+        return None if self.at == STEPPED else self._stepped
 
     def take(self, tree: Mapping[str, Any]) -> None:
         """Another's, or that of a checkpoint, which says nothing of how long somebody has trained."""
+        progress = self._progress
+        was, called = copy.copy(self._called if self.at == CALL else self.seen), self.at == CALL
         for name, value in tree["progress"].items():
-            setattr(self._progress, name, value)
-        owed = {name: copy.deepcopy(tree.get(name)) for name in ("at", "schedulers", "settings", "extra", "values")}
-        self._owed = owed if self._progress.steps else {}  # before the first step everybody is at it
-        self._behind = self.at != CALL  # the lines after a step are behind us: they come with the next call
-        self._lay(tree)
+            setattr(progress, name, value)
+        self._owed = {name: copy.deepcopy(tree.get(name)) for name in OF_THE_PLACE}
+        same = called and was.steps == progress.steps and (tree["at"] == CALL or not progress.steps)
+        if same or self.at == END:
+            self._seems, self._owed = None, {}
+            self._lay(tree)
+        elif called and was.steps + 1 == progress.steps:  # as if it had made the step: this pass is the one of it
+            self._go_on_from_step()
+        else:
+            self._astray, self._seems, self.at = True, replace(progress, epoch=was.epoch), STEPPED
+            self._lay_stepped()
         if self._saver is not None and tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    @property
+    def seen(self) -> Progress:
+        """How far the loop sees itself."""
+        return self._seems or self._progress
+
+    @property
+    def counts(self) -> bool:
+        """Whether the lines that run are of the pass in which they count; nobody waits for what others do."""
+        return self._seems is None
 
     def seem(self, steps: int, done: int) -> None:
         """Before the last of these steps, `done` samples behind it: so a loop looks at itself that is yet to be told.
@@ -68,33 +112,37 @@ class Course:
         then with what they saw before it (`if s.epoch != epoch`).
         """
         progress = self._progress
-        progress.epoch, last = divmod(done - 1, progress.samples)
+        epoch, last = divmod(done - 1, progress.samples)
         number = last // progress.batch  # of the step, in its epoch
-        progress.steps, progress.offset, progress.before = steps - 1, number * progress.batch, steps - 1 - number
-
-    def begin(self) -> None:
-        """At step 0, whatever it has seemed, until told otherwise."""
-        progress = self._progress
-        progress.steps = progress.epoch = progress.offset = progress.before = 0
+        offset, before = number * progress.batch, steps - 1 - number
+        self._seems = replace(progress, steps=steps - 1, epoch=epoch, offset=offset, before=before)
 
     def come_to(self, place: str) -> None:
         """Of the loop. Where a state is of there, what we have passed on our way had run when it was taken."""
         self.at = place
+        if place == BATCH and self._astray:
+            self._astray, self._seems = False, None
+            if self._progress.steps:  # before the first everybody is at it
+                self.seem(self._progress.steps, self._progress.done)
+        if place == CALL:
+            again, self._called, self._seems = self._seems is not None, copy.copy(self.seen), None
+            if again and self._owed:
+                self._go_on_from_step()
+                return
+        if not self.counts:
+            return
         if place == BATCH and self._owed.get("at") == END:  # it has a loop behind it that ends here, or goes on
             self._lay(copy.deepcopy(self._owed))
         elif self._owed and self.is_there:
             self._lay(self._owed)
             self._owed = {}
-        elif place == CALL and self._behind and self._owed.get("at") == STEPPED:
-            self._lay(self._owed)
-            self._owed, self.at = {}, STEPPED  # as in one that has just joined: no step is made in this call
         elif place == CALL:  # the last of them: it is of one that we do not come by
             self._owed = {}
 
     @property
     def is_there(self) -> bool:
         """Where its state is of; if not, the loop has yet to come to it."""
-        return not self._owed or self._owed["at"] == self.at
+        return not self._owed or (self.counts and self._owed["at"] == self.at)
 
     @property
     def to_step(self) -> bool:
@@ -106,7 +154,41 @@ class Course:
         self._progress.advance()
         self._schedules.step()
         self._progress.scheduled += 1
-        self.at = STEPPED
+        self._owed, self._seems, self._astray = {}, None, False
+        self.at, self._stepped = STEPPED, self._small()
+
+    def require_counted(self) -> None:
+        """InvalidValue if the loop is left in a pass that counts for nothing, while the others train on."""
+        if not (self.is_there and self.counts) and self._owed.get("at") != END:
+            raise InvalidValue("the loop", f"left at step {self._progress.steps} in a pass that makes no step", FOLLOWS)
+
+    # ------------------------------------------------------------------------------------------ laying
+
+    def _go_on_from_step(self) -> None:
+        """The lines after the last step come next, as they came at those whose state we have."""
+        self._astray, self._seems, self.at = False, None, STEPPED
+        self._lay_stepped()
+        if self._owed["at"] == STEPPED:
+            self._owed = {}
+
+    def _lay_stepped(self) -> None:
+        """What was right after the step; what is large or of modules, as it was when the state was taken."""
+        self._lay(copy.deepcopy(self._owed))
+        if self._owed.get("stepped") is not None:
+            self._lay(copy.deepcopy(self._owed["stepped"]))
+        self._stepped = self._small()
+
+    def _small(self) -> dict[str, Any]:
+        """What a script may decide by, copied: a few numbers, as it is done in every step."""
+        return {
+            "schedulers": [_copied(scheduler.state_dict()) for scheduler in self._schedules.all],
+            "settings": _copied(self._settings()),
+            "small": None if self._own is None else self._own.small(),
+        }
+
+    def _settings(self) -> list[dict[str, Any]]:
+        groups = self._optimizer.param_groups
+        return [{name: value for name, value in group.items() if name != "params"} for group in groups]
 
     def _lay(self, tree: Mapping[str, Any]) -> None:
         for scheduler, saved in zip(self._schedules.all, tree["schedulers"], strict=True):
@@ -115,6 +197,18 @@ class Course:
             group.update(settings)
         if self.remembers is not None and tree.get("values") is not None:
             self.remembers.lay(tree["values"])
-        if self._extra is not None:
-            self._extra.load_state_dict(tree["extra"])
+        if self._own is not None and "extra" in tree:
+            self._own.load_state_dict(tree["extra"])
+        if self._own is not None and tree.get("small") is not None:
+            self._own.load_small(tree["small"])
         self._schedules.note()
+
+
+def _copied(value: Any) -> Any:
+    """As `copy.deepcopy`, but quick for what is most often there."""
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is dict:
+        return {name: _copied(each) for name, each in value.items()}
+    return kind(map(_copied, value)) if kind in (list, tuple) else copy.deepcopy(value)

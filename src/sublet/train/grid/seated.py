@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sublet.train.grid.course import Course
 from sublet.train.grid.gloo import GlooMesh
 from sublet.train.grid.member import Member
 from sublet.train.grid.seat import Seat
 from sublet.train.standing import Counted
+from sublet.train.state import Progress
 from sublet.train.tracking import Log
 
 __all__ = ["Seated"]
@@ -23,6 +25,11 @@ class Seated(Counted):
     _generation: int
     _member: Member | None
     _log: Log
+    _course: Course
+
+    @property
+    def _seen(self) -> Progress:
+        return self._course.seen
 
     @property
     def rank(self) -> int:

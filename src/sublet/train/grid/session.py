@@ -8,7 +8,7 @@
 model is a part of itself meanwhile (`cutting`). A step whose grid breaks is made again, or was made by others: `step`
 returns when it is applied. Newcomers begin with a step, so the grid changes where one begins, and an evaluation during
 which it breaks is not made again: its result is that of one who has it, or not a number. Where others are at another
-step than the loop has come to, as at a newcomer, `step` makes none: the loop comes by once more (`whereabouts`).
+step than the loop has come to, as at a newcomer, `step` makes none, and the loop comes by once more (`whereabouts`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ __all__ = ["GridSession", "Step"]
 WAITS = (
     "s.evaluate waits for the other workers; every one calls it, since each has a part of the model, not rank 0 alone"
 )
+LEAVES = "the end of the session waits for the other workers; every one leaves its loop at the same step"
 
 
 class Step:
@@ -138,9 +139,14 @@ class GridSession(Seated, Keeps):
     ) -> None:
         self._link.script_waits()
         try:
-            if kind is None and self._member is not None:
+            if self._member is not None and (kind is None or (isinstance(error, SystemExit) and not error.code)):
                 with self._verdict:
-                    self._finish()
+                    self._course.require_counted()
+                    if kind is None:
+                        self._finish()
+        except InvalidValue as refused:
+            error = refused
+            raise
         finally:
             self._open = False
             self._guard.end()
@@ -178,13 +184,13 @@ class GridSession(Seated, Keeps):
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
         if (saved := last_saved(self._saver)) is not None and 0 < saved[1] <= total * self._samples.count:
             self._course.seem(*saved)
-        while self._progress.epoch < total:
-            self._course.come_to(BATCH)
+        self._course.come_to(BATCH)
+        while self._seen.epoch < total:
             batch = Step()
             yield batch
             if not batch.called:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
-        self._course.come_to(BATCH)
+            self._course.come_to(BATCH)
 
     def __iter__(self) -> Iterator[Step]:
         """As `batches()`."""
@@ -260,7 +266,7 @@ class GridSession(Seated, Keeps):
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._course.at = evaluation(number)
         broke = ""
-        if len(member.judged) <= number and not member.closed:
+        if len(member.judged) <= number and not member.closed and self._course.counts:
             try:
                 with awaited(WAITS), in_eval_mode(self._model):
                     member.judge(
@@ -282,7 +288,6 @@ class GridSession(Seated, Keeps):
 
     def _begin(self, loss_of: LossOf) -> Member:
         """With the user's function in hand: what is before the blocks and what after them, and our first grid."""
-        self._course.begin()
         check_not_compiled(self._model, loss_of)
         self._schedules.find_late()
         self._own.begin()
@@ -341,19 +346,20 @@ class GridSession(Seated, Keeps):
         self._telling.joined(gathered, self._progress, self._epochs)
 
     def _finish(self) -> None:
-        """All is done, at all alike: the last checkpoint, the last word, and nobody goes before it is said."""
+        """All is done, or left, at all alike: the last checkpoint, the last word, and nobody goes before it is said."""
         self._course.come_to(END)
+        progress, steps = self._progress, self._progress.steps
         while True:
-            progress = self._progress
-            if progress.epoch < self._epochs:
-                return
             try:
+                if progress.epoch < self._epochs:
+                    with awaited(LEAVES):
+                        self._mesh.sum(torch.zeros(1), self._seat.everyone())
                 self._save_last()
             except (Broken, StaleWriter) as error:  # of the latter: a newer grid has begun, which has the last word
                 if self._link.line is None:
                     raise
                 self._recover(str(error))
-                _stay_at_the_end(progress, self._epochs)
+                _stay_at_the_end(progress, steps)
                 continue
             if self.rank == 0:
                 self._link.say(
@@ -368,7 +374,7 @@ class GridSession(Seated, Keeps):
                 if self.rank == 0:
                     return
                 self._recover(str(error))
-                _stay_at_the_end(progress, self._epochs)
+                _stay_at_the_end(progress, steps)
             else:
                 return
 
@@ -381,7 +387,7 @@ class GridSession(Seated, Keeps):
             self._link.script_waits()
 
 
-def _stay_at_the_end(progress: Progress, epochs: int) -> None:
+def _stay_at_the_end(progress: Progress, steps: int) -> None:
     """The script has left its loop: if all have gone back to a checkpoint, it takes another process to go on."""
-    if progress.epoch < epochs:
+    if progress.steps < steps:
         lost(f"all went back to step {progress.steps} when the last one was made")

@@ -8,9 +8,9 @@
     print(...)                      END        where the session is left, after the lines behind the loop
 
 A newcomer gives its `loss_of` with its first `s.step`, and learns only there at which step the others are: what its
-loop has done before was for step 0. So that call makes no step, and the loop comes by once more, with the right
-`s.steps`. The lines that it passes on its way to where the others were have run there already: the state is laid once
-more at that point (`course`), and they count once.
+loop has done before was for step 0. So that call makes no step, and neither does the next, in which the loop goes over
+the last step as the others did (`course`). The lines that it passes on its way to where they were have run there
+already: the state is laid once more at that point, and they count once.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class Whole:
             name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
         tree["optimizer"] = self._optimizer(moments, counted, stepped=stepped)
-        return {**tree, "attributes": values, "at": self._course.at, "loss": self._loss()}
+        course = {"at": self._course.at, "stepped": self._course.stepped_before}
+        return {**tree, **course, "attributes": values, "loss": self._loss()}
 
     def values(self, mesh: Mesh, among: Sequence[int], ran: tuple[int, int]) -> dict[str, Any] | None:
         """What modules remember at all of these, at member 0; `ran`: blocks that we have run. Broken."""
@@ -95,6 +96,7 @@ class Whole:
             "extra": tree["extra"],
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
             "at": tree.get("at", BATCH),  # a session without parts saves between two steps, and says no loss
+            "stepped": tree.get("stepped"),
             "loss": tree.get("loss", math.nan),
             "values": tree.get("attributes"),  # one of an earlier version has none
         }

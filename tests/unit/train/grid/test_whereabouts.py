@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
+from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.following import Broken  # noqa: E402
 from sublet.train.grid.course import Course  # noqa: E402
 from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED, evaluation  # noqa: E402
@@ -145,19 +146,23 @@ def a_course(lr=0.5, count=0):
 
 @pytest.mark.parametrize("at", [CALL, BATCH, evaluation(1)])
 def test_a_state_of_another_counts_from_where_that_one_was(at):
-    """Whatever the lines on the way there do."""
+    """Whatever the lines on the way there do: in the pass that takes it, and in that of the last step."""
     giver, _, _ = a_course(lr=0.25, count=7)
-    giver._progress.steps, giver.at = 5, at
+    giver._progress.steps, giver._progress.offset, giver.at = 5, 5, at
     taker, group, kept = a_course()
     taker.come_to(CALL)
     taker.take(giver.tree())
-    assert taker._progress.steps == 5
-    assert taker.is_there == (at == CALL)
+    assert (taker.seen.steps, taker.to_step, taker.counts) == (5, False, False)
+    for place in (evaluation(0), evaluation(1), BATCH, CALL):
+        group["lr"], kept.count = 99.0, 99
+        taker.come_to(place)
+        assert (group["lr"], kept.count) == ((0.25, 7) if place == CALL else (99.0, 99))
+    assert (taker.at, taker.to_step, taker.counts) == (STEPPED, False, True)
     for place in (evaluation(0), evaluation(1), BATCH, CALL):
         group["lr"], kept.count = 99.0, 99
         taker.come_to(place)
         assert (group["lr"], kept.count) == ((0.25, 7) if place == at else (99.0, 99))
-    assert taker.is_there
+    assert taker.to_step
 
 
 def test_who_goes_back_in_an_evaluation_comes_by_the_lines_after_the_step_that_it_goes_back_to():
@@ -181,18 +186,18 @@ def test_who_goes_back_in_an_evaluation_comes_by_the_lines_after_the_step_that_i
     assert taker.to_step
 
 
-def test_a_state_of_right_after_a_step_is_laid_once_and_the_loop_still_comes_by():
+def test_who_is_handed_the_step_that_it_called_for_goes_on_after_it():
+    """Others have made it: this pass is that of the step, and its lines count."""
     giver, _, _ = a_course(lr=0.25, count=7)
     giver.stepped()
-    assert giver.at == STEPPED
     taker, group, kept = a_course()
     taker.come_to(CALL)
     taker.take(giver.tree())
-    assert not taker.is_there
+    assert (taker.seen.steps, taker.counts, taker.to_step) == (1, True, False)
     group["lr"] = 0.1
     for place in (BATCH, CALL):
         taker.come_to(place)
-    assert (taker.is_there, group["lr"], kept.count) == (True, 0.1, 7)
+    assert (taker.to_step, group["lr"], kept.count) == (True, 0.1, 7)
 
 
 def test_before_the_first_step_everybody_is_at_it():
@@ -242,46 +247,54 @@ def test_where_all_go_back_to_right_after_the_step_that_the_loop_has_behind_it_t
     again = trained(tmp_path / "back", before=breaks, after=after, behind=lambda *each: counts.append(each[3].count))
     whole = trained(tmp_path / "whole", after=decayed, behind=lambda *each: counts.append(each[3].count))
     assert len(taken) == 2
-    assert again == {step: losses * (2 if step == 3 else 1) for step, losses in whole.items()}
+    assert again == {step: losses * (3 if step == 3 else 1) for step, losses in whole.items()}  # on its way, and then
     assert counts == [8, 8]
 
 
 def test_what_lines_on_the_way_do_within_a_value_does_not_reach_the_state_that_is_laid_again():
     giver, given, _ = a_course()
-    giver._progress.steps, giver.at, given["marks"] = 5, BATCH, [1]
+    giver._progress.steps, giver._progress.offset, giver.at, given["marks"] = 5, 5, BATCH, [1]
     taker, group, _ = a_course()
     taker.come_to(CALL)
     taker.take(copy.deepcopy(giver.tree()))
-    group["marks"].append(2)
-    taker.come_to(BATCH)
-    assert group["marks"] == [1]
+    for place in (BATCH, CALL, BATCH):
+        group["marks"].append(2)
+        taker.come_to(place)
+        assert group["marks"] == ([1, 2] if place == BATCH and not taker.counts else [1])
+
+
+def at_the_end(count=7):
+    """All ten steps are behind it."""
+    giver, given, _ = a_course(count=count)
+    for _ in range(10):
+        giver.stepped()
+    giver.at, given["marks"] = END, [1]
+    return giver
 
 
 def test_a_state_of_the_end_is_laid_where_the_loop_ends_and_where_the_session_does():
-    giver, given, _ = a_course(count=7)
-    giver._progress.steps, giver.at, given["marks"] = 5, END, [1]
     taker, group, kept = a_course()
     taker.come_to(CALL)
-    taker.take(copy.deepcopy(giver.tree()))
-    for place in (BATCH, END):
+    taker.take(copy.deepcopy(at_the_end().tree()))
+    for place in (BATCH, CALL, BATCH, END):
         group["marks"].append(2)
         kept.count = 99
         taker.come_to(place)
-        assert (group["marks"], kept.count) == ([1], 7)
+    assert (group["marks"], kept.count) == ([1], 7)
 
 
 def test_a_state_of_the_end_is_laid_where_a_loop_with_more_epochs_goes_on():
-    giver, _, _ = a_course(count=7)
-    giver._progress.steps, giver.at = 5, END
     taker, _, kept = a_course()
     taker.come_to(CALL)
-    taker.take(giver.tree())
+    taker.take(at_the_end().tree())
+    taker.come_to(BATCH)
+    taker.come_to(CALL)
     kept.count = 99
     taker.come_to(BATCH)
     assert kept.count == 7
     kept.count += 1
     taker.come_to(CALL)
-    assert (kept.count, taker.is_there) == (8, True)
+    assert (kept.count, taker.to_step) == (8, True)
 
 
 @pytest.mark.parametrize("ends", [1, 2, 3, 4, 5])
@@ -318,9 +331,9 @@ def test_what_a_loop_seems_to_have_behind_it_is_what_it_had_before_that_step(sam
         was = copy.copy(walked)
         walked.advance()
         course.seem(walked.steps, walked.done)
-        assert seems == was
-    course.begin()
-    assert seems == Progress(samples=samples, batch=batch)
+        assert course.seen == was
+    course.come_to(CALL)
+    assert course.seen == seems == Progress(samples=samples, batch=batch)
 
 
 def test_a_checkpoint_that_is_gone_when_it_is_looked_for_counts_for_nothing(tmp_path):
@@ -333,3 +346,41 @@ def test_a_checkpoint_that_is_gone_when_it_is_looked_for_counts_for_nothing(tmp_
 
     again, whole = trained(tmp_path / "cut", before=before), trained(tmp_path / "whole")
     assert {step: losses for step, losses in again.items() if step} == whole
+
+
+@pytest.mark.parametrize("ends", [1, 2, 3, 4])
+def test_one_that_is_told_to_leave_counts_the_lines_after_its_last_step_once_in_what_stops_it(tmp_path, ends):
+    """What is saved then is of a call for a step: the lines after the last one have run, and run again in a restart."""
+
+    def leaves(s, *_):
+        if s.steps == ends and not left:
+            left.append(s)
+            s._course.come_to(CALL)
+            assert s._vault.save(s._mesh, [0])
+            raise Ends
+
+    def after(s, _, __, kept, ___):
+        kept.count += 1
+        if kept.count > s.steps:
+            raise Ends
+
+    left, counts = [], []
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", before=leaves, after=after)
+    again = trained(tmp_path / "cut", after=after, behind=lambda *each: counts.append(each[3].count))
+    whole = trained(tmp_path / "whole", after=after)
+    assert again == {step: losses for step, losses in whole.items() if step >= ends}
+    assert counts == [8]
+
+
+def test_a_loop_that_is_left_before_its_worker_is_where_the_others_are_is_an_error(tmp_path):
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3)
+
+    def leave(s, *_):
+        if s.steps == 3:
+            s._course.seem(3, 0)  # as in one whose pass goes over that step
+            raise SystemExit(0)
+
+    with pytest.raises(InvalidValue, match="a pass that makes no step"):
+        trained(tmp_path / "cut", after=leave)
