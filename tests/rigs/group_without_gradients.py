@@ -51,6 +51,14 @@ class Ways(nn.Module):
         return self.ways[way](found.tanh())
 
 
+def freeze(model, seed, step):
+    """Some of them, for this step: never all that a sample goes through."""
+    dice = random.Random(f"{seed} is frozen at {step}")
+    for name, parameter in model.named_parameters():
+        may = not (name.startswith("ways") and name.endswith("bias"))
+        parameter.requires_grad_(not (may and step > 0 and dice.random() < 0.4))
+
+
 def data():
     generator = torch.Generator().manual_seed(4)
     x = torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64)
@@ -66,12 +74,14 @@ def told(model, optimizer_state):
     return {"weights": weights, "kept": kept}
 
 
-def alone(optimizer, seed):
-    """Torch's own loop, over micro-batches as they are in the group."""
+def alone(optimizer, seed, *, freezes=False):
+    """Torch's own loop, over micro-batches as they are in the group; what `freezes` is frozen and thawed on the way."""
     model, samples = Ways(seed), data()
     updates = OPTIMIZERS[optimizer](model)
     for step in range(STEPS):
         updates.zero_grad()
+        if freezes:
+            freeze(model, seed, step)
         order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(mixed(0, step)))
         for at in range(0, BATCH, MICRO):
             x, y, number = samples[order[at : at + MICRO]]
@@ -82,7 +92,7 @@ def alone(optimizer, seed):
 
 
 def together(world, cases):
-    """Of each case (ranges, optimizer, seed) what each worker has in the end."""
+    """Of each case (ranges, optimizer, seed, freezes) what each worker has in the end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -110,7 +120,7 @@ def _work(port, rank, world, cases, pipe):
     pipe.send([_trained(PeerGroup(rank=rank, world=world), *case) for case in cases])
 
 
-def _trained(group, ranges, optimizer, seed):
+def _trained(group, ranges, optimizer, seed, freezes):
     model = Ways(seed)
     updates = OPTIMIZERS[optimizer](model)
     options = Options(global_batch=BATCH, micro_batch=MICRO, clip_norm=CLIP, seed=0)
@@ -124,6 +134,8 @@ def _trained(group, ranges, optimizer, seed):
     steps.settle_in(group)
     while steps.progress.steps < STEPS:
         for x, y, number in steps.batches(group, lambda: False):
+            if freezes:
+                freeze(model, seed, steps.progress.steps)
             steps.step(nn.functional.mse_loss(model(x, number, steps.progress.steps), y))
     if ranges == 1:
         return told(model, updates.state_dict()["state"])

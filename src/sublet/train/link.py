@@ -11,8 +11,9 @@ from dataclasses import asdict
 from sublet.errors import InvalidValue
 from sublet.train.agent_line import AgentLine, listen
 from sublet.train.shards.fits import Fits
+from sublet.wire.grids import SESSION
 from sublet.wire.lines import Message
-from sublet.wire.messages import WIRE_VERSION, Ready
+from sublet.wire.messages import Ready
 
 __all__ = ["ControllerLink", "is_agents_line"]
 
@@ -36,7 +37,7 @@ class ControllerLink:
         self.listen()
         if self.line is not None:
             told = asdict(fits())
-            self.line.say(Ready(worker_id=self.worker_id, version=WIRE_VERSION, blocks=blocks(), **told))
+            self.line.say(Ready(worker_id=self.worker_id, version=SESSION, blocks=blocks(), **told))
 
     def listen(self) -> None:
         """Take the line, and wait for no group: what has a loop of its own is in one already, or needs none."""

@@ -17,6 +17,7 @@ from sublet.wire.profile import Profile
 __all__ = [
     "GRIDS_SINCE",
     "NO_PLACE",
+    "SESSION",
     "SHARDS",
     "STAGES",
     "Broke",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 GRIDS_SINCE = 2  # version of the wire: who speaks an older one trains data parallel, and nothing else
+SESSION = 3  # version that a session says it speaks: one more where what workers of a grid say to one another changes
 STAGES, SHARDS = "stages", "shards"  # ways to cut: at borders of blocks, or anywhere
 NO_PLACE = -1  # of one who only keeps, or only gives
 
@@ -118,7 +120,7 @@ class Ready:
     """The script has opened its session and waits for a group."""
 
     worker_id: str
-    version: int = 1  # of the wire that it speaks
+    version: int = 1  # of the wire that it speaks, and of what it says to others of its grid
     blocks: tuple[int, ...] = ()  # bytes of the state of each, in order, with what is around them; () = cannot be cut
     ranges: bool = False  # its optimizer's state can be: it works on each number by itself
     weight_bytes: int = 0  # weights and gradients

@@ -10,14 +10,18 @@ from tests.rigs.group_without_gradients import OPTIMIZERS, alone, together  # no
 from tests.rigs.sizes import sized  # noqa: E402
 
 CASES = [
-    (ranges, optimizer, seed) for seed in range(sized(1, 8)) for ranges in (1, 2, 3) for optimizer in sorted(OPTIMIZERS)
+    (ranges, optimizer, seed, freezes)
+    for seed in range(sized(1, 8))
+    for ranges in (1, 2, 3)
+    for optimizer in sorted(OPTIMIZERS)
+    for freezes in (False, True)
 ]
 
 
-def test_a_group_is_one_process_of_torch_whoever_has_no_gradient():
+def test_a_group_is_one_process_of_torch_whoever_has_no_gradient_or_is_frozen_and_thawed():
     """With the optimizer's state whole, and in ranges."""
-    for (ranges, optimizer, seed), found in zip(CASES, together(3, CASES), strict=True):
-        truth = alone(optimizer, seed)
+    for (ranges, optimizer, seed, freezes), found in zip(CASES, together(3, CASES), strict=True):
+        truth = alone(optimizer, seed, freezes=freezes)
         for each in found:
             assert each["weights"] == found[0]["weights"], "to the bit"
         _assert_close(found[0]["weights"], truth["weights"])

@@ -243,7 +243,22 @@ class InGrid(Regrouping):
             why = self.places.refuses()
         if why:
             self._give_up(Failure(fault=Fault.USER, why=f"{worker.id}: {why}"), wall_s)
-        return bool(why)
+        return bool(why) or self._differs(worker, message, wall_s)
+
+    def _differs(self, worker: Worker, message: wire.Ready, wall_s: float) -> bool:
+        """It would not understand those of another sublet, nor they it: all are started anew, with what is there now.
+
+        Where it was installed anew while they trained, all have the same then; where nodes differ, the job ends so.
+        """
+        worker.version = message.version
+        here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
+        other = next((each for each in here if each.version not in (None, worker.version)), None)
+        if not self.places.cut or other is None:
+            return False
+        why = f"{worker.id} and {other.id} have different versions of sublet, whose workers do not understand each "
+        why += "other in a grid; next: install the same version wherever the script runs"
+        self._fail(Failure(fault=Fault.USER, why=why), wall_s)
+        return True
 
     def _cut_batches(self, worker: Worker, message: wire.ShortOfMemory, wall_s: float) -> None:
         """In a grid a part did not fit: no retry is used, and there are more parts from now on, if there may be."""

@@ -51,6 +51,7 @@ class Worker:
     keeps: tuple[int, ...] = ()  # parts of it that it holds besides its own
     gives: bool = False  # it has none in the new grid, and takes part in handing over
     gpu: wire.GpuSeen | None = None  # its GPUs, when its agent last looked
+    version: int | None = None  # of what it says to others of its grid; None = it was ready before this controller
     meets_to_save: bool = False  # it was told to leave a grid: all who do save together
 
     def note_preparing(self, wall_s: float) -> None:

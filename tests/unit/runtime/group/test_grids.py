@@ -26,9 +26,9 @@ def on(*nodes):
     return tuple((node, 1) for node in nodes)
 
 
-def ready(group, at_s):
+def ready(group, at_s, version=2):
     for _, start in sent(group, wire.StartWorker):
-        group.hear(wire.Ready(worker_id=start.worker_id, version=2, blocks=(1,) * 12), at_s)
+        group.hear(wire.Ready(worker_id=start.worker_id, version=version, blocks=(1,) * 12), at_s)
 
 
 def told(group):
@@ -310,6 +310,51 @@ def test_a_session_that_cannot_be_cut_is_told_so(said, why):
     (news,) = group.news
     assert news.outcome is Outcome.FAILED
     assert why in news.why
+
+
+DIFFER = "have different versions of sublet, whose workers do not understand each other in a grid; next: install"
+
+
+def test_sessions_of_two_versions_do_not_meet_in_a_grid_and_are_told_so():
+    group = a_group()
+    group.move(1, on("a", "b"), 0, 0.0, Form(Grid(1, 2)))
+    for (_, start), version in zip(sent(group, wire.StartWorker), (2, 3), strict=True):
+        group.hear(wire.Ready(worker_id=start.worker_id, version=version, blocks=(1,) * 12), 1.0)
+    assert not sent(group, wire.Regroup)
+    (news,) = group.news
+    assert news.outcome is Outcome.FAILED
+    assert DIFFER in news.why
+
+
+def test_where_a_newcomer_has_another_version_all_are_started_anew_and_train_on_with_that():
+    """As where it was installed anew, for all starts since, while they trained."""
+    group, places = training(Grid(1, 2), "a", "b")
+    kill(group, next(iter(places)), 3.0)
+    sent(group, wire.Regroup)
+    ready(group, 4.0, version=3)
+    assert not sent(group, wire.Regroup)
+    assert not group.training
+    assert len(sent(group, wire.EndWorker)) == 2
+    for worker in [*group.workers.values()]:
+        group.hear(wire.WorkerDown(worker_id=worker.id, code=-15), 5.0)
+    orders, at_s = [], 5.0
+    while not orders and at_s < 120.0:
+        at_s += 1.0
+        group.tick(at_s)
+        ready(group, at_s, version=3)
+        orders = sent(group, wire.Regroup)
+    assert len(orders) == 2
+    *_, why = [news.why for news in group.news if news.outcome is Outcome.RESTARTED]
+    assert DIFFER in why
+
+
+def test_of_one_that_was_ready_before_this_controller_nobody_knows_the_version():
+    group, _ = training(Grid(1, 2), "a", "b")
+    for worker in group.workers.values():
+        worker.version = None
+    kill(group, "a", 3.0)
+    ready(group, 4.0, version=3)
+    assert len(sent(group, wire.Regroup)) == 2
 
 
 def ready_on(group, device_bytes, at_s=1.0):
