@@ -403,7 +403,14 @@ RUNNING: dict[str, Any] = {
 
 def cost_from(row: dict[str, Any]) -> CostView:
     shared = set(CostView.__annotations__) & set(row)
-    return {**{name: row[name] for name in shared}, "job_id": row["id"], "tiers": [], "moves": [], "jobs": []}  # type: ignore[typeddict-item, return-value]
+    return {
+        **{name: row[name] for name in shared},
+        "job_id": row["id"],
+        "tiers": [],
+        "moves": [],
+        "jobs": [],
+        "days": [],
+    }  # type: ignore[typeddict-item, return-value]
 
 
 @dataclass

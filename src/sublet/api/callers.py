@@ -7,7 +7,8 @@ do what that token may, for as long as the token does. Nothing is kept here but 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from sublet.api.state import digest
@@ -15,7 +16,7 @@ from sublet.machine.dice import DICE, Dice
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller_api.tokens import Scope
 
-__all__ = ["COOKIE_S", "LINK_S", "Caller", "Callers", "cookie_name", "needed"]
+__all__ = ["COOKIE_S", "LINK_S", "Caller", "Callers", "cookie_name", "needed", "while_it_holds"]
 
 LINK_S = 60.0  # wall: how long a link opens the page
 COOKIE_S = 12 * 3600  # wall: a working day
@@ -43,6 +44,15 @@ def needed(method: str, path: str) -> Scope:
     if method in READING:
         return Scope.READ
     return Scope.USER if any(path == each or path.startswith(f"{each}/") for each in USERS) else Scope.ADMIN
+
+
+async def while_it_holds(told: AsyncGenerator[bytes, None], holds: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
+    """What is told on and on, for as long as whoever asked may hear it."""
+    async with aclosing(told):
+        async for message in told:
+            if not holds():
+                return
+            yield message
 
 
 def cookie_name(port: int) -> str:
@@ -94,9 +104,9 @@ class Callers:
             return None
         return let.caller
 
-    def holds(self, caller: Caller) -> bool:
-        """Its token has not been revoked since: what is told on and on is told no longer then."""
-        return caller.key in self.tokens
+    def holds(self, caller: Caller, cookie: Mapping[str, str] | None = None) -> bool:
+        """Its token has not been revoked since, nor has the `cookie` that it came by (in headers) run out or ended."""
+        return caller.key in self.tokens if cookie is None else self.by_cookie(cookie) is not None
 
     def invite(self, caller: Caller) -> str:
         """A code that lets one browser in, once and soon."""

@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from sublet.errors import NoSuchJob
+from sublet.runtime.controller_api.forecast import forecast_of
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.controller_api.views import EventView
 
@@ -139,6 +140,7 @@ class Feed:
         for job_id in gone:
             del self._jobs[job_id]
         jobs = await self._look_at_jobs(ids, {event["job_id"] for event in events}, most)
+        self._head["forecast"] = forecast_of(self._jobs.values())
         changed, gone_nodes = await self._look_at_nodes()
         rows = {"jobs": jobs, "gone": sorted(gone), "nodes": changed, "gone_nodes": gone_nodes}
         return self._head | rows | {"events": events}

@@ -8,6 +8,7 @@ cookie by itself, and to every port of a host: so one that comes by a cookie mus
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ PAGE = ("/", "/enter")  # the page without what it shows, and the way in
 FILES = "/console/"  # of the page
 CALLER = "sublet.caller"  # where the rest of the server finds who asks
 HOLDS = "sublet.holds"  # ... and, at any later time, whether they still may
+MOST_AT_ONCE = 40  # requests of one who is no admin, streams above all: lines are few, and the owner needs one
 CARE = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -50,6 +52,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, port: int, callers: Callers) -> None:
         self.app, self.callers = app, callers
+        self.busy: Counter[bytes] = Counter()  # requests that are being answered, by token
         names = [f"[{host}]" if ":" in host else host for host in LOOPBACK]
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())  # noqa: PLR2004 - http
 
@@ -66,7 +69,7 @@ class Guard:
             await refuse(send, 403, "a page of another site may not ask", "use the command line")
             return
         if path in OPEN or (method in READING and (path in PAGE or path.startswith(FILES))):
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, _with_care(send))
             return
         caller = self.callers.by_token(headers)
         by_cookie = self.callers.by_cookie(headers) if caller is None else None
@@ -79,6 +82,8 @@ class Guard:
             await refuse(send, 401, "the token is missing or wrong", advice)
         elif not caller.scope.covers(least := needed(method, path)):
             await _refuse_scope(send, caller, least)
+        elif caller.scope is not Scope.ADMIN and self.busy[caller.key] >= MOST_AT_ONCE:
+            await refuse(send, 429, f"{MOST_AT_ONCE} requests of {caller.who} are being answered", "close a page")
         elif method == "POST" and not headers.get("content-type", "").startswith("application/json"):
             await refuse(send, 415, "the body must be JSON", "send 'Content-Type: application/json'", exit_code=2)
         elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LONGEST_BODY:
@@ -86,8 +91,13 @@ class Guard:
         elif "transfer-encoding" in headers:
             await refuse(send, 411, "the length of the body is missing", "send Content-Length", exit_code=2)
         else:
-            scope[CALLER], scope[HOLDS] = caller, partial(self.callers.holds, caller)
-            await self.app(scope, receive, _with_care(send))
+            came_by = headers if caller is by_cookie else None
+            scope[CALLER], scope[HOLDS] = caller, partial(self.callers.holds, caller, came_by)
+            self.busy[caller.key] += 1
+            try:
+                await self.app(scope, receive, _with_care(send))
+            finally:
+                self.busy[caller.key] -= 1
 
     def _is_our_page(self, method: str, headers: Mapping[str, str]) -> bool:
         """A browser says whence a request comes; what changes something must say it by its Origin."""

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sublet.api.guard import refuse
+from sublet.api.guard import CALLER, refuse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,7 +36,7 @@ class Idempotency:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self.answers: OrderedDict[tuple[bytes, str, str], _Answer] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -51,7 +51,9 @@ class Idempotency:
             )
             return
         body = await _read_whole(receive)
-        place, body_digest = (scope["path"], key), hashlib.sha256(body).digest()
+        caller = scope.get(CALLER)
+        place = (b"" if caller is None else caller.key, scope["path"], key)  # nobody gets the answer to somebody else
+        body_digest = hashlib.sha256(body).digest()
         answer = self.answers.setdefault(place, _Answer(body_digest))
         while len(self.answers) > MOST_KEYS:
             self.answers.popitem(last=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from sublet.runtime.controller_api.views import JobLog, LogPart
@@ -62,7 +62,7 @@ async def log_stream(
     tail: int | None = None,
     as_json: bool = False,
     rank: int | None = None,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """What `find_parts` gives, masked; with `follow`, until the job has ended and all of it was read.
 
     With `as_json` every line is an object {worker, node, rank, line}; else a line says where the output moves to

@@ -31,14 +31,14 @@ __all__ = ["exposition"]
 MOST_ENDED = 100  # jobs that have ended and are still told of
 
 
-async def exposition(api: Api) -> tuple[bytes, str]:
-    """The text that Prometheus reads, and its content type."""
+async def exposition(api: Api, by: str = "") -> tuple[bytes, str]:
+    """The text that Prometheus reads, and its content type; of purses, as many as whoever asks is to see."""
     collector = _ControllerMetrics(
         jobs=_leave_out_old(await api.jobs()),
         budget=await api.budget(),
         nodes=await api.nodes(),
         metrics=await api.metrics(),
-        purses=api.budgets.rows(),
+        purses=api.budgets.rows(by),
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)

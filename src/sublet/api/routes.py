@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Query, Request
@@ -13,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from sublet.api.advice import OTHERWISE, advice_for
-from sublet.api.callers import Caller, Callers
+from sublet.api.callers import Caller, Callers, while_it_holds
 from sublet.api.console.routes import add_console
+from sublet.api.described import describe_answers
 from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
 from sublet.api.keys import add_tokens
@@ -37,6 +37,7 @@ from sublet.errors import (
     SubletError,
     UnknownName,
 )
+from sublet.runtime.controller_api.forecast import forecast_of
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.controller_api.tokens import OWNER, READER, Scope
 from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
@@ -135,6 +136,7 @@ def application(
     add_tokens(app, api, callers)
     add_what_if(app, api)
     add_console(app, api, callers, port=port, live=live)
+    describe_answers(app)
     return Guard(Quick(Idempotency(app), api), port=port, callers=callers)
 
 
@@ -246,11 +248,9 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         async def ended() -> bool:
             return not holds() or (await api.job(job_id))["phase"] in ENDED | RESTING
 
-        stream: AsyncIterator[bytes] = log_stream(
-            find_parts, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted
-        )
+        stream = log_stream(find_parts, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted)
         kind = "application/x-ndjson" if lines else "text/plain; charset=utf-8"
-        return StreamingResponse(stream, media_type=kind)
+        return StreamingResponse(while_it_holds(stream, holds), media_type=kind)
 
     @app.get("/v1/events")
     async def events(
@@ -275,6 +275,10 @@ def _add_money(app: FastAPI, api: Api) -> None:
     @app.get("/v1/budget")
     async def budget() -> dict[str, Any]:
         return _answer(**await api.budget())
+
+    @app.get("/v1/forecast")
+    async def forecast() -> dict[str, Any]:
+        return _answer(**forecast_of(await api.jobs()))
 
     @app.post("/v1/budget")
     async def set_budget(body: BudgetBody, by: By) -> dict[str, Any]:
@@ -329,8 +333,8 @@ def _add_controller(app: FastAPI, api: Api) -> None:
         return JSONResponse(_answer(ok=ready, why=found["why"]), status_code=200 if ready else 503)
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        text, kind = await exposition(api)
+    async def metrics(by: By) -> Response:
+        text, kind = await exposition(api, by)
         return Response(text, media_type=kind)
 
 

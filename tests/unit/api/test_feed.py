@@ -16,6 +16,7 @@ from sublet.testing.memory_cloud import MemoryCloud, api_over
 from tests.rigs.story import LIMITS, OFFERS, a_spec
 
 PATIENCE_S = 30.0
+PERIOD_S, GLANCES = feeding.PERIOD_S, feeding.GLANCES  # as they are, before tests are quick
 
 
 class Failing:
@@ -137,6 +138,12 @@ def test_what_happens_is_told_before_the_next_look(tmp_path, monkeypatch):
             await page.aclose()
 
     asyncio.run(live())
+
+
+def test_what_happens_is_looked_for_ten_times_a_second():
+    """So that a notice is on its way to pages after a tenth of the second that it may take."""
+    assert PERIOD_S / GLANCES <= 0.1
+    assert PERIOD_S <= 0.5
 
 
 def test_a_job_that_a_glance_saw_first_is_looked_at_again(tmp_path):

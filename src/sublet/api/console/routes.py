@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from sublet.api.callers import COOKIE_S, LINK_S, Caller, Callers, cookie_name
+from sublet.api.callers import COOKIE_S, LINK_S, Caller, Callers, cookie_name, while_it_holds
 from sublet.api.feed import Feed
 from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION
 from sublet.errors import BadInput
@@ -80,9 +81,11 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
     @app.get("/enter", include_in_schema=False)
     async def enter(request: Request, code: str = "") -> Response:
         site = request.headers.get("sec-fetch-site", "none")
-        cookie = callers.enter(code) if site in ("none", "same-origin") else None
+        sent = site not in ("none", "same-origin")
+        cookie = None if sent else callers.enter(code)
         if cookie is None:
-            text = "This link was used before, or is older than a minute.\nnext: sublet dashboard\n"
+            used = "This link was used before, or is older than a minute.\nnext: sublet dashboard\n"
+            text = "Another site led here.\nnext: paste the link into the address bar\n" if sent else used
             return Response(text, status_code=403, media_type="text/plain; charset=utf-8", headers=HEADERS)
         answer = RedirectResponse("/", status_code=303, headers=HEADERS)
         answer.set_cookie(cookie_name(port), cookie, max_age=COOKIE_S, path="/", httponly=True, samesite="strict")
@@ -110,8 +113,8 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
     async def listen(request: Request) -> StreamingResponse:
         """Server-sent events: `all` once, then `change`, twice a second: of known jobs and nodes what is otherwise."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        told = _while_it_holds(feed.listen(), request.scope[HOLDS])
-        return StreamingResponse(told, media_type="text/event-stream", headers=headers)
+        told = while_it_holds(feed.listen(), request.scope[HOLDS])
+        return StreamingResponse(_coming_again(told), media_type="text/event-stream", headers=headers)
 
     @app.post("/v1/job-files/check")
     async def check(body: JobFileBody) -> dict[str, Any]:
@@ -119,19 +122,18 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
 
         Nothing of the controller's own environment or directory gets into it.
         """
-        spec = job_from_text(body.text, source="job file", base=Path("/"), environment={})
+        read = partial(job_from_text, source="job file", base=Path("/"), environment={})
+        spec = await asyncio.to_thread(read, body.text)  # a long one takes a second, which nobody else waits for
         if spec.secrets:
             raise BadInput("job file", "it has secrets, which do not belong on a page", hint="sublet submit FILE")
         return _answer(name=spec.name, job=spec_to_json(spec, secrets=True), notes=list(spec.notes))
 
 
-async def _while_it_holds(told: AsyncGenerator[bytes, None], holds: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Until the key by which the page was opened is revoked; and when to come again, once it is over."""
+async def _coming_again(told: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """And when to, once it is over."""
     yield AGAIN
     async with aclosing(told):
         async for message in told:
-            if not holds():
-                return
             yield message
 
 

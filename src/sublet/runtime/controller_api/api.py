@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sublet.domain import events as news
 from sublet.domain.purses import ORG
 from sublet.errors import InvalidValue
 from sublet.kernel.payable import PurseView
+from sublet.machine.wall import Wall
 from sublet.runtime.anchor.troubles import Watch, is_anchor
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.history import HistoryRow
@@ -24,6 +26,7 @@ from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.budgets import Budgets, OwnBudget
 from sublet.runtime.controller_api.commands import JobCommands
 from sublet.runtime.controller_api.curves import Curves
+from sublet.runtime.controller_api.days import DayView, Mark, days_from
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
@@ -43,7 +46,7 @@ from sublet.runtime.controller_api.nodes import node_views
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
-from sublet.runtime.controller_api.tokens import Tokens
+from sublet.runtime.controller_api.tokens import OWNER, Tokens
 from sublet.runtime.controller_api.trials import Trials
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
@@ -121,6 +124,7 @@ class ControllerApi:
     async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:
         """Take a job; durable when it returns."""
         await self.started()
+        key = key if by in ("", OWNER) or not key else f"{by} {key}"  # two users may have called theirs alike
         if (known := known_job(self._controller, key)) is not None:
             return known
         user, team = self.tokens.owner(by)  # whatever the file says
@@ -224,7 +228,8 @@ class ControllerApi:
             costs.append(earlier_cost_view(earlier, controller.bill.jobs[EARLIER]))
         ledger, bill = controller.kernel.ledger, controller.bill
         tiers = [record.tiers for record in records]
-        return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s))
+        days = _days(controller, self._wall, ledger.spent(bill.settled_s).usd)
+        return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s), days)
 
     async def budget(self) -> views.BudgetView:
         """What may be spent, and what is."""
@@ -258,6 +263,7 @@ class ControllerApi:
 
     async def top_up(self, usd: float, *, by: str = "") -> views.BudgetView:
         """Put more into the purse."""
+        await self.started()  # before that, the purse is not the one that was left
         return await self.set_budget(purse_usd=top_up_purse(self._controller.kernel.supply.budget, usd), by=by)
 
     # ------------------------------------------------------------------ the controller itself
@@ -332,6 +338,19 @@ def _own_budgets(controller: Controller) -> dict[str, OwnBudget]:
                 exhausted=record.paused is Hold.BUDGET,
             )
     return found
+
+
+def _days(controller: Controller, wall: Wall, spent_usd: float) -> list[DayView]:
+    store, now = controller.store, datetime.fromtimestamp(wall.unix(), UTC)
+
+    @cache
+    def mark(seq: int) -> Mark:
+        (row,) = store.history(None, seq - 1, 1)
+        return datetime.fromisoformat(row.at), float(row.facts.get("usd_total", 0.0))
+
+    newest = store.history(None, 0, 1, newest=True)
+    last = newest[0].seq if newest else 0
+    return days_from(mark, store.cut_until(Kept.HISTORY) + 1, last, (now, spent_usd))
 
 
 def _view(controller: Controller, record: JobRecord) -> views.JobView:

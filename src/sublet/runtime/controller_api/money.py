@@ -10,6 +10,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.bill import PURPOSES, Account, Bill
 from sublet.runtime.controller.tiers import OUTWARD, Tally, Tiers
+from sublet.runtime.controller_api.days import DayView
 from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView, MoveView, TierView
 from sublet.runtime.shelf import ShelfSums
 
@@ -123,6 +124,7 @@ def job_cost_view(job: JobView, account: Account, tiers: Tiers) -> CostView:
         "tiers": tier_views([tiers]),
         "moves": job["moves"],
         "jobs": [],
+        "days": [],
         "usd_besides": 0.0,
     }
 
@@ -153,12 +155,18 @@ def earlier_cost_view(sums: ShelfSums, account: Account) -> CostView:
         "tiers": [],
         "moves": [],
         "jobs": [],
+        "days": [],
         "usd_besides": 0.0,
     }
 
 
 def total_cost_view(
-    jobs: Sequence[CostView], bill: Bill, burn: Price, tiers: Iterable[Tiers], besides: Money
+    jobs: Sequence[CostView],
+    bill: Bill,
+    burn: Price,
+    tiers: Iterable[Tiers],
+    besides: Money,
+    days: Sequence[DayView],
 ) -> CostView:
     """The bill of all jobs, and of what no job used; `besides` of it was paid for no node, as for an anchor."""
     whole = Account(idle=bill.unused)
@@ -178,5 +186,6 @@ def total_cost_view(
         "tiers": tier_views(tiers),
         "moves": _summed(move for job in jobs for move in job["moves"]),
         "jobs": list(jobs),
+        "days": list(days),
         "usd_besides": besides.usd,
     }

@@ -13,6 +13,7 @@ from typing import Final, NotRequired, TypedDict
 
 from sublet.domain.offer import Market
 from sublet.runtime.controller.worker_logs import LogPart
+from sublet.runtime.controller_api.days import DayView
 
 __all__ = [
     "ENDED",
@@ -240,6 +241,7 @@ class CostView(BillView):
     tiers: list[TierView]  # that were used, nearest first
     moves: list[MoveView]  # of jobs that are cut
     jobs: list[CostView]  # of all jobs; [] for one job
+    days: list[DayView]  # of all; [] for one job
     usd_besides: float  # of all: what was paid for no node, but for the anchor; a part of usd_idle
 
 
