@@ -18,6 +18,8 @@ from sublet.api.client import Client, connect
 from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.runtime.clock import Clock
+from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import LIMITS, OFFERS
 
@@ -96,6 +98,28 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
         yield chromium
         chromium.close()
+
+
+def submit(there, name, workers=(1, 2), **facts):
+    """The id of a job that trains."""
+    body = spec_to_json(job_from_command(["true"], name=name, workers=workers), secrets=True)
+    return there.client.post("/v1/jobs", {"job": {**body, "sdk": True, **facts}})["job_id"]
+
+
+def a_worker(there, job_id):
+    """Its node, its name, and the file of what it prints."""
+    (worker,) = [
+        each for node in list(there.cloud.nodes.values()) for each in node.workers.values() if each.job_id == job_id
+    ]
+    folder = there.state.path / "jobs" / job_id / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return worker, folder / f"{worker.id}.log"
+
+
+def confirm(page, verb):
+    """Say yes to what the page asks, and see that it is done."""
+    page.locator("#ask").get_by_role("button", name=verb).click()
+    page.locator("#ask").wait_for(state="hidden")
 
 
 def faults_of_access(page) -> list[str]:

@@ -24,6 +24,21 @@ export async function get(path, query = {}) {
   return answered(await fetch(asked, { credentials: "same-origin" }));
 }
 
+const PAGE = 10000; // events in one answer
+
+/** The newest events, up to so many, oldest first; in as many answers as that takes. */
+export async function history(most) {
+  let { events } = await get("/v1/events", { limit: PAGE, newest: true });
+  while (events.length && events.length < most && events[0].seq > 1 && events[0].kind !== "Archived") {
+    const first = events[0].seq;
+    const older = await get("/v1/events", { after: Math.max(0, first - 1 - PAGE), limit: PAGE });
+    const found = older.events.filter(({ seq }) => seq < first);
+    if (!found.length) break;
+    events = [...found, ...events];
+  }
+  return events;
+}
+
 /** Asked again under the same key, it happens once. */
 export async function post(path, body = {}, key = crypto.randomUUID()) {
   const headers = { "Content-Type": "application/json", "Idempotency-Key": key };

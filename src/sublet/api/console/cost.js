@@ -2,9 +2,11 @@
 
 import { topUp } from "./actions.js";
 import { get } from "./api.js";
-import { facts, fill, h, row, table } from "./dom.js";
+import { facts, fill, h, row, say, table } from "./dom.js";
 import { DASH, usd } from "./figures.js";
-import { state } from "./state.js";
+import { state, watch } from "./state.js";
+
+const ANEW_MS = 10000; // the bill of all jobs is work for the controller: no more often than this
 
 const PURPOSES = [["useful", "Useful"], ["unknown", "Not known yet"], ["redone", "Redone"], ["restart", "Restarts"], ["idle", "Idle"], ["checkpoint", "Checkpoints"]];
 const COLUMNS = [["Job"], ...PURPOSES.map(([, text]) => [text, "figure"]), ["In all", "figure"], ["On demand", "figure"]];
@@ -23,16 +25,11 @@ export function csv(jobs) {
   return [names, ...jobs.map((job) => names.map((name) => job[name]))].map((each) => each.map(csvCell).join(",")).join("\r\n");
 }
 
-/** What was spent on each day: the last sum of a day, less that of the day before. */
-export function byDay(events) {
-  const last = new Map();
-  for (const event of events) if (event.at) last.set(event.at.slice(0, 10), event.usd_total);
-  let before = null;
-  return [...last].map(([day, sum]) => {
-    const spent = sum - (before ?? 0);
-    before = sum;
-    return [day, spent];
-  });
+/** The bills of jobs, and of what no job used: together they are all. */
+export function bills(cost) {
+  const parts = [...PURPOSES.map(([name]) => `usd_${name}`), "usd_total"];
+  const rest = Object.fromEntries(parts.map((part) => [part, cost[part] - cost.jobs.reduce((sum, job) => sum + job[part], 0)]));
+  return [...cost.jobs, { job_id: "", name: "no job", usd_on_demand: null, steps_lost: null, ...rest }];
 }
 
 /** The tree of purses; nothing where only all together have one. */
@@ -47,18 +44,34 @@ function budgets(purses) {
 }
 
 export function costView(place) {
-  fill(place, h("h2", {}, "Cost"), h("p", {}, "Asks ..."));
-  Promise.all([get("/v1/cost"), get("/v1/events", { limit: 10000, newest: true }), get("/v1/budgets")]).then(([cost, { events }, { purses }]) => {
+  const money = h("div", {});
+  const rest = h("div", {});
+  fill(place, h("h2", {}, "Cost"), money, rest);
+  fill(rest, h("p", {}, "Asks ..."));
+  let asked = Date.now();
+
+  async function look() {
+    const [cost, { purses }] = await Promise.all([get("/v1/cost"), get("/v1/budgets")]);
     const save = h("button", { type: "button", onclick: () => {
-      const link = h("a", { href: URL.createObjectURL(new Blob([csv(cost.jobs)], { type: "text/csv" })), download: "sublet-cost.csv" });
+      const link = h("a", { href: URL.createObjectURL(new Blob([csv(bills(cost))], { type: "text/csv" })), download: "sublet-cost.csv" });
       link.click();
       URL.revokeObjectURL(link.href);
     } }, "Save as CSV");
-    const days = byDay(events);
-    fill(place, h("h2", {}, "Cost"), facts([["In all", usd(cost.usd_total)], ...PURPOSES.map(([name, text]) => [text, usd(cost[`usd_${name}`])]),
-      ["Besides nodes", usd(cost.usd_besides)]]), h("p", { class: "buttons" }, save, topUp(state.head.budget)),
-    budgets(purses), h("h3", {}, "By job"), table("By job", COLUMNS, cost.jobs.map((job) => row(cells(job)))),
-    h("h3", {}, "By day"), table("By day", [["Day (UTC)"], ["Spent", "figure"]], days.map(([day, spent]) => row([day, usd(spent)]))));
-  }).catch((error) => fill(place, h("h2", {}, "Cost"), h("p", { class: "fault" }, error.message)));
-  return () => {};
+    fill(money, facts([["In all", usd(cost.usd_total), "in-all"], ...PURPOSES.map(([name, text]) => [text, usd(cost[`usd_${name}`])]),
+      ["Besides nodes", usd(cost.usd_besides)]]));
+    fill(rest, h("p", { class: "buttons" }, save, topUp()), budgets(purses),
+      h("h3", {}, "By job"), table("By job", COLUMNS, [...bills(cost), { ...cost, name: "all" }].map((job) => row(cells(job)))),
+      h("h3", {}, "By day"), table("By day", [["Day (UTC)"], ["Spent", "figure"]], cost.days.map(({ day, usd: spent }) => row([day || "earlier", usd(spent)]))));
+  }
+
+  const failed = (error) => fill(rest, h("p", { class: "fault" }, error.message));
+  look().catch(failed);
+  return watch((change) => {
+    const all = document.getElementById("in-all");
+    if (all) say(all, usd(state.head.budget.spent_usd));
+    if (change.events.length && Date.now() - asked > ANEW_MS && !document.hidden) {
+      asked = Date.now();
+      look().catch(failed);
+    }
+  });
 }

@@ -33,4 +33,11 @@ export function interval(found, show) {
   return found ? `${show(found.p50)} (${show(found.p10)} to ${show(found.p90)})` : DASH;
 }
 
+/** What a dollar has bought that counts: samples, or steps of whoever tells no more; goodput per dollar. */
+export function perDollar(job) {
+  if (!(job.usd_total > 0)) return DASH;
+  if (job.global_batch !== null && job.done > 0) return `${number(job.done / job.usd_total)} samples`;
+  return job.step > 0 ? `${number(job.step / job.usd_total, 1)} steps` : DASH;
+}
+
 export const workers = (count) => `${count} worker${count === 1 ? "" : "s"}`;

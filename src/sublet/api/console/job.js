@@ -5,10 +5,11 @@ import { get, jobPath } from "./api.js";
 import { draw } from "./charts.js";
 import { facts, fill, h, row, table } from "./dom.js";
 import { eventColumns, eventRow } from "./events.js";
-import { DASH, gib, interval, number, rent, share, span, usd } from "./figures.js";
+import { DASH, gib, interval, number, perDollar, rent, share, span, usd } from "./figures.js";
 import { keepCurve, state, watch } from "./state.js";
 import { termsOf } from "./terms.js";
 
+const ANEW_MS = 500;
 const GPUS = [["Worker"], ["Node"], ["Busy", "figure"], ["Memory taken", "figure"], ["of", "figure"]];
 const WEIGHED = [["Shape"], ["Chosen"], ["Time left", "figure"], ["Rent to the end", "figure"], ["Time, in dollars", "figure"], ["In all", "figure"], ["Rent", "figure"], ["Losses", "figure"], ["Why"]];
 
@@ -21,7 +22,7 @@ function pairs(job) {
     ["Restarts", usd(job.usd_restart)], ["Checkpoints", usd(job.usd_checkpoint)], ["Idle", usd(job.usd_idle)],
     ["May spend", job.purse_usd === null ? "no limit of its own" : usd(job.purse_usd)],
     ["Time left", interval(job.eta_s, span)], ["Whole cost", interval(job.forecast_usd, usd)],
-    ["Steps for a dollar", job.usd_total > 0 ? number(job.step / job.usd_total, 1) : DASH],
+    ["For a dollar", perDollar(job)],
     ["On demand it would have cost", usd(job.usd_on_demand)], ["Taken back", `${job.preemptions_noticed} with notice, ${job.preemptions_unnoticed} without`],
     ["Steps lost", number(job.steps_lost)], ["Resizes", number(job.resizes)],
   ];
@@ -39,7 +40,7 @@ function weighedRow(each) {
 /** Hours against dollars, with the chosen one marked. */
 export function drawWeighed(place, options) {
   const known = options.filter((each) => each.left_s !== null && each.left_usd !== null).sort((a, b) => a.left_s - b.left_s);
-  if (known.length < 2) return;
+  if (known.length < 2) { fill(place); return; } // what was drawn before is of another plan
   draw(place, "Hours against dollars to the end, of each shape that was weighed", [
     known.map((each) => each.left_s / 3600), known.map((each) => each.left_usd), known.map((each) => (each.chosen ? each.left_usd : null))],
   [{ label: "hours left" }, { label: "USD to the end", points: true }, { label: "chosen", points: true, large: true }], { x: "hours" });
@@ -56,19 +57,36 @@ export function jobView(place, id) {
   let phase = null;
   let events = [];
 
-  async function explain() {
+  const reason = h("div", {});
+  const chart = h("div", {});
+  const weighed = h("div", {});
+  const terms = h("div", {});
+  fill(why, reason, chart, weighed, terms);
+  let trying = false; // other terms: what the last plan weighed is not what is looked at
+
+  function show(options) {
+    fill(weighed, options.length ? table("What was weighed", WEIGHED, options.map(weighedRow)) : null);
+    drawWeighed(chart, options);
+  }
+
+  /** What the last plan weighed; `anew` with sliders for other terms. */
+  async function explain(anew) {
     const found = await get(jobPath(id, "explain"));
-    const chart = h("div", {});
-    const weighed = h("div", {});
-    const show = (options) => {
-      fill(weighed, options.length ? table("What was weighed", WEIGHED, options.map(weighedRow)) : null);
-      drawWeighed(chart, options);
-    };
-    fill(why, h("p", {}, found.reason), h("p", { class: "hint" },
+    fill(reason, h("p", {}, found.reason), h("p", { class: "hint" },
       `By ${found.policy}, ${span(found.at_s)} after the start${found.value_of_time_usd_per_h === null ? "" : `; an hour is worth ${usd(found.value_of_time_usd_per_h)}`}`),
-    chart, weighed, termsOf(state.jobs.get(id), found, show),
     found.notes.length ? h("ul", {}, found.notes.map((note) => h("li", {}, note))) : null);
-    show(found.alternatives);
+    if (anew && !trying) {
+      fill(terms, termsOf(state.jobs.get(id), found, (options) => { trying = true; show(options); }, () => { trying = false; later(); }));
+    }
+    if (!trying) show(found.alternatives);
+  }
+
+  const failed = (error) => fill(reason, h("p", { class: "fault" }, error.message));
+  let waits = 0;
+
+  /** Plans come and go: once in a while. */
+  function later() {
+    waits ||= setTimeout(() => { waits = 0; explain(false).catch(failed); }, ANEW_MS);
   }
 
   function drawEvents() {
@@ -90,17 +108,19 @@ export function jobView(place, id) {
     if (job.phase !== phase) {
       phase = job.phase;
       fill(actions, jobActions(job));
-      explain().catch((error) => fill(why, h("p", { class: "fault" }, error.message)));
+      explain(true).catch(failed);
     }
     const news = change.events.filter((event) => event.job_id === id && !events.some((known) => known.seq === event.seq));
     if (news.length) {
       events.push(...news);
       drawEvents();
+      later();
     }
   }
 
   look({ events: [] });
   get(jobPath(id, "losses")).then(({ losses }) => { keepCurve(id, losses); look({ events: [] }); }).catch(() => {});
   get("/v1/events", { job: id, limit: 1000, newest: true }).then((found) => { events = found.events; drawEvents(); }).catch(() => {});
-  return watch(look);
+  const leave = watch(look);
+  return () => { clearTimeout(waits); leave(); };
 }

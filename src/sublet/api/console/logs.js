@@ -2,9 +2,10 @@
 
 import { jobPath } from "./api.js";
 import { fill, h, say } from "./dom.js";
-import { state } from "./state.js";
+import { state, watch } from "./state.js";
 
 const TAIL = 2000;
+const AGAIN_MS = 2000;
 const MOST = 5000;
 const LONGEST = 20000; // characters of a line that are shown: a bar of progress may write megabytes without an end of line
 const MOST_TEXT = 2000000; // characters of all of them
@@ -16,7 +17,8 @@ export function logsView(place, id) {
   const count = h("p", { class: "hint" });
   const paper = h("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Log" });
   const chosen = id || [...state.jobs.keys()].at(-1) || "";
-  fill(which, [...state.jobs.keys()].map((each) => h("option", { value: each, selected: each === chosen }, each)));
+  const offer = () => fill(which, [...state.jobs.keys()].map((each) => h("option", { value: each, selected: each === chosen }, each)));
+  offer();
   fill(place, h("h2", {}, "Logs"), h("p", {}, h("label", { for: "log-job" }, "Of "), which, " ", h("label", { for: "log-words" }, "with the words "), words, " ",
     follow, h("label", { for: "log-follow" }, " follow")), count, paper);
   const lines = [];
@@ -24,6 +26,7 @@ export function logsView(place, id) {
   let rest = "";
   let over = 0; // characters of the last line that are not shown
   let size = 0; // characters of all lines
+  let waits = 0;
 
   /** More of the last line. */
   function add(text) {
@@ -67,7 +70,21 @@ export function logsView(place, id) {
     draw();
   }
 
-  if (chosen) read().catch((error) => { if (error.name !== "AbortError") say(count, error.message); });
+  /** Where the line breaks, it is read anew from its last lines as soon as it can be. */
+  function begin() {
+    read().catch((error) => {
+      if (error.name === "AbortError") return;
+      say(count, `The log is not heard of (${error.message}); it is tried again.`);
+      lines.length = 0;
+      rest = "";
+      over = 0;
+      size = 0;
+      waits = setTimeout(begin, AGAIN_MS);
+    });
+  }
+
+  if (chosen) begin();
   else say(count, "There is no job yet.");
-  return () => stop.abort();
+  const leave = watch((change) => { if (change.all || change.gone.length || which.options.length !== state.jobs.size) offer(); });
+  return () => { stop.abort(); clearTimeout(waits); leave(); };
 }

@@ -1,26 +1,34 @@
 // Now: what is spent, what is rented, what trains.
 
-import { facts, fill, h, row, say, table } from "./dom.js";
-import { DASH, interval, number, rent, share, span, usd } from "./figures.js";
+import { facts, fill, h, row, say, spark, table } from "./dom.js";
+import { DASH, interval, number, perDollar, rent, share, span, usd } from "./figures.js";
 import { state, watch } from "./state.js";
 
 const SHOWN = 100;
+const SPARKED = 60;
 const ENDED = new Set(["finished", "failed", "cancelled"]);
 const COLUMNS = [["Job"], ["Phase"], ["Progress"], ["Loss", "figure"], ["Workers", "figure"], ["Batch", "figure"], ["Grid"],
-  ["Rent", "figure"], ["Spent", "figure"], ["Useful", "figure"], ["Time left"], ["Forecast"], ["Why"]];
+  ["Rent", "figure"], ["Spent", "figure"], ["Useful", "figure"], ["For a dollar", "figure"], ["Time left"], ["Forecast"], ["Why"]];
 const NODE_COLUMNS = [["Pool"], ["Market"], ["Phase"], ["Nodes", "figure"], ["Workers fit", "figure"], ["Rent", "figure"], ["Youngest"], ["Oldest"], ["Taken, a node and hour", "figure"]];
 
 function moneyFacts() {
   const budget = state.head.budget;
-  const running = [...state.jobs.values()].filter((job) => job.forecast_usd);
-  const forecast = running.length ? running.reduce((sum, job) => sum + job.forecast_usd.p50 - job.usd_total, 0) : null;
+  const { forecast } = state.head;
+  const not = forecast.not_foreseen ? `; ${forecast.not_foreseen} more not foreseen` : "";
   return [
     ["Burn", `${rent(budget.burn_usd_per_h)}${budget.burn_limit_usd_per_h === null ? "" : ` of ${rent(budget.burn_limit_usd_per_h)}`}`, "burn"],
     ["Spent", usd(budget.spent_usd), "spent"],
     ["Reserved", usd(budget.reserved_usd), "reserved"],
     ["Left", budget.left_usd === null ? "no limit" : usd(budget.left_usd), "left"],
-    ["To come, of jobs that run", forecast === null ? DASH : usd(forecast), "to-come"],
+    ["All that runs ends in", `${interval(forecast.end_s, span)}${not}`, "ends"],
+    ["It costs from now on", interval(forecast.usd, usd), "to-come"],
   ];
+}
+
+/** The last loss, and its curve since the page was opened. */
+function lossCell(job) {
+  const curve = (state.losses.get(job.id) || []).slice(-SPARKED).map(([, loss]) => loss);
+  return h("span", {}, number(job.loss, 4), curve.length > 2 ? [" ", spark(curve)] : null);
 }
 
 function jobCells(job) {
@@ -28,8 +36,8 @@ function jobCells(job) {
   return [
     h("a", { href: `#job/${encodeURIComponent(job.id)}` }, job.id), job.phase,
     job.progress === null ? DASH : h("span", {}, bar, ` ${share(job.progress)}`),
-    number(job.loss, 4), `${job.workers} of ${job.min_workers}-${job.max_workers}`, number(job.global_batch), job.grid || DASH,
-    rent(job.usd_per_h), usd(job.usd_total), job.usd_total > 0 ? share(job.usd_useful / job.usd_total) : DASH,
+    lossCell(job), `${job.workers} of ${job.min_workers}-${job.max_workers}`, number(job.global_batch), job.grid || DASH,
+    rent(job.usd_per_h), usd(job.usd_total), job.usd_total > 0 ? share(job.usd_useful / job.usd_total) : DASH, perDollar(job),
     interval(job.eta_s, span), interval(job.forecast_usd, usd), job.reason,
   ];
 }

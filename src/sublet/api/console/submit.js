@@ -1,7 +1,7 @@
 // Submit: paste a job file; it is checked as you type, tried, and brought once you have seen what it would cost.
 
 import { ask } from "./actions.js";
-import { get, post } from "./api.js";
+import { post } from "./api.js";
 import { facts, fill, h, say } from "./dom.js";
 import { DASH, interval, rent, span, usd } from "./figures.js";
 import { may } from "./state.js";

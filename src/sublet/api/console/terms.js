@@ -9,8 +9,8 @@ import { may, state } from "./state.js";
 const CALM_MS = 250;
 const COLUMNS = [["Job"], ["Now"], ["Then"], ["Rent now", "figure"], ["Rent then", "figure"], ["Time left now", "figure"], ["Time left then", "figure"]];
 
-/** Two sliders; `shown(options)` is called with what the tried plan weighed for the job. */
-export function termsOf(job, explained, shown) {
+/** Two sliders; `shown(options)` is called with what the tried plan weighed for the job, `applied()` once terms hold. */
+export function termsOf(job, explained, shown, applied) {
   if (!may("user")) return null;
   const budget = state.head.budget;
   const hour = explained.value_of_time_usd_per_h || 1;
@@ -57,7 +57,11 @@ export function termsOf(job, explained, shown) {
     const [path, body, words] = "hour_usd" in chosen
       ? ["/v1/value-of-time", { usd_per_h: chosen.hour_usd }, `An hour of every job is worth ${usd(chosen.hour_usd)} from the next plan on.`]
       : ["/v1/budget", chosen, `What is rented never costs more than ${rent(chosen.burn_limit_usd_per_h)} from now on.`];
-    ask("Apply these terms?", [words, told.textContent, "They hold for all jobs."], [], "Apply", (_, key) => post(path, body, key));
+    ask("Apply these terms?", [words, told.textContent, "They hold for all jobs."], [], "Apply", async (_, key) => {
+      await post(path, body, key);
+      apply.disabled = true;
+      applied();
+    });
   }
 
   return h("fieldset", {}, h("legend", {}, "Try other terms"),

@@ -1,13 +1,19 @@
 // Timeline: GPUs over time by job, with notices, losses and resizes; burn, nodes and prices beneath. From the events, and /v1/prices.
+// It goes on as things happen; whoever points at a moment is told what happened there, and why.
 
-import { get } from "./api.js";
+import { get, history } from "./api.js";
 import { draw } from "./charts.js";
-import { fill, h, table } from "./dom.js";
+import { fill, h, say, table } from "./dom.js";
 import { eventColumns, eventRow } from "./events.js";
-import { state } from "./state.js";
+import { span } from "./figures.js";
+import { state, watch } from "./state.js";
 
 const MOST_JOBS = 12;
+const MOST_EVENTS = 60000; // as many as a controller keeps
 const MARKED = /NodeNoticed|NodeLost|JobResized|PriceChanged/;
+const ANEW_MS = 900;
+const NEAR_PX = 8;
+const MOST_TOLD = 4;
 
 /** Hours, and for each job the sum of its workers and of those below it, so that areas lie on one another. */
 export function stacked(events) {
@@ -34,32 +40,122 @@ export function priceLines(prices, nowS) {
   return { hours: hours.map((at) => at / 3600), lines };
 }
 
+/** Of events in order of time, those between two moments: what is marked first, then the newest. */
+export function between(events, fromS, untilS) {
+  let low = 0;
+  for (let high = events.length; low < high;) {
+    const middle = (low + high) >> 1;
+    if (events[middle].at_s < fromS) low = middle + 1;
+    else high = middle;
+  }
+  const found = [];
+  for (let at = low; at < events.length && events[at].at_s <= untilS; at += 1) found.push(events[at]);
+  return [...found.filter(({ kind }) => MARKED.test(kind)), ...found.filter(({ kind }) => !MARKED.test(kind)).reverse()];
+}
+
+const sentence = (event) => `${span(event.at_s)}, ${event.kind}${event.job_id ? ` of ${event.job_id}` : ""}${event.node_id ? ` at ${event.node_id}` : ""}: ${event.text}${event.by ? ` (by ${event.by})` : ""}`;
+
 export function timelineView(place) {
+  const gpus = h("div", {});
+  const money = h("div", {});
+  const market = h("div", {});
+  const told = h("p", { id: "pointed-at", class: "hint pointed" });
+  const marks = h("div", {});
+  const begin = h("p", { class: "hint" });
   fill(place, h("h2", {}, "Timeline"), h("p", {}, "Asks ..."));
-  Promise.all([get("/v1/events", { limit: 10000, newest: true }), get("/v1/prices")]).then(([{ events }, { prices }]) => {
+  let events = null;
+  let prices = [];
+  let zoom = null;
+  let drawn = 0;
+  let waits = 0;
+  let gone = false;
+
+  /** What happened within some pixels of where somebody points, on any of the charts. */
+  function pointed(plot) {
+    if (plot.cursor.left === null || plot.cursor.left < 0) return;
+    const at = (px) => plot.posToVal(px, "x") * 3600;
+    const found = between(events, at(plot.cursor.left - NEAR_PX), at(plot.cursor.left + NEAR_PX));
+    if (!found.length) { say(told, `${span(at(plot.cursor.left))}: nothing happened here`); return; }
+    fill(told, found.slice(0, MOST_TOLD).map((event) => h("span", { class: MARKED.test(event.kind) ? "warns" : "" }, sentence(event))),
+      found.length > MOST_TOLD ? h("span", {}, `and ${found.length - MOST_TOLD} more`) : null);
+  }
+
+  /** A line where a node was noticed or lost. */
+  function strike(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = getComputedStyle(document.body).getPropertyValue("--warn");
+    ctx.lineWidth = devicePixelRatio;
+    for (const [kind, dash] of [["NodeNoticed", [4, 4]], ["NodeLost", []]]) {
+      ctx.setLineDash(dash.map((each) => each * devicePixelRatio));
+      ctx.beginPath();
+      for (const event of events) {
+        const x = event.kind === kind ? plot.valToPos(event.at_s / 3600, "x", true) : -1;
+        if (x >= bbox.left && x <= bbox.left + bbox.width) { ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); }
+      }
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  function look(closer) {
+    zoom = closer;
+    setTimeout(() => { if (!gone) drawCharts(); }); // all of them, once this one is through with the mouse
+  }
+
+  function drawCharts() {
+    const shared = { x: "hours", pointed, strike, zoom, look };
     const { jobs, hours, lines } = stacked(events);
-    const gpus = h("div", {});
-    const money = h("div", {});
-    const market = h("div", {});
-    const marks = events.filter((event) => MARKED.test(event.kind)).slice(-200).reverse();
-    fill(place, h("h2", {}, "Timeline"), gpus, money, market,
-      h("h3", {}, "Notices, losses, resizes, prices"), table("Notices, losses, resizes, prices", eventColumns, marks.map(eventRow)));
+    const nowS = Math.max(state.head?.now_s ?? 0, events.at(-1)?.at_s ?? 0);
     if (hours.length) {
       const top = jobs.map((_, at) => at).reverse(); // the highest is drawn first, and the lower ones over it
-      hours.push(Math.max(hours.at(-1), (state.head?.now_s ?? 0) / 3600));
+      hours.push(Math.max(hours.at(-1), nowS / 3600));
       lines.forEach((line) => line.push(line.at(-1)));
-      draw(gpus, "GPUs over time, by job; drag to look closer, double click for all", [hours, ...top.map((at) => lines[at])],
-        [{ label: "hours" }, ...top.map((at) => ({ label: jobs[at], steps: true, fill: true, colour: at }))], { x: "hours", height: 260 });
+      draw(gpus, "GPUs over time, by job; dashed: notices, lines: losses; drag to look closer, double click for all; point at a moment for what happened and why", [hours, ...top.map((at) => lines[at])],
+        [{ label: "hours" }, ...top.map((at) => ({ label: jobs[at], steps: true, fill: true, colour: at }))], { ...shared, height: 260 });
     } else fill(gpus, h("p", {}, "No job has had a GPU yet."));
     if (events.length > 1) {
       draw(money, "Burn in USD/h, and nodes held", [events.map((event) => event.at_s / 3600), events.map((event) => event.usd_per_h), events.map((event) => event.nodes_held)],
-        [{ label: "hours" }, { label: "USD/h", steps: true, colour: 1 }, { label: "nodes", steps: true, colour: 2 }], { x: "hours" });
+        [{ label: "hours" }, { label: "USD/h", steps: true, colour: 1 }, { label: "nodes", steps: true, colour: 2 }], shared);
     }
-    const priced = priceLines(prices, state.head?.now_s ?? 0);
+    const priced = priceLines(prices, nowS);
     if (prices.length) {
       draw(market, "Price of a node in USD/h, by offer", [priced.hours, ...priced.lines],
-        [{ label: "hours" }, ...prices.map(({ offer_id }) => ({ label: offer_id, steps: true }))], { x: "hours" });
+        [{ label: "hours" }, ...prices.map(({ offer_id }) => ({ label: offer_id, steps: true }))], shared);
     }
-  }).catch((error) => fill(place, h("h2", {}, "Timeline"), h("p", { class: "fault" }, error.message)));
-  return () => {};
+  }
+
+  function drawMarks() {
+    const found = events.filter((event) => MARKED.test(event.kind)).slice(-200).reverse();
+    fill(marks, table("Notices, losses, resizes, prices", eventColumns, found.map(eventRow)));
+  }
+
+  /** At most once in a while; the charts not under the hand of whoever points at one. */
+  function anew() {
+    waits = 0;
+    drawn = Date.now();
+    drawMarks();
+    if (![gpus, money, market].some((each) => each.matches(":hover"))) drawCharts();
+  }
+
+  async function ask() {
+    [events, { prices }] = await Promise.all([history(MOST_EVENTS), get("/v1/prices")]);
+    if (gone) return;
+    if (events.length && events[0].seq > 1) say(begin, `From event ${events[0].seq} on; what was before is not asked for.`);
+    fill(place, h("h2", {}, "Timeline"), begin, gpus, told, money, market, h("h3", {}, "Notices, losses, resizes, prices"), marks);
+    drawMarks();
+    drawCharts();
+    drawn = Date.now();
+  }
+
+  ask().catch((error) => { if (!gone) fill(place, h("h2", {}, "Timeline"), h("p", { class: "fault" }, error.message)); });
+  const leave = watch((change) => {
+    const last = events?.at(-1)?.seq ?? 0;
+    const news = events === null ? [] : change.events.filter((event) => event.seq > last);
+    if (!news.length) return;
+    events.push(...news);
+    if (news.some(({ kind }) => kind === "PriceChanged")) get("/v1/prices").then((found) => { prices = found.prices; }).catch(() => {});
+    waits ||= setTimeout(anew, Math.max(0, drawn + ANEW_MS - Date.now()));
+  });
+  return () => { gone = true; clearTimeout(waits); leave(); };
 }

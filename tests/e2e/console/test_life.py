@@ -9,55 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from sublet.api.client import Client
-from sublet.runtime.jobs.file import job_from_command
-from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.wire import messages as wire
-from tests.rigs.console import browser, faults_of_access, fleet
+from tests.rigs.console import a_worker, confirm, faults_of_access, fleet, submit
 
 VIEWS = ("now", "timeline", "what-if", "logs", "events", "cost", "submit")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def there(chromium, tmp_path_factory):
-    with fleet(tmp_path_factory.mktemp("console")) as found:
-        yield found
-
-
-@pytest.fixture
-def open_page(chromium, there):
-    """A page of a fresh browser; with `link`, let in by it. What the page complains of fails the test."""
-    contexts, complaints = [], []
-
-    def opened(link=None, **facts):
-        context = chromium.new_context(**facts)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(f"it called {dialog.type}"))
-        page.on("console", lambda said: complaints.append(said.text) if "Content Security" in said.text else None)
-        page.goto(link or there.link())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def submit(there, name, workers=(1, 2), **facts):
-    body = spec_to_json(job_from_command(["true"], name=name, workers=workers), secrets=True)
-    return there.client.post("/v1/jobs", {"job": {**body, "sdk": True, **facts}})["job_id"]
-
-
-def confirm(page, verb):
-    page.locator("#ask").get_by_role("button", name=verb).click()
-    page.locator("#ask").wait_for(state="hidden")
 
 
 def phase(page, text):
@@ -226,16 +181,6 @@ def test_names_and_reasons_are_text_whatever_they_hold(open_page, there):
         "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch { return 'refused' } }"
     )
     assert refused == "refused"  # nobody who changes the page can forget it
-
-
-def a_worker(there, job_id):
-    """Its node, its name, and the file of what it prints."""
-    (worker,) = [
-        each for node in list(there.cloud.nodes.values()) for each in node.workers.values() if each.job_id == job_id
-    ]
-    folder = there.state.path / "jobs" / job_id / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    return worker, folder / f"{worker.id}.log"
 
 
 def test_what_a_script_prints_and_dies_of_is_text(open_page, there):

@@ -1,0 +1,174 @@
+"""What the views show, in a real browser: as it happens, as the API has it, and under the hand of whoever reads."""
+
+from __future__ import annotations
+
+import re
+
+from tests.rigs.console import a_worker, confirm, submit
+
+WORK = {"work": 3.6e6, "samples_per_s": 1000.0}  # an hour on one worker
+
+
+def running(page, job_id):
+    page.locator(f"tr[data-job={job_id}].phase-running").wait_for()
+
+
+def end(there, job_id):
+    there.client.post(f"/v1/jobs/{job_id}/cancel", {"now": True})
+
+
+def test_a_notice_waits_for_no_clock_of_the_page(open_page, there):
+    """It is pushed, and drawn as it is heard: all timers of the page stand still, and it is there. How soon the
+    controller sends it is held by tests/unit/api/test_feed.py, and measured by benchmarks/pages.py."""
+    job_id = submit(there, "noticed-at-once")
+    page = open_page()
+    running(page, job_id)
+    page.get_by_role("link", name="Events").click()
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
+    node_id = there.client.get(f"/v1/jobs/{job_id}")["node_ids"][0]
+    there.do(there.cloud.warn, node_id, 3600.0)
+    page.locator("tr[data-kind=NodeNoticed]", has_text=node_id).wait_for()
+    end(there, job_id)
+
+
+def test_whoever_points_at_the_timeline_is_told_what_happened_there_and_why(open_page, there):
+    job_id = submit(there, "pointed")
+    page = open_page()
+    running(page, job_id)
+    first, *_ = there.client.get(f"/v1/jobs/{job_id}")["node_ids"]
+    there.do(there.cloud.warn, first, 3600.0)
+    page.goto(f"{there.client.address}/#timeline")
+    page.locator("tr[data-kind=NodeNoticed]", has_text=first).wait_for()
+    events = there.client.get("/v1/events", limit=10_000)["events"]
+    told = next(event for event in events if (event["kind"], event["node_id"]) == ("NodeNoticed", first))
+    box = page.locator(".u-over").first.bounding_box()
+    for at in range(int(box["width"]) - 1, 0, -4):
+        page.mouse.move(box["x"] + at, box["y"] + 20)
+        if f"NodeNoticed at {first}" in page.locator("#pointed-at").inner_text():
+            break
+    assert told["text"] in page.locator("#pointed-at").inner_text()
+    chart = page.locator(".chart").first
+    whole = chart.get_attribute("data-shown")
+    page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 25)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    closer = chart.get_attribute("data-shown")
+    assert closer != whole
+    submit(there, "later-pointed")
+    page.locator(".u-legend", has_text="later-pointed-1").wait_for()  # without a reload
+    assert chart.get_attribute("data-shown") == closer  # and who looks closer still does
+    page.locator(".u-over").first.dblclick()
+    page.wait_for_function("(was) => document.querySelector('.chart').dataset.shown !== was", arg=closer)
+    for job in (job_id, "later-pointed-1"):
+        end(there, job)
+
+
+def test_the_end_of_all_is_foreseen_with_how_sure_that_is(open_page, there):
+    job_id = submit(there, "foreseen", **WORK)
+    page = open_page()
+    running(page, job_id)
+    page.locator("#ends", has_text=re.compile(r"\(.+ to .+\)")).wait_for()
+    page.locator("#to-come", has_text=re.compile(r"USD [\d.]+ \(USD [\d.]+ to USD [\d.]+\)")).wait_for()
+    page.locator(f"tr[data-job={job_id}]", has_text=re.compile(r"[\d,]+ samples")).wait_for()
+    page.locator(f"tr[data-job={job_id}] canvas.spark").wait_for()
+    told = there.client.get("/v1/forecast")
+    assert told["jobs"] >= 1
+    assert told["end_s"]["p10"] <= told["end_s"]["p50"] <= told["end_s"]["p90"]
+    assert page.evaluate("async () => Object.keys((await import('/console/state.js')).state.head.forecast)") == [
+        name for name in told if name != "schema_version"
+    ]
+    end(there, job_id)
+
+
+def test_what_was_refused_is_asked_again_otherwise_and_says_what_it_costs_then(open_page, there):
+    job_id = submit(there, "refused", workers=(1, 1), purse_usd=50.0)
+    page = open_page()
+    running(page, job_id)
+    page.goto(f"{there.client.address}/#job/{job_id}")
+    page.get_by_role("button", name="Scale").click()
+    box = page.locator("#ask")
+    page.get_by_label("At least").fill("7")
+    page.get_by_label("At most").fill("4")
+    assert "with 4 workers, about USD" in box.inner_text()
+    box.get_by_role("button", name="Scale").click()
+    page.locator("#ask .fault", has_text=re.compile(".")).wait_for()
+    page.get_by_label("At least").fill("1")
+    confirm(page, "Scale")
+    assert there.client.get(f"/v1/jobs/{job_id}")["max_workers"] == 4
+    for purse in ("USD 50.00", "USD 53.00"):
+        page.get_by_role("button", name="Top up").click()
+        page.get_by_label("Dollars more").fill("3")
+        assert f"It may spend {purse}" in box.inner_text()
+        confirm(page, "Top up")
+        page.locator(".facts dd", has_text=re.compile(f"^USD {float(purse[4:]) + 3:.2f}$")).wait_for()
+    page.get_by_role("button", name="Pause").click()
+    confirm(page, "Pause")
+    page.get_by_role("button", name="Resume").click()
+    assert "/h" in box.inner_text()  # it says what it will cost
+    box.get_by_role("button", name="Leave it").click()
+    end(there, job_id)
+
+
+def test_why_it_has_its_shape_is_asked_again_when_something_happened_to_it(open_page, there):
+    job_id = submit(there, "why-again", workers=(1, 1))
+    page = open_page()
+    running(page, job_id)
+    page.goto(f"{there.client.address}/#job/{job_id}")
+    page.get_by_text("after the start").first.wait_for()
+    with page.expect_request(re.compile(f"/v1/jobs/{job_id}/explain")):
+        there.client.post(f"/v1/jobs/{job_id}/scale", {"low": 1, "high": 2})
+    end(there, job_id)
+
+
+def test_whoever_reads_or_stands_in_a_table_goes_on_there_when_it_is_drawn_anew(open_page, there):
+    job_id = submit(there, "read", workers=(1, 1))
+    page = open_page(viewport={"width": 360, "height": 740})
+    running(page, job_id)
+    page.goto(f"{there.client.address}/#events")
+    link = page.locator("tr", has_text="JobSubmitted").get_by_role("link", name=job_id)
+    link.focus()
+    page.locator(".wide").evaluate("(box) => { box.scrollLeft = 120; }")
+    there.client.post(f"/v1/jobs/{job_id}/scale", {"low": 1, "high": 2})
+    page.locator("tr[data-kind=Scaled]", has_text=job_id).wait_for()
+    assert page.evaluate("document.activeElement.closest('tr').dataset.kind") == "JobSubmitted"
+    assert page.locator(".wide").evaluate("(box) => box.scrollLeft") == 120
+    end(there, job_id)
+
+
+def test_bills_add_up_and_no_cell_of_the_csv_is_a_formula(open_page, there):
+    job_id = submit(there, "billed")
+    page = open_page()
+    running(page, job_id)
+    page.goto(f"{there.client.address}/#cost")
+    page.get_by_role("row", name=re.compile("^no job")).wait_for()
+    cost = there.client.get("/v1/cost")
+    sums = page.evaluate(
+        """async (cost) => { const { bills, csv } = await import("/console/cost.js");
+        const all = bills(cost), odd = {...all[0], name: "=1+1", job_id: "@x"};
+        return [all.reduce((sum, job) => sum + job.usd_total, 0), csv([odd])]; }""",
+        cost,
+    )
+    assert abs(sums[0] - cost["usd_total"]) < 1e-9
+    assert '"\'=1+1"' in sums[1]
+    assert '"\'@x"' in sums[1]
+    today = cost["days"][-1]["day"]
+    page.get_by_role("row", name=re.compile(f"^{today} USD")).wait_for()
+    end(there, job_id)
+
+
+def test_a_log_whose_line_breaks_is_read_on(open_page, there):
+    job_id = submit(there, "broken-line", workers=(1, 1))
+    page = open_page()
+    running(page, job_id)
+    page.route("**/log?**", lambda route: route.abort(), times=1)
+    page.clock.install()
+    page.goto(f"{there.client.address}/#logs/{job_id}")
+    page.get_by_text("it is tried again").wait_for()
+    page.clock.fast_forward(60_000)
+    _, path = a_worker(there, job_id)
+    path.write_text("heard after all\n")
+    page.locator(".log", has_text="heard after all").wait_for()
+    end(there, job_id)
