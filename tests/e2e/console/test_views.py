@@ -66,6 +66,16 @@ def test_whoever_points_at_the_timeline_is_told_what_happened_there_and_why(open
         end(there, job)
 
 
+def test_the_areas_of_the_timeline_are_all_gpus_however_many_jobs_there_are(open_page):
+    page = open_page()
+    told = [{"job_id": f"j{number}", "workers": 1, "at_s": 60 * number} for number in range(30)]
+    told += [{"job_id": "j0", "workers": 5, "at_s": 3600}, {"job_id": "", "workers": None, "at_s": 3700}]
+    found = page.evaluate("async (told) => (await import('/console/timeline.js')).stacked(told)", told)
+    assert found["jobs"] == [*[f"j{number}" for number in range(9)], "21 others"]
+    assert found["lines"][-1] == [*range(1, 31), 34]
+    assert [line[-1] for line in found["lines"]] == [5, 6, 7, 8, 9, 10, 11, 12, 13, 34]
+
+
 def test_the_end_of_all_is_foreseen_with_how_sure_that_is(open_page, there):
     job_id = submit(there, "foreseen", **WORK)
     page = open_page()

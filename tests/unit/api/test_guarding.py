@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import threading
 from dataclasses import replace
 
 import pytest
 
 from sublet.api import guard
 from sublet.api.callers import while_it_holds
+from sublet.api.console import routes
 from sublet.runtime.controller_api.tokens import Scope
-from sublet.runtime.jobs.file import job_from_command
+from sublet.runtime.jobs.file import job_from_command, job_from_text
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.testing.memory_cloud import api_over
 from tests.rigs.in_memory_api import served
@@ -165,3 +167,36 @@ def test_a_top_up_that_comes_amid_a_start_is_added_to_what_was_left(tmp_path):
             return found["purse_usd"]
 
     assert asyncio.run(live()) == 15.0
+
+
+def test_a_long_job_file_is_read_aside_from_the_loop(there, monkeypatch):
+    """Nobody waits for it but whoever asked: it takes a second, in which nodes could be noticed."""
+    begun, go, done = threading.Event(), threading.Event(), []
+
+    def read(text, **facts):
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        return job_from_text(text, **facts)
+
+    def check():
+        done.append(there.client.post("/v1/job-files/check", {"text": "name: long\nrun: 'true'\n"})["name"])
+
+    monkeypatch.setattr(routes, "job_from_text", read)
+    asking = threading.Thread(target=check)
+    asking.start()
+    assert begun.wait(PATIENCE_S)
+    assert there.client.get("/v1/me")["who"] == "owner"  # answered, while that is not
+    assert done == []
+    go.set()
+    asking.join(PATIENCE_S)
+    assert done == ["long"]
+
+
+def test_metrics_show_a_user_no_purses_but_their_own(there):
+    there.client.post("/v1/budgets", {"level": "team", "name": "rich", "amount_usd": 9.0})
+    there.client.post("/v1/tokens", {"name": "bob", "scope": "user", "team": "rich"})
+    ann = client_of(there, "ann", "user")
+    for client, seen in ((there.client, True), (ann, False)):
+        text = b"".join(client.stream("/metrics")).decode()
+        assert ('name="rich"' in text) is seen
+        assert 'level="org"' in text

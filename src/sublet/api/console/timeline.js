@@ -8,29 +8,45 @@ import { eventColumns, eventRow } from "./events.js";
 import { span } from "./figures.js";
 import { state, watch } from "./state.js";
 
-const MOST_JOBS = 12;
+const MOST_JOBS = 9; // each with a colour of its own
 const MOST_EVENTS = 60000; // as many as a controller keeps
 const MARKED = /NodeNoticed|NodeLost|JobResized|PriceChanged/;
 const ANEW_MS = 900;
 const NEAR_PX = 8;
 const MOST_TOLD = 4;
 
-/** Hours, and for each job the sum of its workers and of those below it, so that areas lie on one another. */
+/** Hours, and for each job the sum of its workers and of those below it, so that areas lie on one another.
+ *
+ * Those that had most GPU hours have a colour each; all others have one together, on top.
+ */
 export function stacked(events) {
-  const most = new Map();
-  for (const event of events) if (event.job_id && event.workers !== null) most.set(event.job_id, Math.max(most.get(event.job_id) ?? 0, event.workers));
-  const jobs = [...most].filter(([, workers]) => workers > 0).sort((a, b) => b[1] - a[1]).slice(0, MOST_JOBS).map(([job]) => job);
+  const told = events.filter((event) => event.job_id && event.workers !== null);
+  const had = new Map();
+  const since = new Map();
+  const book = (job, workers, at) => {
+    const [before, from] = since.get(job) ?? [0, at];
+    if (before || workers) had.set(job, (had.get(job) ?? 0) + before * (at - from));
+    since.set(job, [workers, at]);
+  };
+  for (const event of told) book(event.job_id, event.workers, event.at_s);
+  for (const job of since.keys()) book(job, 0, told.at(-1).at_s);
+  const order = [...had].sort((a, b) => b[1] - a[1]).map(([job]) => job);
+  const jobs = order.slice(0, MOST_JOBS);
+  const others = order.length - jobs.length;
+  const held = new Map(order.map((job) => [job, 0]));
   const hours = [];
-  const held = new Map(jobs.map((job) => [job, 0]));
-  const lines = jobs.map(() => []);
-  for (const event of events) {
-    if (!held.has(event.job_id) || event.workers === null) continue;
+  const lines = [...jobs, ...(others ? [""] : [])].map(() => []);
+  let all = 0;
+  for (const event of told) {
+    if (!held.has(event.job_id)) continue;
+    all += event.workers - held.get(event.job_id);
     held.set(event.job_id, event.workers);
     hours.push(event.at_s / 3600);
     let sum = 0;
     jobs.forEach((job, at) => { sum += held.get(job); lines[at].push(sum); });
+    if (others) lines[jobs.length].push(all);
   }
-  return { jobs, hours, lines };
+  return { jobs: others ? [...jobs, `${others} others`] : jobs, hours, lines };
 }
 
 /** Hours at which any price changed, and for each offer its price from then on. */
