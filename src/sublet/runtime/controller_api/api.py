@@ -346,11 +346,11 @@ def _days(controller: Controller, wall: Wall, spent_usd: float) -> list[DayView]
     @cache
     def mark(seq: int) -> Mark:
         (row,) = store.history(None, seq - 1, 1)
-        return datetime.fromisoformat(row.at), float(row.facts.get("usd_total", 0.0))
+        return Mark(datetime.fromisoformat(row.at), float(row.facts.get("usd_total", 0.0)))
 
     newest = store.history(None, 0, 1, newest=True)
     last = newest[0].seq if newest else 0
-    return days_from(mark, store.cut_until(Kept.HISTORY) + 1, last, (now, spent_usd))
+    return days_from(mark, store.cut_until(Kept.HISTORY) + 1, last, Mark(now, spent_usd))
 
 
 def _view(controller: Controller, record: JobRecord) -> views.JobView:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 __all__ = ["DayView", "Mark", "days_from"]
 
-Mark = tuple[datetime, float]  # a moment, and the dollars that were spent in all until then
+
+class Mark(NamedTuple):
+    """A moment, and what was spent in all until then."""
+
+    at: datetime
+    usd: float
 
 
 class DayView(TypedDict):
@@ -28,22 +33,22 @@ def days_from(mark: Callable[[int], Mark], first: int, last: int, now: Mark) -> 
     Looked at are the rows around each midnight, which are found by halving: logarithmic in the rows, times days.
     """
     if first > last:
-        return _spread((now[0], 0.0), [now])
+        return _spread(Mark(now.at, 0.0), [now])
     began, already_usd = mark(first)
     marks, at = [mark(first)], first
-    while (day := mark(at)[0].date()) < mark(last)[0].date():
+    while (day := mark(at).at.date()) < mark(last).at.date():
         low, high = at, last  # the first row of a later day is above the one and not above the other
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if mark(middle)[0].date() <= day else (low, middle)
+            low, high = (middle, high) if mark(middle).at.date() <= day else (low, middle)
         marks += [mark(low), mark(high)]
         at = high
-    return _spread((began, already_usd if first > 1 else 0.0), [*marks, mark(last), now])
+    return _spread(Mark(began, already_usd if first > 1 else 0.0), [*marks, mark(last), now])
 
 
 def _spread(begin: Mark, marks: list[Mark]) -> list[DayView]:
-    found: dict[str, float] = {"": begin[1]} if begin[1] else {}
-    (before, sum_usd) = begin
+    found: dict[str, float] = {"": begin.usd} if begin.usd else {}
+    before, sum_usd = begin
     for then, usd in marks:
         whole_s = (then - before).total_seconds()
         while (midnight := _midnight_after(before)) < then:
