@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from sublet.client import connect
 from tests.rigs.console import a_worker, confirm, submit
 
 WORK = {"work": 3.6e6, "samples_per_s": 1000.0}  # an hour on one worker
@@ -11,6 +12,10 @@ WORK = {"work": 3.6e6, "samples_per_s": 1000.0}  # an hour on one worker
 
 def running(page, job_id):
     page.locator(f"tr[data-job={job_id}].phase-running").wait_for()
+
+
+def until_running(there, job_id):
+    connect(there.state.path).wait(job_id, until={"running"})
 
 
 def end(there, job_id):
@@ -181,4 +186,53 @@ def test_a_log_whose_line_breaks_is_read_on(open_page, there):
     _, path = a_worker(there, job_id)
     path.write_text("heard after all\n")
     page.locator(".log", has_text="heard after all").wait_for()
+    end(there, job_id)
+
+
+def test_what_each_rank_printed_can_be_read_alone(open_page, there):
+    job_id = submit(there, "ranked", workers=(2, 2))
+    page = open_page()
+    running(page, job_id)
+    workers = [
+        each for node in list(there.cloud.nodes.values()) for each in node.workers.values() if each.job_id == job_id
+    ]
+    folder = there.state.path / "jobs" / job_id / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for worker in workers:
+        (folder / f"{worker.id}.log").write_text(f"said by {worker.id}\n")
+    page.goto(f"{there.client.address}/#logs/{job_id}")
+    for worker in workers:
+        page.locator(".log", has_text=f"said by {worker.id}").wait_for()
+    page.get_by_label("by", exact=True).select_option("1")
+    page.get_by_text("1 of 1 lines").wait_for()
+    end(there, job_id)
+
+
+def test_a_page_that_nobody_looks_at_holds_no_line_and_shows_later_what_it_missed(open_page, there):
+    page = open_page()
+    page.get_by_role("heading", name="Now", exact=True).wait_for()
+    page.goto(f"{there.client.address}/#events")
+    turn = """(hidden) => { Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+        document.dispatchEvent(new Event("visibilitychange")); }"""
+    page.evaluate(turn, True)
+    job_id = submit(there, "unseen", workers=(1, 1))
+    until_running(there, job_id)
+    assert page.get_by_role("cell", name=job_id).count() == 0
+    page.evaluate(turn, False)
+    page.get_by_role("cell", name=job_id).first.wait_for()
+    end(there, job_id)
+
+
+def test_a_bill_on_the_page_of_a_job_adds_up(open_page, there):
+    job_id = submit(there, "unsaid", workers=(1, 1), sdk=False)
+    page = open_page()
+    running(page, job_id)
+    page.goto(f"{there.client.address}/#job/{job_id}")
+    page.locator(".facts dt", has_text="Not known yet").wait_for()
+    parts = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll(".facts div")].map((each) =>
+        [each.querySelector("dt").textContent, Number(each.querySelector("dd").textContent.replace("USD ", ""))]))"""
+    )
+    names = ("Useful", "Not known yet", "Redone", "Restarts", "Checkpoints", "Idle")
+    assert abs(sum(parts[name] for name in names) - parts["Spent"]) <= 0.005 * len(names)
     end(there, job_id)

@@ -47,17 +47,32 @@ export async function post(path, body = {}, key = crypto.randomUUID()) {
 
 export const jobPath = (id, verb = "") => `/v1/jobs/${encodeURIComponent(id)}${verb ? `/${verb}` : ""}`;
 
-/** What changes, as it changes; `lost(status)` when the line broke and is tried again, `lost(null)` when it is back. */
+/** What changes, as it changes; `lost(status)` when the line broke and is tried again, `lost(null)` when it is back.
+ *
+ * A browser has six lines to one controller: a page that nobody looks at holds none, and hears what it missed when somebody does.
+ */
 export function listen(hear, lost) {
-  const source = new EventSource("/v1/live");
-  for (const kind of ["all", "change"]) {
-    source.addEventListener(kind, (event) => { lost(null); hear(kind, JSON.parse(event.data)); });
+  let source = null;
+  let waits = 0;
+
+  function begin() {
+    clearTimeout(waits);
+    source?.close();
+    if (document.hidden) return;
+    const ours = new EventSource("/v1/live");
+    source = ours;
+    for (const kind of ["all", "change"]) {
+      ours.addEventListener(kind, (event) => { lost(null); hear(kind, JSON.parse(event.data)); });
+    }
+    ours.addEventListener("error", async () => {
+      if (ours.readyState !== EventSource.CLOSED) { lost(0); return; }
+      // It was answered, with no stream, and the browser gives up: the key was revoked, or another controller is there.
+      const answer = await fetch("/v1/me", { credentials: "same-origin" }).catch(() => ({ status: 0 }));
+      lost(answer.status);
+      if (source === ours) waits = setTimeout(begin, AGAIN_MS);
+    });
   }
-  source.addEventListener("error", async () => {
-    if (source.readyState !== EventSource.CLOSED) { lost(0); return; }
-    // It was answered, with no stream, and the browser gives up: the key was revoked, or another controller is there.
-    const answer = await fetch("/v1/me", { credentials: "same-origin" }).catch(() => ({ status: 0 }));
-    lost(answer.status);
-    setTimeout(() => listen(hear, lost), AGAIN_MS);
-  });
+
+  document.addEventListener("visibilitychange", begin);
+  begin();
 }

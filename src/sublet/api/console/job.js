@@ -18,7 +18,7 @@ function pairs(job) {
     ["Phase", job.phase], ["Why", job.reason], ["Progress", share(job.progress)], ["Step", number(job.step)],
     ["Loss", number(job.loss, 4)], ["Workers", `${job.workers} of ${job.min_workers} to ${job.max_workers}`], ["Shape", job.shape || DASH],
     ["Grid", job.grid || DASH], ["Batch", number(job.global_batch)], ["Samples a second", number(job.samples_per_s, 1)],
-    ["Rent", rent(job.usd_per_h)], ["Spent", usd(job.usd_total)], ["Useful", usd(job.usd_useful)], ["Redone", usd(job.usd_redone)],
+    ["Rent", rent(job.usd_per_h)], ["Spent", usd(job.usd_total)], ["Useful", usd(job.usd_useful)], ["Not known yet", usd(job.usd_unknown)], ["Redone", usd(job.usd_redone)],
     ["Restarts", usd(job.usd_restart)], ["Checkpoints", usd(job.usd_checkpoint)], ["Idle", usd(job.usd_idle)],
     ["May spend", job.purse_usd === null ? "no limit of its own" : usd(job.purse_usd)],
     ["Time left", interval(job.eta_s, span)], ["Whole cost", interval(job.forecast_usd, usd)],
@@ -73,7 +73,7 @@ export function jobView(place, id) {
   async function explain(anew) {
     const found = await get(jobPath(id, "explain"));
     fill(reason, h("p", {}, found.reason), h("p", { class: "hint" },
-      `By ${found.policy}, ${span(found.at_s)} after the start${found.value_of_time_usd_per_h === null ? "" : `; an hour is worth ${usd(found.value_of_time_usd_per_h)}`}`),
+      !found.alternatives.length ? "No plan has weighed shapes for it since the controller began." : `By ${found.policy}, ${span(found.at_s)} after the start${found.value_of_time_usd_per_h === null ? "" : `; an hour is worth ${usd(found.value_of_time_usd_per_h)}`}`),
     found.notes.length ? h("ul", {}, found.notes.map((note) => h("li", {}, note))) : null);
     if (anew && !trying) {
       fill(terms, termsOf(state.jobs.get(id), found, (options) => { trying = true; show(options); }, () => { trying = false; later(); }));
@@ -99,7 +99,7 @@ export function jobView(place, id) {
       fill(figures, h("p", {}, "There is no such job among those that are remembered."));
       return;
     }
-    fill(figures, facts(pairs(job)), job.gpus.length ? table("GPUs of its workers", GPUS, job.gpus.map(gpuRow)) : null);
+    fill(figures, job.warnings.length ? h("ul", { class: "fault" }, job.warnings.map((each) => h("li", {}, each))) : null, facts(pairs(job)), job.gpus.length ? table("GPUs of its workers", GPUS, job.gpus.map(gpuRow)) : null);
     const losses = state.losses.get(id) || [];
     if (losses.length > 1) {
       draw(curve, "Loss by step", [losses.map(([step]) => step), losses.map(([, loss]) => loss)],

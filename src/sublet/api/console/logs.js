@@ -6,12 +6,16 @@ import { state, watch } from "./state.js";
 
 const TAIL = 2000;
 const AGAIN_MS = 2000;
+const MOST_RANKS = 64;
 const MOST = 5000;
 const LONGEST = 20000; // characters of a line that are shown: a bar of progress may write megabytes without an end of line
 const MOST_TEXT = 2000000; // characters of all of them
 
 export function logsView(place, id) {
   const which = h("select", { id: "log-job", onchange: () => { location.hash = `#logs/${encodeURIComponent(which.value)}`; } });
+  const ranks = Math.min(MOST_RANKS, state.jobs.get(id || [...state.jobs.keys()].at(-1))?.max_workers ?? 1);
+  const rank = h("select", { id: "log-rank", onchange: () => anew() },
+    h("option", { value: "" }, "every worker"), Array.from({ length: ranks }, (_, at) => h("option", { value: at }, `rank ${at}`)));
   const words = h("input", { type: "search", id: "log-words", oninput: () => draw() });
   const follow = h("input", { type: "checkbox", id: "log-follow", checked: true });
   const count = h("p", { class: "hint" });
@@ -19,10 +23,10 @@ export function logsView(place, id) {
   const chosen = id || [...state.jobs.keys()].at(-1) || "";
   const offer = () => fill(which, [...state.jobs.keys()].map((each) => h("option", { value: each, selected: each === chosen }, each)));
   offer();
-  fill(place, h("h2", {}, "Logs"), h("p", {}, h("label", { for: "log-job" }, "Of "), which, " ", h("label", { for: "log-words" }, "with the words "), words, " ",
+  fill(place, h("h2", {}, "Logs"), h("p", {}, h("label", { for: "log-job" }, "Of "), which, " ", h("label", { for: "log-rank" }, "by "), rank, " ", h("label", { for: "log-words" }, "with the words "), words, " ",
     follow, h("label", { for: "log-follow" }, " follow")), count, paper);
   const lines = [];
-  const stop = new AbortController();
+  let stop = new AbortController();
   let rest = "";
   let over = 0; // characters of the last line that are not shown
   let size = 0; // characters of all lines
@@ -54,7 +58,7 @@ export function logsView(place, id) {
   }
 
   async function read() {
-    const response = await fetch(`${jobPath(chosen, "log")}?every=true&follow=true&tail=${TAIL}`, { signal: stop.signal, credentials: "same-origin" });
+    const response = await fetch(`${jobPath(chosen, "log")}?${rank.value === "" ? "every=true" : `rank=${rank.value}`}&follow=true&tail=${TAIL}`, { signal: stop.signal, credentials: "same-origin" });
     if (!response.ok) {
       say(count, (await response.json()).error);
       return;
@@ -70,21 +74,37 @@ export function logsView(place, id) {
     draw();
   }
 
+  function clear() {
+    lines.length = 0;
+    rest = "";
+    over = 0;
+    size = 0;
+    paper.textContent = "";
+  }
+
   /** Where the line breaks, it is read anew from its last lines as soon as it can be. */
   function begin() {
     read().catch((error) => {
       if (error.name === "AbortError") return;
       say(count, `The log is not heard of (${error.message}); it is tried again.`);
-      lines.length = 0;
-      rest = "";
-      over = 0;
-      size = 0;
+      clear();
       waits = setTimeout(begin, AGAIN_MS);
     });
   }
 
+  /** As asked for now; a page that nobody looks at holds no line. */
+  function anew() {
+    clearTimeout(waits);
+    stop.abort();
+    stop = new AbortController();
+    if (document.hidden || !chosen) return;
+    clear();
+    begin();
+  }
+
+  document.addEventListener("visibilitychange", anew);
   if (chosen) begin();
   else say(count, "There is no job yet.");
   const leave = watch((change) => { if (change.all || change.gone.length || which.options.length !== state.jobs.size) offer(); });
-  return () => { stop.abort(); clearTimeout(waits); leave(); };
+  return () => { document.removeEventListener("visibilitychange", anew); stop.abort(); clearTimeout(waits); leave(); };
 }

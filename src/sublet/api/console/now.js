@@ -37,7 +37,7 @@ function jobCells(job) {
     h("a", { href: `#job/${encodeURIComponent(job.id)}` }, job.id), job.phase,
     job.progress === null ? DASH : h("span", {}, bar, ` ${share(job.progress)}`),
     lossCell(job), `${job.workers} of ${job.min_workers}-${job.max_workers}`, number(job.global_batch), job.grid || DASH,
-    rent(job.usd_per_h), usd(job.usd_total), job.usd_total > 0 ? share(job.usd_useful / job.usd_total) : DASH, perDollar(job),
+    rent(job.usd_per_h), usd(job.usd_total), job.usd_unknown > 0 ? "not known" : job.usd_total > 0 ? share(job.usd_useful / job.usd_total) : DASH, perDollar(job),
     interval(job.eta_s, span), interval(job.forecast_usd, usd), job.reason,
   ];
 }

@@ -11,7 +11,7 @@ const COLUMNS = [["Job"], ["Now"], ["Then"], ["Rent now", "figure"], ["Rent then
 
 /** Two sliders; `shown(options)` is called with what the tried plan weighed for the job, `applied()` once terms hold. */
 export function termsOf(job, explained, shown, applied) {
-  if (!may("user")) return null;
+  if (!may("user") || ["finished", "failed", "cancelled"].includes(job.phase)) return null;
   const budget = state.head.budget;
   const hour = explained.value_of_time_usd_per_h || 1;
   const limit = budget.burn_limit_usd_per_h ?? Math.max(1, 2 * budget.burn_usd_per_h);

@@ -22,8 +22,9 @@ __all__ = ["ForecastView", "forecast_of"]
 
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.9)
-HALVINGS = 20
-SURELY = 5.0  # sigmas after its middle, a job has ended
+HALVINGS = 14
+SIGMAS = np.linspace(-8.0, 8.0, 1601)  # a table: pages ask this of hundreds of jobs, twice a second
+LOG_CHANCE = np.array([math.log(0.5 * math.erfc(-sigma / math.sqrt(2.0))) for sigma in SIGMAS])
 SURE = 1e-9  # the least spread of a logarithm, for what is foreseen to the second
 
 
@@ -56,7 +57,7 @@ def _last_of(ends: Sequence[Quantiles]) -> Quantiles:
     def chance(at: float) -> float:
         off: NDArray[np.float64] = at - middle
         sigmas = off / np.where(off < 0, early, late)
-        return math.prod(0.5 * math.erfc(-sigma / math.sqrt(2.0)) for sigma in sigmas[sigmas < SURELY])
+        return math.exp(float(np.interp(sigmas, SIGMAS, LOG_CHANCE).sum()))
 
     def by(share: float) -> float:
         z = NORMAL.inv_cdf(share)
