@@ -78,3 +78,15 @@ def test_the_calls_that_are_drawn_are_in_the_files_beside_them():
     for call, file in calls:
         text = (HERE / "src" / "sublet" / file).read_text(encoding="utf-8")
         assert re.search(rf"(def|class) {call.rpartition('.')[2]}\b", text), (call, file)
+
+
+def test_the_site_has_what_its_search_needs_and_asks_the_internet_for_nothing():
+    """From a disk, search is done in a frame; without the file for that, pages would ask the internet for it."""
+    import yaml
+
+    facts = yaml.safe_load((HERE / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert "offline" in facts["plugins"]
+    assert facts["theme"]["font"] is False
+    scripts = facts["extra"]["polyfills"]
+    assert [name for name in scripts if "iframe-worker" in name]
+    assert [name for name in scripts if not (HERE / "docs" / name).is_file()] == []

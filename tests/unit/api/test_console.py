@@ -200,7 +200,10 @@ def test_no_other_file_is_given_away(there):
         assert ask(there, "GET", f"/console/{path}")[0] in (401, 404), path
 
 
-@pytest.mark.parametrize("folder", [FOLDER / "vendor", Path(__file__).parents[2] / "vendor"])
+@pytest.mark.parametrize(
+    "folder",
+    [FOLDER / "vendor", *(Path(__file__).parents[up] / name for up, name in ((2, "vendor"), (3, "docs/vendor")))],
+)
 def test_files_of_others_are_as_they_were_published(folder):
     rows = re.findall(r"^\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|$", (folder / "README.md").read_text(), re.MULTILINE)
     there = {path.relative_to(folder).as_posix() for path in folder.glob("*/*") if path.name != "LICENSE"}
