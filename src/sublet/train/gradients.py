@@ -41,6 +41,7 @@ BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough 
 # whether a checkpoint is due that needs what all of them hold; how much the losses were summed over.
 ORDERS, LOSS, SMALL, INVERSE, CHECK, DOUBT, LEFT, EVALUATED, SAVE, COUNTED = range(10)
 CONTROLS = 10
+AS_THEY_ARE = contextlib.nullcontext()
 
 
 class Bucket:
@@ -183,12 +184,15 @@ class Gradients:
         self._settle(group)
         self.wait_s = time.perf_counter() - started_s
 
-    @contextlib.contextmanager
-    def as_they_came(self) -> Iterator[None]:
+    def as_they_came(self) -> contextlib.AbstractContextManager[None]:
         """After the sum, for an update: what took no part in the step, at anybody, or is frozen by now, has none.
 
-        A zero would move it by its moments.
+        A zero would move it by its moments. In one process torch gives it none.
         """
+        return self._without_zeros() if self.buckets else AS_THEY_ARE
+
+    @contextlib.contextmanager
+    def _without_zeros(self) -> Iterator[None]:
         without = [each for bucket in self.buckets for each in bucket.without()]
         for parameter, _ in without:
             parameter.grad = None

@@ -14,6 +14,7 @@ in an epoch, its place in the order takes the place of the index, so that each t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -80,7 +81,7 @@ class Loaded(Samples):
             1,
             None,
         )  # offset, size, rank, world and micro-batch of the present one
-        self._planned: Iterator[tuple[int, Piece]] = iter(())
+        self._asked = deque[tuple[int, Piece]]()  # what the loader was asked for, and has not given yet
         self._of = loader
         self._loader: DataLoader[Any] | None = None  # with workers of its own, once there is something to load
         self._loads, self._were = -1, remembered(())  # the epoch under way, and what its workers were given
@@ -109,11 +110,12 @@ class Loaded(Samples):
             return super().load(epoch, piece)
         if self._loads != epoch:
             self._begin(epoch)
-        if next(self._planned, None) != (epoch, piece):
-            self._ahead, self._planned = self._plan(epoch, piece), self._plan(epoch, piece)
-            next(self._planned)
+        if not self._asked or self._asked[0] != (epoch, piece):
             assert self._loader is not None  # noqa: S101 - it was made when the epoch began
+            self._asked.clear()
+            self._ahead = self._plan(epoch, piece)
             self._next = iter(self._loader)
+        self._asked.popleft()
         batch = next(self._next)
         return batch if self._device is None else moved(batch, self._device)
 
@@ -122,7 +124,8 @@ class Loaded(Samples):
         self._loads, places = epoch, places_of(super().called.items())
         if self._loader is not None and is_still(places, self._were):
             return
-        self._were, self._next, self._planned = remembered(places), iter(()), iter(())
+        self._were, self._next = remembered(places), iter(())
+        self._asked.clear()
         self._loader = fed(
             self._of,
             Seeded(self._of.dataset, self._seed, self._collate),
@@ -137,6 +140,7 @@ class Loaded(Samples):
         """What the loader is to load: it takes us for its batch sampler, and asks as far ahead as it prefetches."""
         order, of = torch.empty(0), -1
         for epoch, piece in self._ahead:
+            self._asked.append((epoch, piece))
             if epoch != of:
                 order, of = self._order(epoch), epoch  # not `order`, which keeps that of the epoch under way
             place = -1 if self.drawn is None else piece.start

@@ -59,7 +59,9 @@ class Memory:
     @property
     def micro_batch(self) -> int | None:
         """None = all of its share."""
-        return min((each for each in (self._most, self._expected) if each is not None), default=None)
+        if self._expected is None or self._most is None:
+            return self._most if self._expected is None else self._expected
+        return min(self._most, self._expected)
 
     def expect(self, largest: int) -> int:
         """Between two steps: how many will fit, if that is below the `largest` there can be; the peak since the last.

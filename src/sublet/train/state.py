@@ -32,6 +32,7 @@ __all__ = [
     "restore_random",
 ]
 
+DIE = torch.empty((), dtype=torch.float64)  # thrown for each micro-batch: to make one takes longer than to throw it
 TRAINED_S = "trained_s"  # beside a state that is handed over; one of an earlier version has none
 
 
@@ -254,8 +255,8 @@ def reseed_host(*numbers: int) -> None:
 
 def host_draw() -> tuple[float, float, float]:
     """The next of each that `reseed_host` seeds."""
-    python, numpy = random.random(), float(np.random.random())  # noqa: NPY002, S311 - as in reseed: the user's dice
-    return float(torch.rand((), dtype=torch.float64)), python, numpy
+    python, numpy = random.random(), np.random.random()  # noqa: NPY002, S311 - as in reseed: the user's dice
+    return DIE.uniform_().item(), python, numpy
 
 
 @contextmanager
