@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import textwrap
 
 import pytest
 
@@ -249,6 +250,35 @@ def in_a_function(seed):
     )
 
 
+OWN = ["model", "loader", "opt", "tau", "n", "best", "bad", "scale", "aside", "last", "it", "trace", "counts", "buffer"]
+OWN += ["w", "group", "shadow", "ema", "avg", "stop", "tally"]
+
+
+def in_a_class(seed):
+    """The same lines as a method of an object: all of them, or with the batches in another one."""
+    rng = random.Random(seed)
+    before, inner, after, out = parts_of(seed)
+    of_self = re.compile(rf"(?<![.\w'\"])({'|'.join(OWN)})\b(?!['\"])")
+    used = [
+        name for name in OWN if of_self.search(before + inner + after + out) and name in before + inner + after + out
+    ]
+    given = [name for name in used if rng.random() < 0.4]
+    before, inner, after, out = (of_self.sub(r"self.\1", each) for each in (before, inner, after, out))
+    within, called = rng.random() < 0.4, ", ".join(["self", *given])
+    made = "".join(f"        self.{name} = {name}\n" for name in used)
+    text = f"{HEAD}\n\nclass Training:\n    def __init__({called}):\n{made}\n"
+    if within:
+        text += f"    def one_epoch(self, epoch):\n{textwrap.indent(inner, '    ')}\n"
+        inner = "    self.one_epoch(epoch)\n"
+    body = f"for epoch in range(3):\n{before}{inner}{after}{out}"
+    text += f"    def fit(self):\n{textwrap.indent(body, ' ' * 8)}\n\n"
+    return text + (
+        f"Training({', '.join(given)}).fit()\n"
+        if rng.random() < 0.5
+        else f"t = Training({', '.join(given)})\nt.fit()\n"
+    )
+
+
 def the_same(seed, folder, a_script=a_loop):
     """Whether it was converted; None for a loop that does not run."""
     source = a_script(seed)
@@ -276,6 +306,15 @@ def test_a_drawn_loop_in_a_function_is_refused_or_comes_to_the_same_to_the_bit(c
     while len(found) < EACH:
         seed += 1
         if the_same(seed, tmp_path / str(seed), in_a_function):
+            found.append(seed)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS // 3))
+def test_a_drawn_loop_in_a_class_is_refused_or_comes_to_the_same_to_the_bit(chunk, tmp_path):
+    seed, found = 10_000 * chunk, []
+    while len(found) < EACH:
+        seed += 1
+        if the_same(seed, tmp_path / str(seed), in_a_class):
             found.append(seed)
 
 

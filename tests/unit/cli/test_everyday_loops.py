@@ -276,7 +276,7 @@ for epoch in range(3):
         "    one_epoch()", "    one_epoch()\n    one_epoch()"
     ),
     "the loop is in a method, Trainer.train()": f"""
-class Trainer:
+class Trainer(dict):
     def __init__(self, optimizer):
         self.optimizer = optimizer
 

@@ -236,6 +236,7 @@ def _of_memory(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding
             each.name,
             {"extra": f"extra_state={each.name}, or train.checkpointed(..., {each.name}={each.name})"},
         )
+        ways["part"] = f"s.keep({name}={each.part}) before the loop, or train.checkpointed(..., {name}={each.part})"
         ways["kept"] = f"kept = s.keep({name}={name}) before the loop, or ck.keep(), and kept.{name} in it"
         yield Finding(
             line=each.line,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sublet.cli.work.script.bars import given_to
 from sublet.cli.work.script.epoch_function import flat
 from sublet.cli.work.script.facts import Facts, Loop, look_at
+from sublet.cli.work.script.methods import as_functions
 from sublet.cli.work.script.own_loop import to_own_loop
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.session import Names, to_session
@@ -49,8 +50,8 @@ def convert(script: Script, facts: Facts | None = None) -> Converted:
 
 
 def _looked_at(script: Script, facts: Facts, names: Names) -> Converted:
-    """As it is, or as what it comes to once a bar, or a function, is looked through."""
-    seen = unwrapped(script) or flat(script)
+    """As it is, or as what it comes to once a bar, a class or a function is looked through."""
+    seen = unwrapped(script) or as_functions(script) or flat(script)
     if seen is None:
         return _converted(script, facts, names)
     try:

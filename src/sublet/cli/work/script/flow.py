@@ -17,9 +17,11 @@ from sublet.cli.work.script.calls import seeds
 from sublet.cli.work.script.counting import counts_before_steps
 from sublet.cli.work.script.course import Around, Course, Line, exposed
 from sublet.cli.work.script.effects import Effects
+from sublet.cli.work.script.held import held_module
 from sublet.cli.work.script.keeping import cannot_keep, goes_on
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
+from sublet.cli.work.script.settings import dataset_of, is_setting
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Carried", "Flow", "Roles"]
@@ -50,8 +52,9 @@ class Carried:
 
     name: str
     line: int
-    how: str  # "kept", "extra" for an object with a state, "lost"
+    how: str  # "kept", "extra" for an object with a state, "part" for one whose module is kept, "lost"
     matters: bool  # it bears on the result
+    part: str = ""  # of the object, that is kept in its place
     why: str = ""
     do: str = ""
 
@@ -69,6 +72,8 @@ class Flow:
     inner: Around
     roles: Roles
     own_loop: bool = False  # steps of its own, with checkpoints
+    loader: str = ""  # that is handed to the session
+    dataset: str = field(init=False)  # of it, if a setting of it may change between epochs
     course: Course = field(init=False)
     relevant: set[str] = field(init=False)
     counter: str = field(init=False)  # the name that counts batches
@@ -77,7 +82,9 @@ class Flow:
 
     def __post_init__(self) -> None:
         self.course = Course.of(self.effects, self.around, self.inner)
-        self.relevant = self.course.relevant(self.roles.state)
+        scope = self.effects.script.scope_of(self.around)
+        self.dataset = dataset_of(self.effects, self.loader, scope) if self.loader else ""
+        self.relevant = self.course.relevant(self.roles.state | {self.dataset} - {""})
         self.counter = _counter(self.effects.script, self.inner)
         self.counts = {} if self.own_loop else counts_before_steps(self.effects, self.around, self.inner)
         self.carried = tuple(self._all_carried())
@@ -116,7 +123,7 @@ class Flow:
                 for name, at_line in line.done.writes.items():
                     if name in asked and name not in counted:
                         found.setdefault(name, at_line)
-        known = self.roles.state | self.roles.loaders | {self.counter, *self.counts}
+        known = self.roles.state | self.roles.loaders | {self.counter, self.dataset, *self.counts}
         return {name: line for name, line in found.items() if name not in known and not self._is_part(name)}
 
     def _is_part(self, name: str) -> bool:
@@ -135,6 +142,8 @@ class Flow:
         rebound = any(name in each.done.binds for each in self.course.inside)
         if effects.has_state(name, scope) and not rebound:
             return Carried(name=name, line=line, how="extra", matters=matters)
+        if not rebound and (module := held_module(effects, name, scope)):
+            return Carried(name=name, line=line, how="part", matters=matters, part=f"{name}.{module}")
         reason = cannot_keep(effects, self.around, name, self.roles.state)
         begins = self._begins_with_epoch(name) and not goes_on(effects.script, self.around, name)
         if reason is None and not begins:
@@ -152,11 +161,18 @@ class Flow:
         asked, bound = exposed(self.effects, self.around.body[:at], self.effects.script.scope_of(self.around))
         return name in bound and name not in asked
 
-    def check_given(self, loader: str = "") -> None:
+    def _sets(self, line: Line) -> bool:
+        """Whether it is between the batches of two epochs, and sets something of the dataset."""
+        between = any(line is each for each in (*self.course.before, *self.course.after))
+        scope = self.effects.script.scope_of(self.around)
+        return between and self.dataset in line.done.writes and is_setting(self.effects, line, self.dataset, scope)
+
+    def check_given(self) -> None:
         """What the session was given stays what it is: the same objects, with the same samples."""
-        effects, scope = self.effects, self.effects.script.scope_of(self.around)
+        effects, scope, loader = self.effects, self.effects.script.scope_of(self.around), self.loader
         makes = [value for value in effects.given(loader, scope) if isinstance(value, ast.Call)] if loader else []
         samples = {loader, *(name for made in makes for each in made.args[:1] for name in effects.held(each))} - {""}
+        samples |= {self.dataset} - {""}
         bound = {name for line in self.course.inside for name in line.done.binds}
         for line in self.course.inside:
             if other := line.done.binds.keys() & (self.roles.state | {loader}):
@@ -165,7 +181,7 @@ class Flow:
                     line.done.binds[min(other)],
                     f"one for the whole training; {BY_HAND}",
                 )
-            if changed := (line.done.changes.keys() | line.done.sets.keys()) & samples:
+            if (changed := (line.done.changes.keys() | line.done.sets.keys()) & samples) and not self._sets(line):
                 raise CannotConvert(
                     f"`{min(changed)}` changes in the loop, and workers of the session load ahead from what it was",
                     line.done.writes[min(changed)],
@@ -208,6 +224,7 @@ class Flow:
                 self.roles.state - fixed
             ) | done.writes.keys() & lasting
             changed |= {name for name in done.changes if name in self.relevant and not self._is_new(name)}
+            changed -= {self.dataset} if self._sets(line) else set()  # a setting counts once
             if changed:
                 name = min(changed, key=lambda each: (each not in self.roles.state, each))
                 do = f"a value that follows from the epoch, or a scheduler; or change `{name}` after the batches"
@@ -240,7 +257,7 @@ class Flow:
     def check_workers(self, kept: Iterable[str]) -> None:
         """What lasts is the same in all workers: it may not come from the part of a batch that one of them has."""
         drawn = names_in(self.inner.target) - {self.counter} if isinstance(self.inner, ast.For) else set()
-        lasting = self.roles.state | {name for name in kept if name in self.relevant}
+        lasting = self.roles.state | {name for name in kept if name in self.relevant} | {self.dataset} - {""}
         for line, own in self.course.goes_by(drawn):
             in_turn = any(line is each for each in self.course.turns)
             goes_by = line.asked & own

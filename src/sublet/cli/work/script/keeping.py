@@ -14,6 +14,8 @@ __all__ = ["cannot_keep", "goes_on"]
 PLAIN_CALLS = ("float", "int", "list", "dict", "str", "bool", "len", "max", "min", "sum", "round", "range")
 MAKERS = ("zeros", "ones", "full", "tensor", "empty", "zeros_like", "ones_like", "full_like", "rand", "randn", "eye")
 COPIES = ("item", "clone", "tolist", "copy")
+ENDS = ast.Return | ast.Yield | ast.YieldFrom | ast.Await
+LAZY = ("iter", "map", "filter", "zip", "enumerate", "reversed")
 
 
 def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[str]) -> tuple[str, str] | None:
@@ -44,7 +46,7 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
         return f"`{name}` is left to a later turn, and has no value before the loop", "give it one before the loop"
     ordered = _is_ordered(loop, name)
     bad = [value for value in before if not _is_plain(effects, value, scope)]
-    bad += [value for value in inside if effects.kind_of(value, scope) is not Kind.PLAIN]
+    bad += [value for value in inside if not _is_new(effects, value, scope)]
     foreign = [value for value in before if isinstance(value, ast.Call) and _is_foreign(effects, value)]
     if bad and foreign and not ordered:
         return (
@@ -97,6 +99,38 @@ def _values(loop: ast.stmt, name: str, scope: Scope) -> tuple[list[ast.expr], li
     return before, inside
 
 
+def _gives_new(effects: Effects, value: ast.expr, scope: Scope) -> bool:
+    """Whether it comes from a function of the script that returns plain values which are nobody else's."""
+    if isinstance(value, ast.Name):
+        given = effects.given(value.id, scope)
+        return bool(given) and all(_gives_new(effects, each, scope) for each in given if each is not value)
+    function = effects.functions.get(effects.script.full_name(value.func)) if isinstance(value, ast.Call) else None
+    if function is None:
+        return effects.kind_of(value, scope) is Kind.PLAIN
+    ends = [node for each in function.body for node in within(each) if isinstance(node, ENDS)]
+    given = [node.value for node in ends if isinstance(node, ast.Return) and node.value is not None]
+    parts = [part for each in given for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+    plain = all(
+        effects.kind_of(part, function) is Kind.PLAIN and not _is_lazy(effects, part, function) for part in parts
+    )
+    return len(ends) == len(given) > 0 and plain and not effects.held(value)
+
+
+def _is_new(effects: Effects, value: ast.expr, scope: Scope) -> bool:
+    return effects.kind_of(value, scope) is Kind.PLAIN or _gives_new(effects, value, scope)
+
+
+def _is_lazy(effects: Effects, value: ast.expr, scope: Scope) -> bool:
+    """Whether it gives its values one after the other."""
+    if isinstance(value, ast.Name):
+        return any(
+            _is_lazy(effects, each, scope) for each in effects.given(value.id, scope) if names_in(each) != {value.id}
+        )
+    return isinstance(value, ast.GeneratorExp) or (
+        isinstance(value, ast.Call) and effects.script.full_name(value.func) in LAZY
+    )
+
+
 def _within_loop(effects: Effects, loop: ast.stmt, name: str, scope: Scope) -> bool:
     """Whether it is the loop's alone, or can be changed by nobody."""
     return all(each != name for each, value in bindings_in(scope) if value.lineno < loop.lineno) or effects.is_number(
@@ -143,6 +177,8 @@ def _is_plain(effects: Effects, value: ast.expr, scope: Scope) -> bool:
 
 def _is_plain_call(effects: Effects, call: ast.Call, scope: Scope) -> bool:
     full = effects.script.full_name(call.func)
+    if full in effects.functions:
+        return _gives_new(effects, call, scope)
     if is_method(call, "manual_seed") and isinstance(call.func.value, ast.Call):
         return _is_plain_call(effects, call.func.value, scope)
     if full == "torch.Generator":

@@ -73,10 +73,16 @@ def _carried(flow: Flow, parts: dict[str, str]) -> dict[str, int]:
     for each in flow.carried:
         if each.how == "lost" and each.matters:
             raise each.refusal()
+        if (
+            each.how in ("extra", "part")
+            and (each.name in parts or each.name == "steps")
+            and each.name not in parts.values()
+        ):
+            raise CannotConvert(f"`{each.name}` is also the name of a part", each.line, "give it another name")
         if each.how == "extra" and each.name not in parts.values():
-            if each.name in parts or each.name == "steps":
-                raise CannotConvert(f"`{each.name}` is also the name of a part", each.line, "give it another name")
             parts[each.name] = each.name
+        elif each.how == "part":
+            parts[each.name] = each.part
         elif each.how == "kept":
             own[each.name] = each.line
     return dict(sorted(own.items()))

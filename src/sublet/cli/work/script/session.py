@@ -44,12 +44,13 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     roles = roles_of(facts, models)
     effects = Effects(script, around, roles.state | roles.loaders)
     update = update_of(effects, around, inner, roles, models)
-    flow = Flow(effects, around, inner, roles)
-    kept = _carried(flow, update, _loader_of(script, loop))
+    flow = Flow(effects, around, inner, roles, loader=_loader_of(script, loop))
+    kept = _carried(flow, update)
     under = flow.after_steps(update.statements, update.first, update.last)
     ends = early_ends(effects, around, inner, update.first, update.last)
     under += [each for each in ends if not any(each in ast.walk(other) for other in under)]
-    flow.check_workers([*kept, update.more.get("extra_state", "")])
+    parts = {each.name: each.part for each in flow.carried if each.how == "part"}
+    flow.check_workers([*kept, *parts, update.more.get("extra_state", "")])
     splice = Splice(script)
     made = _session_call(script, facts, loop, names, update)
     for statement in update.gone:
@@ -65,8 +66,8 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     for statement in under:
         splice.put_under(statement, f"{names.session}.updated")
     _loop_over(script, splice, loop, flow, names, made)
-    if kept:
-        given = ", ".join(f"{name}={name}" for name in kept)
+    if kept or parts:
+        given = ", ".join(f"{name}={value}" for name, value in sorted(({name: name for name in kept} | parts).items()))
         indent = splice.indent_of(around) + INDENT
         splice.put_before(around.lineno, f"{indent}{names.kept} = {names.session}.keep({given})")
         keep_names(script, splice, around, kept, names.kept)
@@ -75,10 +76,10 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     return splice
 
 
-def _carried(flow: Flow, update: Update, loader: str) -> dict[str, int]:
+def _carried(flow: Flow, update: Update) -> dict[str, int]:
     """What one turn leaves to the next: names that `s.keep()` keeps; an object with a state is told to the session."""
     flow.check_seeds()
-    flow.check_given(loader)
+    flow.check_given()
     refuse_emptied(flow.effects, flow.around)
     found = list(flow.carried)
     for each in found:
