@@ -44,6 +44,10 @@ STATE = """
     def load_state_dict(self, state):
         self.shadow.load_state_dict(state)
 """
+BY_TURNS = """
+    def begin(self, model):
+        self.shadow = copy.deepcopy(model)
+"""
 MODULE = AVERAGE.replace("Average:", "Average(nn.Module):").replace("self.sh", "super().__init__()\n        self.sh", 1)
 COUNTING = MODULE.replace("copy.deepcopy(model)", "copy.deepcopy(model)\n        self.n = 0").replace(
     "        for s", "        self.n += 1\n        for s"
@@ -97,6 +101,9 @@ RIGHT = {
     "an average with a state": script(
         AVERAGE + STATE, "ema = Average(model)", "ema.update(model)", out="ema.shadow.state_dict()"
     ),
+    "an average that is kept by its module": script(
+        AVERAGE, "ema = Average(model)", "ema.update(model)", out="ema.shadow.state_dict()"
+    ),
     "an average that is a module": script(
         MODULE, "ema = Average(model)", "ema.update(model)", out="ema.shadow.state_dict()"
     ),
@@ -119,7 +126,7 @@ def test_what_an_object_has_come_to_is_right_after_strikes(name, tmp_path):
 @pytest.mark.parametrize(
     ("of", "before", "turn", "after"),
     [
-        (AVERAGE, "it = Average(model)", "it.update(model)", ""),
+        (AVERAGE + BY_TURNS, "it = Average(model)", "it.update(model)", ""),
         (COUNTING, "it = Average(model)", "it.update(model)", ""),
         (WARMUP, "it = Warmup(opt)", "it.step()", ""),
         (HISTORY, "it = History(model)", "", "it.collect()\nmodel.load_state_dict(it.mean())"),
