@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from sublet.cli.work.script.calls import BUILTINS
 from sublet.cli.work.script.functions import statement_of, trains
+from sublet.cli.work.script.owner import SELF, Odd, TrainerClass, indent_of, is_name, made_by
 from sublet.cli.work.script.reading import Script, names_in
 from sublet.cli.work.script.splice import CannotConvert
-from sublet.cli.work.script.trainer_class import SELF, Odd, TrainerClass, indent_of, is_name, made_by
 
 __all__ = ["Methods", "as_functions"]
 
