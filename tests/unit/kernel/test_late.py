@@ -71,6 +71,15 @@ def test_however_late_it_is_woken_no_purse_is_exceeded(late_s):
     assert driver.kernel.ledger.spent(driver.now_s).usd == pytest.approx((DUE_S + late_s) / 1000.0 + 1.0)
 
 
+def test_it_counts_from_the_instant_of_the_purse_whenever_it_was_looked_at_last():
+    driver = town(purse(VISION, 1))
+    look(driver, 300.0)
+    look(driver, DUE_S - 1.0)
+    look(driver, 5000.0)
+    assert usd(driver) == 1.0
+    assert spent(driver) <= Money.from_usd(1)
+
+
 def test_who_leaves_within_what_was_kept_back_for_it_has_paid_for_all_of_it():
     driver = town(purse(VISION, 1))
     look(driver, DUE_S + 4.0)
