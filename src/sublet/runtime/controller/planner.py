@@ -78,6 +78,7 @@ class Planner:
         self._asked_wall_s: float | None = None  # since when somebody waits for a plan
         self._why = ""  # the last attempt failed
         self._thinking: set[object] = set()  # one for each question that is not answered
+        self._trying: set[object] = set()  # the same, of users
 
     @property
     def asked(self) -> bool:
@@ -112,18 +113,22 @@ class Planner:
         finally:
             self._asked_wall_s, self._why = None, ""
 
-    async def ask(self, snapshot: Snapshot, policy: Policy | None = None) -> Plan:
-        """One attempt, of another policy if it is given; PolicyFailed whatever went wrong."""
+    async def ask(self, snapshot: Snapshot, policy: Policy | None = None, *, trial: bool = False) -> Plan:
+        """One attempt, of another policy if it is given; PolicyFailed whatever went wrong.
+
+        A `trial` is a user's question: they wait for one another, and no plan that is needed waits for them.
+        """
         asked = policy or self.policy
+        thinking, most = (self._trying, 1) if trial else (self._thinking, MOST_THREADS)
         loop, end_s = asyncio.get_running_loop(), self._wall.monotonic() + self.limit_s
-        while len(self._thinking) >= MOST_THREADS:
+        while len(thinking) >= most:
             if self._wall.monotonic() > end_s:
-                raise PolicyFailed(f"{MOST_THREADS} earlier questions are still not answered")
+                raise PolicyFailed(f"{most} earlier questions are still not answered")
             await asyncio.sleep(min(LOOK_S, self.limit_s / 4))
         answer: asyncio.Future[Plan] = loop.create_future()
 
         def told(plan: Plan | None, error: BaseException | None) -> None:
-            self._thinking.discard(question)
+            thinking.discard(question)
             if answer.done():
                 return  # nobody waits for it any more
             if plan is not None:
@@ -143,11 +148,11 @@ class Planner:
                 return
 
         question = object()
-        self._thinking.add(question)
+        thinking.add(question)
         try:
             self._aside(think)
         except (RuntimeError, MemoryError) as error:  # no memory for one more thread
-            self._thinking.discard(question)
+            thinking.discard(question)
             raise PolicyFailed(f"no thread could be begun for it ({type(error).__name__})") from error
         try:
             return await asyncio.wait_for(answer, self.limit_s)

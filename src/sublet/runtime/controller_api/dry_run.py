@@ -36,7 +36,7 @@ async def answer_dry_run(controller: Controller, spec: JobSpec, warning: str = "
     for other in snapshot.waiting.by(lambda other: other.seq):
         waiting.add(other)
     waiting.add(state)
-    plan = await controller.planner.ask(replace(snapshot, waiting=waiting))
+    plan = await controller.planner.ask(replace(snapshot, waiting=waiting), trial=True)
     shape, weighing = plan.shapes.get(job.id), plan.weighed.get(job.id)
     by_shape = weigh_by_rent(snapshot, state)
     chosen = None if shape is None else by_shape.get(shape)

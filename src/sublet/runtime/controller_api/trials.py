@@ -128,7 +128,7 @@ class Trials:
             _refuse_two_values(budget.average is not None or budget.until_s is not None, hour_usd)
             policy = _with_hour(policy, hour_usd)
         tried = replace(snapshot, budget=budget)
-        plan = await controller.planner.ask(tried, policy)
+        plan = await controller.planner.ask(tried, policy, trial=True)
         rows = []
         for state in _jobs_of(tried):
             if plan.shapes.get(state.job.id, state.shape) != state.shape:

@@ -316,3 +316,30 @@ def test_half_a_letter_in_the_history_costs_nobody_an_order(tmp_path):
         assert any(each["text"] == "? of somebody's" for each in await api.events())
 
     lived(tmp_path, Moody(lambda asked: None), scene)
+
+
+def test_no_plan_that_is_needed_waits_for_what_users_try(tmp_path):
+    """However many ask what would be, and however long that takes to think of."""
+    go, tried = threading.Event(), []
+
+    class Slow(Moody):
+        def decide(self, snapshot):
+            if any(state.job.id == "dry-run" for state in snapshot.waiting.by(lambda state: state.seq)):
+                tried.append(True)
+                assert go.wait(PATIENCE_S)
+            return super().decide(snapshot)
+
+    async def scene(api):
+        asking = [asyncio.create_task(api.dry_run(SPEC)) for _ in range(4)]
+        await until(lambda: asyncio.sleep(0, tried), "somebody tries")
+        job_id = (await api.submit(SPEC))["job_id"]
+        await until(lambda: is_running(api, job_id), "it is planned for")
+        assert len(tried) == 1  # they wait for one another
+        assert not any(task.done() for task in asking)
+        go.set()
+        assert [(await task)["name"] for task in asking] == ["j"] * 4
+
+    async def is_running(api, job_id):
+        return (await api.job(job_id))["step"] > 0
+
+    lived(tmp_path, Slow(lambda _: None), scene, limit_s=20.0)
