@@ -34,7 +34,7 @@ def demo(
         bool, typer.Option("--hosts", help="Instead: hosts that share nothing are taken, lost and cut off. Needs root.")
     ] = False,
     grid: Annotated[
-        bool, typer.Option("--grid", help="Instead: a model in 3 parts and 2 copies on nodes that are taken away.")
+        bool, typer.Option("--grid", help="Instead: a model in 3 parts or more, in copies, on nodes that go away.")
     ] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,

@@ -52,7 +52,7 @@ def moves_seen(events: Sequence[Mapping[str, Any]], rows: Sequence[Row], speedup
                 now=new[0].grid,
                 at_s=since_s - zero_s,
                 decided_s=since_s - asked[-1],
-                paused_s=since_s - max(row.at_s for row in old),
+                paused_s=max(0.0, since_s - max(row.at_s for row in old)),  # who is slow to write it down may be later
             )
         )
     return found

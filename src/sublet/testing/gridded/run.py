@@ -45,6 +45,7 @@ class GridJob:
     blocks: int = 6
     unit_ms: float = 9.0
     stages: int = 3  # 0 = as many as the plan finds best
+    fits_in: int = 1  # in fewer parts than this it runs out of memory
     least: int = 3
     most: int = 7
 
@@ -61,6 +62,7 @@ class GridJob:
             "--batch": self.batch,
             "--blocks": self.blocks,
             "--unit-ms": self.unit_ms,
+            "--fits-in": self.fits_in,
         }
         return JobSpec(
             name="gpt",

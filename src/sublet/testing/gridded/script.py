@@ -3,7 +3,8 @@
     python -m sublet.testing.gridded.script FOLDER [--unit-ms 9 --samples 600 --batch 24 ...]
 
 Tensors, gradients, messages and updates are real. A block sleeps a third of a unit forward and two thirds backward, for
-each micro-batch: what a machine with few cores can do does not decide how fast a grid is.
+each micro-batch: what a machine with few cores can do does not decide how fast a grid is. In fewer parts than it is
+told to fit in it runs out of memory, as torch says it of a GPU.
 
 Each worker writes what it did to `FOLDER/<worker>`, a line of JSON for each step: `diaries.Row`.
 """
@@ -109,6 +110,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--micro", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=6)
     parser.add_argument("--unit-ms", type=float, default=9.0)
+    parser.add_argument("--fits-in", type=int, default=1)
     asked = parser.parse_args(None if arguments is None else list(arguments))
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -132,6 +134,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
             if any(made.get(key) != value for key, value in tries.items()):  # a step, or one that is made again
                 made.clear()
                 made.update(tries, samples=[], since_s=time.monotonic())
+            if s.generation and s.grid[1] < asked.fits_in:
+                raise torch.OutOfMemoryError(f"a pretended GPU holds a part of {asked.fits_in}, and no more")
             ids, numbers = batch
             made["samples"] += numbers.tolist()
             return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
