@@ -19,7 +19,7 @@ from PIL import Image
 from sublet.client import Fleet
 from sublet.runtime.jobs.file import job_from_command
 from sublet.wire import messages as wire
-from tests.rigs.console import browser, fleet
+from tests.rigs.console import a_worker, browser, fleet
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SIZE = {"width": 1100, "height": 760}
@@ -27,6 +27,7 @@ PHONE = {"width": 360, "height": 740}
 STEPS = {"mlp": 300, "bert": 60_000, "resnet": 9_000, "gpt-small": 30_000}
 QUALITY = 60
 T4_BYTES = 16_106_127_360
+JOB = "name: next-job\nworkdir: {folder}\nrun: python -c 'print(1)'\nelastic: {{workers: 1..2}}\nbudget: {{total: USD 5}}\n"
 BUSY = (0.94, 0.91, 0.97)  # made up, as is the memory taken: 11 GB and some
 
 
@@ -68,6 +69,8 @@ def _live(ours: Fleet, there) -> None:
     for name, steps in STEPS.items():
         facts = {"sdk": True, "work": float(steps), "samples_per_s": 20.0}
         ours.submit(replace(job_from_command(["true"], name=name, workers=(1, 3)), **facts))
+    ours.budgets.set("team", "vision", amount_usd=500, period="month")
+    ours.line.post("/v1/tokens", {"name": "ann", "scope": "user", "team": "vision"})
     ours.wait("bert", until={"running"})
     ours.wait("mlp", timeout_s=60.0)
     ours.scale("resnet", 1, 2)
@@ -77,14 +80,31 @@ def _live(ours: Fleet, there) -> None:
         time.sleep(4.0)
 
 
+def _print_some(there, job_id: str) -> None:
+    """Nothing runs there that would print: lines are made up, and the documentation says so."""
+    worker, path = a_worker(there, job_id)
+    lines = [
+        f"step {step}: loss {4.2 / (1 + step / 300):.3f}, {1180 + step % 7} samples/s" for step in range(100, 2100, 100)
+    ]
+    path.write_text("\n".join([f"worker {worker.id} begins", *lines]) + "\n")
+
+
 def _take(page, there, scheme: str) -> None:
     for view in ("now", "timeline", "job/bert-1", "what-if", "logs/bert-1", "events", "cost", "submit"):
         if (scheme == "dark" and view not in ("now", "timeline")) or not _is_wanted(view):
             continue
+        if view.startswith("logs/"):
+            _print_some(there, "bert-1")
         if view.startswith("job/"):
             _tell_gpus(there, "bert-1")
         page.goto(f"{there.client.address}/#{view}")
         page.get_by_role("heading", level=2).wait_for()
+        if view == "submit":
+            page.get_by_label("Job file").fill(JOB.format(folder=there.state.path.parent))
+            page.get_by_text("next-job is right").wait_for()
+        if view == "timeline":
+            box = page.locator(".u-over").first.bounding_box()
+            page.mouse.move(box["x"] + 0.98 * box["width"], box["y"] + 30)
         if view == "what-if":
             page.get_by_label("Hours to look ahead").fill("12")
             page.get_by_role("button", name="Look ahead").click()

@@ -183,6 +183,7 @@ def test_a_log_whose_line_breaks_is_read_on(open_page, there):
     page.goto(f"{there.client.address}/#logs/{job_id}")
     page.get_by_text("it is tried again").wait_for()
     page.clock.fast_forward(60_000)
+    page.get_by_text("Nothing is printed yet").wait_for()
     _, path = a_worker(there, job_id)
     path.write_text("heard after all\n")
     page.locator(".log", has_text="heard after all").wait_for()

@@ -63,6 +63,7 @@ export function logsView(place, id) {
       say(count, (await response.json()).error);
       return;
     }
+    if (!lines.length) say(count, "Nothing is printed yet.");
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       const [first, ...others] = part.value.split("\n");

@@ -15,7 +15,7 @@ export function submitView(place) {
   const found = h("div", {});
   const bring = h("button", { type: "button", disabled: true, onclick: () => submit() }, "Submit");
   fill(place, h("h2", {}, "Submit a job"), may("user") ? null : h("p", {}, "Your token may look, and change nothing."),
-    h("p", {}, h("label", { for: "job-text" }, "Job file (YAML; sublet schema says what may be there)")), text, check, h("p", { class: "buttons" }, bring), found);
+    h("p", {}, h("label", { for: "job-text" }, "Job file (YAML; sublet schema says what may be there; workdir is on the machine of the controller)")), text, check, h("p", { class: "buttons" }, bring), found);
   let waits = 0;
   let job = null;
   let tried = null;
