@@ -13,13 +13,14 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from sublet.client import Fleet
 from sublet.runtime.jobs.file import job_from_command
 from sublet.wire import messages as wire
-from tests.rigs.console import a_worker, browser, fleet
+from tests.rigs.console import browser, fleet
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SIZE = {"width": 1100, "height": 760}
@@ -27,7 +28,7 @@ PHONE = {"width": 360, "height": 740}
 STEPS = {"mlp": 300, "bert": 60_000, "resnet": 9_000, "gpt-small": 30_000}
 QUALITY = 60
 T4_BYTES = 16_106_127_360
-JOB = "name: next-job\nworkdir: {folder}\nrun: python -c 'print(1)'\nelastic: {{workers: 1..2}}\nbudget: {{total: USD 5}}\n"
+JOB = "name: next-job\nworkdir: {folder}\nrun: python -c 'print(1)'\nelastic: {{workers: 1..2}}\nbudget: {{total: 5}}\n"
 BUSY = (0.94, 0.91, 0.97)  # made up, as is the memory taken: 11 GB and some
 
 
@@ -55,8 +56,7 @@ def _is_wanted(view: str) -> bool:
 
 def _tell_gpus(there, job_id: str) -> None:
     """As agents do every five seconds where there are GPUs."""
-    workers = [w for node in list(there.cloud.nodes.values()) for w in node.workers.values() if w.job_id == job_id]
-    for number, worker in enumerate(workers):
+    for number, worker in enumerate(_workers_of(there, job_id)):
         facts = {"gpus": 1, "busy": BUSY[number % len(BUSY)], "memory_of_bytes": T4_BYTES}
         taken = 11_400_000_000 + 210_000_000 * number
         seen = wire.GpuSeen(worker_id=worker.id, memory_bytes=taken, **facts)
@@ -82,11 +82,15 @@ def _live(ours: Fleet, there) -> None:
 
 def _print_some(there, job_id: str) -> None:
     """Nothing runs there that would print: lines are made up, and the documentation says so."""
-    worker, path = a_worker(there, job_id)
-    lines = [
-        f"step {step}: loss {4.2 / (1 + step / 300):.3f}, {1180 + step % 7} samples/s" for step in range(100, 2100, 100)
-    ]
-    path.write_text("\n".join([f"worker {worker.id} begins", *lines]) + "\n")
+    folder = there.state.path / "jobs" / job_id / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for worker in _workers_of(there, job_id):
+        lines = [f"step {step}: loss {4.2 / (1 + step / 300):.3f}" for step in range(100, 1100, 100)]
+        (folder / f"{worker.id}.log").write_text("\n".join(lines) + "\n")
+
+
+def _workers_of(there, job_id: str) -> list[Any]:
+    return [w for node in list(there.cloud.nodes.values()) for w in node.workers.values() if w.job_id == job_id]
 
 
 def _take(page, there, scheme: str) -> None:
@@ -104,7 +108,10 @@ def _take(page, there, scheme: str) -> None:
             page.get_by_text("next-job is right").wait_for()
         if view == "timeline":
             box = page.locator(".u-over").first.bounding_box()
-            page.mouse.move(box["x"] + 0.98 * box["width"], box["y"] + 30)
+            told = there.client.get("/v1/events", limit=10_000)["events"]
+            noticed = next(event["at_s"] for event in told if event["kind"] == "NodeNoticed")
+            share = noticed / there.client.get("/v1/health")["now_s"]
+            page.mouse.move(box["x"] + share * box["width"], box["y"] + 30)
         if view == "what-if":
             page.get_by_label("Hours to look ahead").fill("12")
             page.get_by_role("button", name="Look ahead").click()

@@ -38,8 +38,9 @@ def test_a_notice_waits_for_no_clock_of_the_page(open_page, there):
 
 
 def test_whoever_points_at_the_timeline_is_told_what_happened_there_and_why(open_page, there):
-    job_id = submit(there, "pointed")
+    beneath, job_id = submit(there, "beneath", workers=(1, 1)), submit(there, "pointed")
     page = open_page()
+    running(page, beneath)
     running(page, job_id)
     first, *_ = there.client.get(f"/v1/jobs/{job_id}")["node_ids"]
     there.do(there.cloud.warn, first, 3600.0)
@@ -53,6 +54,10 @@ def test_whoever_points_at_the_timeline_is_told_what_happened_there_and_why(open
         if f"NodeNoticed at {first}" in page.locator("#pointed-at").inner_text():
             break
     assert told["text"] in page.locator("#pointed-at").inner_text()
+    legend = page.locator(".u-legend").first.locator("tr", has_text=re.compile(r"-1"))
+    held = [int(each.locator(".u-value").inner_text()) for each in legend.all()]
+    assert sum(held) <= 2 + 1  # of each job its own, not the sum that is drawn
+    assert max(held) >= 1
     chart = page.locator(".chart").first
     whole = chart.get_attribute("data-shown")
     page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 20)
@@ -62,12 +67,15 @@ def test_whoever_points_at_the_timeline_is_told_what_happened_there_and_why(open
     page.mouse.move(0, 0)
     closer = chart.get_attribute("data-shown")
     assert closer != whole
+    page.wait_for_function(
+        "() => new Set([...document.querySelectorAll('.chart')].map((c) => c.dataset.shown)).size === 1"
+    )
     submit(there, "later-pointed")
     page.locator(".u-legend", has_text="later-pointed-1").wait_for()  # without a reload
     assert chart.get_attribute("data-shown") == closer  # and who looks closer still does
     page.locator(".u-over").first.dblclick()
     page.wait_for_function("(was) => document.querySelector('.chart').dataset.shown !== was", arg=closer)
-    for job in (job_id, "later-pointed-1"):
+    for job in (beneath, job_id, "later-pointed-1"):
         end(there, job)
 
 
@@ -86,7 +94,7 @@ def test_the_end_of_all_is_foreseen_with_how_sure_that_is(open_page, there):
     page = open_page()
     running(page, job_id)
     page.locator("#ends", has_text=re.compile(r"\(.+ to .+\)")).wait_for()
-    page.locator("#to-come", has_text=re.compile(r"USD [\d.]+ \(USD [\d.]+ to USD [\d.]+\)")).wait_for()
+    page.locator("#to-come", has_text=re.compile(r"USD [\d.]+ \([\d.]+ to [\d.]+\)")).wait_for()
     page.locator(f"tr[data-job={job_id}]", has_text=re.compile(r"[\d,]+ samples")).wait_for()
     page.locator(f"tr[data-job={job_id}] canvas.spark").wait_for()
     told = there.client.get("/v1/forecast")
@@ -237,3 +245,19 @@ def test_a_bill_on_the_page_of_a_job_adds_up(open_page, there):
     names = ("Useful", "Not known yet", "Redone", "Restarts", "Checkpoints", "Idle")
     assert abs(sum(parts[name] for name in names) - parts["Spent"]) <= 0.005 * len(names)
     end(there, job_id)
+
+
+def test_a_job_that_would_have_to_wait_is_not_said_to_cost_nothing(open_page, there, tmp_path):
+    wide = [submit(there, f"wide-{number}", workers=(4, 4)) for number in range(3)]
+    page = open_page()
+    running(page, wide[0])
+    page.goto(f"{there.client.address}/#submit")
+    page.get_by_label("Job file").fill(f"name: waits\nworkdir: {tmp_path}\nrun: 'true'\nelastic: {{workers: 4}}\n")
+    page.get_by_text("waits is right").wait_for()
+    page.get_by_text("nothing now: it would wait").wait_for()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    told = page.locator("#ask").inner_text()
+    assert "USD 0.00" not in told
+    assert re.search(r"USD [\d.]+/h", told)
+    for job_id in wide:
+        end(there, job_id)

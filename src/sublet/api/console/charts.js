@@ -6,7 +6,7 @@ const COLOURS = ["#2a6f97", "#c05621", "#2f855a", "#805ad5", "#b7791f", "#c53030
 
 export const colour = (at) => COLOURS[at % COLOURS.length];
 
-/** `data` as uPlot has it; `series` are {label, points, large, fill, steps, thin}, `bands` {series, colour}. Returns the plot.
+/** `data` as uPlot has it; `series` are {label, points, large, fill, steps, thin, value}, `bands` {series, colour}. Returns the plot.
  *
  * `pointed(plot)` is called when somebody points at a moment, `strike(plot)` draws over it, `look(range)` is told what is looked at closer
  * (null: all of it), which is `zoom` where it is drawn anew.
@@ -29,6 +29,7 @@ export function draw(place, title, data, series, { x = "", time = false, height 
       label: each.label, stroke: colour(each.colour ?? at - 1), fill: each.fill ? colour(each.colour ?? at - 1) : undefined, // opaque: the lower lie over the higher
       paths: each.points ? () => null : each.steps ? stepped : undefined,
       points: { show: Boolean(each.points), size: each.large ? 14 : 7 }, width: each.thin ? 1 : 2,
+      ...(each.value ? { value: (plot, _, series_at, at) => each.value(plot.data, series_at, at) } : {}),
     })),
   };
   const plot = new window.uPlot(options, data, place2);

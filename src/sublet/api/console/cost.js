@@ -2,8 +2,8 @@
 
 import { topUp } from "./actions.js";
 import { get } from "./api.js";
-import { facts, fill, h, row, say, table } from "./dom.js";
-import { DASH, usd } from "./figures.js";
+import { facts, fill, h, row, table } from "./dom.js";
+import { DASH, span, usd } from "./figures.js";
 import { state, watch } from "./state.js";
 
 const ANEW_MS = 10000; // the bill of all jobs is work for the controller: no more often than this
@@ -57,8 +57,8 @@ export function costView(place) {
       link.click();
       URL.revokeObjectURL(link.href);
     } }, "Save as CSV");
-    fill(money, facts([["In all", usd(cost.usd_total), "in-all"], ...PURPOSES.map(([name, text]) => [text, usd(cost[`usd_${name}`])]),
-      ["Besides nodes", usd(cost.usd_besides)]]));
+    fill(money, facts([["In all", usd(cost.usd_total)], ...PURPOSES.map(([name, text]) => [text, usd(cost[`usd_${name}`])]),
+      ["Besides nodes", usd(cost.usd_besides)]]), h("p", { class: "hint" }, `As of ${span(state.head.now_s)} after the start; it is asked for anew every ten seconds.`));
     fill(rest, h("p", { class: "buttons" }, save, topUp()), budgets(purses),
       h("h3", {}, "By job"), table("By job", COLUMNS, [...bills(cost), { ...cost, name: "all" }].map((job) => row(cells(job)))),
       h("h3", {}, "By day"), table("By day", [["Day (UTC)"], ["Spent", "figure"]], cost.days.map(({ day, usd: spent }) => row([day || "earlier", usd(spent)]))));
@@ -67,9 +67,7 @@ export function costView(place) {
   const failed = (error) => fill(rest, h("p", { class: "fault" }, error.message));
   look().catch(failed);
   return watch((change) => {
-    const all = document.getElementById("in-all");
-    if (all) say(all, usd(state.head.budget.spent_usd));
-    if (change.events.length && Date.now() - asked > ANEW_MS && !document.hidden) {
+    if ((change.all || Date.now() - asked > ANEW_MS) && !document.hidden) {
       asked = Date.now();
       look().catch(failed);
     }

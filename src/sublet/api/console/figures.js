@@ -30,7 +30,8 @@ export const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 
 /** The middle, and what 8 of 10 outcomes lie between. */
 export function interval(found, show) {
-  return found ? `${show(found.p50)} (${show(found.p10)} to ${show(found.p90)})` : DASH;
+  const bare = (value) => show(value).replace(/^USD /, ""); // once is enough
+  return found ? `${show(found.p50)} (${bare(found.p10)} to ${bare(found.p90)})` : DASH;
 }
 
 /** What a dollar has bought that counts: samples, or steps of whoever tells no more; goodput per dollar. */

@@ -8,7 +8,7 @@ const SHOWN = 100;
 const SPARKED = 60;
 const ENDED = new Set(["finished", "failed", "cancelled"]);
 const COLUMNS = [["Job"], ["Phase"], ["Progress"], ["Loss", "figure"], ["Workers", "figure"], ["Batch", "figure"], ["Grid"],
-  ["Rent", "figure"], ["Spent", "figure"], ["Useful", "figure"], ["For a dollar", "figure"], ["Time left"], ["Forecast"], ["Why"]];
+  ["Rent", "figure"], ["Spent", "figure"], ["Useful", "figure"], ["For a dollar", "figure"], ["Time left", "spread"], ["Forecast", "spread"], ["Why"]];
 const NODE_COLUMNS = [["Pool"], ["Market"], ["Phase"], ["Nodes", "figure"], ["Workers fit", "figure"], ["Rent", "figure"], ["Youngest"], ["Oldest"], ["Taken, a node and hour", "figure"]];
 
 function moneyFacts() {

@@ -9,6 +9,9 @@ import { may } from "./state.js";
 const CALM_MS = 400;
 const EXAMPLE = "name: my-job\nworkdir: /path/of/my/code\nrun: python train.py\nelastic: {workers: 1..2}\n";
 
+/** What a job that has to wait would take once it need not. */
+const then = (expected) => (expected ? `${expected.shape}, ${rent(expected.usd_per_h)}${expected.usd === null ? " for as long as it takes" : `, about ${usd(expected.usd)}`}` : "what it costs is not known");
+
 export function submitView(place) {
   const text = h("textarea", { id: "job-text", rows: 14, spellcheck: "false", "aria-describedby": "job-check", value: EXAMPLE, oninput: () => soon() });
   const check = h("p", { id: "job-check", role: "status" });
@@ -35,7 +38,7 @@ export function submitView(place) {
       if (asked !== text.value) return;
       job = told.job;
       say(check, `${told.name} is right.${told.notes.length ? ` ${told.notes.join("; ")}` : ""}`);
-      fill(found, facts([["Would get", tried.shape || "nothing now: it would wait"], ["Rent", rent(tried.usd_per_h)], ["Starts in", span(tried.starts_s)],
+      fill(found, facts([["Would get", tried.shape || "nothing now: it would wait"], ...(tried.shape ? [["Rent", rent(tried.usd_per_h)]] : [["Then", then(tried.expected)]]), ["Starts in", span(tried.starts_s)],
         ["Ends in", interval(tried.finish_s, span)], ["Costs", interval(tried.cost_usd, usd)], ["On demand", usd(tried.usd_on_demand)], ["Why", tried.reason],
         ["Assumed", tried.notes.join("; ") || DASH]]));
       bring.disabled = !may("user");
@@ -48,7 +51,8 @@ export function submitView(place) {
 
   function submit() {
     const cost = tried.cost_usd ? `about ${interval(tried.cost_usd, usd)}` : `${rent(tried.usd_per_h)} for as long as it takes`;
-    ask("Submit this job?", [`It would get ${tried.shape || "nothing now, and wait"}, and cost ${cost}.`], [], "Submit it", async (_, key) => {
+    const told = tried.shape ? `It would get ${tried.shape}, and cost ${cost}.` : `It would get nothing now, and wait. Then: ${then(tried.expected)}.`;
+    ask("Submit this job?", [told], [], "Submit it", async (_, key) => {
       const told = await post("/v1/jobs", { job }, key);
       location.hash = `#job/${encodeURIComponent(told.job_id)}`;
     });

@@ -49,6 +49,9 @@ export function stacked(events) {
   return { jobs: others ? [...jobs, `${others} others`] : jobs, hours, lines };
 }
 
+/** What is a job's own of the sums that are drawn, the highest first. */
+export const own = (data, line, at) => (at === null || at === undefined ? "" : data[line][at] - (data[line + 1]?.[at] ?? 0));
+
 /** Hours at which any price changed, and for each offer its price from then on. */
 export function priceLines(prices, nowS) {
   const hours = [...new Set([...prices.flatMap(({ changes }) => changes.map(([at]) => at)), nowS])].sort((a, b) => a - b);
@@ -120,18 +123,20 @@ export function timelineView(place) {
   }
 
   function drawCharts() {
-    const shared = { x: "hours", pointed, strike, zoom, look };
     const { jobs, hours, lines } = stacked(events);
     const nowS = Math.max(state.head?.now_s ?? 0, events.at(-1)?.at_s ?? 0);
+    const begin = events[0]?.seq > 1 ? events[0].at_s / 3600 : 0;
+    const shared = { x: "hours", pointed, strike, zoom: zoom ?? [begin, nowS / 3600], look }; // a moment is at the same place in all
     if (hours.length) {
       const top = jobs.map((_, at) => at).reverse(); // the highest is drawn first, and the lower ones over it
       hours.push(Math.max(hours.at(-1), nowS / 3600));
       lines.forEach((line) => line.push(line.at(-1)));
       draw(gpus, "GPUs over time, by job; dashed: notices, lines: losses; drag to look closer, double click for all; point at a moment for what happened and why", [hours, ...top.map((at) => lines[at])],
-        [{ label: "hours" }, ...top.map((at) => ({ label: jobs[at], steps: true, fill: true, colour: at }))], { ...shared, height: 260 });
+        [{ label: "hours" }, ...top.map((at) => ({ label: jobs[at], steps: true, fill: true, colour: at, value: own }))], { ...shared, height: 260 });
     } else fill(gpus, h("p", {}, "No job has had a GPU yet."));
     if (events.length > 1) {
-      draw(money, "Burn in USD/h, and nodes held", [events.map((event) => event.at_s / 3600), events.map((event) => event.usd_per_h), events.map((event) => event.nodes_held)],
+      const until = [...events, { ...events.at(-1), at_s: nowS }];
+      draw(money, "Burn in USD/h, and nodes held", [until.map((event) => event.at_s / 3600), until.map((event) => event.usd_per_h), until.map((event) => event.nodes_held)],
         [{ label: "hours" }, { label: "USD/h", steps: true, colour: 1 }, { label: "nodes", steps: true, colour: 2 }], shared);
     }
     const priced = priceLines(prices, nowS);
