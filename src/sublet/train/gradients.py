@@ -159,12 +159,17 @@ class Gradients:
                 bucket.clear()
         else:
             self.control.zero_()
-            for parameter in self.parameters:
-                parameter.grad = None
+            self.drop()
+
+    def drop(self) -> None:
+        """Those of a process alone, where nothing was said beside them."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def check_frozen(self) -> None:
         """What was frozen at the beginning still is: else its gradients would be neither cleared nor summed."""
-        check_frozen(self._frozen)
+        if self._frozen:
+            check_frozen(self._frozen)
 
     def arm(self, before_sum: Callable[[torch.Tensor], None] | None = None) -> None:
         """The next backward is the last of the step: buckets are summed as they fill up.

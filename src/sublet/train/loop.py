@@ -292,9 +292,9 @@ class Session(Evaluates, Keeps):
     def _boundary(self) -> None:
         line, members = self._link.line, self._members
         self._schedules.check()
-        numbers = self._readings.numbers
-        if members.group.world > 1:
-            self._steps.drift.require_together(numbers, members.group, self._progress)
+        numbers, group = self._readings.numbers, members.group
+        if group.world > 1:
+            self._steps.drift.require_together(numbers, group, self._progress)
         if numbers[DOUBT] > 0.0:
             try:
                 self._steps.drift.require_equal(members.group, self._progress)

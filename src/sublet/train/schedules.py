@@ -72,6 +72,8 @@ class Schedules:
 
     def step(self) -> None:
         """Those that are the session's to step."""
+        if not self._given and not self._found:
+            return
         for scheduler in self._given:
             scheduler.step()
         self.note()

@@ -98,7 +98,7 @@ class Standing(Counted):
     @property
     def loss_tensor(self) -> torch.Tensor:
         """Loss over the global batch of the last step itself, where it was computed: nothing has waited for it."""
-        return self._steps.loss
+        return self._readings.loss
 
     @property
     def grad_norm(self) -> torch.Tensor | None:

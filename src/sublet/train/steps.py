@@ -72,6 +72,7 @@ class Steps:
         self._size = 0  # samples of the step under way
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
+        self._heard = False  # of the loss of the step under way there is nothing to add up
         self._means = Means(options.reduction)
         self._measured = False  # this step measures noise
         self._halved = False  # for that alone it is taken in two
@@ -83,7 +84,6 @@ class Steps:
         self.updated = False  # by the last call of `step`
         self.gives_last = False  # the micro-batch that the user has, or had, is the last of its step
         self.grad_norm: torch.Tensor | None = None  # of the last update, before it was clipped
-        self.loss = torch.zeros((), device=self.device)  # of the last update, over the global batch
         self.shards: Shards | None = None  # the optimizer's state is in ranges
         self.save_due = False  # of ranges, which all have to hear of
 
@@ -198,10 +198,15 @@ class Steps:
             loss.detach_()  # the script may hold it while it computes the next one, and what it was made from with it
             self._drop_unfit(piece)
             return
-        gradients.slots[LOSS].add_(loss.detach(), alpha=share)
+        whole = piece.first and piece.last and share == 1.0 and counted is None and not self._turns.several
+        alone = whole and not gradients.shared and not self._measured
+        self._heard = alone and self.readings.hear(loss, gradients.control)
+        if not self._heard:
+            gradients.slots[LOSS].add_(loss.detach(), alpha=share)
         if counted is not None:
             gradients.slots[COUNTED].add_(counted)
-        self._turns.clear_others(turn)
+        if self._turns.several:
+            self._turns.clear_others(turn)
         if self._turns.is_last(self.progress):  # what comes before it in several counts as computing
             self.watch.computed(piece.count, last=piece.last)
         self._begun = not piece.last
@@ -329,8 +334,7 @@ class Steps:
             halved = gradients.divide(self.progress.sums_share, known=self._options.scaler is not None)
         if last:
             self.watch.summed()
-            self.loss = gradients.slots[LOSS].clone()
-            self.readings.take(gradients.control)
+            self.readings.take(gradients.control, gradients.slots[LOSS])
         self._updates.unscale(turn.optimizer)
         if self._measured:
             self._conclude()
@@ -358,8 +362,9 @@ class Steps:
 
     def count(self) -> None:
         """All of the model is as after the step under way: schedules and the batch follow."""
-        progress = self.progress
-        self.gradients.clear()
+        progress, gradients = self.progress, self.gradients
+        (gradients.drop if self._heard else gradients.clear)()
+        self._heard = False
         self._edits.lay()
         self.watch.updated(full=self._size == progress.batch and not self._halved)
         progress.turn = 0

@@ -74,11 +74,7 @@ class Turns:
                 raise InvalidValue(what, kind, "one with parameters that require gradients")
         _check_owned(model, self.all)
         self._called = 0  # of this batch, by the script
-
-    @property
-    def several(self) -> bool:
-        """Whether a loss must say whose it is."""
-        return len(self.all) > 1
+        self.several = len(self.all) > 1  # then a loss must say whose it is
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
