@@ -126,6 +126,8 @@ def test_whoever_has_no_key_sees_how_to_get_one(open_page, there):
     page = open_page(f"{there.client.address}/")
     page.get_by_text("sublet dashboard").wait_for()
     assert "USD" not in page.inner_text("body")
+    page.context.new_page().goto(there.link())  # the same browser is let in, and the page goes on
+    page.get_by_role("heading", name="Now", exact=True).wait_for()
 
 
 def test_a_reader_sees_all_and_is_offered_nothing(open_page, there):

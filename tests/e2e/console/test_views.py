@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from sublet.client import connect
 from tests.rigs.console import a_worker, confirm, submit
 
@@ -73,8 +75,14 @@ def test_whoever_points_at_the_timeline_is_told_what_happened_there_and_why(open
     submit(there, "later-pointed")
     page.locator(".u-legend", has_text="later-pointed-1").wait_for()  # without a reload
     assert chart.get_attribute("data-shown") == closer  # and who looks closer still does
-    page.locator(".u-over").first.dblclick()
+    page.get_by_role("button", name="Earlier").press("Enter")
     page.wait_for_function("(was) => document.querySelector('.chart').dataset.shown !== was", arg=closer)
+    from_h, until_h = map(float, chart.get_attribute("data-shown").split(" to "))
+    began_h, ended_h = map(float, closer.split(" to "))
+    assert from_h < began_h
+    assert until_h - from_h == pytest.approx(ended_h - began_h)
+    page.get_by_role("button", name="All of it").press("Enter")
+    page.wait_for_function("() => document.querySelector('.chart').dataset.shown.startsWith('0 to ')")
     for job in (beneath, job_id, "later-pointed-1"):
         end(there, job)
 

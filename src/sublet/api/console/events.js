@@ -32,10 +32,14 @@ export function eventsView(place) {
     const known = [...before, ...state.events];
     const first = known.length ? known[0].seq : 1;
     const after = Math.max(0, first - 1001);
-    const found = await get("/v1/events", { after, limit: 1000 });
-    before = [...found.events.filter((event) => event.seq < first), ...before];
-    older.disabled = after === 0;
-    draw();
+    try {
+      const found = await get("/v1/events", { after, limit: 1000 });
+      before = [...found.events.filter((event) => event.seq < first), ...before];
+      older.disabled = after === 0 || found.events[0]?.kind === "Archived"; // what is before is in files
+      draw();
+    } catch (error) {
+      say(count, error.message);
+    }
   }
 
   function draw() {

@@ -21,6 +21,7 @@ let leave = () => {};
 
 const NO_KEY = "This browser has no key to the controller, or it has run out.";
 const MOST_MISSED = 2000;
+const AGAIN_MS = 2000;
 
 const OVER = ["timeline", "events"]; // what there is to see of a run that is over
 
@@ -43,13 +44,13 @@ function show() {
 async function begin() {
   try {
     state.me = await get("/v1/me");
+    state.events = (await get("/v1/events", { limit: 500, newest: true })).events;
   } catch (error) {
-    fill(place, h("h2", {}, "No way in"), h("p", {}, error.status === 401 ? NO_KEY : error.message),
-      h("p", {}, "Next: ", h("code", {}, "sublet dashboard"), ", which gives a link that opens once."));
+    fill(place, h("h2", {}, "No way in"), h("p", {}, error.status === 401 ? NO_KEY : `The controller does not answer (${error.message}).`),
+      h("p", {}, "Next: ", h("code", {}, "sublet dashboard"), ", which gives a link that opens once; this page goes on then."));
+    setTimeout(begin, AGAIN_MS);
     return;
   }
-  const older = await get("/v1/events", { limit: 500, newest: true });
-  state.events = older.events;
   let begun = false;
   listen((kind, told) => {
     const last = state.events.at(-1)?.seq ?? 0;

@@ -117,16 +117,33 @@ export function timelineView(place) {
     ctx.restore();
   }
 
-  function look(closer) {
-    zoom = closer;
+  /** For whoever has no mouse: half or twice as much, or to the side. */
+  function step(times, aside) {
+    const [from, until] = zoom ?? whole();
+    const wide = Math.min((until - from) * times, whole()[1] - whole()[0]);
+    const begins = (from + until - wide) / 2 + aside * wide;
+    const first = Math.max(whole()[0], Math.min(begins, whole()[1] - wide));
+    look(wide < whole()[1] - whole()[0] ? [first, first + wide] : null);
+  }
+
+  const closer = h("p", { class: "buttons" }, [["Closer", 0.5, 0], ["Wider", 2, 0], ["Earlier", 1, -0.5], ["Later", 1, 0.5]].map(([text, times, aside]) =>
+    h("button", { type: "button", onclick: () => step(times, aside) }, text)), h("button", { type: "button", onclick: () => look(null) }, "All of it"));
+
+  /** Hours that there are. */
+  function whole() {
+    const nowS = Math.max(state.head?.now_s ?? 0, events.at(-1)?.at_s ?? 0);
+    return [events[0]?.seq > 1 ? events[0].at_s / 3600 : 0, nowS / 3600];
+  }
+
+  function look(range) {
+    zoom = range;
     setTimeout(() => { if (!gone) drawCharts(); }); // all of them, once this one is through with the mouse
   }
 
   function drawCharts() {
     const { jobs, hours, lines } = stacked(events);
-    const nowS = Math.max(state.head?.now_s ?? 0, events.at(-1)?.at_s ?? 0);
-    const begin = events[0]?.seq > 1 ? events[0].at_s / 3600 : 0;
-    const shared = { x: "hours", pointed, strike, zoom: zoom ?? [begin, nowS / 3600], look }; // a moment is at the same place in all
+    const nowS = whole()[1] * 3600;
+    const shared = { x: "hours", pointed, strike, zoom: zoom ?? whole(), look }; // a moment is at the same place in all
     if (hours.length) {
       const top = jobs.map((_, at) => at).reverse(); // the highest is drawn first, and the lower ones over it
       hours.push(Math.max(hours.at(-1), nowS / 3600));
@@ -163,7 +180,7 @@ export function timelineView(place) {
     [events, { prices }] = await Promise.all([history(MOST_EVENTS), get("/v1/prices")]);
     if (gone) return;
     if (events.length && events[0].seq > 1) say(begin, `From event ${events[0].seq} on; what was before is not asked for.`);
-    fill(place, h("h2", {}, "Timeline"), begin, gpus, told, money, market, h("h3", {}, "Notices, losses, resizes, prices"), marks);
+    fill(place, h("h2", {}, "Timeline"), begin, closer, gpus, told, money, market, h("h3", {}, "Notices, losses, resizes, prices"), marks);
     drawMarks();
     drawCharts();
     drawn = Date.now();
