@@ -315,7 +315,7 @@ class InMemoryApi:
             "steps": {},
         }
 
-    async def shutdown(self, *, end_jobs: bool = False) -> None:
+    async def shutdown(self, *, end_jobs: bool = False, by: str = "") -> None:
         self.stopping, self.ended_jobs = True, end_jobs
         self.over.set()
 

@@ -42,7 +42,7 @@ class RecordedApi:
         """Until `shutdown`."""
         await self._over.wait()
 
-    async def shutdown(self, *, end_jobs: bool = False) -> None:  # noqa: ARG002 - as Api has it
+    async def shutdown(self, *, end_jobs: bool = False, by: str = "") -> None:  # noqa: ARG002 - as Api has it
         """Let `run` return."""
         self._over.set()
 

@@ -316,8 +316,8 @@ def _add_controller(app: FastAPI, api: Api) -> None:
         return _answer(**await api.health())
 
     @app.post("/v1/shutdown", status_code=202)
-    async def shutdown(body: ShutdownBody) -> dict[str, Any]:
-        task = asyncio.create_task(api.shutdown(end_jobs=body.end_jobs))
+    async def shutdown(body: ShutdownBody, by: By) -> dict[str, Any]:
+        task = asyncio.create_task(api.shutdown(end_jobs=body.end_jobs, by=by))
         tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(tasks.discard)
         return _answer(stopping=True)

@@ -279,8 +279,11 @@ class ControllerApi:
         price_age_s = controller.provider.price_age_s()
         return metrics_view(controller.gauges, controller.records.values(), price_age_s=price_age_s)
 
-    async def shutdown(self, *, end_jobs: bool = False) -> None:
+    async def shutdown(self, *, end_jobs: bool = False, by: str = "") -> None:
         """Save and stop every job, give everything back, then let `run` return."""
+        if by and not self._controller.stopping:
+            text = f"the controller is to end, and {'so are all jobs' if end_jobs else 'jobs go on at its next start'}"
+            _note(self._controller, HistoryRow(kind="Shutdown", text=text), by)
         await self._controller.stop(end_jobs=end_jobs)
 
 

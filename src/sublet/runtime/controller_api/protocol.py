@@ -148,6 +148,6 @@ class Api(Protocol):
         """Counters for Prometheus."""
         ...
 
-    async def shutdown(self, *, end_jobs: bool = False) -> None:
+    async def shutdown(self, *, end_jobs: bool = False, by: str = "") -> None:
         """Save and stop every job, give everything back, then let `run` return; with `end_jobs`, cancel them too."""
         ...

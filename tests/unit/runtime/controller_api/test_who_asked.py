@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from sublet.testing.memory_cloud import api_over
 from tests.rigs.asgi import serving
-from tests.rigs.story import a_spec, phase, trained
+from tests.rigs.story import Story, a_spec, phase, trained
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -40,3 +41,20 @@ def test_what_a_user_asked_for_is_theirs_and_what_the_controller_did_is_nobodys(
     assert "owner" in by["BudgetChanged"]
     assert by["JobCancelled"] == {"carol"}
     assert by["Plan"] == by["JobStarted"] == by["NodeReady"] == {""}
+
+
+@pytest.mark.parametrize(("end_jobs", "told"), [(True, "so are all jobs"), (False, "jobs go on")])
+def test_the_history_says_who_ended_the_controller_and_what_becomes_of_jobs(tmp_path, end_jobs, told):
+    async def live():
+        story = Story(tmp_path)
+        with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as api:
+            running = asyncio.create_task(api.run())
+            await api.started()
+            await api.shutdown(end_jobs=end_jobs, by="carol")
+            await running
+        async with story.controller() as api:
+            return [(event["by"], event["text"]) for event in await api.events() if event["kind"] == "Shutdown"]
+
+    ((by, text),) = asyncio.run(live())
+    assert by == "carol"
+    assert told in text
