@@ -114,6 +114,8 @@ def main(folder, steps, pace_s, least):
             grid = made_in if s.place != (-1, -1) else []  # who only keeps has made nothing
             print(json.dumps({"step": s.steps, "loss": s.loss.hex(), "grid": grid, "at": s.place}), file=file)
             file.flush()
+            if s.steps == steps:  # amid an epoch, where that is not the end of one
+                break
 
 
 def said(folder):

@@ -374,3 +374,21 @@ def test_what_is_small_can_be_set_aside_and_put_back_and_what_is_large_is_left_a
     kept.bad = 1
     assert own.small()["bad"] == 1
     assert aside["bad"] == 0
+
+
+def test_what_was_found_to_be_large_is_not_asked_again():
+    """An average of a whole model, in every step."""
+
+    class Large:
+        asked = 0
+
+        def state_dict(self):
+            self.asked += 1
+            return {"weights": torch.zeros(1000)}
+
+        def load_state_dict(self, _):
+            raise AssertionError
+
+    own = Own(Large())
+    assert [own.small() for _ in range(3)] == [{}] * 3
+    assert own.extra.asked == 1

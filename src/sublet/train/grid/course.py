@@ -88,7 +88,9 @@ class Course:
         elif called and was.steps + 1 == progress.steps:  # as if it had made the step: this pass is the one of it
             self._go_on_from_step()
         else:
-            self._astray, self._seems, self.at = True, replace(progress, epoch=was.epoch), STEPPED
+            ends = not progress.offset and tree["at"] != STEPPED  # if not: evaluations at its end are not known yet
+            self._seems = replace(progress) if ends else replace(progress, epoch=was.epoch)
+            self._astray, self.at = True, STEPPED
             self._lay_stepped()
         if self._saver is not None and tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])

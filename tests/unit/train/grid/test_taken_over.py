@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -20,6 +20,7 @@ from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED, evaluation 
 from sublet.train.kept import Own  # noqa: E402
 from sublet.train.schedules import Schedules  # noqa: E402
 from sublet.train.state import Progress  # noqa: E402
+from tests.rigs.sizes import examples  # noqa: E402
 
 FIRST = {"tries": 0, "total": 0, "ends": 0, "best": math.inf, "bad": 0, "best_step": 0}
 
@@ -53,6 +54,7 @@ class Loop:
         self.progress = Progress(samples=script.samples, batch=1)
         self.course = Course(self.progress, Schedules([], self.optimizer), self.optimizer, self.own)
         self.judged, self.seen = 0, list[tuple[int, int]]()
+        self.knows = takes is not None and takes[:2] == (0, CALL) and takes[2]["at"] != STEPPED  # from those who train
 
     def comes_to(self, place: str) -> None:
         self.course.come_to(place)
@@ -77,7 +79,7 @@ class Loop:
         self.course.at = place
         self._looks(place)
         self.course.come_to(place)
-        return self.script.results[self.progress.steps] if self.course.counts else math.nan
+        return self.script.results[self.progress.steps] if self.course.counts or self.knows else math.nan
 
     def run(self) -> dict[str, Any]:
         script, kept, group = self.script, self.kept, self.optimizer.param_groups[0]
@@ -112,7 +114,7 @@ scripts = st.builds(
     Script,
     samples=st.integers(1, 4),
     epochs=st.integers(1, 4),
-    results=st.tuples(*[st.integers(0, 5)] * 17),
+    results=st.just(tuple(range(17, 0, -1))) | st.tuples(*[st.integers(0, 5)] * 17),  # ever better, or as it comes
     patience=st.integers(1, 3),
     rests=st.integers(2, 9),
     judges_always=st.booleans(),
@@ -130,6 +132,7 @@ def given_by(script, at, place):
     return None
 
 
+@settings(max_examples=examples(150), deadline=None)
 @given(scripts, st.integers(1, 16), places, st.booleans())
 def test_a_worker_that_takes_a_state_over_ends_as_one_that_was_there_all_the_time(script, at, place, seems):
     tree = given_by(script, at, place)
@@ -141,10 +144,13 @@ def test_a_worker_that_takes_a_state_over_ends_as_one_that_was_there_all_the_tim
     truth = Loop(script).run()
     try:
         assert taker.run() == truth
-    except InvalidValue:  # where it stops right there, and could not know where it is: not without a word
-        assert (place, seems, truth["steps"]) == (STEPPED, False, at)
+    except InvalidValue:
+        assert not seems
+        stops = place == evaluation(0) and truth["steps"] == at  # right there, as the others will: the next stops, too
+        assert stops or place == STEPPED  # of a checkpoint that it could not see: what it evaluates is not known
 
 
+@settings(max_examples=examples(150), deadline=None)
 @given(scripts, st.integers(1, 16), st.sampled_from([STEPPED, CALL]), st.integers(1, 16), st.booleans())
 def test_a_worker_that_goes_back_to_a_checkpoint_ends_as_if_it_had_not(script, at, place, after, judging):
     """From a call for a step, or from an evaluation after one."""
@@ -154,10 +160,57 @@ def test_a_worker_that_goes_back_to_a_checkpoint_ends_as_if_it_had_not(script, a
     taker = Loop(script, takes=(at + after, evaluation(0) if judging else CALL, tree))
     try:
         found = taker.run()
-    except InvalidValue:  # an evaluation that broke may be why it leaves: it does not leave without a word
-        assert judging
+    except InvalidValue:  # what it evaluates on its way is not known, nor what it did at the end of an epoch
+        assert judging or script.judges_always or at % script.samples == 0
         return
     assert found == Loop(script).run()
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("place", [CALL, BATCH, evaluation(0), STEPPED])
+def test_no_epoch_ends_for_a_newcomer_that_did_not_end_there(at, place):
+    """Its evaluations are not a number while it is not where the others are: one of these, and it would leave."""
+    script = Script(2, 4, tuple(range(17, 0, -1)), patience=1, rests=99, judges_always=False)
+    if (tree := given_by(script, at, place)) is not None:
+        taker = Loop(script, takes=(0, CALL, tree))
+        taker.knows = False
+        if at % 2 or place == STEPPED:
+            assert taker.run() == Loop(script).run()
+
+
+def test_an_epoch_that_ended_with_the_last_step_ends_for_a_newcomer_as_well():
+    """What is found out there is why the others did not stop."""
+    script = Script(3, 2, tuple(range(17, 0, -1)), patience=9, rests=2, judges_always=False)
+    assert Loop(script, takes=(0, CALL, given_by(script, 3, CALL))).run() == Loop(script).run()
+
+
+@pytest.mark.parametrize("place", [CALL, BATCH, evaluation(0), END])
+def test_a_worker_that_has_just_taken_a_state_hands_it_on_as_it_was(place):
+    """Wherever on its way it is asked for it: another that comes then is as if the first had given it."""
+    script = Script(2, 4, tuple(range(17, 0, -1)), patience=9, rests=99, judges_always=True)
+    tree = given_by(script, 8 if place == END else 5, place)
+    taker = Loop(script, takes=(0, CALL, tree))
+    taker.comes_to(BATCH)
+    taker.step()
+    assert taker.course.tree() == tree
+    taker.kept.bad = 77
+    taker.comes_to(BATCH)
+    assert (taker.kept.bad, taker.course.seen.steps) == (77, tree["progress"]["steps"] - 1)
+    taker.step()
+    assert taker.course.tree() == tree
+    if place == BATCH:
+        taker.comes_to(BATCH)
+        assert taker.course.tree() == tree
+
+
+def test_what_is_taken_at_the_end_stays_there():
+    script = Script(2, 2, tuple(range(17, 0, -1)), patience=9, rests=99, judges_always=False)
+    taker, tree = Loop(script), given_by(script, 4, END)
+    taker.run()
+    taker.kept.bad = 77
+    taker.course.take(copy.deepcopy(tree))
+    assert taker.course.tree() == tree
+    assert taker.course.counts
 
 
 def test_lines_that_no_state_knows_of_do_not_end_a_worker_alone_without_a_word():
