@@ -122,10 +122,11 @@ def confirm(page, verb):
     page.locator("#ask").wait_for(state="hidden")
 
 
-def faults_of_access(page) -> list[str]:
-    """What axe-core finds on a page that is serious or worse."""
+def faults_of_access(page, *rules) -> list[str]:
+    """What axe-core finds on a page that is serious or worse; by some of its rules alone, if any are given."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("async () => (await axe.run()).violations")
+    asked = {"runOnly": list(rules)} if rules else {}
+    found = page.evaluate("async (asked) => (await axe.run(asked)).violations", asked)
     return [
         f"{each['id']}: {each['help']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
         for each in found
