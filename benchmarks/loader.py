@@ -8,6 +8,8 @@
 Each is W processes of its own, one thread each; they take turns in blocks of steps, so that a busy machine disturbs all
 alike, and those who wait do nothing. The first steps of a block, whose samples were loaded while others trained, do not
 count. CPU time of a process and its loader's workers is shown beside wall time, because a busy machine changes it less.
+All are started several times: whether the C library gives memory back after a step, and asks for it again in the next,
+goes by where things lie, and stays as it is for the life of a process (none to 500 page faults a step).
 `python -m benchmarks.loader`; with `quick` fewer blocks.
 """
 
@@ -37,6 +39,7 @@ FEATURES, HIDDEN, BATCH, LOADER_WORKERS = 256, 512, 64, 2
 SLOW_S = 0.005  # an item
 BLOCKS = {"slow": 8, "fast": 20}
 STEPS = {"slow": 8, "fast": 60}  # a block
+STARTS = 3  # of all processes
 WARM = 2 * LOADER_WORKERS + 1  # before them: what a loader has ready
 
 
@@ -63,7 +66,10 @@ def main() -> None:
     print(f"ms a step of {BATCH} samples, {LOADER_WORKERS} loader workers a process: wall (median; over DDP's) and CPU")
     for items in ("slow", "fast"):
         for width in (1, 2):
-            took = measured(kinds, items, width, blocks=max(4, BLOCKS[items] // (4 if quick else 1)))
+            took: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+            for _ in range(STARTS):
+                found = measured(kinds, items, width, blocks=max(2, BLOCKS[items] // (4 if quick else 1) // STARTS))
+                took = {kind: [*took[kind], *found[kind]] for kind in kinds}
             print(f"\n{items} items, {width} process{'es' if width > 1 else ''}")
             for kind in kinds:
                 (wall, cpu), (ddp_wall, ddp_cpu) = (list(zip(*took[each], strict=True)) for each in (kind, KINDS[0]))
@@ -162,8 +168,7 @@ def _clocks() -> tuple[float, float]:
     """By the wall, and CPU of this process and of its loader's workers."""
     cpu_s = time.process_time()
     for child in multiprocessing.active_children():
-        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-        cpu_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        cpu_s += int(Path(f"/proc/{child.pid}/schedstat").read_text().split()[0]) / 1e9
     return time.perf_counter(), cpu_s
 
 

@@ -137,6 +137,69 @@ def fit(net, batches, optimizer, epochs, limit):
 seen = fit(model, loader, opt, 10, 5)
 torch.save({**model.state_dict(), "seen": torch.tensor(seen)}, "model.pt")
 """,
+    "methods of an object, an average in another, a dataset that is told how hard to be": """
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.level = 0.2
+
+    def set_level(self, level):
+        self.level = min(level, 1.0)
+
+    def __len__(self):
+        return len(x)
+
+    def __getitem__(self, i):
+        return x[i] * self.level, y[i]
+
+
+class Average:
+    def __init__(self, net, decay=0.9):
+        self.net = copy.deepcopy(net)
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, net):
+        for mine, new in zip(self.net.parameters(), net.parameters()):
+            mine.mul_(self.decay).add_(new, alpha=1 - self.decay)
+
+
+class Trainer:
+    def __init__(self, net, rows, epochs):
+        self.net = net
+        self.rows = rows
+        self.batches = DataLoader(rows, batch_size=16, num_workers=1)
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        self.average = Average(net)
+        self.epochs = epochs
+        self.history = []
+
+    def one_epoch(self):
+        total = 0.0
+        for a, b in self.batches:
+            loss = F.mse_loss(self.net(a), b)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.average.update(self.net)
+            total += loss.item()
+        return total / len(self.batches)
+
+    def held_out(self):
+        with torch.no_grad():
+            return F.mse_loss(self.net(x), y).item()
+
+    def fit(self):
+        for epoch in range(self.epochs):
+            self.rows.set_level(0.2 + 0.3 * epoch)
+            mean = self.one_epoch()
+            self.history.append(self.held_out())
+            print(epoch, mean)
+        history = torch.tensor(self.history)
+        torch.save({**self.net.state_dict(), "average": self.average.net[0].weight, "of": history}, "model.pt")
+
+
+Trainer(model, Rows(), 3).fit()
+""",
 }
 
 

@@ -1,10 +1,10 @@
 """A training that is written as methods of an object: looked at as functions, and written as it was.
 
-    class Trainer:                                         def fit_ofTrainerClass(self_model, self_loader, epochs):
+    class Trainer:                                         def fit_of_Trainer(self_model, self_loader, epochs):
         def __init__(self, model, loader):                     for epoch in range(epochs):
             self.model, ...                      is                ...
         def fit(self, epochs):
-            for epoch in range(epochs): ...                fit_ofTrainerClass(model, loader, 3)
+            for epoch in range(epochs): ...                fit_of_Trainer(model, loader, 3)
     Trainer(model, loader).fit(3)
 
 Each attribute is a name that functions are given, and what `__init__` says stands where the object is made. That text
