@@ -256,6 +256,16 @@ def test_another_form_of_a_class_is_refused(name):
     assert "_of_Trainer" not in refused.value.why + refused.value.do
 
 
+def test_what_a_method_cannot_see_is_not_written_into_it():
+    """Which of two it is nobody knows, so it counts as an object of its own beside what the optimizer has."""
+    source = HEAD + SCRIPTS["a trainer with a name"].replace("self.model = model", "self.model = model.to('cpu')")
+    made = "    net = model if epochs else nn.Linear(4, 1)\n    net = net or model\n    trainer = Trainer(net, "
+    source = source.replace("    trainer = Trainer(model, ", made).replace("def main():", "def main(epochs=3):")
+    source = source.replace("    print(trainer.model)", '    torch.save(net.state_dict(), "model.pt")')
+    with pytest.raises(CannotConvert, match=r"`net` is part of the training, and is not seen in its methods"):
+        converted(source)
+
+
 def test_a_loop_in_a_method_is_refused_with_the_line_that_it_has():
     source = HEAD + SCRIPTS["methods"].replace("total += loss.item()", "self.history.append(loss.item())")
     with pytest.raises(CannotConvert, match=r"`loss` comes from a worker's own part") as refused:
@@ -286,6 +296,10 @@ def test_an_object_that_remembers_more_is_refused(name):
 
 LEVEL = "    rows.set_level(0.1 + 0.3 * epoch)"
 ODD_SETTINGS = {
+    "amid the batches, by the epoch": (
+        "        opt.zero_grad()\n",
+        "        rows.level = epoch\n        opt.zero_grad()\n",
+    ),
     "amid the batches": ("        opt.step()\n", "        opt.step()\n        rows.harder()\n"),
     "the number of samples": ("        return len(x)", "        return len(x) if self.level < 1 else 3"),
     "dice": ("        self.noise += 0.25", "        self.noise = torch.rand(1).item()"),
@@ -314,6 +328,7 @@ def test_other_changes_of_a_dataset_are_refused(name):
 ODD_DRAWS = {
     "an iterator": ('    return a.to("cpu"), b', "    return iter([a]), b"),
     "what is somebody's": ('    return a.to("cpu"), b', "    return x, b"),
+    "what is somebody's at first": ("\na, b = draw(4)\n", "\ndef first():\n    return x, y\n\n\na, b = first()\n"),
     "one after the other": ('    return a.to("cpu"), b', "    yield a\n    yield b"),
     "nothing at times": ('    return a.to("cpu"), b', "    if n > 3:\n        return\n    return a, b"),
 }

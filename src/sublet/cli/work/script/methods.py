@@ -40,7 +40,7 @@ class Methods:
     name: str  # of the class
     attributes: frozenset[str]
     given: dict[str, tuple[str, ...]]  # to each method: attributes, in order
-    spoken: frozenset[str]  # names in the class, as it was
+    spoken: dict[str, set[str]]  # names in each method, as it was
     indent: str  # of methods
     kept: tuple[str, str]  # the head of the class, and `__init__`, as they are
     objects: tuple[tuple[str, str], ...]  # lines that make it, or call it: as they were, and as they are looked at
@@ -67,10 +67,12 @@ class Methods:
         return text
 
     def _new_names(self, text: str) -> set[str]:
-        """Names that the class did not speak of, and that are not imported either."""
+        """Names that a method did not speak of, and that are not imported either."""
         made = Script(self.script.path, text)
         owner = next(each for each in made.tree.body if getattr(each, "name", "") == self.name)
-        return {name for name in names_in(owner) - self.spoken - BUILTINS if not made.is_imported(name)}
+        methods = [each for each in ast.walk(owner) if isinstance(each, ast.FunctionDef) and each.name in self.spoken]
+        new = {name for each in methods for name in names_in(each) - self.spoken[each.name] - BUILTINS}
+        return {name for name in new if not made.is_imported(name)}
 
     def _as_methods(self, body: str, kept: str) -> str:
         for method, attributes in self.given.items():
@@ -151,7 +153,7 @@ def _as_functions(script: Script, found: TrainerClass) -> Methods:
         name=name,
         attributes=frozenset(found.attributes),
         given={each: attributes for each, attributes in given.items() if each != "__init__"},
-        spoken=frozenset(names_in(found.owner)),
+        spoken={each: names_in(method) for each, method in found.methods.items()},
         indent=indent_of(script.lines[found.owner.body[0].lineno - 1]),
         kept=kept,
         objects=tuple((each.was, each.seen) for each in objects.values()),

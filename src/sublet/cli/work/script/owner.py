@@ -60,22 +60,22 @@ class TrainerClass:
             uses = [node for node in ast.walk(self.script.tree) if is_name(node, above.targets[0].id)]
             around = [self.script.parents[node] for node in uses if node is not above.targets[0]]
             rebound = {each for method in self.methods.values() for each in _stored(method) if method is not self._init}
-            calls = [self.script.parents[each] for each in around if getattr(each, "attr", "") in self.methods]
+            called = [each for each in around if getattr(each, "attr", "") in self.methods]
             read = [each for each in around if getattr(each, "attr", "") in {*self.attributes} - rebound]
-            if len(calls) != 1 or len(read) != len(around) - 1 or not all(_is_read(each) for each in read):
+            if len(called) != 1 or len(read) != len(around) - 1 or not all(_is_read(each) for each in read):
                 raise Odd
-            above = next(each for each in around if getattr(each, "attr", "") in self.methods)
-        called = self.script.parents[above]
-        if not isinstance(above, ast.Attribute) or above.attr not in self.methods or not isinstance(called, ast.Call):
+            above = called[0]
+        call = self.script.parents[above]
+        if not isinstance(above, ast.Attribute) or above.attr not in self.methods or not isinstance(call, ast.Call):
             raise Odd
-        self.called = called
-        for call in (self.made, called):
+        self.called = call
+        for call in (self.made, self.called):
             statement = statement_of(self.script, call)
             looped = any(isinstance(each, ast.For | ast.While | ast.ClassDef) for each in self.script.above(call))
             if looped or not isinstance(statement, ast.Expr | ast.Assign) or self._shares_its_line(statement):
                 raise Odd
-        scopes = {self.script.scope_of(each) for each in (self.made, called)}
-        if len(scopes) != 1 or not isinstance(statement_of(self.script, called), ast.Expr):
+        scopes = {self.script.scope_of(each) for each in (self.made, self.called)}
+        if len(scopes) != 1 or not isinstance(statement_of(self.script, self.called), ast.Expr):
             raise Odd
 
     def _shares_its_line(self, statement: ast.stmt) -> bool:

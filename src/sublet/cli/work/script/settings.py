@@ -59,9 +59,7 @@ def is_setting(effects: Effects, line: Line, dataset: str, scope: Scope) -> bool
 
 def _set_by(effects: Effects, method: Function) -> set[str] | None:
     """Attributes that it gives plain values; None if it does anything else."""
-    done, found = effects.done_by_function(method), set[str]()
-    if done.draws or done.binds or done.writes.keys() - {"self"}:
-        return None
+    found = set[str]()
     for statement in method.body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue
