@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from sublet.runtime.controller_api.views import JobLog, LogPart
 from sublet.runtime.jobs.serialize import HIDDEN
 from sublet.runtime.secret_files import UNSEEN, what_to_hide
 
-__all__ = ["Mask", "log_stream"]
+__all__ = ["Mask", "lines_with", "log_stream"]
 
 CHUNK = 1 << 16
 POLL_S = 0.1
 MOST_CHUNKS = 16  # read at once, of all workers together
+LONGEST_LINE = 1 << 20  # bytes in which words are looked for at once
 MOST_TAIL = 1 << 20  # bytes in which the last lines are looked for
 
 
@@ -96,6 +98,20 @@ async def log_stream(
         over = await ended()  # read once more after the end: what came in between
         if not over:
             await asyncio.sleep(POLL_S)
+
+
+async def lines_with(words: str, told: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Of a stream, the lines that hold these words; a to z in whatever case."""
+    wanted, rest = words.encode().lower(), b""
+    async with aclosing(told):
+        async for chunk in told:
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > LONGEST_LINE:  # it has no end of line, and may never have one
+                lines, rest = [*lines, rest], b""
+            if found := [line for line in lines if wanted in line.lower()]:
+                yield b"\n".join([*found, b""])
+    if wanted in rest.lower():
+        yield rest
 
 
 def _read_some(readers: Sequence[_Reader]) -> list[tuple[_Reader, bytes]]:

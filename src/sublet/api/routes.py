@@ -18,7 +18,7 @@ from sublet.api.described import describe_answers
 from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
 from sublet.api.keys import add_tokens
-from sublet.api.logs import log_stream
+from sublet.api.logs import lines_with, log_stream
 from sublet.api.metrics import exposition
 from sublet.api.parts import add_parts
 from sublet.api.quick import Quick
@@ -227,12 +227,13 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
         return _answer(losses=api.curves.of(api.directory.find(ref)))
 
     @app.get("/v1/jobs/{ref}/log")
-    async def log(
+    async def log(  # noqa: PLR0913 - one for each way to look at it
         request: Request,
         ref: str,
         rank: Annotated[int | None, Query(ge=0, le=MOST_WORKERS)] = None,
         worker: str = "",
         tail: Annotated[int | None, Query(ge=0, le=MOST_LINES)] = None,
+        words: Annotated[str, Query(max_length=200)] = "",
         *,
         every: bool = False,
         follow: bool = False,
@@ -250,7 +251,8 @@ def _add_jobs(app: FastAPI, api: Api) -> None:
 
         stream = log_stream(find_parts, ended=ended, follow=follow, tail=tail, as_json=lines, rank=wanted)
         kind = "application/x-ndjson" if lines else "text/plain; charset=utf-8"
-        return StreamingResponse(while_it_holds(stream, holds), media_type=kind)
+        told = while_it_holds(stream, holds)
+        return StreamingResponse(lines_with(words, told) if words else told, media_type=kind)
 
     @app.get("/v1/events")
     async def events(

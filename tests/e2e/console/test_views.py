@@ -221,7 +221,25 @@ def test_what_each_rank_printed_can_be_read_alone(open_page, there):
     for worker in workers:
         page.locator(".log", has_text=f"said by {worker.id}").wait_for()
     page.get_by_label("by", exact=True).select_option("1")
-    page.get_by_text("1 of 1 lines").wait_for()
+    page.get_by_text("1 lines; the last 2,000").wait_for()
+    end(there, job_id)
+
+
+def test_words_are_looked_for_in_all_that_was_printed(open_page, there):
+    job_id = submit(there, "talks", workers=(1, 1))
+    page = open_page()
+    running(page, job_id)
+    _, path = a_worker(there, job_id)
+    path.write_text("".join(f"Needle {n}\n" if n == 7 else f"line {n}\n" for n in range(5000)))
+    page.goto(f"{there.client.address}/#logs/{job_id}")
+    page.locator(".log", has_text="line 4999").wait_for()
+    assert "Needle" not in page.locator(".log").inner_text()  # the last lines are read
+    page.get_by_label("with the words").fill("needle")
+    page.locator(".log", has_text=re.compile("^Needle 7$")).wait_for()
+    with path.open("a") as file:
+        file.write("a line more\nanother NEEDLE\n")
+    page.locator(".log", has_text="another NEEDLE").wait_for()
+    page.get_by_text("2 lines with these words").wait_for()
     end(there, job_id)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.api.logs import Mask, log_stream
+from sublet.api.logs import LONGEST_LINE, Mask, lines_with, log_stream
 from sublet.runtime.controller_api.views import JobLog, LogPart
 from sublet.runtime.secret_files import SecretFiles
 
@@ -97,3 +97,34 @@ def test_how_a_worker_ended_stands_before_what_the_next_one_prints(tmp_path):
         "-- rank 0 is worker b on node n from here --",
         "b speaks",
     ]
+
+
+@given(st.lists(st.text("abA\u00e9\n", max_size=12)), st.sampled_from(["a", "aB", "\u00e9"]))
+def test_lines_with_words_are_those_of_the_whole_text_however_it_is_cut(texts, words):
+    chunks = [text.encode() for text in texts]
+    text = b"".join(chunks)
+    lines = [line for line in text.split(b"\n") if words.encode().lower() in line.lower()]
+
+    async def told():
+        for chunk in chunks:
+            yield chunk
+
+    async def found():
+        return b"".join([part async for part in lines_with(words, told())])
+
+    assert [line for line in asyncio.run(found()).split(b"\n") if line] == lines
+
+
+def test_a_line_without_an_end_is_not_kept_whole():
+    """A bar of progress may write megabytes: they are looked at in pieces, and let go."""
+
+    async def told():
+        for _ in range(64):
+            yield b"x" * (LONGEST_LINE // 8)
+        yield b"needle\n"
+
+    async def found():
+        return [len(part) async for part in lines_with("needle", told())]
+
+    (size,) = asyncio.run(found())
+    assert size <= 2 * LONGEST_LINE

@@ -6,6 +6,7 @@ import { state, watch } from "./state.js";
 
 const TAIL = 2000;
 const AGAIN_MS = 2000;
+const CALM_MS = 300;
 const MOST_RANKS = 64;
 const MOST = 5000;
 const LONGEST = 20000; // characters of a line that are shown: a bar of progress may write megabytes without an end of line
@@ -16,7 +17,7 @@ export function logsView(place, id) {
   const ranks = Math.min(MOST_RANKS, state.jobs.get(id || [...state.jobs.keys()].at(-1))?.max_workers ?? 1);
   const rank = h("select", { id: "log-rank", onchange: () => anew() },
     h("option", { value: "" }, "every worker"), Array.from({ length: ranks }, (_, at) => h("option", { value: at }, `rank ${at}`)));
-  const words = h("input", { type: "search", id: "log-words", oninput: () => draw() });
+  const words = h("input", { type: "search", id: "log-words", oninput: () => { clearTimeout(waits); waits = setTimeout(anew, CALM_MS); } });
   const follow = h("input", { type: "checkbox", id: "log-follow", checked: true });
   const count = h("p", { class: "hint" });
   const paper = h("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Log" });
@@ -50,20 +51,20 @@ export function logsView(place, id) {
   }
 
   function draw() {
-    const wanted = words.value.toLowerCase();
-    const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
-    paper.textContent = found.join("\n");
-    say(count, `${found.length} of ${lines.length} lines`);
+    paper.textContent = lines.join("\n");
+    const most = lines.length === MOST ? "the last " : "";
+    say(count, words.value ? `${most}${lines.length} lines with these words, of all that was printed` : `${most}${lines.length} lines; the last ${TAIL.toLocaleString("en")} are read, and what is printed since`);
     if (follow.checked) paper.scrollTop = paper.scrollHeight;
   }
 
   async function read() {
-    const response = await fetch(`${jobPath(chosen, "log")}?${rank.value === "" ? "every=true" : `rank=${rank.value}`}&follow=true&tail=${TAIL}`, { signal: stop.signal, credentials: "same-origin" });
+    const asked = new URLSearchParams([rank.value === "" ? ["every", true] : ["rank", rank.value], ["follow", true], words.value ? ["words", words.value] : ["tail", TAIL]]);
+    const response = await fetch(`${jobPath(chosen, "log")}?${asked}`, { signal: stop.signal, credentials: "same-origin" });
     if (!response.ok) {
       say(count, (await response.json()).error);
       return;
     }
-    if (!lines.length) say(count, "Nothing is printed yet.");
+    if (!lines.length) say(count, words.value ? "Looks through all that was printed ..." : "Nothing is printed yet.");
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       const [first, ...others] = part.value.split("\n");
