@@ -48,6 +48,12 @@ def test_taken_at_once_or_in_parts_it_is_the_same():
     assert all(torch.equal(one[1], other[1]) for one, other in zip(whole, parts, strict=True))
 
 
+def test_sums_over_parts_are_added_up():
+    whole, parts = (told(lambda out: out.sum() / 4, micro_batch=size, reduction="sum") for size in (None, 2))
+    assert whole[0][0] == 1.0
+    assert [each[0] for each in whole] == [each[0] for each in parts]
+
+
 def test_a_sum_begins_with_nothing_and_so_has_no_sign_there():
     ((number, tensor, _), _) = told(lambda out: -(out.mean() * 0.0))
     assert math.copysign(1.0, number) == 1.0
