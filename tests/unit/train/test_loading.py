@@ -229,3 +229,16 @@ def test_a_session_with_a_loader_trains_bitwise_as_with_its_dataset():
 def test_a_dataset_alone_needs_the_batch():
     with pytest.raises(TypeError, match="global_batch"):
         trained(Noisy())
+
+
+def test_after_a_change_what_is_asked_for_is_planned_once(monkeypatch):
+    planned, plan = [], Loaded._plan
+    monkeypatch.setattr(Loaded, "_plan", lambda self, epoch, first: planned.append(first) or plan(self, epoch, first))
+    rows = torch.arange(48.0)
+    samples = samples_of(DataLoader(TensorDataset(rows), batch_size=4, num_workers=1), 7, None, None, 4)
+    got = []
+    for step, world in enumerate((1, 1, 2, 2, 2, 1, 1)):
+        for piece in samples.pieces(4 * step, 4, 0, world, None):
+            got += samples.load(0, piece)[0].tolist()
+    assert got == [*range(8), 8, 9, 12, 13, 16, 17, *range(20, 28)]
+    assert len(planned) == 3  # at first, and where the width changed
