@@ -35,6 +35,7 @@ from sublet.train.grid.awaited import awaited
 from sublet.train.grid.calling import Calling, LossOf
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
+from sublet.train.grid.dice import AT_BATCH, EVALUATED, STEPPED, throw_between
 from sublet.train.grid.fits import check_fits, check_not_compiled
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.glance import last_saved
@@ -186,6 +187,7 @@ class GridSession(Seated, Keeps):
             self._course.seem(*saved)
         self._course.come_to(BATCH)
         while self._seen.epoch < total:
+            throw_between(self.options.seed, self._seen.steps, AT_BATCH)
             batch = Step()
             yield batch
             if not batch.called:
@@ -249,6 +251,7 @@ class GridSession(Seated, Keeps):
             self._telling.stepped(found, self._progress, self._seat, self._micro_batch)
             self._ordered = found.orders
         self._schedules.check()
+        throw_between(self.options.seed, self._seen.steps, STEPPED)
         self._link.script_goes_on()
 
     def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
@@ -281,6 +284,7 @@ class GridSession(Seated, Keeps):
         if broke:  # others may take our state over: it is that of the script, which knows nothing of the mode
             self._recover(broke)
         self._course.come_to(evaluation(number))
+        throw_between(self.options.seed, self._seen.steps, EVALUATED + number)
         self._link.script_goes_on()
         return member.judged[number] if number < len(member.judged) else math.nan
 
