@@ -16,7 +16,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.grid.remembering import Remembering
-from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED
+from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED, number_of
 from sublet.train.kept import Own
 from sublet.train.membership import TRAINED_S
 from sublet.train.saving import Saver
@@ -107,11 +107,15 @@ class Course:
         """Whether the lines that run are of the pass in which they count; nobody waits for what others do."""
         return self._seems is None
 
-    def seem(self, steps: int, done: int) -> None:
-        """Before the last of these steps, `done` samples behind it: so a loop looks at itself that is yet to be told.
+    @property
+    def goes_over(self) -> bool:
+        """Whether these are lines before the last step, in the pass that goes over it: what it came to is there."""
+        return self._seems is not None and not self._astray
 
-        A checkpoint is of right after a step. The lines after that step are the first that count, and compare what is
-        then with what they saw before it (`if s.epoch != epoch`).
+    def seem(self, steps: int, done: int) -> None:
+        """Before the last of these steps, `done` samples behind it: so a loop looks at itself that goes over it.
+
+        The lines after that step compare what is then with what they saw before it (`if s.epoch != epoch`).
         """
         progress = self._progress
         epoch, last = divmod(done - 1, progress.samples)
@@ -158,6 +162,19 @@ class Course:
         self._progress.scheduled += 1
         self._owed, self._seems, self._astray = {}, None, False
         self.at, self._stepped = STEPPED, self._small()
+
+    def leave(self, *, alike: bool) -> None:
+        """The loop is left, after a call. In a pass that makes no step that is right where the others have left theirs.
+
+        So it is where their state is of an evaluation, or of the end; what comes from here on counts. Where all have
+        begun with a checkpoint, and are in this pass `alike`, it is what the lines after its step come to.
+        """
+        owed = self._owed.get("at", CALL)
+        if self.counts or self.goes_over or owed in (BATCH, CALL) or (owed == STEPPED and not alike):
+            return
+        self._seems, self._astray = None, False
+        if owed == STEPPED or 0 <= number_of(owed) <= number_of(self.at):  # it is of what is behind us
+            self._owed = {}
 
     def require_counted(self) -> None:
         """InvalidValue if the loop is left in a pass that counts for nothing, while the others train on."""

@@ -32,6 +32,11 @@ class Seated(Counted):
         return self._course.seen
 
     @property
+    def _alike(self) -> bool:
+        """Whether all are in one pass of the loop: in that of a step, or in the first after a checkpoint."""
+        return self._member is not None and not self._member.closed
+
+    @property
     def rank(self) -> int:
         """0 for the worker that prints: it has the first part of the first copy."""
         return self._mesh.rank

@@ -38,7 +38,6 @@ from sublet.train.grid.cutting import Cut
 from sublet.train.grid.dice import AT_BATCH, EVALUATED, STEPPED, throw_between
 from sublet.train.grid.fits import check_fits, check_not_compiled
 from sublet.train.grid.gathering import Gathered, Gathering
-from sublet.train.grid.glance import last_saved
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
@@ -142,6 +141,7 @@ class GridSession(Seated, Keeps):
         try:
             if self._member is not None and (kind is None or (isinstance(error, SystemExit) and not error.code)):
                 with self._verdict:
+                    self._course.leave(alike=self._alike)
                     self._course.require_counted()
                     if kind is None:
                         self._finish()
@@ -183,13 +183,15 @@ class GridSession(Seated, Keeps):
             raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
         self._epochs = total
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
-        if (saved := last_saved(self._saver)) is not None and 0 < saved[1] <= total * self._samples.count:
-            self._course.seem(*saved)
         self._course.come_to(BATCH)
         while self._seen.epoch < total:
             throw_between(self.options.seed, self._seen.steps, AT_BATCH)
             batch = Step()
-            yield batch
+            try:
+                yield batch
+            except GeneratorExit:  # by a break
+                self._course.leave(alike=self._alike)
+                raise
             if not batch.called:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
             self._course.come_to(BATCH)
@@ -221,6 +223,8 @@ class GridSession(Seated, Keeps):
         self._course.come_to(CALL)
         before, self._evaluations = progress.steps, 0
         member = self._member or self._begin(loss_of)
+        if self._alike and not self._course.to_step:
+            member.judged = []  # by the pass before this one, which may have left some out
         if self._ordered:
             self._settle_in(self._following(lambda gathering: gathering.change()))
         while self._course.to_step and progress.steps == before and progress.epoch < self._epochs:
@@ -263,13 +267,15 @@ class GridSession(Seated, Keeps):
         self._verdict.check()
         if (member := self._member) is None:
             raise InvalidValue("evaluate", "a call before the first step", "called after a step")
+        if self._course.goes_over:
+            return math.nan
         self._link.script_waits()
         samples = Samples(dataset, 0, self.options.collate, self._device, shuffled=False)
         size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._course.at = evaluation(number)
         broke = ""
-        if len(member.judged) <= number and not member.closed and self._course.counts:
+        if len(member.judged) <= number and self._alike:
             try:
                 with awaited(WAITS), in_eval_mode(self._model):
                     member.judge(

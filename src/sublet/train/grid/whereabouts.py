@@ -15,7 +15,7 @@ already: the state is laid once more at that point, and they count once.
 
 from __future__ import annotations
 
-__all__ = ["BATCH", "CALL", "END", "STEPPED", "evaluation"]
+__all__ = ["BATCH", "CALL", "END", "STEPPED", "evaluation", "number_of"]
 
 BATCH, CALL, STEPPED, END = "batch", "call", "stepped", "end"
 
@@ -23,3 +23,9 @@ BATCH, CALL, STEPPED, END = "batch", "call", "stepped", "end"
 def evaluation(number: int) -> str:
     """In it: the first since the last step is 0."""
     return f"evaluation {number}"
+
+
+def number_of(place: str) -> int:
+    """Of an evaluation; -1 of any other place."""
+    name, _, number = place.partition(" ")
+    return int(number) if name == "evaluation" else -1
