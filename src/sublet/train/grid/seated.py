@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sublet.train.grid.course import Course
@@ -35,6 +36,15 @@ class Seated(Counted):
     def _alike(self) -> bool:
         """Whether all are in one pass of the loop: in that of a step, or in the first after a checkpoint."""
         return self._member is not None and not self._member.closed
+
+    @contextmanager
+    def _left(self) -> Iterator[None]:
+        """Around a batch, which the script has: by a break it leaves the loop."""
+        try:
+            yield
+        except GeneratorExit:
+            self._course.leave(alike=self._alike)
+            raise
 
     @property
     def rank(self) -> int:

@@ -187,11 +187,8 @@ class GridSession(Seated, Keeps):
         while self._seen.epoch < total:
             throw_between(self.options.seed, self._seen.steps, AT_BATCH)
             batch = Step()
-            try:
+            with self._left():
                 yield batch
-            except GeneratorExit:  # by a break
-                self._course.leave(alike=self._alike)
-                raise
             if not batch.called:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
             self._course.come_to(BATCH)
