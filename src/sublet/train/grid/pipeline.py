@@ -3,7 +3,8 @@
 A tensor's heading goes before it, always: its shape may be another with each micro-batch, and a message longer than its
 room would end a process. It also says whether a gradient is to come back: none does to a part that trains nothing. And
 before what comes back goes whether there is one: where nothing behind has learned of it (`x.detach()`), none of the
-part before has a gradient, which is not a gradient of zero.
+part before has a gradient, which is not a gradient of zero. A gradient goes back as autograd has it, before it is laid
+as the tensor that it is of: in one process nobody would lay it so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sublet.train.grid.dice import Dice
 from sublet.train.grid.heading import HEADING, Heading
 from sublet.train.grid.losses import Losses
 from sublet.train.grid.mesh import Mesh
+from sublet.train.grid.returning import Returning
 from sublet.train.grid.schedule import schedule
 from sublet.train.grid.seat import Seat
 from sublet.train.grid.unit_times import UnitTimes
@@ -60,19 +62,21 @@ class Pipeline:
             came, out = kept.pop(each.atom)
             self.dice.resume(step, atom)
             self._cut.hold(came)
+            returning = Returning(came) if came is not None and came.requires_grad else None
             if part.last:
                 losses.add(out, atom.count / size)
                 self._backward(out, self._share(atom.count / size, out))
-            elif out.requires_grad and self._learned(mesh, seat, BACKWARD + each.atom):  # as its heading said
-                gradient = torch.empty(out.shape, dtype=out.dtype, device=out.device)  # in the order of what is sent
-                self._take(mesh, gradient, seat.rank + 1, BACKWARD + each.atom)
-                self._backward(out, gradient)
+            elif out.requires_grad:  # as its heading said
+                heading = self._hear(mesh, seat.rank + 1, BACKWARD + each.atom)
+                if heading.learns:
+                    self._backward(out, self._receive(mesh, heading, seat.rank + 1, BACKWARD + each.atom))
             self._cut.hold(None)
-            if came is not None and came.requires_grad:
-                there = torch.tensor([came.grad is not None], dtype=torch.uint8)
-                mesh.send(there, seat.rank - 1, HEADED + BACKWARD + each.atom)
-                if came.grad is not None:
-                    mesh.send(came.grad.contiguous(), seat.rank - 1, BACKWARD + each.atom)
+            if came is not None and returning is not None:
+                gradient = returning.gradient
+                heading = Heading.of(came if gradient is None else gradient, learns=gradient is not None)
+                mesh.send(heading.said(), seat.rank - 1, HEADED + BACKWARD + each.atom)
+                if gradient is not None:
+                    mesh.send(heading.memory(gradient), seat.rank - 1, BACKWARD + each.atom)
         mesh.settle()
         return losses
 
@@ -95,7 +99,10 @@ class Pipeline:
         self, mesh: Mesh, seat: Seat, step: int, atom: Atom, tag: int, loss_of: LossOf
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         part = seat.parts[seat.part]
-        came = None if part.first else self._receive(mesh, seat.rank - 1, tag)
+        came: torch.Tensor | None = None
+        if not part.first:
+            heading = self._hear(mesh, seat.rank - 1, tag)
+            came = self._receive(mesh, heading, seat.rank - 1, tag).requires_grad_(heading.learns)
         self.dice.begin(step, atom)
         if self._times is not None:
             self._times.begin_atom()
@@ -105,15 +112,10 @@ class Pipeline:
             if self._times is not None:
                 self._times.end_atom()
         if not part.last:
-            mesh.send(Heading.of(out).said(), seat.rank + 1, HEADED + tag)
-            mesh.send(out.detach().contiguous(), seat.rank + 1, tag)
+            heading = Heading.of(out, learns=out.requires_grad)
+            mesh.send(heading.said(), seat.rank + 1, HEADED + tag)
+            mesh.send(heading.memory(out.detach()), seat.rank + 1, tag)
         return came, out
-
-    def _learned(self, mesh: Mesh, seat: Seat, tag: int) -> bool:
-        """Somebody behind, of what we gave."""
-        there = torch.zeros(1, dtype=torch.uint8)
-        self._take(mesh, there, seat.rank + 1, HEADED + tag)
-        return bool(there)
 
     def _share(self, share: float, loss: torch.Tensor) -> torch.Tensor:
         found = self._shares.get((share, loss.dtype))
@@ -121,13 +123,15 @@ class Pipeline:
             found = self._shares[share, loss.dtype] = torch.tensor(share, dtype=loss.dtype, device=loss.device)
         return found
 
-    def _receive(self, mesh: Mesh, giver: int, tag: int) -> torch.Tensor:
+    def _hear(self, mesh: Mesh, giver: int, tag: int) -> Heading:
         said = torch.zeros(HEADING, dtype=torch.int64)
         self._take(mesh, said, giver, HEADED + tag)
-        heading = Heading.heard(said)
-        found = torch.empty(heading.shape, dtype=heading.dtype, device=self._device)
-        self._take(mesh, found, giver, tag)
-        return found.requires_grad_(heading.learns)
+        return Heading.heard(said)
+
+    def _receive(self, mesh: Mesh, heading: Heading, giver: int, tag: int) -> torch.Tensor:
+        found = heading.room(self._device)
+        self._take(mesh, heading.memory(found), giver, tag)
+        return found
 
     def _backward(self, out: torch.Tensor, gradient: torch.Tensor) -> None:
         began_s = WALL.monotonic()

@@ -303,7 +303,7 @@ def _check_order(called: list[int], blocks: int) -> None:
 def _with_first(
     block: nn.Module, args: tuple[Any, ...], facts: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor | None]:
-    """What a block takes first lies as it does where it was received; and so does its gradient."""
+    """What a block takes first lies row by row, as in the parts that it is compared with; and so does its gradient."""
     name = carried(block, args, facts)
     x = args[0] if args else facts.get(name or "")
     if not isinstance(x, torch.Tensor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -91,7 +93,7 @@ def test_an_evaluation_may_be_of_shorter_samples_and_of_longer_ones_and_of_any_n
 
 @pytest.mark.parametrize("real", [False, True], ids=["threads", "sockets"])
 def test_a_shape_may_follow_from_the_data_alone(real):
-    """And be that of a view: it is sent in the order of its numbers, and so is its gradient."""
+    """And be that of a view: it is sent as it lies, and so is its gradient."""
     facts = {"held": [(first_word(12), 7)]}
     alone = trained(Shortened, first_word(9), Grid(1, 1), **facts)
     assert_same(trained(Shortened, first_word(9), Grid(1, 4), real=real, **facts), alone)
@@ -135,11 +137,37 @@ def test_a_module_of_others_may_give_another_shape_in_evaluations():
     assert ghost.train()(given).shape == (2, 3)
 
 
-@given(st.lists(st.integers(0, 5), max_size=8), st.sampled_from(DTYPES), st.booleans())
-def test_a_heading_arrives_as_it_was_said(shape, dtype, learns):
-    said = Heading.of(torch.empty(shape, dtype=dtype, requires_grad=learns)).said()
+@st.composite
+def tensors(draw):
+    """In any order of memory; some dimensions expanded, or cut so that there are gaps."""
+    shape = draw(st.lists(st.integers(0, 3), max_size=8))
+    found = torch.arange(prod(shape)).reshape(shape).to(draw(st.sampled_from(DTYPES)))
+    for dim in range(len(shape)):
+        kind = draw(st.sampled_from(["plain", "plain", "expanded", "cut"]))
+        if kind == "expanded" and shape[dim] == 1:
+            found = found.expand(*found.shape[:dim], 3, *found.shape[dim + 1 :])
+        elif kind == "cut":
+            found = found.narrow(dim, 0, shape[dim] // 2)
+    return found.permute(draw(st.permutations(range(len(shape)))))
+
+
+@given(tensors(), st.booleans())
+def test_a_tensor_arrives_as_it_was_sent(sent, learns):
+    heading = Heading.of(sent, learns=learns)
+    said = heading.said()
     assert said.shape == (HEADING,)
-    assert Heading.heard(said) == Heading(torch.Size(shape), dtype, learns)
+    heard = Heading.heard(said)
+    assert heard == heading
+    room = heard.room(sent.device)
+    letter, box = heading.memory(sent), heard.memory(room)
+    assert letter.is_contiguous()
+    assert letter.shape == box.shape
+    assert len(letter) <= sent.numel()
+    box.copy_(letter)
+    assert torch.equal(room, sent)
+    assert (room.dtype, heard.learns) == (sent.dtype, learns)
+    if sent.numel() and sent.untyped_storage().nbytes() == len(letter) * sent.element_size():  # there are no gaps
+        assert room.stride() == sent.stride()
 
 
 @pytest.mark.parametrize(
@@ -147,4 +175,4 @@ def test_a_heading_arrives_as_it_was_said(shape, dtype, learns):
 )
 def test_what_does_not_cross_a_border_is_refused_in_words(wrong):
     with pytest.raises(InvalidValue, match="floating point numbers of at most 8 dimensions"):
-        Heading.of(wrong)
+        Heading.of(wrong, learns=False)
