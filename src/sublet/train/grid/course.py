@@ -8,6 +8,7 @@ so the lines after it do, and leave undone, what they did at the others.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -50,6 +51,8 @@ class Course:
         self.at = BATCH  # where the script is
         self._owed = dict[str, Any]()  # a state to be laid again where it was taken
         self._stepped: dict[str, Any] | None = None  # what was right after the last step
+        self.began: dict[str, Any] | None = None  # what was where the batch of that step began, with the loss then
+        self._begins: dict[str, Any] | None = None  # and where that of the next one does
         self._called = copy.copy(progress)  # what the loop saw when it called for a step
         self._seems: Progress | None = None  # what it sees, where that is not how far training is
         self._astray = False  # in this pass; in the next one the loop sees what it saw before the last step
@@ -66,6 +69,7 @@ class Course:
             TRAINED_S: None if self._saver is None else self._saver.trained_s,
             "at": self.at,
             "stepped": self.stepped_before,
+            "began": self.began,
         }
         return now | {name: value for name, value in self._owed.items() if name != "values"}
 
@@ -81,6 +85,7 @@ class Course:
         for name, value in tree["progress"].items():
             setattr(progress, name, value)
         self._owed = {name: copy.deepcopy(tree.get(name)) for name in OF_THE_PLACE}
+        self.began = copy.deepcopy(tree.get("began"))
         same = called and was.steps == progress.steps and (tree["at"] == CALL or not progress.steps)
         if same or self.at == END:
             self._seems, self._owed = None, {}
@@ -112,6 +117,11 @@ class Course:
         """Whether these are lines before the last step, in the pass that goes over it: what it came to is there."""
         return self._seems is not None and not self._astray
 
+    @property
+    def loss_before(self) -> float | None:
+        """The loss as those lines saw it; None: it is that of the last step."""
+        return self.began["loss"] if self.goes_over and self.began is not None else None
+
     def seem(self, steps: int, done: int) -> None:
         """Before the last of these steps, `done` samples behind it: so a loop looks at itself that goes over it.
 
@@ -123,13 +133,15 @@ class Course:
         offset, before = number * progress.batch, steps - 1 - number
         self._seems = replace(progress, steps=steps - 1, epoch=epoch, offset=offset, before=before)
 
-    def come_to(self, place: str) -> None:
-        """Of the loop. Where a state is of there, what we have passed on our way had run when it was taken."""
+    def come_to(self, place: str, loss: float = math.nan) -> None:
+        """Of the loop, with the loss of its last step. Where a state is of there, what we have passed had run there."""
         self.at = place
         if place == BATCH and self._astray:
             self._astray, self._seems = False, None
             if self._progress.steps:  # before the first everybody is at it
                 self.seem(self._progress.steps, self._progress.done)
+                if self.began is not None:
+                    self._lay(copy.deepcopy(self.began))
         if place == CALL:
             again, self._called, self._seems = self._seems is not None, copy.copy(self.seen), None
             if again and self._owed:
@@ -144,6 +156,8 @@ class Course:
             self._owed = {}
         elif place == CALL:  # the last of them: it is of one that we do not come by
             self._owed = {}
+        if place == BATCH:
+            self._begins = {**self._small(), "loss": loss}
 
     @property
     def is_there(self) -> bool:
@@ -161,7 +175,7 @@ class Course:
         self._schedules.step()
         self._progress.scheduled += 1
         self._owed, self._seems, self._astray = {}, None, False
-        self.at, self._stepped = STEPPED, self._small()
+        self.at, self._stepped, self.began = STEPPED, self._small(), self._begins
 
     def leave(self, *, alike: bool) -> None:
         """The loop is left, after a call. In a pass that makes no step that is right where the others have left theirs.

@@ -78,4 +78,7 @@ class Seated(Counted):
     @property
     def loss(self) -> float:
         """Mean loss over the global batch of the last step."""
-        return math.nan if self._member is None else self._member.loss
+        if self._member is None:
+            return math.nan
+        before = self._course.loss_before
+        return self._member.loss if before is None else before

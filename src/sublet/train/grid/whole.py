@@ -69,7 +69,7 @@ class Whole:
             name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
         tree["optimizer"] = self._optimizer(moments, counted, stepped=stepped)
-        course = {"at": self._course.at, "stepped": self._course.stepped_before}
+        course = {"at": self._course.at, "stepped": self._course.stepped_before, "began": self._course.began}
         return {**tree, **course, "attributes": values, "loss": self._loss()}
 
     def values(self, mesh: Mesh, among: Sequence[int], ran: tuple[int, int]) -> dict[str, Any] | None:
@@ -97,6 +97,7 @@ class Whole:
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
             "at": tree.get("at", BATCH),  # a session without parts saves between two steps, and says no loss
             "stepped": tree.get("stepped"),
+            "began": tree.get("began"),
             "loss": tree.get("loss", math.nan),
             "values": tree.get("attributes"),  # one of an earlier version has none
         }

@@ -22,7 +22,7 @@ from sublet.train.schedules import Schedules  # noqa: E402
 from sublet.train.state import Progress  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 
-FIRST = {"tries": 0, "total": 0, "ends": 0, "best": math.inf, "bad": 0, "best_step": 0}
+FIRST = {"tries": 0, "total": 0, "ends": 0, "best": math.inf, "bad": 0, "best_step": 0, "rate": 1.0}
 
 
 class Script(NamedTuple):
@@ -89,12 +89,13 @@ class Loop:
         self.comes_to(BATCH)
         while self.course.seen.epoch < script.epochs:
             epoch = self.course.seen.epoch
+            rate, lr = kept.rate, group["lr"]  # what it uses after the step
             kept.tries += 1
             self.step()
             now = self.course.seen
             self.seen.append((now.steps, self.progress.steps))
             kept.total += now.steps
-            group["lr"] *= 0.5
+            group["lr"], kept.rate = lr * 0.5, rate * 0.75 + now.steps
             if now.epoch != epoch or script.judges_always:
                 kept.ends += now.epoch != epoch
                 result = self.evaluate()
@@ -192,7 +193,8 @@ def test_a_worker_that_has_just_taken_a_state_hands_it_on_as_it_was(place):
     assert taker.course.tree() == tree
     taker.kept.bad = 77
     taker.comes_to(BATCH)
-    assert (taker.kept.bad, taker.course.seen.steps) == (77, tree["progress"]["steps"] - 1)
+    assert (taker.kept.bad, taker.course.seen.steps) == (0, tree["progress"]["steps"] - 1)  # as the last batch began
+    taker.kept.bad = 77
     taker.step()
     assert taker.course.tree() == tree
     if place == BATCH:

@@ -122,6 +122,22 @@ def test_lines_that_change_a_setting_count_once(tmp_path, where):
     assert last[7] == 7
 
 
+def test_what_is_read_before_a_step_and_used_after_it_is_of_before_it(tmp_path):
+    """Rates, what is kept and the loss, in the pass that goes over the step of a checkpoint as well."""
+    was, counts = {}, []
+
+    def before(s, _, optimizer, kept):
+        was.update(lr=optimizer.param_groups[0]["lr"], count=kept.count, loss=s.loss)
+
+    def after(s, _, optimizer, kept, __):
+        optimizer.param_groups[0]["lr"], kept.count = was["lr"] * 0.7, was["count"] + 1 + 100 * (s.loss < was["loss"])
+
+    lines = {"before": before, "after": after, "behind": lambda *each: counts.append(each[3].count)}
+    again, whole = resumed(tmp_path, 5, **lines)
+    assert again == gone_over(whole, 5)
+    assert counts[0] == counts[1] > 100
+
+
 def test_an_evaluation_after_the_step_of_a_checkpoint_is_made_again(tmp_path):
     judged = {}
 
