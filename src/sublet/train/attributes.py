@@ -121,8 +121,10 @@ class Attributes:
     def also(self, others: Mapping[str, Any]) -> None:
         """What else is called, from now on."""
         self._others |= others
-        for name, values in remembered(self._places()).items():
-            self._first.setdefault(name, values)
+        for place, values in remembered(self._places()).items():
+            first = self._first.setdefault(place, {})  # of a file's names more may be asked for now than before
+            for name, value in values.items():
+                first.setdefault(name, value)
 
     def _say_iterators(self) -> None:
         """Nobody can say where one is, nor take it there."""

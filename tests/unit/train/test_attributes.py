@@ -200,6 +200,29 @@ def test_only_what_has_changed_is_stored_so_an_edited_setting_stays_edited():
     assert not edited.last.weight.requires_grad
 
 
+SCALE, SMOOTH = 2.0, 0.1  # settings of this file: the first is asked for by a model, the other by a loss
+
+
+class Scaled(Net):
+    def forward(self, x):
+        return SCALE * super().forward(x)
+
+
+def smooth_loss(x):
+    return SMOOTH * x
+
+
+def test_names_of_the_script_that_are_asked_for_later_are_known_from_then_on(monkeypatch):
+    attributes, _ = attributes_of(Scaled())
+    attributes.also({"loss_of": smooth_loss})
+    state = stored(attributes)
+    assert not any(state.values())  # so one that is edited stays edited
+    attributes.load_state_dict(state)
+    assert SMOOTH == 0.1  # and none is taken from the script
+    monkeypatch.setitem(globals(), "SMOOTH", 0.3)
+    assert stored(attributes)["plain"] == {f"names of {__name__}": {"SMOOTH": 0.3}}
+
+
 def test_what_a_state_does_not_have_is_as_it_was_at_first():
     model = Net()
     attributes, optimizer = attributes_of(model)
