@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
+from sublet.train.grid.losses import Losses
 from sublet.train.grid.remembering import Remembering
 from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED, number_of
 from sublet.train.kept import Own
@@ -27,6 +28,7 @@ from sublet.train.state import Progress
 __all__ = ["Course"]
 
 OF_THE_PLACE = ("at", "schedulers", "settings", "extra", "values", "stepped")  # where in the loop it was taken
+UNKNOWN = Losses(math.nan)
 PLAIN = frozenset((bool, int, float, str, type(None)))
 FOLLOWS = (
     "left by what follows from s.steps, s.epoch, s.loss, evaluations and what is kept (s.keep): a worker that joins "
@@ -51,7 +53,7 @@ class Course:
         self.at = BATCH  # where the script is
         self._owed = dict[str, Any]()  # a state to be laid again where it was taken
         self._stepped: dict[str, Any] | None = None  # what was right after the last step
-        self.began: dict[str, Any] | None = None  # what was where the batch of that step began, with the loss then
+        self._began: dict[str, Any] | None = None  # what was where the batch of that step began, with the loss then
         self._begins: dict[str, Any] | None = None  # and where that of the next one does
         self._called = copy.copy(progress)  # what the loop saw when it called for a step
         self._seems: Progress | None = None  # what it sees, where that is not how far training is
@@ -78,6 +80,11 @@ class Course:
         """What was right after the last step, for who takes a state of a later place; None: the state is of there."""
         return None if self.at == STEPPED else self._stepped
 
+    @property
+    def began(self) -> dict[str, Any] | None:
+        """What was where the batch of the last step began, as a state has it."""
+        return None if self._began is None else {**self._began, "loss": self._began["loss"].total()}
+
     def take(self, tree: Mapping[str, Any]) -> None:
         """Another's, or that of a checkpoint, which says nothing of how long somebody has trained."""
         progress = self._progress
@@ -85,7 +92,8 @@ class Course:
         for name, value in tree["progress"].items():
             setattr(progress, name, value)
         self._owed = {name: copy.deepcopy(tree.get(name)) for name in OF_THE_PLACE}
-        self.began = copy.deepcopy(tree.get("began"))
+        began = copy.deepcopy(tree.get("began"))
+        self._began = began and {**began, "loss": Losses(began["loss"])}
         same = called and was.steps == progress.steps and (tree["at"] == CALL or not progress.steps)
         if same or self.at == END:
             self._seems, self._owed = None, {}
@@ -120,7 +128,7 @@ class Course:
     @property
     def loss_before(self) -> float | None:
         """The loss as those lines saw it; None: it is that of the last step."""
-        return self.began["loss"] if self.goes_over and self.began is not None else None
+        return self._began["loss"].total() if self.goes_over and self._began is not None else None
 
     def seem(self, steps: int, done: int) -> None:
         """Before the last of these steps, `done` samples behind it: so a loop looks at itself that goes over it.
@@ -133,15 +141,15 @@ class Course:
         offset, before = number * progress.batch, steps - 1 - number
         self._seems = replace(progress, steps=steps - 1, epoch=epoch, offset=offset, before=before)
 
-    def come_to(self, place: str, loss: float = math.nan) -> None:
-        """Of the loop, with the loss of its last step. Where a state is of there, what we have passed had run there."""
+    def come_to(self, place: str, losses: Losses = UNKNOWN) -> None:
+        """Of the loop, with those of its last step. Where a state is of there, what we have passed had run there."""
         self.at = place
         if place == BATCH and self._astray:
             self._astray, self._seems = False, None
             if self._progress.steps:  # before the first everybody is at it
                 self.seem(self._progress.steps, self._progress.done)
-                if self.began is not None:
-                    self._lay(copy.deepcopy(self.began))
+                if self._began is not None:
+                    self._lay(copy.deepcopy(self._began))
         if place == CALL:
             again, self._called, self._seems = self._seems is not None, copy.copy(self.seen), None
             if again and self._owed:
@@ -157,7 +165,7 @@ class Course:
         elif place == CALL:  # the last of them: it is of one that we do not come by
             self._owed = {}
         if place == BATCH:
-            self._begins = {**self._small(), "loss": loss}
+            self._begins = {**self._small(), "loss": losses}  # nobody looks at them before a state is taken
 
     @property
     def is_there(self) -> bool:
@@ -175,7 +183,7 @@ class Course:
         self._schedules.step()
         self._progress.scheduled += 1
         self._owed, self._seems, self._astray = {}, None, False
-        self.at, self._stepped, self.began = STEPPED, self._small(), self._begins
+        self.at, self._stepped, self._began = STEPPED, self._small(), self._begins
 
     def leave(self, *, alike: bool) -> None:
         """The loop is left, after a call. In a pass that makes no step that is right where the others have left theirs.

@@ -71,7 +71,7 @@ class Member:
         self.judged: list[float] = []  # what evaluations since the last step came to
         self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
         self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
-        self._losses = Losses()  # of the last step that was applied
+        self.losses = Losses()  # of the last step that was applied
         self._own: tuple[int, ...] = ()  # units of our place
         self._ran = (0, 0)  # blocks that we run, from, and up to
         self._keeping, self._unkept = Keeping(self.holdings), Unkept()
@@ -81,7 +81,7 @@ class Member:
     @property
     def loss(self) -> float:
         """Of the last step that was applied, here or by those whose state we have."""
-        return self._losses.total()
+        return self.losses.total()
 
     def meet(self, mesh: Mesh, seat: Seat | None, *, generation: int | None = None, leaving: bool = False) -> Met:
         """With all of the mesh; the seat is that of the grid to come, None for one who only gives. Lost, or Broken.
@@ -149,7 +149,7 @@ class Member:
     def _go_back(self, restored: Restored) -> None:
         """To a checkpoint, and nothing of what was is left."""
         assert self.vault is not None  # noqa: S101 - it comes from there
-        self._agreed, self._losses = torch.zeros_like(self._agreed), Losses(restored.beside["loss"])
+        self._agreed, self.losses = torch.zeros_like(self._agreed), Losses(restored.beside["loss"])
         self.judged = []
         self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
         self.holdings.clear_gradients()
@@ -235,7 +235,7 @@ class Member:
         return gathered(mesh, self._remembers, here.ran, sorted(there, key=lambda each: each in met.roll))
 
     def _hear(self, agreed: torch.Tensor) -> None:
-        self._agreed, self._losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))
+        self._agreed, self.losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))
 
     def _units_of(self, seat: Seat, parts: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(
@@ -312,7 +312,7 @@ class Member:
         words = said.tolist()
         agreed_s = WALL.monotonic()
         self.point("agreed")
-        self._agreed, self._losses = said, losses if alone else Losses(words[units + LOSS])
+        self._agreed, self.losses = said, losses if alone else Losses(words[units + LOSS])
         norm = self._apply()
         self.point("applied")
         if words[units + KEEPS]:
@@ -322,7 +322,7 @@ class Member:
             self.vault.hear(mesh, seat.everyone(), words[units + SAVES :])
         return Stepped(
             step=self.applied - 1,
-            losses=self._losses,
+            losses=self.losses,
             norm=norm,
             orders=bool(words[units + ORDERS]),
             idle_s=self._pipeline.idle_s,

@@ -9,6 +9,7 @@ from typing import Any
 
 from sublet.train.grid.course import Course
 from sublet.train.grid.gloo import GlooMesh
+from sublet.train.grid.losses import Losses
 from sublet.train.grid.member import Member
 from sublet.train.grid.seat import Seat
 from sublet.train.standing import Counted
@@ -82,3 +83,8 @@ class Seated(Counted):
             return math.nan
         before = self._course.loss_before
         return self._member.loss if before is None else before
+
+    @property
+    def _losses(self) -> Losses:
+        """Of that step; on a GPU, to look at them waits for it."""
+        return Losses(math.nan) if self._member is None else self._member.losses

@@ -183,7 +183,7 @@ class GridSession(Seated, Keeps):
             raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
         self._epochs = total
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
-        self._course.come_to(BATCH, self.loss)
+        self._course.come_to(BATCH, self._losses)
         while self._seen.epoch < total:
             throw_between(self.options.seed, self._seen.steps, AT_BATCH)
             batch = Step()
@@ -191,7 +191,7 @@ class GridSession(Seated, Keeps):
                 yield batch
             if not batch.called:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
-            self._course.come_to(BATCH, self.loss)
+            self._course.come_to(BATCH, self._losses)
 
     def __iter__(self) -> Iterator[Step]:
         """As `batches()`."""
