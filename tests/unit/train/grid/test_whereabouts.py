@@ -74,7 +74,8 @@ def trained(directory, ends=None, *, before=nothing, after=nothing, behind=nothi
             before(s, model, optimizer, kept)
             s.step(loss_of, batch)
             seen.setdefault(s.steps, []).append(s.loss)
-            after(s, model, optimizer, kept, loss_of)
+            if after(s, model, optimizer, kept, loss_of):
+                break
         behind(s, model, optimizer, kept)
     return seen
 
@@ -440,3 +441,26 @@ def test_lines_before_the_first_step_of_a_restart_see_a_first_start(tmp_path):
     assert (first, going_over[:2], third) == ((0, 0, 0), (2, 1), (3, 1, 3))
     assert math.isnan(unknown)
     assert result == seen[begins[2] :][seen[begins[2] :].index(third) + 1]
+
+
+def test_lines_behind_a_loop_that_is_left_in_its_first_pass_see_where_training_is(tmp_path):
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3)
+    seen = []
+    trained(tmp_path / "cut", after=lambda s, *_: s.steps == 3, behind=lambda s, *_: seen.append((s.steps, s.epoch)))
+    assert seen == [(3, 1)]
+
+
+def test_an_evaluation_that_the_first_pass_leaves_out_is_not_taken_for_the_next(tmp_path):
+    """At the end of an epoch two are made; the first pass of a restart knows of no end."""
+    was, judged = {}, []
+
+    def after(s, *more):
+        if s.epoch != was["epoch"]:
+            result = s.evaluate(more[-1], TensorDataset(*samples()[:4]))
+            judged.extend([result] if s.steps == 4 else [])
+        s.evaluate(more[-1], samples())
+
+    resumed(tmp_path, 4, before=lambda s, *_: was.update(epoch=s.epoch), after=after)
+    assert len(judged) == 3
+    assert len({*judged}) == 1
