@@ -40,6 +40,10 @@ def test_what_is_in_the_archive_is_earlier_and_not_of_the_first_day():
     assert days([(0, 500.0), (1, 501.0)], (2, 502.0), first=40_001) == {"": 500.0, "2026-11-16": 2.0}
 
 
+def test_what_the_very_first_row_had_cost_is_of_its_day_where_nothing_is_in_the_archive():
+    assert days([(0, 3.0), (1, 4.0)], (2, 5.0)) == {"2026-11-16": 5.0}
+
+
 def test_before_anything_happened_there_is_nothing():
     assert days_from(lambda _: Mark(BEGIN, 0.0), 1, 0, Mark(BEGIN, 0.0)) == [{"day": "2026-11-16", "usd": 0.0}]
 
