@@ -253,6 +253,32 @@ SPOT = (
     ),
 )
 
+DEADLINE = (
+    Claim(
+        what="one job with a deadline over regions, probes and egress paid, `regions`: windows in time; cost",
+        over="the best in hindsight",
+        knows="prices, and what it has asked for; the whole record",
+        study="regions",
+        figures=(
+            Figure(check="*: deadlines kept", label="in time", take=Take.LEAST),
+            *(Figure(check=f"{scene}: cost / best", label=scene, digits=3) for scene in ("v100", "h100")),
+        ),
+        data=Data.HELD_OUT,
+    ),
+    Claim(
+        what="by how many times others cost more, the lesser of both records",
+        over="SkyNomad, Uniform Progress",
+        knows="the same",
+        study="regions",
+        figures=tuple(
+            Figure(check=f"*: {rival} / regions", label=rival, take=Take.LEAST, digits=3)
+            for rival in ("skynomad (rebuilt)", "uniform progress")
+        ),
+        source=Source.REBUILD,
+        data=Data.HELD_OUT,
+    ),
+)
+
 FORETOLD = (
     Claim(
         what="step time of a (model, GPU) pair that is left out: median error; what a choice by it costs more, median",
@@ -284,4 +310,4 @@ FORETOLD = (
     ),
 )
 
-CLAIMS = (*CLUSTER, *REBUILT, *RENTAL, *SPOT, *FORETOLD)
+CLAIMS = (*CLUSTER, *REBUILT, *RENTAL, *SPOT, *DEADLINE, *FORETOLD)
