@@ -130,6 +130,41 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
     assert torch.equal(flat(model), weights)
 
 
+def test_whoever_missed_the_last_step_of_a_training_of_so_many_does_not_count_its_end_twice():
+    """As above, amid an epoch: with `steps=N` its last one ends where training does."""
+    handed, after = {}, {}
+
+    def trained(*, missed):
+        model = network()
+        optimizer = adam(model)
+        scheduler = SCHEDULES["lambda"](optimizer)
+        with train.session(model, optimizer, data(), global_batch=16, steps=STEPS + 2) as s:
+
+            def recover(_):
+                s._state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
+                s._members._holding.handed = handed
+                return Entry(source="peer")
+
+            s._members.recover = recover
+            update = s._steps._update
+            for _ in s.epochs():
+                for batch in s:
+                    if missed and s.steps == STEPS + 1:
+                        s._steps._update = lambda: setattr(s._steps, "broken", "somebody is gone")
+                    s.step(loss_of(model, batch))
+                    s._steps._update = update
+                scheduler.step()
+            if not missed:  # it waits for the others at the end of its session
+                handed.update(copy.deepcopy(s._state.tree(s._progress)))
+        after[missed] = flat(model), scheduler.last_epoch, optimizer.param_groups[0]["lr"]
+
+    trained(missed=False)
+    trained(missed=True)
+    assert torch.equal(after[True][0], after[False][0])
+    assert after[True][1:] == after[False][1:]
+    assert after[False][1] == 2
+
+
 def test_a_loop_that_was_left_goes_on_where_it_was():
     model = network()
     with train.session(model, adam(model), data(), global_batch=16, epochs=2) as s:
