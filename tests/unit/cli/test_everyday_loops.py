@@ -310,5 +310,5 @@ def test_what_would_be_asked_for_where_it_is_not_is_refused(why):
         converted(HEAD + REFUSED[why] + SAVE)
     assert why in caught.value.why
     if "method" in why:
-        assert "train.session(self.model, self.optimizer, loader, epochs=N) as s:` and in it" in caught.value.do
+        assert "train.session(model, self.optimizer, loader, epochs=3) as s:` and in it" in caught.value.do
         assert "in place of lines 22, 24, 25" in caught.value.do

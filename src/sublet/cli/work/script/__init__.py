@@ -14,6 +14,8 @@
     losses.py     how a loss grows with its samples
     clipping.py   gradients that it edits by hand
     update.py     the update, in the orders that a session makes it in
+    now_and_then.py  parts of it that are not in every turn
+    unfreezing.py parameters that are trained from some turn on
     trainers.py   loops in methods, and what to write there
     counting.py   a count of batches before their steps
     leaving.py    where the loop is left before its end

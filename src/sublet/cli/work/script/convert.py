@@ -14,7 +14,7 @@ from sublet.cli.work.script.own_loop import to_own_loop
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.session import Names, to_session
 from sublet.cli.work.script.splice import CannotConvert, Splice
-from sublet.cli.work.script.trainers import refuse_methods
+from sublet.cli.work.script.trainers import refuse_apart, refuse_methods
 from sublet.cli.work.script.with_bar import unwrapped
 
 __all__ = ["Converted", "convert"]
@@ -108,11 +108,19 @@ def _the_loop(script: Script, facts: Facts) -> Loop:
     if not facts.loops:
         refuse_methods(script)
     if not facts.optimizers:
+        refuse_apart(script)
+        if facts.unnamed:
+            raise CannotConvert(
+                "the optimizer has no name where it is made",
+                facts.unnamed[0],
+                "a line of its own, `optimizer = ...`, where the loop is",
+            )
         raise CannotConvert("no optimizer of torch.optim is made here", 1, "name the script that makes it")
     for made in facts.optimizers:
         if not made.name:
             raise CannotConvert("an optimizer has no name of its own", made.line, "give it a name")
     if not facts.loops:
+        refuse_apart(script)
         _refuse_elsewhere(script, facts)
     if len(facts.loops) != 1:
         count = len(facts.loops)

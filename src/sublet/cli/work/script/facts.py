@@ -65,6 +65,7 @@ class Facts:
     frameworks: list[str] = field(default_factory=list)
     distributed: list[tuple[str, int]] = field(default_factory=list)
     optimizers: list[Made] = field(default_factory=list)
+    unnamed: list[int] = field(default_factory=list)  # where optimizers are made that get no name there
     schedulers: list[Made] = field(default_factory=list)
     scalers: list[Made] = field(default_factory=list)
     averages: list[Made] = field(default_factory=list)
@@ -103,8 +104,11 @@ def look_at(script: Script) -> Facts:
         elif isinstance(node, ast.ClassDef) and any("IterableDataset" in script.full_name(b) for b in node.bases):
             found.streams.append(_stream(script, node))
     for node in ast.walk(script.tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            _see_made(script, node, node.value, found)
+        if isinstance(node, ast.Assign):
+            for target, call in _given_calls(node):
+                _see_made(script, target, call, found)
+    named = {id(made.call) for made in found.optimizers}
+    found.unnamed = sorted(call.lineno for call in _optimizers(script) if id(call) not in named)
     found.loops = list(_loops(script, found))
     steppers = {made.name for made in found.optimizers}
     found.resumes = sorted(
@@ -126,11 +130,27 @@ def look_at(script: Script) -> Facts:
     return found
 
 
-def _see_made(script: Script, node: ast.Assign, call: ast.Call, found: Facts) -> None:
-    name, full = script.text(node.targets[0]), script.full_name(call.func)
-    if not isinstance(node.targets[0], ast.Name):
+def _given_calls(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """What a call makes, by what it is given to; `net, optimizer = Net(), SGD(...)` makes two."""
+    target, value = node.targets[0], node.value
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        pairs = list(zip(target.elts, value.elts, strict=True))
+    yield from ((one, other) for one, other in pairs if isinstance(other, ast.Call))
+
+
+def _optimizers(script: Script) -> Iterator[ast.Call]:
+    for node in ast.walk(script.tree):
+        full = script.full_name(node.func) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and full.startswith("torch.optim.") and full.count(".") == 2:  # noqa: PLR2004 - a class in torch.optim
+            yield node
+
+
+def _see_made(script: Script, target: ast.expr, call: ast.Call, found: Facts) -> None:
+    name, full = script.text(target), script.full_name(call.func)
+    if not isinstance(target, ast.Name):
         name = ""  # nobody can speak of it
-    made = Made(name=name, kind=full.rpartition(".")[2], line=node.lineno, call=call)
+    made = Made(name=name, kind=full.rpartition(".")[2], line=target.lineno, call=call)
     if full.startswith("torch.optim.lr_scheduler."):
         found.schedulers.append(made)
     elif full.startswith("torch.optim.swa_utils."):

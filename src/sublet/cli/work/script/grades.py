@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable
 from enum import Enum
 
-__all__ = ["BATCH", "ODDS", "ROWS", "WHY", "Grade", "by_operator", "over", "worst"]
+__all__ = ["BATCH", "ODDS", "ROWS", "WHY", "Grade", "by_operator", "over", "slope_of", "worst"]
 
 
 class Grade(Enum):
@@ -30,10 +30,14 @@ class Grade(Enum):
     PARTIAL = "a mean over some samples"
     CHOSEN = "of what is chosen among samples"
     PAIRED = "of samples beside each other"
+    QUOTIENT = "a sum divided by another"
+    SLOPE = "a gradient of a mean"
 
 
 ROWS = frozenset({Grade.EACH, Grade.TURNED, Grade.SOME})
-ODDS = (Grade.PAIRED, Grade.CHOSEN, Grade.PARTIAL, Grade.WEIGHED, Grade.CURVED, Grade.ODD)  # the clearest reason first
+ODDS = (  # the clearest reason first
+    Grade.SLOPE, Grade.PAIRED, Grade.CHOSEN, Grade.PARTIAL, Grade.WEIGHED, Grade.QUOTIENT, Grade.CURVED, Grade.ODD,
+)  # fmt: skip
 BATCH = frozenset({Grade.MEAN, Grade.SUM, *ROWS, *ODDS})
 FREE = frozenset({Grade.NUMBER, Grade.NONE})
 
@@ -45,6 +49,14 @@ WHY = {
     Grade.PARTIAL: ("the loss is a mean over some samples, or labels: how many a worker has differs", COUNTED),
     Grade.SOME: ("the loss is of some samples: how many a worker has differs", COUNTED),
     Grade.CHOSEN: ("the loss is of what is chosen among the samples of a batch: a worker has a part of them", ALONE),
+    Grade.QUOTIENT: (
+        "the loss is a sum over the batch that is divided by another: that of a worker's part is divided by its own",
+        f"where no weights bear on what it is divided by (a mask, a number of tokens), {COUNTED}",
+    ),
+    Grade.SLOPE: (
+        "the loss goes by a gradient of a mean over samples, which is the larger the fewer a worker has",
+        'a gradient of a sum (reduction="sum" of the loss), which is that of each sample; or its sign; or ' + ALONE,
+    ),
     Grade.PAIRED: ("the loss of a sample goes by the others of its batch: a worker has a part of them", ALONE),
 }
 
@@ -63,7 +75,9 @@ def by_operator(op: ast.operator, left: Grade, right: Grade) -> Grade:
     if Grade.COUNT in both:
         return Grade.ODD if both & BATCH else Grade.COUNT
     if rows := both & ROWS:
-        return Grade.ODD if Grade.SUM in both else Grade.PAIRED if Grade.MEAN in both else _row(rows)
+        return Grade.PAIRED if both & {Grade.SUM, Grade.MEAN} else _row(rows)
+    if isinstance(op, ast.Div) and left is right is Grade.SUM:
+        return Grade.QUOTIENT
     scales = isinstance(op, ast.Mult | ast.MatMult) or (isinstance(op, ast.Div) and right in FREE)
     for grade, otherwise in ((Grade.SUM, Grade.ODD), (Grade.MEAN, Grade.CURVED)):
         if grade in both:
@@ -99,6 +113,16 @@ def worst(grades: Iterable[Grade]) -> Grade:
 def over(grade: Grade) -> Grade:
     """Of a function that is no sum: of one it is something else."""
     return Grade.ODD if grade is Grade.SUM else Grade.NONE if grade is Grade.COUNT else grade
+
+
+def slope_of(grades: list[Grade]) -> Grade:
+    """A gradient: of the first of them, by the second; a sum is how those of all samples are asked for at once."""
+    of, by = [*grades, Grade.NONE, Grade.NONE][:2]
+    if of in (Grade.MEAN, Grade.SUM) and by not in ROWS:
+        return Grade.CURVED  # by weights
+    if of is Grade.MEAN:
+        return Grade.SLOPE
+    return Grade.EACH if worst([of, by]) in BATCH else Grade.NONE
 
 
 def _row(rows: set[Grade] | frozenset[Grade]) -> Grade:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sublet.cli.work.script.bars import is_counted
 from sublet.cli.work.script.calls import READING
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.grades import BATCH, ODDS, ROWS, WHY, Grade, by_operator, over, worst
+from sublet.cli.work.script.grades import BATCH, ODDS, ROWS, WHY, Grade, by_operator, over, slope_of, worst
 from sublet.cli.work.script.kinds import Function
 from sublet.cli.work.script.mixing import (
     CHOOSING,
@@ -20,6 +20,7 @@ from sublet.cli.work.script.mixing import (
     MIXING,
     MOVING,
     PAIRING,
+    at_least,
     divides_by_weights,
     moved,
     place_of,
@@ -129,7 +130,8 @@ class _Grader:
             case ast.UnaryOp():
                 return self.grade(node.operand, known)
             case ast.BinOp():
-                return self._combined(node, self.grade(node.left, known), self.grade(node.right, known))
+                right = at_least(self._script, node.right) if isinstance(node.op, ast.Div) else node.right
+                return self._combined(node, self.grade(node.left, known), self.grade(right, known))
             case ast.IfExp():
                 both = {self.grade(node.body, known), self.grade(node.orelse, known)}
                 return both.pop() if len(both) == 1 else worst([Grade.ODD, *both])
@@ -185,10 +187,11 @@ class _Grader:
     def _of_call(self, call: ast.Call, known: Known) -> Grade:
         full, func = self._script.full_name(call.func), call.func
         if full == "torch.autograd.grad":  # a sum over samples is how those of all of them are asked for at once
-            sums = set(self.sums)
-            asked = worst([self.grade(each, known) for each in call.args])
+            sums, words = set(self.sums), {word.arg: word.value for word in call.keywords}
+            asked = [*call.args[:2], *(words[name] for name in ("outputs", "inputs") if name in words)]
+            grades = [self.grade(each, known) for each in asked]
             self.sums = sums
-            return Grade.EACH if asked in BATCH else Grade.NONE
+            return self._noted(slope_of(grades), call)
         given = [self.grade(each, known) for each in (*call.args, *(word.value for word in call.keywords))]
         of_all = worst(given)
         if isinstance(func, ast.Name) and func.id in self._effects.functions:
@@ -221,6 +224,8 @@ class _Grader:
     def _transformed(self, call: ast.Call, what: str, given: list[Grade], of_all: Grade) -> Grade:
         """By a function of torch, or a method of a tensor; `given`: the tensor first."""
         rows = [grade for grade in given if grade in ROWS]
+        if what == "sign" and given[:1] == [Grade.SLOPE]:
+            return Grade.EACH
         if of_all is Grade.MEAN:
             return of_all if what in LINEAR else self._noted(Grade.CURVED, call)
         if of_all not in ROWS:
@@ -229,7 +234,7 @@ class _Grader:
             return self._noted(Grade.PAIRED, call)
         if what in PAIRING or what == "einsum":
             aside = Grade.TURNED in rows or what not in ("matmul", "mm", "addmm")
-            alone = what in ("cov", "corrcoef", "pdist")
+            alone = what in ("cov", "corrcoef", "pdist", "bincount", "histc")
             paired = (self._crosses(call, given) if what == "einsum" else aside and len(rows) > 1) or alone
             return self._noted(Grade.PAIRED, call) if paired else of_all
         if what in MIXING and place_of(self._script, call) in ("", "0", "(0,)", "[0]") and len(rows) == 1:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 
 from sublet.cli.work.script.grades import Grade
-from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.reading import Script, is_method
 
 __all__ = [
-    "CHOOSING", "LINEAR", "MIXING", "MOVING", "PAIRING", "divides_by_weights", "moved", "place_of", "turned",
+    "CHOOSING", "LINEAR", "MIXING", "MOVING", "PAIRING", "at_least", "divides_by_weights", "moved", "place_of",
+    "turned",
 ]  # fmt: skip
 
 LINEAR = (  # of a mean they are one, too
@@ -21,7 +22,10 @@ MIXING = (  # by all samples of the batch, unless the dimension is another
     "argsort", "kthvalue", "cumsum", "softmax", "log_softmax", "roll", "flip", "vector_norm", "cummax",
 )  # fmt: skip
 CHOOSING = ("masked_select", "nonzero", "index_select", "unique", "take")
-PAIRING = ("matmul", "mm", "addmm", "linear", "outer", "cdist", "cov", "corrcoef", "pdist", "tensordot", "kron")
+PAIRING = (
+    "matmul", "mm", "addmm", "linear", "outer", "cdist", "cov", "corrcoef", "pdist", "tensordot", "kron",
+    "bincount", "histc",
+)  # fmt: skip
 MOVING = ("t", "transpose", "permute", "swapaxes", "unsqueeze", "movedim", "adjoint")
 
 
@@ -53,6 +57,15 @@ def place_of(script: Script, call: ast.Call) -> str:
     second = name in ("norm", "topk", "quantile", "kthvalue", "roll", "vector_norm")
     rest = call.args[function + second :]
     return script.text(rest[0]) if rest else ""
+
+
+def at_least(script: Script, divisor: ast.expr) -> ast.expr:
+    """`n` of `n.clamp(min=1)`, `torch.clamp(n, min=1)` or `max(n, 1)`, by which something is divided."""
+    if is_method(divisor, "clamp", "clamp_min") and not script.full_name(divisor.func).startswith("torch."):
+        return divisor.func.value
+    full = script.full_name(divisor.func) if isinstance(divisor, ast.Call) else ""
+    known = full in ("max", "torch.clamp", "torch.clamp_min")
+    return divisor.args[0] if known and isinstance(divisor, ast.Call) and divisor.args else divisor
 
 
 def divides_by_weights(name: str) -> bool:

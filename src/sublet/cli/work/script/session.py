@@ -13,11 +13,13 @@ from sublet.cli.work.script.flow import Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_skips
+from sublet.cli.work.script.now_and_then import KEEPS
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.remembering import keep_names, saves_by_all
 from sublet.cli.work.script.splice import INDENT, CannotConvert, Splice
-from sublet.cli.work.script.update import KEEPS, Update, update_of
+from sublet.cli.work.script.unfreezing import refuse_unfreezing
+from sublet.cli.work.script.update import Update, update_of
 
 __all__ = ["Names", "models_of", "roles_of", "to_session"]
 
@@ -39,10 +41,10 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     assert isinstance(around, ast.For)  # noqa: S101 - the same, or around it
     _refuse_closures(facts, loop)
     refuse_skips(inner)
-    _refuse_unfreezing(around)
     models = models_of(script, facts)
     roles = roles_of(facts, models)
     effects = Effects(script, around, roles.state | roles.loaders)
+    refuse_unfreezing(effects, around, inner, roles)
     update = update_of(effects, around, inner, roles, models)
     flow = Flow(effects, around, inner, roles, loader=_loader_of(script, loop))
     kept = _carried(flow, update)
@@ -327,22 +329,6 @@ def _keys(script: Script, facts: Facts, optimizers: list[str]) -> list[str]:
         shared += 1
     short = [name[shared:] for name in called]
     return short if all(short) else called
-
-
-def _refuse_unfreezing(around: ast.For) -> None:
-    """A session sums the gradients of the parameters that ask for one when it begins."""
-    for node in ast.walk(around):
-        given: list[ast.expr] = []
-        if isinstance(node, ast.Assign) and any(getattr(each, "attr", "") == "requires_grad" for each in node.targets):
-            given = [node.value]
-        elif is_method(node, "requires_grad_"):
-            given = node.args or [ast.Constant(value=True)]
-        if any(isinstance(each, ast.Constant) and each.value is True for each in given):
-            raise CannotConvert(
-                "parameters are unfrozen amid training, and a session has those that were trained when it began",
-                getattr(node, "lineno", around.lineno),
-                "a group of the optimizer with lr=0 for them, whose rate is raised later; or a job for each stage",
-            )
 
 
 def _refuse_closures(facts: Facts, loop: Loop) -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from sublet.cli.work.script.clipping import by_hand, clip_of, clips_at, edits_at
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.flow import Roles
+from sublet.cli.work.script.now_and_then import KEEPS, now_and_then
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Update", "update_of"]
 
 CLIPS = ("unscale_", "clip_norm", "clip_value")  # in the order of a session
-KEEPS = "or keep the loop as it is: train.checkpointed"
 
 
 @dataclass(slots=True)
@@ -112,12 +112,8 @@ def _see(
     elif is_method(call, "step") and root in scalers | models.keys() and whole:
         found.stepped.append(_whose(call, root, scalers))
         _take(found, "step", found.stepped[-1], statement)
-        if len(found.losses) != len(found.stepped):
-            raise CannotConvert(
-                "several losses go backward before one step, or none does",
-                call.lineno,
-                "add the losses up, and give the sum to s.step()",
-            )
+        if found.losses and len(found.losses) != len(found.stepped):
+            raise _uneven(found, call.lineno)
     elif root in scalers and is_method(call, "update", "unscale_") and whole:
         whose = root_of(call.args[0]) if call.args else ""
         _take(found, call.func.attr, whose, statement)
@@ -133,6 +129,32 @@ def _see(
 def _take(found: Update, what: str, whose: str, statement: ast.stmt) -> None:
     found.events.append((what, whose, statement))
     found.gone.append(statement)
+
+
+def _uneven(found: Update, line: int) -> CannotConvert:
+    """Why a step has not one loss of its own."""
+    kinds = [what for what, _, _ in found.events]
+    if found.stepped[-1] in found.stepped[:-1]:
+        twice = f"{found.stepped[-1]}.step() is called twice in a turn"
+        return CannotConvert(twice, line, f"one loss and one step for every batch; {KEEPS}")
+    if len(found.losses) < len(found.stepped):
+        first, last = found.stepped[-2:]
+        return CannotConvert(
+            f"{first} and {last} make their steps by one loss: of several optimizers in a session each has its own",
+            line,
+            f"if they are of one kind, one optimizer with groups: [{{'params': ..., 'lr': ...}}]; {KEEPS}",
+        )
+    since = max((at for at, what in enumerate(kinds[:-1]) if what == "step"), default=0)
+    backward = [at for at, what in enumerate(kinds) if what == "backward" and at >= since]
+    if "zero" in kinds[backward[0] : backward[-1]]:
+        return CannotConvert(
+            "gradients of this loss are cleared before the step is made: it goes backward for something else",
+            found.events[backward[0]][2].lineno,
+            f"torch.autograd.grad(loss, inputs), which leaves those of the model alone; {KEEPS}",
+        )
+    return CannotConvert(
+        "several losses go backward before one step", line, "add the losses up, and give the sum to s.step()"
+    )
 
 
 class _Order:
@@ -242,14 +264,8 @@ def _refuse_hidden(
         for node in ast.walk(piece) if isinstance(piece, ast.stmt) else [piece]:
             stepped = is_method(node, "step") and root_of(node.func) in steppers
             cleared = is_method(node, "zero_grad") and (isinstance(piece, ast.stmt) or root_of(node.func) in steppers)
-            if is_method(node, "backward") or stepped or cleared:
-                raise CannotConvert(
-                    f"`{script.text(node)}` is not in every turn of the loop",
-                    getattr(node, "lineno", loop.lineno),
-                    "s.step(loss) for every batch, in place of backward, step and zero_grad; gradients that are added "
-                    "up over n batches of B are DataLoader(batch_size=n * B) and train.session(..., micro_batch=B), "
-                    f"with the loss not divided by n; {KEEPS}",
-                )
+            if isinstance(node, ast.Call) and (is_method(node, "backward") or stepped or cleared):
+                raise now_and_then(script, loop, node, steppers)
             if clip := next(clips_at(script, node), None):
                 raise by_hand(clip, "clipping that is not the same in every turn of the loop")
             if isinstance(node, ast.Attribute) and next(edits_at(script, node), None):
