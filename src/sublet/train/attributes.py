@@ -48,6 +48,7 @@ class Attributes:
         self._parts = {
             tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()
         }
+        self.places: list[Place] = []  # as they were found when somebody looked last
         self._first = remembered(self._places())
         self._trained = {name: (each, each.requires_grad) for name, each in model.named_parameters()}
         self._buffers = {name: Remembered(buffer) for name, _, _, buffer in _unsaved(model)}
@@ -118,6 +119,12 @@ class Attributes:
         for name, module, own, buffer in filter(lambda each: of(each[0]), _unsaved(self._model)):
             _lay(module, own, buffer, state["buffers"].get(name), self._buffers.get(name))
 
+    def lay(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Plain ones, by the names of their places, which have been looked for; all else is left as it is."""
+        for place in self.places:
+            for name, value in values.get(place.name, {}).items():
+                place.values[name] = meant(value)
+
     def also(self, others: Mapping[str, Any]) -> None:
         """What else is called, from now on."""
         self._others |= others
@@ -142,7 +149,8 @@ class Attributes:
         roots += [(f"optimizer {name}", each) for name, each in self._optimizers.items()]
         roots += _hooks_of_parameters(self._model)
         defaults = [Place(f"defaults {name}", each.defaults) for name, each in self._optimizers.items()]
-        return [*places_of([*roots, *self._others.items()]), *defaults]
+        self.places = [*places_of([*roots, *self._others.items()]), *defaults]
+        return self.places
 
     def _changed(self, place: Place) -> Iterator[tuple[str, Any]]:
         first = self._first.get(place.name, {})

@@ -17,6 +17,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.grid.losses import Losses
+from sublet.train.grid.noting import BEGAN
 from sublet.train.grid.remembering import Remembering
 from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED, number_of
 from sublet.train.kept import Own
@@ -99,6 +100,8 @@ class Course:
             self._seems, self._owed = None, {}
             self._lay(tree)
         elif called and was.steps + 1 == progress.steps:  # as if it had made the step: this pass is the one of it
+            if self.remembers is not None:
+                self.remembers.note_step()
             self._go_on_from_step()
         else:
             ends = not progress.offset and tree["at"] != STEPPED  # if not: evaluations at its end are not known yet
@@ -149,7 +152,7 @@ class Course:
             if self._progress.steps:  # before the first everybody is at it
                 self.seem(self._progress.steps, self._progress.done)
                 if self._began is not None:
-                    self._lay(copy.deepcopy(self._began))
+                    self._lay(copy.deepcopy({**self._began, "values": self._owed.get("values")}), BEGAN)
         if place == CALL:
             again, self._called, self._seems = self._seems is not None, copy.copy(self.seen), None
             if again and self._owed:
@@ -166,6 +169,8 @@ class Course:
             self._owed = {}
         if place == BATCH:
             self._begins = {**self._small(), "loss": losses}  # nobody looks at them before a state is taken
+            if self.remembers is not None:
+                self.remembers.note_batch()
 
     @property
     def is_there(self) -> bool:
@@ -184,6 +189,8 @@ class Course:
         self._progress.scheduled += 1
         self._owed, self._seems, self._astray = {}, None, False
         self.at, self._stepped, self._began = STEPPED, self._small(), self._begins
+        if self.remembers is not None:
+            self.remembers.note_step()
 
     def leave(self, *, alike: bool) -> None:
         """The loop is left, after a call. In a pass that makes no step that is right where the others have left theirs.
@@ -213,8 +220,8 @@ class Course:
             self._owed = {}
 
     def _lay_stepped(self) -> None:
-        """What was right after the step; what is large or of modules, as it was when the state was taken."""
-        self._lay(copy.deepcopy(self._owed))
+        """What was right after the step; what is large, as it was when the state was taken."""
+        self._lay(copy.deepcopy(self._owed), STEPPED)
         if self._owed.get("stepped") is not None:
             self._lay(copy.deepcopy(self._owed["stepped"]))
         self._stepped = self._small()
@@ -231,13 +238,13 @@ class Course:
         groups = self._optimizer.param_groups
         return [{name: value for name, value in group.items() if name != "params"} for group in groups]
 
-    def _lay(self, tree: Mapping[str, Any]) -> None:
+    def _lay(self, tree: Mapping[str, Any], moment: str = "") -> None:
         for scheduler, saved in zip(self._schedules.all, tree["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         for group, settings in zip(self._optimizer.param_groups, tree["settings"], strict=True):
             group.update(settings)
         if self.remembers is not None and tree.get("values") is not None:
-            self.remembers.lay(tree["values"])
+            self.remembers.lay(tree["values"], moment=moment)
         if self._own is not None and "extra" in tree:
             self._own.load_state_dict(tree["extra"])
         if self._own is not None and tree.get("small") is not None:

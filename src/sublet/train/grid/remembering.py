@@ -7,6 +7,7 @@ changed counts, and then what the last has.
 
 They go with the state of training (`course`): to newcomers and into checkpoints, which have them as a session without
 parts has them (`train/attributes.py`). A worker that takes over a block that it has not run gets the values of that.
+Beside them a state has what was another when the batch of its last step began, and right after that step (`noting`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, Tree
 from sublet.train.grid.absent import plainly
 from sublet.train.grid.cutting import AFTER, BEFORE, Cut
 from sublet.train.grid.mesh import Mesh
+from sublet.train.grid.noting import BEGAN, STEPPED, Noted, Noting
 from sublet.train.remembered import Remembered
 
 __all__ = ["Remembering", "gathered", "handed_to_first"]
@@ -42,11 +44,23 @@ class Remembering:
         with plainly():
             self._attributes = Attributes(cut.model, {"": optimizer}, called)
             self._buffers = {name: Remembered(buffer) for name, buffer in self._persistent()}
+        self._begins: Noted | None = None
+        self._noted: dict[str, Noted | None] = {BEGAN: None, STEPPED: None}
+        self._noting = Noting(self._attributes.places)
+
+    def note_batch(self) -> None:
+        """One begins."""
+        self._begins = self._noting.now()
+
+    def note_step(self) -> None:
+        """That of the batch that began last is made."""
+        self._noted = {BEGAN: self._begins, STEPPED: self._noting.now()}
 
     def also(self, called: Mapping[str, Any]) -> None:
         """What else is called for steps, from now on."""
         with self._cut.whole(), plainly():
             self._attributes.also(called)
+        self._noting = Noting(self._attributes.places)
 
     def state(self, blocks: Collection[int]) -> dict[str, Any]:
         """What has changed, of these blocks; with the first or the last of all of them also what is of none."""
@@ -56,19 +70,28 @@ class Remembering:
             found["written"] = {
                 name: now[name] for name, was in self._buffers.items() if name in now and not was.is_still(now[name])
             }
+            found |= {moment: {} if noted is None else noted.since() for moment, noted in self._noted.items()}
+        self._noting = Noting(self._attributes.places)
         ends = bool({0, self.blocks - 1} & {*blocks})
         return self._only(found, lambda home: ends if home is None else home in blocks)
 
-    def lay(self, state: Mapping[str, Any], blocks: Collection[int] | None = None) -> None:
-        """What others have, all of it or of these blocks; what it does not name is as it was at first."""
+    def lay(self, state: Mapping[str, Any], blocks: Collection[int] | None = None, moment: str = "") -> None:
+        """What others have, all of it or of these blocks; what it does not name is as it was at first.
+
+        Or all of it as it was at a moment: BEGAN or STEPPED.
+        """
         with self._cut.whole(), plainly():
             if blocks is None:
                 self._attributes.prepare(state)
                 self._attributes.load_state_dict(state)
+                self._attributes.lay(state.get(moment, {}))
                 self._write(state.get("written"))  # of another kind of session: they are with the weights
             elif blocks:
                 among = self._only(state, lambda home: home in blocks)
                 self._attributes.load_state_dict(among, lambda name: self.home(name) in blocks)
+        if moment:
+            self._noting = Noting(self._attributes.places)
+            self._noted[moment] = self._noting.now()
 
     def _write(self, written: Mapping[str, torch.Tensor] | None) -> None:
         """What a script has written, it has written at all workers."""
@@ -152,7 +175,7 @@ def handed_to_first(mesh: Mesh, remembering: Remembering, ran: Ran, everyone: Se
 
 def merged(states: Sequence[tuple[int, Mapping[str, Any]]], who: Mapping[int, int]) -> dict[str, Any]:
     """One state of those of several. Of what is of no block, that of who has the first block counts."""
-    found: dict[str, Any] = {what: {} for what in ("plain", "held", "others", *BY_NAME)}
+    found: dict[str, Any] = {what: {} for what in ("plain", "held", "others", BEGAN, STEPPED, *BY_NAME)}
     for _, state in sorted(states, key=lambda each: each[0] == who.get(0)):
         for what, by_name in state.items():
             for name, values in by_name.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,6 +18,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.grid.cutting import Cut, Part  # noqa: E402
+from sublet.train.grid.noting import BEGAN, STEPPED  # noqa: E402
 from sublet.train.grid.remembering import Remembering, gathered, handed_to_first, owners, packed, unpacked  # noqa: E402
 from sublet.train.grid.unkept import Unkept  # noqa: E402
 
@@ -214,6 +216,28 @@ def test_what_nobody_has_run_is_as_the_script_has_set_it():
     fresh.remembers.lay(found[0])
     assert [each.calls for each in fresh.model.blocks] == [10, 11, 0]
     assert [each.scale for each in fresh.model.blocks] == [0.5] * 3
+
+
+def test_a_newcomer_gets_what_was_before_a_step_and_right_after_it_from_who_runs_a_block():
+    """And what lines after the step have set since, as it is now; what a loop makes on its way is noted from then on."""
+    members = [*three(), Member(0, BLOCKS)]
+    for rank, member in enumerate(members[:-1]):
+        member.model.late = np.float32(0.5)
+        member.remembers.note_batch()
+        member.block(rank).calls += 100
+        member.remembers.note_step()
+        member.model.late = np.float32(0.25)
+        for block in member.cut.blocks:
+            block.scale = 2.0
+    ran = [*(each.ran for each in members[:-1]), (0, 0)]
+    *_, found = together(members, lambda mesh, each: gathered(mesh, each.remembers, ran, range(BLOCKS)))
+    newcomer = members[-1]
+    for moment, calls, scale, late in ((BEGAN, 10, 0.5, 0.5), (STEPPED, 110, 0.5, 0.5), ("", 110, 2.0, 0.25)):
+        newcomer.remembers.lay(found, moment=moment)
+        assert [(each.calls, each.scale) for each in newcomer.model.blocks] == [(calls + n, scale) for n in range(3)]
+        assert (newcomer.model.late, type(newcomer.model.late)) == (late, np.float32)
+    again = newcomer.remembers.state(range(BLOCKS))
+    assert all(again[moment] == found[moment] for moment in (BEGAN, STEPPED))  # which it hands on
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=6), st.randoms())

@@ -36,7 +36,9 @@ class Block(nn.Module):
 
 def a_model():
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(3, WIDTH), nn.Sequential(*(Block() for _ in range(3))), nn.Linear(WIDTH, 1))
+    model = nn.Sequential(nn.Linear(3, WIDTH), nn.Sequential(*(Block() for _ in range(3))), nn.Linear(WIDTH, 1))
+    model[2].heat = 0
+    return model
 
 
 def samples():
@@ -137,6 +139,48 @@ def test_what_is_read_before_a_step_and_used_after_it_is_of_before_it(tmp_path):
     again, whole = resumed(tmp_path, 5, **lines)
     assert again == gone_over(whole, 5)
     assert counts[0] == counts[1] > 100
+
+
+def leaving(left, ends):
+    """Lines before a step: told to leave in their next call, what is saved is of there, after the lines of this pass."""
+
+    def leaves(s, *_):
+        if s.steps == ends and not left:
+            left.append(s)
+            s._course.come_to(CALL)
+            assert s._vault.save(s._mesh, [0])
+            raise Ends
+
+    return leaves
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_is_read_of_modules_before_a_step_and_used_after_it_is_of_before_it(tmp_path, told):
+    """The state is of right after the step, or of the next call for one, when all of it is another already."""
+    was, found, left = {}, [], []
+    leaves = leaving(left, 5)
+
+    def before(s, model, *_):
+        was.update(scale=model[1][1].scale, heat=model[2].heat)
+        model[1][1].scale *= 0.5
+        if told:
+            leaves(s)
+
+    def after(_, model, *__):
+        model[2].heat = was["heat"] + 1
+        for block in model[1]:
+            block.scale = was["scale"] * 0.8
+
+    def behind(_, model, *__):
+        found.append((model[2].heat, [block.scale for block in model[1]]))
+
+    lines = {"before": before, "after": after, "behind": behind}
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", None if told else 5, **lines)
+    left.append(None)
+    again, whole = trained(tmp_path / "cut", **lines), trained(tmp_path / "whole", **lines)
+    assert again == gone_over(whole, 5)
+    assert found[0] == found[1] == (8, [pytest.approx(0.8**8)] * 3)
 
 
 def test_an_evaluation_after_the_step_of_a_checkpoint_is_made_again(tmp_path):
@@ -375,21 +419,14 @@ def test_a_checkpoint_that_is_gone_when_it_is_looked_for_counts_for_nothing(tmp_
 def test_one_that_is_told_to_leave_counts_the_lines_after_its_last_step_once_in_what_stops_it(tmp_path, ends):
     """What is saved then is of a call for a step: the lines after the last one have run, and run again in a restart."""
 
-    def leaves(s, *_):
-        if s.steps == ends and not left:
-            left.append(s)
-            s._course.come_to(CALL)
-            assert s._vault.save(s._mesh, [0])
-            raise Ends
-
     def after(s, _, __, kept, ___):
         kept.count += 1
         if kept.count > s.steps:
             raise Ends
 
-    left, counts = [], []
+    counts = []
     with pytest.raises(Ends):
-        trained(tmp_path / "cut", before=leaves, after=after)
+        trained(tmp_path / "cut", before=leaving([], ends), after=after)
     again = trained(tmp_path / "cut", after=after, behind=lambda *each: counts.append(each[3].count))
     whole = trained(tmp_path / "whole", after=after)
     assert again == gone_over(whole, ends)
