@@ -232,7 +232,7 @@ class Member:
         if self._remembers is None or not (behind or here.changes):
             return None
         there = [each for each in range(mesh.world) if each not in behind]
-        return gathered(mesh, self._remembers, here.ran, sorted(there, key=lambda each: each in met.roll))
+        return gathered(mesh, self._remembers, here.ran, there, met.roll)
 
     def _hear(self, agreed: torch.Tensor) -> None:
         self._agreed, self.losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))

@@ -133,9 +133,16 @@ def owners(ran: Sequence[Ran], among: Sequence[int], blocks: int) -> dict[int, i
     return {block: next((rank for rank in among if block in range(*ran[rank])), among[0]) for block in range(blocks)}
 
 
-def gathered(mesh: Mesh, remembering: Remembering, ran: Sequence[Ran], among: Sequence[int]) -> dict[str, Any]:
-    """What all of these remember, at all who meet. Broken."""
-    told = _told(mesh, remembering, ran, among)
+def gathered(
+    mesh: Mesh, remembering: Remembering, ran: Sequence[Ran], among: Sequence[int], late: Collection[int] = ()
+) -> dict[str, Any]:
+    """What all of these remember, at all who meet. Broken.
+
+    Those who are `late` have yet to hear what the last step came to, and what the script has set since: of that the
+    first of the others tells, of all blocks, and of theirs remains what forwards have changed.
+    """
+    among = sorted(among, key=lambda each: each in late)
+    told = _told(mesh, remembering, ran, among, late)
     table = torch.zeros(mesh.world, dtype=torch.int64)
     table[mesh.rank] = len(told)
     mesh.sum(table, range(mesh.world))
@@ -146,7 +153,7 @@ def gathered(mesh: Mesh, remembering: Remembering, ran: Sequence[Ran], among: Se
     if len(said):  # one sum for all of them: each waits for everybody
         mesh.sum(said, range(mesh.world))
     states = [(rank, unpacked(said[starts[rank] : starts[rank + 1]])) for rank, size in enumerate(sizes) if size]
-    return merged(states, owners(ran, among, remembering.blocks))
+    return merged(states, owners(ran, among, remembering.blocks), late)
 
 
 def handed_to_first(mesh: Mesh, remembering: Remembering, ran: Ran, everyone: Sequence[int]) -> dict[str, Any] | None:
@@ -173,11 +180,18 @@ def handed_to_first(mesh: Mesh, remembering: Remembering, ran: Ran, everyone: Se
     return merged(states, owners(rans, everyone, remembering.blocks)) if mesh.rank == first else None
 
 
-def merged(states: Sequence[tuple[int, Mapping[str, Any]]], who: Mapping[int, int]) -> dict[str, Any]:
-    """One state of those of several. Of what is of no block, that of who has the first block counts."""
+def merged(
+    states: Sequence[tuple[int, Mapping[str, Any]]], who: Mapping[int, int], late: Collection[int] = ()
+) -> dict[str, Any]:
+    """One state of those of several. Of what is of no block, that of who has the first block counts.
+
+    What those say who are `late` counts least, and nothing of how it was a step ago.
+    """
     found: dict[str, Any] = {what: {} for what in ("plain", "held", "others", BEGAN, STEPPED, *BY_NAME)}
-    for _, state in sorted(states, key=lambda each: each[0] == who.get(0)):
+    for rank, state in sorted(states, key=lambda each: (each[0] not in late, each[0] == who.get(0))):
         for what, by_name in state.items():
+            if rank in late and what in (BEGAN, STEPPED):
+                continue
             for name, values in by_name.items():
                 if isinstance(values, Mapping) and what not in BY_NAME:
                     found[what].setdefault(name, {}).update(values)
@@ -209,7 +223,11 @@ def unpacked(said: torch.Tensor) -> dict[str, Any]:
     return found
 
 
-def _told(mesh: Mesh, remembering: Remembering, ran: Sequence[Ran], among: Sequence[int]) -> torch.Tensor:
+def _told(
+    mesh: Mesh, remembering: Remembering, ran: Sequence[Ran], among: Sequence[int], late: Collection[int] = ()
+) -> torch.Tensor:
     """Ours, if there is a block of which it is we who tell."""
     mine = {block for block, rank in owners(ran, among, remembering.blocks).items() if rank == mesh.rank}
+    if late and mesh.rank == among[0]:
+        mine = {*range(remembering.blocks)}
     return packed(remembering.state(mine)) if mine else torch.zeros(0, dtype=torch.uint8)

@@ -19,7 +19,15 @@ from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.grid.cutting import Cut, Part  # noqa: E402
 from sublet.train.grid.noting import BEGAN, STEPPED  # noqa: E402
-from sublet.train.grid.remembering import Remembering, gathered, handed_to_first, owners, packed, unpacked  # noqa: E402
+from sublet.train.grid.remembering import (  # noqa: E402
+    Remembering,
+    gathered,
+    handed_to_first,
+    merged,
+    owners,
+    packed,
+    unpacked,
+)
 from sublet.train.grid.unkept import Unkept  # noqa: E402
 
 WIDTH, BLOCKS = 4, 3
@@ -219,7 +227,7 @@ def test_what_nobody_has_run_is_as_the_script_has_set_it():
 
 
 def test_a_newcomer_gets_what_was_before_a_step_and_right_after_it_from_who_runs_a_block():
-    """And what lines after the step have set since, as it is now; what a loop makes on its way is noted from then on."""
+    """And what lines after the step have set since, as it is now; what a loop makes on its way is noted as well."""
     members = [*three(), Member(0, BLOCKS)]
     for rank, member in enumerate(members[:-1]):
         member.model.late = np.float32(0.5)
@@ -238,6 +246,34 @@ def test_a_newcomer_gets_what_was_before_a_step_and_right_after_it_from_who_runs
         assert (newcomer.model.late, type(newcomer.model.late)) == (late, np.float32)
     again = newcomer.remembers.state(range(BLOCKS))
     assert all(again[moment] == found[moment] for moment in (BEGAN, STEPPED))  # which it hands on
+
+
+def test_of_what_is_of_no_block_that_of_who_has_the_first_counts_and_then_that_of_the_last():
+    said = [(0, {"plain": {"module ": {"heat": 1, "first": 5}}}), (1, {"plain": {"module ": {"heat": 2, "last": 3}}})]
+    assert merged(said, {0: 0, 2: 1})["plain"] == {"module ": {"heat": 1, "first": 5, "last": 3}}
+    assert merged(said, {0: 1, 2: 0})["plain"] == {"module ": {"heat": 2, "first": 5, "last": 3}}
+
+
+def test_of_who_has_yet_to_hear_of_a_step_counts_what_forwards_have_changed_alone():
+    """The others' scripts have set more since: the first of them tells of all blocks, those of the late one too."""
+    members = [*three(), Member(0, BLOCKS)]
+    members[0].remembers.note_batch()
+    members[0].remembers.note_step()  # before the last step
+    members[0].model.heat = 0.125
+    for member in members[1:3]:
+        member.remembers.note_batch()
+        member.remembers.note_step()
+        member.model.heat = 0.0625
+        for block in member.cut.blocks:
+            block.scale = 2.0
+    ran = [*(each.ran for each in members[:-1]), (0, 0)]
+    *_, found = together(members, lambda mesh, each: gathered(mesh, each.remembers, ran, range(BLOCKS), (0,)))
+    model = members[-1].model
+    for moment, scale, heat in ((BEGAN, 0.5, 0.25), ("", 2.0, 0.0625)):
+        members[-1].remembers.lay(found, moment=moment)
+        assert [each.calls for each in model.blocks] == [10, 11, 12]
+        assert ({each.scale for each in model.blocks}, model.heat) == ({scale}, heat)
+        assert (model.first.note, model.last.note) == ("before", "after")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=6), st.randoms())

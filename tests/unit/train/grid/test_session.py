@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
+from time import sleep
 
 import pytest
 
@@ -13,6 +15,8 @@ from torch.utils.data import Subset, TensorDataset, default_collate  # noqa: E40
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.train.grid import session as grid_session  # noqa: E402
+from sublet.train.grid.awaited import awaited  # noqa: E402
 from sublet.train.grid.holdings import sizes_of  # noqa: E402
 from tests.rigs.sizes import only_in_full  # noqa: E402
 
@@ -59,7 +63,11 @@ def loss_on(model):
     return lambda batch: nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
-def in_parts(model, optimizer=None, epochs=2, after=lambda _: None, before=lambda _: None, dataset=None, **more):
+def nothing(_):
+    """Is done."""
+
+
+def in_parts(model, optimizer=None, epochs=2, after=nothing, before=nothing, until=nothing, dataset=None, **more):
     optimizer = optimizer or adam(model)
     facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks"), **more}
     with train.session(model, optimizer, dataset or data(), **facts) as s:
@@ -67,6 +75,8 @@ def in_parts(model, optimizer=None, epochs=2, after=lambda _: None, before=lambd
             before(s)
             s.step(loss_on(model), batch)
             after(s)
+            if until(s):
+                break
     return s
 
 
@@ -361,3 +371,28 @@ def test_a_loop_of_the_scripts_own_takes_its_batches_one_by_one():
             s.step(loss_on(model), next(batches))
     in_parts(other)
     assert_equal(model, other)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_who_leaves_its_loop_early_says_that_it_waits_for_those_who_train_on(monkeypatch, capsys, early):
+    """Before anything is saved as the last: what they say meanwhile is of a step. At the end of all epochs nobody does."""
+    said, sums = "", []
+    monkeypatch.setattr(grid_session, "awaited", partial(awaited, after_s=0.0))
+
+    def waits(tensor, _):
+        nonlocal said
+        sums.append(tensor)
+        for _ in range(500 if early and len(sums) == 1 else 10):
+            said += capsys.readouterr().err
+            if "waits" in said:
+                break
+            sleep(0.01)
+
+    def leave(s):
+        if s.steps == 1:
+            s._mesh.sum = waits
+        return early and s.steps == 3
+
+    in_parts(a_net(), epochs=1, until=leave)
+    assert sums
+    assert ("the end of the session waits for the other workers" in said) == early

@@ -142,7 +142,7 @@ def test_what_is_read_before_a_step_and_used_after_it_is_of_before_it(tmp_path):
 
 
 def leaving(left, ends):
-    """Lines before a step: told to leave in their next call, what is saved is of there, after the lines of this pass."""
+    """Lines before a step: told to leave in the next call, what is saved is of there, after the lines of this pass."""
 
     def leaves(s, *_):
         if s.steps == ends and not left:
