@@ -375,7 +375,7 @@ def test_a_loop_of_the_scripts_own_takes_its_batches_one_by_one():
 
 @pytest.mark.parametrize("early", [True, False])
 def test_who_leaves_its_loop_early_says_that_it_waits_for_those_who_train_on(monkeypatch, capsys, early):
-    """Before anything is saved as the last: what they say meanwhile is of a step. At the end of all epochs nobody does."""
+    """Before anything is saved as the last. At the end of all epochs nobody has to be waited for by a word."""
     said, sums = "", []
     monkeypatch.setattr(grid_session, "awaited", partial(awaited, after_s=0.0))
 
