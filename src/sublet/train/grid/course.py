@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -35,6 +35,11 @@ FOLLOWS = (
     "left by what follows from s.steps, s.epoch, s.loss, evaluations and what is kept (s.keep): a worker that joins "
     "comes by the lines after the last step in passes that make none, and must not be the only one to leave there"
 )
+OVER = (
+    "left in a pass that has seen what was before its step: the first after a start from a checkpoint has not "
+    "(prev = s.loss is not a number there), so let it hang on what is there after the step, and on what is kept; if "
+    "the loop was to be left after just this step, training is over, and the checkpoint has all of it"
+)
 
 
 class Course:
@@ -56,6 +61,8 @@ class Course:
         self._stepped: dict[str, Any] | None = None  # what was right after the last step
         self._began: dict[str, Any] | None = None  # what was where the batch of that step began, with the loss then
         self._begins: dict[str, Any] | None = None  # and where that of the next one does
+        self._is_before = True  # the call for a step, in this pass
+        self._judged: Iterator[float] = iter(())  # evaluations before it, in a pass that goes over it
         self._called = copy.copy(progress)  # what the loop saw when it called for a step
         self._seems: Progress | None = None  # what it sees, where that is not how far training is
         self._astray = False  # in this pass; in the next one the loop sees what it saw before the last step
@@ -133,6 +140,16 @@ class Course:
         """The loss as those lines saw it; None: it is that of the last step."""
         return self._began["loss"].total() if self.goes_over and self._began is not None else None
 
+    def judged_before(self) -> float:
+        """What the next evaluation of those lines came to when they ran; not a number if nobody knows."""
+        return next(self._judged, math.nan)
+
+    def noted(self, judged: float) -> float:
+        """An evaluation has come to it; the lines before a step may have to see it once more."""
+        if self._is_before and self.counts and self._begins is not None:
+            self._begins["judged"].append(judged)
+        return judged
+
     def seem(self, steps: int, done: int) -> None:
         """Before the last of these steps, `done` samples behind it: so a loop looks at itself that goes over it.
 
@@ -147,11 +164,14 @@ class Course:
     def come_to(self, place: str, losses: Losses = UNKNOWN) -> None:
         """Of the loop, with those of its last step. Where a state is of there, what we have passed had run there."""
         self.at = place
+        if place in (BATCH, CALL):
+            self._is_before = place == BATCH
         if place == BATCH and self._astray:
             self._astray, self._seems = False, None
             if self._progress.steps:  # before the first everybody is at it
                 self.seem(self._progress.steps, self._progress.done)
                 if self._began is not None:
+                    self._judged = iter(self._began.get("judged", ()))
                     self._lay(copy.deepcopy({**self._began, "values": self._owed.get("values")}), BEGAN)
         if place == CALL:
             again, self._called, self._seems = self._seems is not None, copy.copy(self.seen), None
@@ -168,7 +188,7 @@ class Course:
         elif place == CALL:  # the last of them: it is of one that we do not come by
             self._owed = {}
         if place == BATCH:
-            self._begins = {**self._small(), "loss": losses}  # nobody looks at them before a state is taken
+            self._begins = {**self._small(), "loss": losses, "judged": []}  # nobody looks at losses before then
             if self.remembers is not None:
                 self.remembers.note_batch()
 
@@ -192,23 +212,24 @@ class Course:
         if self.remembers is not None:
             self.remembers.note_step()
 
-    def leave(self, *, alike: bool) -> None:
+    def leave(self) -> None:
         """The loop is left, after a call. In a pass that makes no step that is right where the others have left theirs.
 
-        So it is where their state is of an evaluation, or of the end; what comes from here on counts. Where all have
-        begun with a checkpoint, and are in this pass `alike`, it is what the lines after its step come to.
+        So it is where their state is of an evaluation, or of the end; what comes from here on counts. Where it is of
+        right after a step, as a checkpoint is, nobody knows whether they would have.
         """
         owed = self._owed.get("at", CALL)
-        if self.counts or self.goes_over or owed in (BATCH, CALL) or (owed == STEPPED and not alike):
+        if self.counts or self.goes_over or owed in (BATCH, CALL, STEPPED):
             return
         self._seems, self._astray = None, False
-        if owed == STEPPED or 0 <= number_of(owed) <= number_of(self.at):  # it is of what is behind us
+        if 0 <= number_of(owed) <= number_of(self.at):  # it is of what is behind us
             self._owed = {}
 
     def require_counted(self) -> None:
         """InvalidValue if the loop is left in a pass that counts for nothing, while the others train on."""
         if not (self.is_there and self.counts) and self._owed.get("at") != END:
-            raise InvalidValue("the loop", f"left at step {self._progress.steps} in a pass that makes no step", FOLLOWS)
+            hint = OVER if self._astray and self._owed.get("at") == STEPPED else FOLLOWS
+            raise InvalidValue("the loop", f"left at step {self._progress.steps} in a pass that makes no step", hint)
 
     # ------------------------------------------------------------------------------------------ laying
 

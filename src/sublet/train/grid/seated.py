@@ -44,7 +44,7 @@ class Seated(Counted):
         try:
             yield
         except GeneratorExit:
-            self._course.leave(alike=self._alike)
+            self._course.leave()
             raise
 
     @property

@@ -141,7 +141,7 @@ class GridSession(Seated, Keeps):
         try:
             if self._member is not None and (kind is None or (isinstance(error, SystemExit) and not error.code)):
                 with self._verdict:
-                    self._course.leave(alike=self._alike)
+                    self._course.leave()
                     self._course.require_counted()
                     if kind is None:
                         self._finish()
@@ -265,7 +265,7 @@ class GridSession(Seated, Keeps):
         if (member := self._member) is None:
             raise InvalidValue("evaluate", "a call before the first step", "called after a step")
         if self._course.goes_over:
-            return math.nan
+            return self._course.judged_before()
         self._link.script_waits()
         samples = Samples(dataset, 0, self.options.collate, self._device, shuffled=False)
         size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
@@ -289,7 +289,7 @@ class GridSession(Seated, Keeps):
         self._course.come_to(evaluation(number))
         throw_between(self.options.seed, self._seen.steps, EVALUATED + number)
         self._link.script_goes_on()
-        return member.judged[number] if number < len(member.judged) else math.nan
+        return self._course.noted(member.judged[number] if number < len(member.judged) else math.nan)
 
     # ------------------------------------------------------------------------------------------- between steps
 

@@ -56,7 +56,6 @@ class Loop:
         self.course = Course(self.progress, Schedules([], self.optimizer), self.optimizer, self.own)
         self.judged, self.seen = 0, list[tuple[int, int]]()
         self.knows = takes is not None and takes[:2] == (0, CALL)  # from those who train, or all begin alike
-        self.alike = self.knows and takes[2]["at"] == STEPPED
 
     def comes_to(self, place: str) -> None:
         self.course.come_to(place)
@@ -108,7 +107,7 @@ class Loop:
             if now.steps - kept.best_step > script.rests:
                 break
             self.comes_to(BATCH)
-        self.course.leave(alike=self.alike)
+        self.course.leave()
         if script.judges_last:
             kept.total += 1000 * self.evaluate()
         self.course.require_counted()
@@ -142,10 +141,15 @@ def given_by(script, at, place):
 @settings(max_examples=examples(150), deadline=None)
 @given(scripts, st.integers(1, 16), places)
 def test_a_worker_that_takes_a_state_over_ends_as_one_that_was_there_all_the_time(script, at, place):
-    tree = given_by(script, at, place)
+    tree, truth = given_by(script, at, place), Loop(script).run()
     if tree is None or not tree["progress"]["steps"]:
         return
-    assert Loop(script, takes=(0, CALL, tree)).run() == Loop(script).run()
+    try:
+        found = Loop(script, takes=(0, CALL, tree)).run()
+    except InvalidValue:  # a checkpoint of right after the last step: in its first pass nobody knows that it is
+        assert (place, truth["steps"]) == (STEPPED, at)
+        return
+    assert found == truth
 
 
 @settings(max_examples=examples(150), deadline=None)

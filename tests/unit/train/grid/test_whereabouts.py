@@ -445,47 +445,64 @@ def test_a_loop_that_is_left_before_its_worker_is_where_the_others_are_is_an_err
         trained(tmp_path / "cut", before=leave)
 
 
-def test_a_loop_that_is_left_after_the_step_of_its_checkpoint_is_left_there_again(tmp_path):
-    """All begin with it, and come to that in the same pass."""
+@pytest.mark.parametrize("leaves", ["break", "exit"])
+def test_a_loop_that_is_left_in_the_first_pass_of_a_restart_is_an_error(tmp_path, leaves):
+    """What it saw before the call is of a first start, so that nobody knows whether it was to be left there."""
+    was = {}
     with pytest.raises(Ends):
         trained(tmp_path / "cut", 3)
 
-    def leave(s, *_):
-        if s.steps == 3:
-            raise SystemExit(0)
+    def before(s, *_):
+        was["loss"] = s.loss
 
-    with pytest.raises(SystemExit):
-        trained(tmp_path / "cut", after=leave)
+    def after(s, *_):
+        rises = not s.loss < was["loss"] + 10.0
+        if rises and s.steps > 1 and leaves == "exit":
+            raise SystemExit(0)
+        return rises and s.steps > 1
+
+    assert len(trained(tmp_path / "whole", before=before, after=after)) == 8
+    with pytest.raises(InvalidValue, match=r"at step 3 in a pass that makes no step.*seen what was before its step"):
+        trained(tmp_path / "cut", before=before, after=after)
+
+
+def test_a_loop_that_is_left_in_the_pass_that_goes_over_a_step_is_left(tmp_path):
+    """That has seen all that was before it."""
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3)
+    seen, passes = [], []
+
+    def after(s, *_):
+        passes.append(s.steps)
+        return passes == [3, 3]
+
+    trained(tmp_path / "cut", after=after, behind=lambda s, *_: seen.append((s.steps, s.epoch)))
+    assert seen == [(3, 1)]
 
 
 def test_lines_before_the_first_step_of_a_restart_see_a_first_start(tmp_path):
-    """What is kept is not there yet, nor can be evaluated; in the next pass nobody has what an evaluation came to."""
+    """What is kept is not there yet, nor can be evaluated; in the next pass all is as it was, evaluations too."""
     seen = []
 
     def before(s, _, __, kept):
         seen.append((s.steps, s.epoch, kept.count))
         if s.steps:
-            seen.append(s.evaluate(s.loss_of, samples()))
+            seen.append([s.evaluate(s.loss_of, samples()), s.evaluate(s.loss_of, TensorDataset(*samples()[:4]))])
 
     def after(s, *more):
         s.loss_of = more[-1]
+        s.evaluate(s.loss_of, TensorDataset(*samples()[:8]))
         decayed(s, *more)
 
     again, whole = resumed(tmp_path, before=before, after=after)
     assert again == gone_over(whole, 3)
     begins = [number for number, each in enumerate(seen) if each == (0, 0, 0)]
-    first, going_over, unknown, third, result, *_ = seen[begins[1] : begins[2]]
-    assert (first, going_over[:2], third) == ((0, 0, 0), (2, 1), (3, 1, 3))
-    assert math.isnan(unknown)
-    assert result == seen[begins[2] :][seen[begins[2] :].index(third) + 1]
-
-
-def test_lines_behind_a_loop_that_is_left_in_its_first_pass_see_where_training_is(tmp_path):
-    with pytest.raises(Ends):
-        trained(tmp_path / "cut", 3)
-    seen = []
-    trained(tmp_path / "cut", after=lambda s, *_: s.steps == 3, behind=lambda s, *_: seen.append((s.steps, s.epoch)))
-    assert seen == [(3, 1)]
+    first, going_over, judged, third, result, *_ = seen[begins[1] : begins[2]]
+    assert (first, going_over, third) == ((0, 0, 0), (2, 1, 2), (3, 1, 3))
+    undisturbed = seen[begins[2] :]
+    assert judged == undisturbed[undisturbed.index(going_over) + 1]
+    assert result == undisturbed[undisturbed.index(third) + 1]
+    assert len({*judged, *result}) == 4
 
 
 def test_an_evaluation_that_the_first_pass_leaves_out_is_not_taken_for_the_next(tmp_path):
