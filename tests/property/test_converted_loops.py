@@ -242,12 +242,44 @@ def in_a_function(seed):
         given = {"net": "model", "batches": "loader", "optimizer": "opt", "number": "epoch"}
         for name, here in given.items():
             body = re.sub(rf"\b{here}\b", name, body)
+    body, made = told_more(rng, body)
+    given |= made
     return (
         f"{HEAD}\n\ndef one_epoch({', '.join(given)}):\n{body}\n\n"
         f"for epoch in range({'1, 3 + 1' if counts else '3'}):\n"
         f"{'' if moved else before}    {'tau = ' if returns else ''}one_epoch({', '.join(given.values())})\n"
         f"{after}{out}"
     )
+
+
+def told_more(rng, body):
+    """A factor of the loss that a call makes from what changes between calls, in some; the arguments by name."""
+    told = rng.choice(("", "", "tau", "1.0 + n", "max(tau, 0.1)", "(tau, n)[0]"))
+    if not told or "tau" in body or not (found := re.search(r"\bloss = ", body)):
+        return body, {}
+    return f"{body[: found.end()]}factor * {body[found.end() :]}", {"factor": told}
+
+
+def in_a_step_function(seed):
+    """The same lines: those of a batch are in a function, whose result gets a name, or is used where it is called."""
+    rng = random.Random(seed)
+    before, inner, after, out = parts_of(seed)
+    head, _, body = inner.partition("\n")
+    given = {name: name for name in ("model", "opt", "epoch", "a", "b", *(["i"] if "enumerate" in head else []))}
+    if rng.random() < 0.5:
+        given = {f"the_{name}": name for name in given}
+        for name, here in given.items():
+            body = re.sub(rf"\b{here}\b", name, body)
+    body, made = told_more(rng, body)
+    given |= made
+    call = rng.choice(("CALL", "loss = CALL", "n += CALL", "trace.append(CALL)", "tau = 0.5 * tau + 0.1 * CALL"))
+    body = textwrap.indent(textwrap.dedent(body), "    ") + ("" if call == "CALL" else "    return loss.item()\n")
+    call = call.replace("CALL", f"one_step({', '.join(given.values())})")
+    text = f"{HEAD}\n\ndef one_step({', '.join(given)}):\n{body}\n\n"
+    if rng.random() < 0.3:
+        text += f"def one_epoch(model, loader, opt, epoch):\n{head}\n        {call}\n\n\n"
+        return f"{text}for epoch in range(3):\n{before}    one_epoch(model, loader, opt, epoch)\n{after}{out}"
+    return f"{text}for epoch in range(3):\n{before}{head}\n        {call}\n{after}{out}"
 
 
 OWN = ["model", "loader", "opt", "tau", "n", "best", "bad", "scale", "aside", "last", "it", "trace", "counts", "buffer"]
@@ -306,6 +338,15 @@ def test_a_drawn_loop_in_a_function_is_refused_or_comes_to_the_same_to_the_bit(c
     while len(found) < EACH:
         seed += 1
         if the_same(seed, tmp_path / str(seed), in_a_function):
+            found.append(seed)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS // 3))
+def test_a_drawn_loop_with_its_step_in_a_function_is_refused_or_comes_to_the_same_to_the_bit(chunk, tmp_path):
+    seed, found = 10_000 * chunk, []
+    while len(found) < EACH:
+        seed += 1
+        if the_same(seed, tmp_path / str(seed), in_a_step_function):
             found.append(seed)
 
 

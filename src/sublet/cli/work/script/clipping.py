@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
@@ -63,14 +64,28 @@ def clip_of(script: Script, statement: ast.stmt, models: set[str], changing: set
         norm = inner.targets[0].id
     plain = isinstance(inner, ast.Expr | ast.Assign) and inner.value is call and (norm or isinstance(inner, ast.Expr))
     told = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {norm}
+    fixed = {} if condition else _constants(script, statement)
     asks = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and node is not call]
-    if len(asks) > 1 or not plain or told & changing or (condition and norm):  # of parameters() alone
+    if len(asks) > 1 or not plain or told & changing - {*fixed} or (condition and norm):  # of parameters() alone
         raise by_hand(call, "clipping that is not the same in every turn of the loop")
     field = CLIPS[script.full_name(call.func).rpartition(".")[2]]
     if norm and field != "clip_norm":
         raise by_hand(call, "a clip whose result is kept")
     model, limit = _limit(script, call, models)
+    limit = fixed.get(limit, limit)
     return Clip(field=field, model=model, limit=limit + condition, kept=call if norm else None)
+
+
+def _constants(script: Script, statement: ast.stmt) -> dict[str, str]:
+    """Names that are one number, whatever the turn, as an argument is that no call gives: each with it."""
+    given: dict[str, list[ast.expr]] = {}
+    for name, value in bindings_in(script.scope_of(statement)):
+        given.setdefault(name, []).append(value)
+    return {
+        name: script.text(values[0])
+        for name, values in given.items()
+        if len(values) == 1 and isinstance(values[0], ast.Constant)
+    }
 
 
 def _limit(script: Script, call: ast.Call, models: set[str]) -> tuple[str, str]:

@@ -27,6 +27,7 @@ WRAPS = (
     "FullyShardedDataParallel",
 )
 
+UNCOUNTED = ("itertools.count", "itertools.cycle")
 PARTS = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh", "pipelining", "rpc", "_tensor"))
 
 
@@ -58,9 +59,10 @@ def _looked_at(script: Script, facts: Facts, names: Names) -> Converted:
         found = _looked_at(seen.script, look_at(seen.script), names)
     except CannotConvert as error:
         raise seen.refusal(error) from None
-    if found.how != "session":
+    if found.how != "session" and facts.loops:
         return _converted(script, facts, names)
-    return Converted(how=found.how, text=seen.put_back(found.text, (names.session, names.kept)))
+    ours = names.session if found.how == "session" else names.keeper
+    return Converted(how=found.how, text=seen.put_back(found.text, (ours, names.kept)))
 
 
 def _converted(script: Script, facts: Facts, names: Names) -> Converted:
@@ -170,6 +172,13 @@ def _refuse_many_calls(script: Script, loop: Loop) -> None:
                 looped.lineno,
                 "`for epoch in range(N)` and in it the batches, and nothing around; a job of its own for each fold, "
                 "seed or stage; steps that are counted by hand: epochs=N of train.session, and leave by s.steps",
+            )
+        over = loop.inner.iter if isinstance(loop.inner, ast.For) else None
+        if one_epoch and isinstance(over, ast.Call) and script.full_name(over.func) in UNCOUNTED:
+            raise CannotConvert(
+                f"`{script.text(over)}` does not say how many turns there are",
+                loop.inner.lineno,
+                "`for step in range(N)`: its steps are counted, and it may be left before",
             )
         if looped is not None or (one_epoch and scope is around):
             name = "" if isinstance(around, ast.Module) else around.name

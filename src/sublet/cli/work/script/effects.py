@@ -76,6 +76,8 @@ class Effects(Kinds):
         match value:
             case ast.Name():
                 return {value.id}
+            case ast.Attribute(attr="shape" | "ndim" | "dtype" | "device"):
+                return set()
             case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.Await() | ast.NamedExpr():
                 return self.held(value.value)
             case ast.Tuple() | ast.List() | ast.Set():
@@ -244,6 +246,8 @@ class Effects(Kinds):
         elif isinstance(func, ast.Attribute) and not self.is_imported(func.value):
             if self.remembers(call, root_of(func.value), func.attr, scope):
                 _note(done.changes, self.same_as(self.held(func.value), scope), call.lineno)
+        elif full == "next" and given and isinstance(given[0], ast.Call) and self.is_loader(given[0], scope):
+            done.draws = done.draws or call.lineno  # of an iterator of its own
         elif full in TAKES or (full.startswith("torch.") and full.endswith("_")):
             for each in given[:1]:
                 self._change(done, each, scope)

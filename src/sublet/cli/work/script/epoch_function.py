@@ -10,6 +10,8 @@ A function with all epochs in it is looked at in the same way, where it is given
         train(model, loader, optimizer, epoch)                 train(model, loader, optimizer, epoch, s)
         test(model)                                            test(model)
 
+A function that makes one step, and is called for each batch, is looked at where it is called in the same way.
+
 What a loop carries is known only where all of it is seen. So the body of the function is put where it is called, that
 text is converted, and what has become of the body is put back. `pass` with a mark stands at both ends of it.
 """
@@ -23,12 +25,13 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.functions import count_of, function_of, makes, shared_names, statement_of
 from sublet.cli.work.script.reading import Script, names_in
+from sublet.cli.work.script.results import RETURNS, is_amid, is_plain, mark, returned_by, with_result
 from sublet.cli.work.script.splice import CannotConvert
 from sublet.cli.work.script.texts import long_texts
 
 __all__ = ["Flat", "flat"]
 
-DEFINED, BEGINS, GIVEN, SHARED, RETURNS, ENDS = "defined", "begins", "given", "global", "returns", "ends"
+DEFINED, BEGINS, GIVEN, SHARED, ENDS = "defined", "begins", "given", "global", "ends"
 DEEPER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Nonlocal)
 LEAVES = (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
 
@@ -43,22 +46,26 @@ class Flat:
     call: ast.Call
     was: Script
     names: dict[str, str]  # of the function, and what they are here
+    given: dict[str, str]  # to names here, by the call
 
     def put_back(self, text: str, ours: Iterable[str]) -> str:
         """The converted text with a function again, which is given those of our names that it needs."""
         lines = text.splitlines(keepends=True)
         defined, begins, given_here, returns, ends = (
-            _mark(self.function, word) for word in (DEFINED, BEGINS, GIVEN, RETURNS, ENDS)
+            mark(self.function, word) for word in (DEFINED, BEGINS, GIVEN, RETURNS, ENDS)
         )
-        begin, end = (next(at for at, line in enumerate(lines) if mark in line) for mark in (begins, ends))
+        begin, end = (next(at for at, line in enumerate(lines) if word in line) for word in (begins, ends))
         deep, result = _indent(lines[begin]), ""
+        said = [line.split(f"  {given_here}")[0].strip() for line in lines[begin + 1 : end] if given_here in line]
+        changed = self._changed(dict(line.split(" = ", 1) for line in said))
         body = [line for line in lines[begin + 1 : end] if given_here not in line]
         at = next((number for number, line in enumerate(body) if returns in line), None)
         if at is not None:
             result, _, value = body[at + 1].strip(" ").partition(" = ")  # a name that is kept is another now
             body[at : at + 2] = [f"{deep}return {value}"]
         ours = list(ours)
-        for name, here in self.names.items():  # what is kept is kept by its own name
+        own_keeper = any(re.match(rf"\s*{ours[-1]} = ", line) for line in body)
+        for name, here in self.names.items() if own_keeper else ():  # what it keeps it keeps by its own name
             kept = re.compile(rf"\b({ours[-1]}\.|){here}(?=={here}\b)|\b({ours[-1]}\.){here}\b")
             body = [kept.sub(rf"\g<1>\g<2>{name}", line) for line in body]
         own = _indent(self.was.lines[self.function.body[0].lineno - 1])
@@ -69,7 +76,10 @@ class Flat:
         made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         given = "".join(f", {name}" for name in ours if name in names_in(tree) - made)
         body = [line for each in body for line in _shared_again(self.function, each, names_in(tree))]
-        lines[begin : end + 1] = self._called(given, deep, result)
+        if is_amid(self.was, self.call):
+            lines[begin:] = self._called_amid(given, changed, lines[end + 1 :])
+        else:
+            lines[begin : end + 1] = self._called(given, changed, deep, result)
         at = next(number for number, line in enumerate(lines) if defined in line)
         lines[at : at + 1] = [*_head(self.was, self.function, given), *body]
         text = "".join(lines)
@@ -108,16 +118,55 @@ class Flat:
         line = self.lines[min(max(error.line, 1), len(self.lines)) - 1]
         return CannotConvert(self._in_words(error.why), line, self._in_words(error.do))
 
-    def _called(self, given: str, indent: str, result: str) -> list[str]:
-        """The call with more arguments, as deep as this; what it returns goes to `result`."""
-        statement, call = statement_of(self.was, self.call), self.call
-        first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno)
-        lines, own = list(self.was.lines[first:last]), _indent(self.was.lines[first])
-        args = self.function.args
+    def _changed(self, given: dict[str, str]) -> list[tuple[ast.expr, str]]:
+        """Arguments that the call must be given in other words: what is kept is spoken of as such."""
+        other = {here: text for here, text in given.items() if text != self.given[here]}
+        values = [*self.call.args, *(word.value for word in self.call.keywords)]
+        found = [
+            (value, text)
+            for here, text in other.items()
+            for value in values
+            if self.was.text(value) == self.given[here]
+        ]
+        if {text for _, text in found} != {*other.values()} or any(each.lineno != each.end_lineno for each, _ in found):
+            raise _refused(self.function, f"what {self.function.name}() is given is kept, and made in its call")
+        return found
+
+    def _call_lines(self, given: str, changed: list[tuple[ast.expr, str]]) -> list[str]:
+        """Of the statement with the call: with more arguments, and with those that changed."""
+        statement, call, args = statement_of(self.was, self.call), self.call, self.function.args
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        lines = list(self.was.lines[first - 1 : last])
         if call.keywords or args.kwonlyargs or len(call.args) < len(args.posonlyargs) + len(args.args):
             given = re.sub(r"(\w+)", r"\1=\1", given)  # by name: some are left out, or are by name, too
         said = [*call.args, *(word.value for word in call.keywords)]
-        _insert(lines, statement.lineno, said, given, (call.end_lineno or 0, (call.end_col_offset or 0) - 1))
+        _insert(lines, first, said, given, (call.end_lineno or 0, (call.end_col_offset or 0) - 1))
+        for value, text in sorted(changed, key=lambda each: (each[0].lineno, each[0].col_offset), reverse=True):
+            raw = lines[value.lineno - first].encode()
+            raw = raw[: value.col_offset] + text.encode() + raw[value.end_col_offset :]
+            lines[value.lineno - first] = raw.decode()
+        return lines
+
+    def _called_amid(self, given: str, changed: list[tuple[ast.expr, str]], after: list[str]) -> list[str]:
+        """In the line that asks for what it returns; by a name, where that line is under a condition by now."""
+        name, call = returned_by(self.function), self._call_text(given, changed)
+        if name in after[0]:
+            return [after[0].replace(name, call), *after[1:]]
+        free = next((each for each in ("value", "result") if each not in self.was.names), name)
+        after = [line.replace(name, free) for line in after]
+        return [f"{_indent(after[0])}{free} = {call}\n", *after]
+
+    def _call_text(self, given: str, changed: list[tuple[ast.expr, str]]) -> str:
+        """The call alone, which is in one line."""
+        raw, was = (
+            each[0].encode() for each in (self._call_lines(given, changed), self.was.lines[self.call.lineno - 1 :])
+        )
+        return raw[self.call.col_offset : (self.call.end_col_offset or 0) + len(raw) - len(was)].decode()
+
+    def _called(self, given: str, changed: list[tuple[ast.expr, str]], indent: str, result: str) -> list[str]:
+        """The call, as deep as this; what it returns goes to `result`."""
+        lines, statement = self._call_lines(given, changed), statement_of(self.was, self.call)
+        own = _indent(lines[0])
         if isinstance(statement, ast.Assign):
             begins = self.was.text(statement.targets[0])
             lines[0] = own + result + lines[0][len(own) + len(begins) :]
@@ -125,6 +174,7 @@ class Flat:
 
     def _in_words(self, text: str) -> str:
         back = {here: name for name, here in self.names.items()}
+        back[returned_by(self.function)] = f"{self.function.name}()"
         quoted = re.compile(r"`[^`]*`")
         return quoted.sub(lambda found: re.sub(r"\w+", lambda word: back.get(word[0], word[0]), found[0]), text)
 
@@ -150,18 +200,20 @@ def flat(script: Script) -> Flat | None:
     text = _renamed(text if text.endswith("\n") else f"{text}\n", own, names)
     inner = [deep + line[len(own) :] if line.startswith(own) else line for line in text.splitlines(keepends=True)]
     for each in shared_names(function):
-        inner[each.lineno - first] = f"{deep}pass  {_mark(function, SHARED)} {', '.join(each.names)}\n"
+        inner[each.lineno - first] = f"{deep}pass  {mark(function, SHARED)} {', '.join(each.names)}\n"
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(script.lines, 1):
         if number == function.lineno:
-            lines.append((number, f"{_mark(function, DEFINED)}\n"))
+            lines.append((number, f"{mark(function, DEFINED)}\n"))
         if function.lineno <= number <= last:
             continue
         if number == statement.lineno:
-            lines.append((number, f"{deep}pass  {_mark(function, BEGINS)}\n"))
-            lines += [(number, f"{deep}{name} = {value}  {_mark(function, GIVEN)}\n") for name, value in given.items()]
-            lines += _with_result(script, function, call, [(first + at, each) for at, each in enumerate(inner)], deep)
-            lines.append((number, f"{deep}pass  {_mark(function, ENDS)}\n"))
+            lines.append((number, f"{deep}pass  {mark(function, BEGINS)}\n"))
+            lines += [(number, f"{deep}{name} = {value}  {mark(function, GIVEN)}\n") for name, value in given.items()]
+            lines += with_result(script, function, call, [(first + at, each) for at, each in enumerate(inner)], deep)
+            lines.append((number, f"{deep}pass  {mark(function, ENDS)}\n"))
+            if is_amid(script, call):
+                lines.append((number, line.replace(script.text(call), returned_by(function))))
         if not statement.lineno <= number <= (statement.end_lineno or statement.lineno):
             lines.append((number, line))
     source = "".join(line for _, line in lines)
@@ -170,13 +222,12 @@ def flat(script: Script) -> Flat | None:
     except Exception as error:  # never a wrong diff
         raise _refused(function, f"{function.name}() cannot be looked into") from error
     numbers = tuple(number for number, _ in lines)
-    return Flat(script=made, lines=numbers, function=function, call=call, was=script, names=names)
+    return Flat(script=made, lines=numbers, function=function, call=call, was=script, names=names, given=given)
 
 
 def _refuse_odd(script: Script, function: ast.FunctionDef, call: ast.Call) -> None:
     inside = [node for each in function.body for node in ast.walk(each)]
     returns = [node for node in inside if isinstance(node, ast.Return)]
-    statement = statement_of(script, call)
     shared = [node for node in inside if isinstance(node, ast.Global)]
     known = shared == shared_names(function) and (not shared or isinstance(script.scope_of(call), ast.Module))
     if any(isinstance(node, (*DEEPER, *LEAVES)) for node in inside) or function.decorator_list or not known:
@@ -184,11 +235,7 @@ def _refuse_odd(script: Script, function: ast.FunctionDef, call: ast.Call) -> No
     if any(node is not function.body[-1] for node in returns):
         line = next(node.lineno for node in returns if node is not function.body[-1])
         raise CannotConvert(f"`return` is amid {function.name}()", line, "one `return`, at its end")
-    plain = isinstance(statement, ast.Expr) and statement.value is call
-    if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
-        parts = statement.targets[0].elts if isinstance(statement.targets[0], ast.Tuple) else statement.targets
-        plain = bool(returns) and returns[0].value is not None and all(isinstance(each, ast.Name) for each in parts)
-    if not plain or len(script.lines[statement.lineno - 1].encode()[: statement.col_offset].strip()):
+    if not is_plain(script, function, call):
         raise _refused(
             call, f"what {function.name}() returns is used amid an expression", "give it a name: a line `loss = ...`"
         )
@@ -226,10 +273,11 @@ def _names(script: Script, function: ast.FunctionDef, call: ast.Call) -> tuple[d
         if name in around:
             other[name] = f"{name}_of_{function.name}"
     for name, value in values.items():
-        if isinstance(value, ast.Name) and value.id == name and name not in bound:
+        here = value.id if isinstance(value, ast.Name) and name in spoken - bound else ""
+        if here == name:
             continue
-        if isinstance(value, ast.Name) and name not in bound and value.id not in spoken | {*names} | {*other.values()}:
-            other[name] = value.id
+        if here and here not in spoken | {*names} | {*other.values()}:
+            other[name] = here
             continue
         other[name] = f"{name}_of_{function.name}"
         given[other[name]] = script.text(value)
@@ -285,37 +333,11 @@ def _renamed(text: str, indent: str, names: dict[str, str]) -> str:
     return "".join(lines)
 
 
-def _with_result(
-    script: Script, function: ast.FunctionDef, call: ast.Call, lines: list[tuple[int, str]], indent: str
-) -> list[tuple[int, str]]:
-    """`return value` as `name = value`, with a mark before it."""
-    name, number = _result_of(script, call, function), function.body[-1].lineno
-    if name is None:
-        return lines
-    at = next(at for at, (line, _) in enumerate(lines) if line == number)
-    given = re.sub(r"\breturn\b", f"{name} =", lines[at][1], count=1)
-    return [*lines[:at], (number, f"{indent}pass  {_mark(function, RETURNS)}\n"), (number, given), *lines[at + 1 :]]
-
-
-def _result_of(script: Script, call: ast.Call, function: ast.FunctionDef) -> str | None:
-    """What takes the place of `return`."""
-    last = function.body[-1]
-    if not isinstance(last, ast.Return) or last.value is None:
-        return None
-    statement = statement_of(script, call)
-    return script.text(statement.targets[0]) if isinstance(statement, ast.Assign) else f"returned_by_{function.name}"
-
-
-def _mark(function: ast.FunctionDef, word: str) -> str:
-    """One of its own: functions may be in functions."""
-    return f"# sublet: {word} {function.name}()"
-
-
 def _shared_again(function: ast.FunctionDef, line: str, spoken: set[str]) -> list[str]:
     """`global`, for those that are still spoken of: what is kept is not."""
-    before, mark, names = line.partition(f"pass  {_mark(function, SHARED)}")
+    before, found, names = line.partition(f"pass  {mark(function, SHARED)}")
     left = [name for name in names.strip().split(", ") if name in spoken]
-    if not mark:
+    if not found:
         return [line]
     return [f"{before}global {', '.join(left)}\n"] if left else []
 

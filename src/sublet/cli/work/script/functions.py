@@ -23,9 +23,11 @@ def function_of(script: Script) -> tuple[ast.FunctionDef, ast.Call] | None:
             continue
         if not inner and makes(script, function) and _is_given_once(script, calls[0]):
             return function, calls[0]
+        looped = isinstance(script.parents[statement_of(script, calls[0])], ast.For)
+        if looped and not loops and trains(function):
+            return function, calls[0]
         if len(inner) != 1:
             continue
-        looped = isinstance(script.parents[statement_of(script, calls[0])], ast.For)
         if looped and inner[0] in function.body:
             return function, calls[0]
         above = script.parents[inner[0]]
@@ -48,9 +50,9 @@ def _is_given_once(script: Script, call: ast.Call) -> bool:
     return isinstance(statement_of(script, call), ast.Assign) and not looped
 
 
-def trains(loop: ast.For) -> bool:
+def trains(node: ast.AST) -> bool:
     """Whether a step is made in it."""
-    return all(any(is_method(node, word) for node in ast.walk(loop)) for word in ("backward", "step"))
+    return all(any(is_method(each, word) for each in ast.walk(node)) for word in ("backward", "step"))
 
 
 def shared_names(function: ast.FunctionDef) -> list[ast.Global]:

@@ -42,6 +42,11 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
             f"`{name}` is an iterator, whose place is lost when another process goes on",
             "let what it gives follow from s.steps, or make one dataset of both",
         )
+    if not before and _is_argument(name, scope):
+        return (
+            f"`{name}` is given to the function of the loop, and may be changed there by what is not in this script",
+            f"give a copy, or a part, of `{name}` to what is called in the loop",
+        )
     if not before:
         return f"`{name}` is left to a later turn, and has no value before the loop", "give it one before the loop"
     ordered = _is_ordered(loop, name)
@@ -71,6 +76,11 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
         if other != name and value.lineno < loop.lineno and name in effects.held(value):
             return f"`{name}` is also `{other}`, and a kept one is another", "one name for it"
     return None
+
+
+def _is_argument(name: str, scope: Scope) -> bool:
+    arguments = [] if isinstance(scope, ast.Module) else ast.walk(scope.args)
+    return any(isinstance(each, ast.arg) and each.arg == name for each in arguments)
 
 
 def _is_foreign(effects: Effects, call: ast.Call) -> bool:

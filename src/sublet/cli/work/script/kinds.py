@@ -171,12 +171,19 @@ def bindings_in(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         if isinstance(each, ast.Assign):
             for target in each.targets:
                 yield from _paired(target, each.value)
+        elif isinstance(each, ast.AugAssign) and not isinstance(each.op, ast.Add | ast.BitOr):
+            yield from _paired(each.target, _reckoned(each.value))
         elif isinstance(each, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and each.value is not None:
             yield from _paired(each.target, each.value)
         elif isinstance(each, ast.For | ast.comprehension):
             yield from _drawn(each.target, each.iter)
         elif isinstance(each, ast.withitem) and each.optional_vars is not None:
             yield from _paired(each.optional_vars, each.context_expr)
+
+
+def _reckoned(value: ast.expr) -> ast.expr:
+    """`x *= args.weight`: what comes of arithmetic is no part of what it is made from, as `+args.weight` is none."""
+    return ast.copy_location(ast.UnaryOp(op=ast.UAdd(), operand=value), value)
 
 
 def goes_by_itself(node: ast.AST) -> bool:

@@ -116,7 +116,7 @@ def as_functions(script: Script) -> Methods | None:
 
 
 def _trains(owner: ast.ClassDef) -> bool:
-    return any(isinstance(node, ast.For) and trains(node) for node in ast.walk(owner))
+    return trains(owner)
 
 
 def _as_functions(script: Script, found: TrainerClass) -> Methods:
