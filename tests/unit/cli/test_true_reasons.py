@@ -149,9 +149,9 @@ REFUSED = {  # the text, why, where, and words of what to do
         "opt.zero_grad()",
         "in the loop itself",
     ),
-    "an update in a function": (
+    "an update in a function, now and then": (
         looped(
-            "update(F.cross_entropy(model(a), b))",
+            "if i > 0:", "    update(F.cross_entropy(model(a), b))",
             before=f"{OPTIMIZER}def update(loss):\n    opt.zero_grad()\n    loss.backward()\n    opt.step()\n",
         ),
         "the update is in update(), and the loop in line 18 calls it",
