@@ -15,8 +15,10 @@ from sublet.domain.shape import Grid, Shape
 from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.live_grids import LiveGrids
 from sublet.policies.fastest import Fastest
+from sublet.policies.liveput.policy import Liveput
 from sublet.runtime.settings import Settings
 from sublet.testing.driver import Driver
+from sublet.testing.gridded import demo
 from sublet.testing.gridded.day import at_rates, restarting, same_day, starting, struck_supply
 from sublet.testing.gridded.diaries import Row, Span, accounts, read_rows, spans, steps_per_s
 from sublet.testing.gridded.moves import RESTART, moves_seen
@@ -204,3 +206,31 @@ def test_in_the_simulator_it_makes_less_than_live_changes_by_what_restarts_take(
     live, dear = done(job, Fastest()), done(restarting(job, 200.0), CheckpointRestart())
     cheap = done(restarting(job, 1.0), CheckpointRestart())
     assert dear < cheap <= live * 1.01
+
+
+@pytest.mark.parametrize("pause_s", [0.1, 0.3])
+def test_the_day_of_the_demonstration_is_wide_again_soon_after_supply_is(tmp_path, pause_s):
+    """Nine nodes become four within ten minutes, and six of them are to be had again two minutes later.
+
+    That nodes come and go is no reason to wait where a change takes some tenths of a second, of which 36 are one here.
+    """
+    settings = demo.demo_settings(tmp_path)
+    units = (0.001, *[demo.JOB.unit_ms / 1000.0] * demo.JOB.blocks, 0.001)
+    guess = 1.0 / (12 * sum(units)) / demo.JOB.steps / settings.speedup / 2.0  # a machine that others use
+    known = LiveGrids(
+        most_gpus=9,
+        depths=(3, 4, 5),
+        guess=guess,
+        atoms=12,
+        blocks=(152_000,) * demo.JOB.blocks,
+        units=units,
+        speedup=settings.speedup,
+    ).profile()
+    restart_s = pause_s * settings.speedup
+    job = a_job("g", work=1.0, speed=Gridded(known), pauses=LivePauses(known), gpus=9, min_gpus=3, max_gpus=9)
+    run = same_day(settings, replace(job, restart_s=restart_s), Liveput(), boot_s=100.0)
+    grids = [(each.start_s, str(each.grid)) for each in run.record.segments if each.grid is not None]
+    narrow_s = next(at_s for at_s, grid in grids if grid == "1 x 3")
+    wide_s = next(at_s for at_s, grid in grids if at_s > narrow_s and grid == "2 x 3")
+    assert wide_s < 1_860.0 + 300.0  # to be had, and booted
+    assert {"3 x 3", "2 x 3", "1 x 5", "1 x 3"} <= {grid for _, grid in grids}

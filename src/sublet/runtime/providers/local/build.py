@@ -86,6 +86,7 @@ def local_offers(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer
                 pool=f"{like.gpu}x{settings.slots_per_node}" if settings.mix_markets else "",
                 cloud="local",
                 hazard_per_h=max(hazards, default=0.0) if market is Market.SPOT else 0.0,
+                notice_s=settings.notice_s if market is Market.SPOT else 0.0,
                 boot_s=settings.boot_s,
                 wind_down_s=wind_down_s(settings),
             )

@@ -49,3 +49,9 @@ def test_what_changes_once_in_a_round_is_not_taken_for_still(tmp_path):
 def test_a_change_that_our_share_does_not_feel_is_not_the_end(tmp_path):
     found = supply(tmp_path, "0,a,8", "550,a,9", "580,a,4", "600,a,4", market_share=0.25)
     assert found[:4] == [(0.0, 2), (580.0, 1), (600.0, 2), (1_180.0, 1)]
+
+
+def test_offers_say_the_notice_that_their_nodes_get(tmp_path):
+    """Else a kernel takes each loss for one without, and waits with growing as if work were made again."""
+    spot, on_demand = local_offers(Settings(state_dir=str(tmp_path), notice_s=90.0), [])
+    assert (spot.notice_s, on_demand.notice_s) == (90.0, 0.0)
