@@ -55,6 +55,15 @@ class Kept:
         return f"Kept({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
+class Unread(Kept):
+    """Of which nobody has asked for a value yet; then it is as any other."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            object.__setattr__(self, "__class__", Kept)
+        return object.__getattribute__(self, name)
+
+
 class Own:
     """All of a state that is the script's own: `extra_state=`, and what it keeps, beside these models."""
 
@@ -78,8 +87,13 @@ class Own:
             for model in self._models
             for tensor in (*model.parameters(), *model.buffers())
         }
-        self.kept = Kept({name: _taken(f"kept.{name}", value, trained) for name, value in values.items()})
+        self.kept = Unread({name: _taken(f"kept.{name}", value, trained) for name, value in values.items()})
         return self.kept
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the script has asked for anything that is kept."""
+        return self.kept is not None and type(self.kept) is not Unread
 
     def begin(self) -> None:
         """From now on a state may come."""

@@ -62,6 +62,7 @@ class Course:
         self._began: dict[str, Any] | None = None  # what was where the batch of that step began, with the loss then
         self._begins: dict[str, Any] | None = None  # and where that of the next one does
         self._is_before = True  # the call for a step, in this pass
+        self._has_called = self._has_looked = False  # for a step; and at training, or at what is kept, before that
         self._judged: Iterator[float] = iter(())  # evaluations before it, in a pass that goes over it
         self._called = copy.copy(progress)  # what the loop saw when it called for a step
         self._seems: Progress | None = None  # what it sees, where that is not how far training is
@@ -125,6 +126,11 @@ class Course:
         """How far the loop sees itself."""
         return self._seems or self._progress
 
+    def looked_at(self) -> Progress:
+        """By the script: how far it sees itself."""
+        self._has_looked |= not self._has_called
+        return self.seen
+
     @property
     def counts(self) -> bool:
         """Whether the lines that run are of the pass in which they count; nobody waits for what others do."""
@@ -173,6 +179,8 @@ class Course:
                 if self._began is not None:
                     self._judged = iter(self._began.get("judged", ()))
                     self._lay(copy.deepcopy({**self._began, "values": self._owed.get("values")}), BEGAN)
+        if place == CALL and not self._has_called:
+            self._has_called, self._has_looked = True, self._has_looked or (self._own is not None and self._own.is_read)
         if place == CALL:
             again, self._called, self._seems = self._seems is not None, copy.copy(self.seen), None
             if again and self._owed:
@@ -212,17 +220,20 @@ class Course:
         if self.remembers is not None:
             self.remembers.note_step()
 
-    def leave(self) -> None:
+    def leave(self, *, alike: bool) -> None:
         """The loop is left, after a call. In a pass that makes no step that is right where the others have left theirs.
 
-        So it is where their state is of an evaluation, or of the end; what comes from here on counts. Where it is of
-        right after a step, as a checkpoint is, nobody knows whether they would have.
+        So it is where their state is of an evaluation, or of the end; what comes from here on counts. Where all have
+        begun with a checkpoint, of right after a step, and are in this pass `alike`, it is what the lines after that
+        step come to, if none before it has looked at anything: it has seen a first start.
         """
         owed = self._owed.get("at", CALL)
-        if self.counts or self.goes_over or owed in (BATCH, CALL, STEPPED):
+        if self.counts or self.goes_over or owed in (BATCH, CALL):
+            return
+        if owed == STEPPED and (self._has_looked or not alike):
             return
         self._seems, self._astray = None, False
-        if 0 <= number_of(owed) <= number_of(self.at):  # it is of what is behind us
+        if owed == STEPPED or 0 <= number_of(owed) <= number_of(self.at):  # it is of what is behind us
             self._owed = {}
 
     def require_counted(self) -> None:

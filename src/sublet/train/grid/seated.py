@@ -31,7 +31,7 @@ class Seated(Counted):
 
     @property
     def _seen(self) -> Progress:
-        return self._course.seen
+        return self._course.looked_at()
 
     @property
     def _alike(self) -> bool:
@@ -44,7 +44,7 @@ class Seated(Counted):
         try:
             yield
         except GeneratorExit:
-            self._course.leave()
+            self._course.leave(alike=self._alike)
             raise
 
     @property
@@ -79,6 +79,7 @@ class Seated(Counted):
     @property
     def loss(self) -> float:
         """Mean loss over the global batch of the last step."""
+        self._course.looked_at()
         if self._member is None:
             return math.nan
         before = self._course.loss_before

@@ -141,7 +141,7 @@ class GridSession(Seated, Keeps):
         try:
             if self._member is not None and (kind is None or (isinstance(error, SystemExit) and not error.code)):
                 with self._verdict:
-                    self._course.leave()
+                    self._course.leave(alike=self._alike)
                     self._course.require_counted()
                     if kind is None:
                         self._finish()
@@ -184,8 +184,8 @@ class GridSession(Seated, Keeps):
         self._epochs = total
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
         self._course.come_to(BATCH, self._losses)
-        while self._seen.epoch < total:
-            throw_between(self.options.seed, self._seen.steps, AT_BATCH)
+        while self._course.seen.epoch < total:
+            throw_between(self.options.seed, self._course.seen.steps, AT_BATCH)
             batch = Step()
             with self._left():
                 yield batch
@@ -252,7 +252,7 @@ class GridSession(Seated, Keeps):
             self._telling.stepped(found, self._progress, self._seat, self._micro_batch)
             self._ordered = found.orders
         self._schedules.check()
-        throw_between(self.options.seed, self._seen.steps, STEPPED)
+        throw_between(self.options.seed, self._course.seen.steps, STEPPED)
         self._link.script_goes_on()
 
     def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
@@ -287,7 +287,7 @@ class GridSession(Seated, Keeps):
         if broke:  # others may take our state over: it is that of the script, which knows nothing of the mode
             self._recover(broke)
         self._course.come_to(evaluation(number))
-        throw_between(self.options.seed, self._seen.steps, EVALUATED + number)
+        throw_between(self.options.seed, self._course.seen.steps, EVALUATED + number)
         self._link.script_goes_on()
         return self._course.noted(member.judged[number] if number < len(member.judged) else math.nan)
 

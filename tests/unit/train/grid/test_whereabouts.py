@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import shutil
+from contextlib import nullcontext
 
 import pytest
 
@@ -443,6 +444,35 @@ def test_a_loop_that_is_left_before_its_worker_is_where_the_others_are_is_an_err
 
     with pytest.raises(InvalidValue, match="a pass that makes no step"):
         trained(tmp_path / "cut", before=leave)
+
+
+@pytest.mark.parametrize("leaves", ["break", "exit"])
+def test_a_loop_that_looks_at_nothing_before_its_step_is_left_after_the_step_of_its_checkpoint_again(tmp_path, leaves):
+    """All begin with it, and come to that in the same pass."""
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3)
+    seen = []
+
+    def after(s, *_):
+        if s.steps == 3 and leaves == "exit":
+            raise SystemExit(0)
+        return s.steps == 3
+
+    with pytest.raises(SystemExit) if leaves == "exit" else nullcontext():
+        trained(tmp_path / "cut", after=after, behind=lambda s, *_: seen.append((s.steps, s.epoch)))
+    assert seen == ([] if leaves == "exit" else [(3, 1)])
+
+
+@pytest.mark.parametrize("looks", [lambda s, kept: kept.count, lambda s, _: s.epoch, lambda s, _: s.loss])
+def test_a_loop_that_has_looked_at_a_first_start_is_not_left_in_that_pass(tmp_path, looks):
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3)
+    with pytest.raises(InvalidValue, match=r"at step 3 in a pass that makes no step"):
+        trained(
+            tmp_path / "cut",
+            before=lambda s, _, __, kept: looks(s, kept) and None,
+            after=lambda s, *_: s.steps == 3,
+        )
 
 
 @pytest.mark.parametrize("leaves", ["break", "exit"])
