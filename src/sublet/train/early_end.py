@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from sublet.errors import InvalidValue
 from sublet.train.beside import left_together
-from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup
-from sublet.train.rehearsal import is_rehearsal
 from sublet.train.steps import Steps
 
 __all__ = ["leave_epoch"]
 
 
-def leave_epoch(steps: Steps, group: PeerGroup, options: Options) -> None:
+def leave_epoch(steps: Steps, group: PeerGroup) -> None:
     """The script is through with what it does after the batches that it took.
 
     InvalidValue if it took none, or left amid a step; RanksDiffer if others train on.
@@ -26,10 +24,6 @@ def leave_epoch(steps: Steps, group: PeerGroup, options: Options) -> None:
         left = f"left after {progress.offset} of {progress.samples} samples"
         raise InvalidValue(f"epoch {progress.epoch}", left, allowed)
     progress.end_epoch()
-    by_epoch = options.scheduler_every == "epoch" and not is_rehearsal()
-    while by_epoch and progress.scheduled < progress.epoch:
-        steps.schedules.step()
-        progress.scheduled += 1
     if group.world == 1:
         return
     gradients = steps.gradients

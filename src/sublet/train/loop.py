@@ -110,6 +110,7 @@ class Session(Evaluates, Keeps):
             if kind is None and self._entered:
                 with self._verdict:
                     self._catch_up()
+                    self._schedules.end_epochs(self._progress)
                     self._finish()
         finally:
             self._open = False
@@ -234,12 +235,11 @@ class Session(Evaluates, Keeps):
         """
         progress = self._progress
         if progress.epoch <= epoch and not self._extent.over(progress):
-            leave_epoch(self._steps, self._members.group, self.options)
+            leave_epoch(self._steps, self._members.group)
         self._state.require_same()
         self._agree_on_kept()
         self._catch_up()
         self._schedules.check(between_epochs=True)
-        self._schedules.note()
 
     def _agree_on_kept(self) -> None:
         """What rank 0 keeps counts: others may not have evaluated, and one of them may be rank 0 next."""
@@ -292,6 +292,7 @@ class Session(Evaluates, Keeps):
     def _boundary(self) -> None:
         line, members = self._link.line, self._members
         self._schedules.check()
+        self._schedules.end_epochs(self._progress)
         numbers, group = self._readings.numbers, members.group
         if group.world > 1:
             self._steps.drift.require_together(numbers, group, self._progress)
@@ -383,10 +384,8 @@ class Session(Evaluates, Keeps):
                 if stale is not None:  # a newer group has begun: it has the last word
                     self._settle_in(self._members.recover(stale))
                     continue
-                loss = self._readings.numbers[LOSS]
-                self._link.say(
-                    Finished(worker_id=self._worker_id, step=progress.steps, done=float(progress.done), loss=loss)
-                )
+                step, done, loss = progress.steps, float(progress.done), self._readings.numbers[LOSS]
+                self._link.say(Finished(worker_id=self._worker_id, step=step, done=done, loss=loss))
             if group.world == 1:
                 return
             try:

@@ -17,6 +17,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from sublet.errors import InvalidValue
 from sublet.train.alive import alive
 from sublet.train.fitness import check_methods
+from sublet.train.rehearsal import is_rehearsal
+from sublet.train.state import Progress
 
 __all__ = ["Schedules", "asked_by"]
 
@@ -24,7 +26,7 @@ __all__ = ["Schedules", "asked_by"]
 class Schedules:
     """All schedulers of a session's optimizers."""
 
-    def __init__(self, given: Sequence[Any], *optimizers: Optimizer) -> None:
+    def __init__(self, given: Sequence[Any], *optimizers: Optimizer, every: str = "step") -> None:
         for scheduler in given:
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise InvalidValue(
@@ -34,7 +36,7 @@ class Schedules:
                     "each epoch of s.epochs(), with a number that is the same in all ranks",
                 )
             check_methods("scheduler", scheduler, "step", "state_dict", "load_state_dict")
-        self._given, self._optimizers = list(given), optimizers
+        self._given, self._optimizers, self._every = list(given), optimizers, every
         self._found: list[LRScheduler] = []
         self._counts: list[list[int]] = []
 
@@ -78,12 +80,27 @@ class Schedules:
             scheduler.step()
         self.note()
 
+    def end_step(self, progress: Progress, due: int) -> None:
+        """A step is made: those that go by the step are to have made as many as are due."""
+        if self._every == "step":
+            self._reach(due, progress)
+
+    def end_epochs(self, progress: Progress) -> None:
+        """So many epochs are over, and so is what the script did after their batches: those that go by them follow."""
+        if self._every == "epoch" and not is_rehearsal():
+            self._reach(progress.epoch, progress)
+
+    def _reach(self, due: int, progress: Progress) -> None:
+        while progress.scheduled < due:
+            self.step()
+            progress.scheduled += 1
+
     def note(self) -> None:
         """Remember how often each was stepped."""
         self._counts = [_counts(self._given), _counts(self._found)]
 
     def check(self, *, between_epochs: bool = False) -> None:
-        """Refuse a step that is not the script's to make."""
+        """Refuse a step that is not the script's to make; what it made between two epochs counts."""
         if not self._given and not self._found:
             return
         given, found = self._counts
@@ -102,6 +119,8 @@ class Schedules:
                 "after them, in `for epoch in s.epochs()`; for one step per step leave it to the session: "
                 "session(..., scheduler=scheduler)",
             )
+        if between_epochs:
+            self.note()
 
 
 def asked_by(schedulers: Iterable[Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Steps:
         )
         self.kept_samples = self.stream or getattr(self._samples, "drawn", None)  # with a state of their own
         self.called: dict[str, Any] = getattr(self._samples, "called", {})  # of the script's, for each step
-        self.schedules = Schedules(options.schedulers, *turns.optimizers)
+        self.schedules = Schedules(options.schedulers, *turns.optimizers, every=options.scheduler_every)
         self.drift = Drift(model.parameters(), turns.together)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         if options.counts and options.scaler is not None:
@@ -372,11 +372,7 @@ class Steps:
         if self._rehearses:  # its schedules would be over long before it is
             return
         due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
-        if self._options.scheduler_every == "epoch":
-            due = progress.epoch
-        while progress.scheduled < due:
-            self.schedules.step()
-            progress.scheduled += 1
+        self.schedules.end_step(progress, due)
         if self.adaptive is not None and self.grows:
             batch = self.adaptive.grown(progress.batch, progress.noise.scale)
             if batch != progress.batch:

@@ -267,6 +267,52 @@ def test_an_epoch_that_is_left_early_is_over_and_the_next_begins(tmp_path, monke
         assert again[1:] == (rate, numbers[cut:], done)
 
 
+@pytest.mark.parametrize("left", [STEPS, 2], ids=["whole", "left early"])
+@pytest.mark.parametrize("by_session", [True, False], ids=["by the session", "by the script"])
+def test_after_its_batches_an_epoch_still_has_its_own_rate(left, by_session):
+    """As in a plain loop whose last line is `scheduler.step()`."""
+    model, rates = network(), []
+    optimizer = adam(model)
+    scheduler = lr_scheduler.StepLR(optimizer, 1, 0.5)
+    ours = {"scheduler": scheduler, "scheduler_every": "epoch"} if by_session else {}
+    with train.session(model, optimizer, data(), global_batch=16, epochs=3, **ours) as s:
+        for _ in s.epochs():
+            for batch in s:
+                s.step(loss_of(model, batch))
+                rates.append(scheduler.get_last_lr()[0])
+                if s.steps_in_epoch == left:
+                    break
+            rates.append(scheduler.get_last_lr()[0])
+            if not by_session:
+                scheduler.step()
+    assert rates == [rate for rate in (0.01, 0.005, 0.0025) for _ in range(left + 1)]
+    assert scheduler.get_last_lr() == [0.00125]
+
+
+@pytest.mark.parametrize(("left", "rate"), [(STEPS, 0.005), (2, 0.01)], ids=["between two epochs", "amid one"])
+def test_a_training_that_was_stopped_goes_on_with_the_rate_of_the_epoch_it_is_in(tmp_path, monkeypatch, left, rate):
+    found = []
+    for stops in (True, False):
+        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
+        model = network()
+        optimizer = adam(model)
+        more = {"scheduler": lr_scheduler.StepLR(optimizer, 1, 0.5), "scheduler_every": "epoch"}
+        with train.session(
+            model, optimizer, data(), global_batch=16, epochs=2, checkpoint_dir=tmp_path, **more
+        ) as s:
+            for _ in s.epochs():
+                for batch in s:
+                    if not stops:
+                        found.append((s.steps, optimizer.param_groups[0]["lr"]))
+                    s.step(loss_of(model, batch))
+                    if stops and s.steps == left:
+                        break
+                if stops:
+                    break
+    assert found == [(step, 0.01 if step < STEPS else 0.005) for step in range(left, 2 * STEPS)]
+    assert found[0][1] == rate
+
+
 @pytest.mark.parametrize(
     ("loop", "more", "why"),
     [
