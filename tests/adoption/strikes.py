@@ -3,7 +3,6 @@
 alone       one worker, left in peace
 resized     one, then two; the first is killed; all leave with a checkpoint, and another goes on to the end
 restarted   one worker; all leave with a checkpoint and another goes on, twice
-drifting    twenty random changes of width, in a loop of the guide
 clipped     two workers in a loop that clips by hand
 judged      two workers, of which rank 0 alone evaluates, and is killed
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import random
 import runpy
 import time
 from collections.abc import Callable
@@ -132,68 +130,7 @@ def restarted(directory: Path) -> dict[str, object]:
     return _over(world)
 
 
-# -------------------------------------------------------------------------------------- loops of the guide
-
-
-def guide(directory: Path) -> None:
-    """LOOP of the guide; each worker leaves its weights behind."""
-    torch.set_num_threads(1)
-    name, model, data = os.environ["LOOP"], network(), Logged(320)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-
-    def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
-        time.sleep(0.03)
-        while (directory / "hold").exists():
-            time.sleep(0.005)
-        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
-
-    more: dict[str, object] = {"epochs": 12}
-    if name == "steps":
-        more = {"steps": 240, "scheduler": scheduler}
-    elif name == "every epoch":
-        more |= {"scheduler": scheduler, "scheduler_every": "epoch"}
-    with train.session(model, optimizer, data, global_batch=BATCH, **more) as s:
-        if name == "by epoch":
-            for _ in s.epochs():
-                for batch in s:
-                    s.step(loss_of(batch))
-                scheduler.step()
-                s.evaluate(loss_of, data, limit=1)
-        else:
-            for batch in s:
-                s.step(loss_of(batch))
-    torch.save((s.rank, s.steps, list(model.parameters())), directory / f"{os.environ['SUBLET_WORKER_ID']}.pt")
-
-
-def drifting(directory: Path, *, count: int = 20, widest: int = 3, seed: int = 1) -> dict[str, object]:
-    rng, done = random.Random(seed), 0
-    world = _world(directory, guide)
-    first = world.start(widest)
-    _until(world, lambda: all(worker.ready for worker in first), "ready")
-    waiting = first[1:]
-    world.regroup(first[:1])
-    while done < count and not world.finished:
-        _until(world, lambda: world.finished or world.joined_all(), "joined")
-        width = rng.choice([width for width in range(1, widest + 1) if width != len(world.members)])
-        if done == count - 1:
-            width = widest if len(world.members) < widest else widest - 1  # several are there to compare at the end
-        missing = max(0, width - len(world.members))
-        if len(waiting) < missing:
-            (directory / "hold").touch()  # a busy machine takes long to start them: training is not to end meanwhile
-            waiting += world.start(missing - len(waiting))
-            _until(world, lambda w=waiting: all(worker.ready for worker in w), "ready")
-            (directory / "hold").unlink()
-        if world.finished:
-            break
-        new, waiting = waiting[:missing], waiting[missing:]
-        world.regroup(rng.sample(world.members, min(width, len(world.members))) + new)
-        done += 1
-    _over(world)
-    world.end()
-    ends = {path.stem: torch.load(path) for path in directory.glob("*.pt")}
-    flat = [torch.cat([each.detach().reshape(-1) for each in end[2]]).tolist() for end in ends.values()]
-    return {"resizes": done, "weights": flat, "ranks": sorted(end[0] for end in ends.values())}
+# -------------------------------------------------------------------------------------- other loops
 
 
 def clipping(directory: Path) -> None:
@@ -250,4 +187,4 @@ def judged(directory: Path) -> dict[str, object]:
     return _over(world)
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (alone, resized, restarted, drifting, clipped, judged)}
+SCENARIOS = {scenario.__name__: scenario for scenario in (alone, resized, restarted, clipped, judged)}

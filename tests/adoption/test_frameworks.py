@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.adoption.test_drift import SEED, require_same  # noqa: E402
+from tests.rigs.docs_loops import loops  # noqa: E402
 from tests.rigs.scenario import world  # noqa: E402
 
 FRAMEWORKS = {"accelerate": "accelerate", "hf_trainer": "transformers.trainer", "lightning": "lightning.pytorch"}
@@ -33,6 +35,15 @@ def test_a_framework_comes_to_the_same_under_strikes(name, tmp_path):
     torch.testing.assert_close(found["resized"], found["alone"], rtol=1e-4, atol=1e-5)
     assert len(told["alone"]) >= 5
     assert told["resized"] == [pytest.approx(each, rel=1e-3) for each in told["alone"]]
+
+
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+def test_a_framework_is_the_same_in_all_ranks_after_twenty_changes_of_width(name, tmp_path):
+    """As the loops of the documentation are: what it shows of a framework is a part of this script."""
+    pytest.importorskip(FRAMEWORKS[name].partition(".")[0])
+    assert name in {loop.script for loop in loops().values()}
+    env = {"SCRIPT": name, "FRAMEWORK": FRAMEWORKS[name]}
+    require_same(world("session", tmp_path, env=env, module="tests.adoption.drifts", seed=SEED), tmp_path)
 
 
 def history_of_trainer(place):

@@ -133,11 +133,3 @@ def wait_until(reached):
             return
         time.sleep(0.05)
     raise TimeoutError
-
-
-@pytest.mark.parametrize("loop", ["plain", "by epoch", "every epoch", "steps"])
-def test_ranks_are_equal_to_the_bit_after_twenty_random_resizes(loop, tmp_path):
-    run = world("drifting", tmp_path, env={"LOOP": loop}, module=STRIKE)
-    assert run["resizes"] == 20
-    assert len(run["ranks"]) > 1
-    assert all(weights == run["weights"][0] for weights in run["weights"])

@@ -30,6 +30,7 @@ class Piece:
     count: int
     first: bool
     last: bool
+    spare: bool = False  # another worker counts it
 
 
 class Samples:
@@ -71,11 +72,18 @@ class Samples:
         return torch.randperm(self.count, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
 
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
-        """The micro-batches of one rank for a step of `size` samples from `offset`; none if its share is empty."""
-        return cut_up(offset + rank * size // world, offset + (rank + 1) * size // world, micro_batch)
+        """The micro-batches of one rank for a step of `size` samples from `offset`.
+
+        If its share is empty it is given a sample of another's: whoever is not in the script's loop would miss what
+        the script does there with each step.
+        """
+        low, high = offset + rank * size // world, offset + (rank + 1) * size // world
+        if low == high:
+            return iter([Piece(start=low, count=1, first=True, last=True, spare=True)])
+        return cut_up(low, high, micro_batch)
 
     def holders(self, size: int, world: int) -> int:
-        """Ranks that have any of the samples of such a step."""
+        """Ranks whose samples of such a step count."""
         return min(size, world)
 
     def load(self, epoch: int, piece: Piece) -> Any:

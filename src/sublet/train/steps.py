@@ -182,10 +182,11 @@ class Steps:
         self._means.look(loss, piece.count)
         turn = self._turns.now(self.progress)
         share = self.progress.sums_share if self._options.sums else piece.count / self._size
-        gradients = turn.gradients
+        share = 0.0 if piece.spare else share
+        gradients, measures = turn.gradients, self._measured and piece.first and not piece.spare
         gradients.check_frozen()
         if piece.last and gradients.shared:
-            gradients.arm(self._measure_small if self._measured and piece.first else None)
+            gradients.arm(self._measure_small if measures else None)
         try:
             scaled = self._updates.scaled(loss)
             if share == 1.0:
@@ -203,7 +204,7 @@ class Steps:
         self._heard = alone and self.readings.hear(loss, gradients.control)
         if not self._heard:
             gradients.slots[LOSS].add_(loss.detach(), alpha=share)
-        if counted is not None:
+        if counted is not None and not piece.spare:
             gradients.slots[COUNTED].add_(counted)
         if self._turns.several:
             self._turns.clear_others(turn)
@@ -213,7 +214,7 @@ class Steps:
         if piece.last:
             self._update()
             return
-        if piece.first and self._measured:
+        if measures:
             for gradient in gradients.tensors:
                 self._measure_small(gradient)
         self._edits.note()
@@ -226,7 +227,7 @@ class Steps:
     @property
     def all_have_samples(self) -> bool:
         """Of the last step: only whoever has is in the script's loop."""
-        return self._samples.holders(self._size, self._group.world) == self._group.world
+        return self.stream is None or self._samples.holders(self._size, self._group.world) == self._group.world
 
     def batches(self, group: PeerGroup, ordered: Callable[[], bool]) -> Iterator[Any]:
         """The micro-batches of this worker for the next step; `step` must be called for each, and the last updates.
@@ -252,7 +253,7 @@ class Steps:
         self._measured = self._halved or (progress.steps % every == 0 and size > 1 and cut and told)
         steps, piece = progress.steps, None
         for piece in self._samples.pieces(progress.offset, size, group.rank, group.world, micro_batch):
-            if piece.first and self._measured:
+            if piece.first and self._measured and not piece.spare:
                 self._begin_measuring(piece)
             self._piece, self.gives_last = piece, piece.last
             self._turns.begin()
@@ -264,7 +265,7 @@ class Steps:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
         while piece is None and self.broken is None and progress.steps == steps:
             self._edits.lift()
-            self.gradients.arm()  # more workers than samples: nothing to do but to take part in the sums
+            self.gradients.arm()  # more workers than a stream has shards: nothing to do but to take part in the sums
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.train.samples import Piece, Samples  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 
@@ -91,3 +92,27 @@ def test_the_length_of_the_gradient_is_told_as_it_was_before_it_was_clipped():
             s.step(loss)
     assert float(s.grad_norm) == pytest.approx(float(torch.nn.utils.get_total_norm(grads)), rel=1e-5)
     assert float(s.grad_norm) > 1e-3
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "counted"])
+def test_a_sample_that_another_worker_counts_changes_nothing(monkeypatch, reduction):
+    """Here one process is given both its own and, after them, one that is another's."""
+
+    def trained():
+        model = network().eval()
+        with train.session(model, adam(model), data(), global_batch=16, epochs=2, reduction=reduction) as s:
+            for x, y in s:
+                loss = torch.nn.functional.mse_loss(model(x), y, reduction="mean" if reduction == "mean" else "sum")
+                s.step(loss, counted=len(x)) if reduction == "counted" else s.step(loss)
+        return flat(model), s.loss, s.steps
+
+    expected = trained()
+
+    def with_another(self, offset, size, *_):
+        yield Piece(start=offset, count=size, first=True, last=False)
+        yield Piece(start=offset, count=1, first=False, last=True, spare=True)
+
+    monkeypatch.setattr(Samples, "pieces", with_another)
+    weights, *others = trained()
+    assert torch.equal(weights, expected[0])
+    assert others == list(expected[1:])

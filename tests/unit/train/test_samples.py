@@ -30,8 +30,13 @@ def test_any_sequence_of_widths_sees_every_sample_once(count, batch, widths, mic
             pieces = list(samples.pieces(offset, size, rank, world, micro))
             assert [piece.first for piece in pieces] == [index == 0 for index in range(len(pieces))]
             assert [piece.last for piece in pieces] == [index == len(pieces) - 1 for index in range(len(pieces))]
+            assert pieces  # whoever is given nothing is not in the script's loop
             for piece in pieces:
                 assert 1 <= piece.count <= (micro or batch)
+                assert piece.spare == (rank * size // world == (rank + 1) * size // world)
+                if piece.spare:
+                    assert offset <= piece.start < offset + size
+                    continue
                 seen += order[piece.start : piece.start + piece.count]
         offset, step = offset + size, step + 1
     assert sorted(seen) == list(range(count))
