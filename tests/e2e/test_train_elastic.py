@@ -72,6 +72,19 @@ def test_a_step_of_any_width_takes_the_gradient_of_one_process(tmp_path, width, 
         assert torch.tensor(end["parameters"]) == pytest.approx(expected.detach(), abs=1e-6)
 
 
+def test_under_autocast_two_workers_are_one_that_takes_as_many_samples_at_a_time(tmp_path):
+    """A part's gradients are rounded to bfloat16 before they are added up: other parts, other weights."""
+
+    def weights(name, width, **more):
+        env = {"SAMPLES": "480", "EPOCHS": "1", "AUTOCAST": "1", **more}
+        return world("fixed", tmp_path / name, env=env, width=width)["ends"][0]["parameters"]
+
+    two, halves, whole = weights("two", 2), weights("halves", 1, MICRO="8"), weights("whole", 1)
+    assert two == pytest.approx(halves, abs=1e-6)
+    assert whole != pytest.approx(halves, abs=1e-4)
+    assert whole == pytest.approx(halves, abs=1e-2)
+
+
 def test_workers_end_when_their_agent_is_gone(tmp_path):
     run = world("orphans", tmp_path)
     assert set(run["codes"].values()) == {EXIT_LOST}

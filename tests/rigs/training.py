@@ -94,7 +94,8 @@ def logged_training(directory: Path) -> None:
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if len(x) > room:
             raise torch.OutOfMemoryError(f"{len(x)} samples")
-        return torch.nn.functional.mse_loss(model(x), y)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled="AUTOCAST" in os.environ):
+            return torch.nn.functional.mse_loss(model(x), y)
 
     with train.session(
         model, optimizer, dataset, global_batch=BATCH, scheduler=scheduler, seed=5, micro_batch=micro
