@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.adoption.test_drift import SEED, require_same  # noqa: E402
 from tests.rigs.docs_loops import loops  # noqa: E402
+from tests.rigs.drifted import SEED, require_same  # noqa: E402
 from tests.rigs.scenario import world  # noqa: E402
 
 FRAMEWORKS = {"accelerate": "accelerate", "hf_trainer": "transformers.trainer", "lightning": "lightning.pytorch"}
