@@ -14,6 +14,9 @@
     losses.py     how a loss grows with its samples
     clipping.py   gradients that it edits by hand
     update.py     the update, in the orders that a session makes it in
+    files.py      what is written into files, or told to a tracker
+    emptied.py    files that every start begins anew
+    by_one.py     what of that is left to one worker
     now_and_then.py  parts of it that are not in every turn
     unfreezing.py parameters that are trained from some turn on
     trainers.py   loops in methods, and what to write there

@@ -247,6 +247,12 @@ def _of_memory(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding
         yield Finding(
             line=line, what="every rank writes it, to the same file", do="if s.rank == 0: (one process alone: nothing)"
         )
+    for line in facts.rows_by_all:
+        yield Finding(
+            line=line,
+            what="every rank writes it: its rows are there once for each",
+            do="if s.rank == 0: (one process alone: nothing); s.log() for a tracker",
+        )
 
 
 def _of_stream(stream: Stream) -> Iterator[Finding]:

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sublet.cli.work.script.effects import Done, Effects
-from sublet.cli.work.script.files import writes_file
+from sublet.cli.work.script.files import SAVES, writes_file
 from sublet.cli.work.script.reading import Scope, Script, is_method
 
 __all__ = ["Around", "Course", "Line", "exposed"]
 
 Around = ast.For | ast.While
 EVENTS = ("backward", "step", "unscale_")
-SAVES = ("save_pretrained", "save_checkpoint", "save_model", "save_state")
 JUMPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 NESTED = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 

@@ -265,9 +265,10 @@ class Effects(Kinds):
 
     def remembers(self, call: ast.Call, name: str, method: str, scope: Scope) -> bool:
         """Whether this call of an object may leave it as another."""
-        if method in READING or method in MODES:
-            return False
         kind, made = self.of(name, scope), self.class_of(name, scope)
+        own = made is not None and any(isinstance(each, Function) and each.name == method for each in made.body)
+        if not own and (method in READING or method in MODES):  # `log` of a tensor; an object's own may be anything
+            return False
         if method in GROWS or (method.endswith("_") and not method.endswith("__")):
             return kind is not Kind.TELLER
         if kind in (Kind.TELLER, Kind.LAZY):

@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sublet.cli.work.script.by_one import written_in
 from sublet.cli.work.script.clipping import clips_in, edits_in
 from sublet.cli.work.script.effects import Effects
+from sublet.cli.work.script.files import Writes
 from sublet.cli.work.script.losses import Loss, loss_of
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.remembering import saves_by_all
@@ -80,6 +82,7 @@ class Facts:
     edits: list[int] = field(default_factory=list)  # where `.grad` is spoken of in a loop
     resumes: list[int] = field(default_factory=list)  # where it loads what an optimizer has come to
     saves_by_all: list[int] = field(default_factory=list)  # where each rank of a training loop would write
+    rows_by_all: list[int] = field(default_factory=list)  # where each would add rows
     loops: list[Loop] = field(default_factory=list)
     trainings: list[ast.For | ast.While] = field(default_factory=list)  # loops over the whole training
     has_session: bool = False
@@ -121,6 +124,10 @@ def look_at(script: Script) -> Facts:
         found.saves_by_all += [
             each.lineno for each in saves_by_all(script, around) if not _is_ranked(script, each, around)
         ]
+        for each in written_in(Effects(script), around):
+            at = each.statement.lineno
+            if not _is_ranked(script, each.statement, around) and at not in found.saves_by_all:
+                (found.rows_by_all if each.what in (Writes.ROWS, Writes.LOG) else found.saves_by_all).append(at)
     looped = [node for node in ast.walk(script.tree) if isinstance(node, ast.For | ast.While)]
     found.clips = sorted({call.lineno for loop in looped for call in clips_in(script, loop)})
     found.edits = sorted({each.lineno for loop in looped for each in edits_in(script, loop)})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from sublet.cli.work.script.course import SAVES, Around
+from sublet.cli.work.script.course import Around
+from sublet.cli.work.script.files import SAVES
 from sublet.cli.work.script.reading import Script, is_method
 from sublet.cli.work.script.splice import CannotConvert, Splice
 

@@ -6,9 +6,11 @@ import ast
 from dataclasses import dataclass
 
 from sublet.cli.work.script.bars import bar_name, epochs_of, first_number, given_to
+from sublet.cli.work.script.by_one import rows_after, written_in
 from sublet.cli.work.script.effects import Done, Effects
+from sublet.cli.work.script.emptied import refuse_emptied
 from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
-from sublet.cli.work.script.files import refuse_emptied
+from sublet.cli.work.script.files import Writes
 from sublet.cli.work.script.flow import Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
@@ -73,9 +75,26 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
         indent = splice.indent_of(around) + INDENT
         splice.put_before(around.lineno, f"{indent}{names.kept} = {names.session}.keep({given})")
         keep_names(script, splice, around, kept, names.kept)
-    for saving in saves_by_all(script, around):
-        splice.put_under(saving, f"{names.session}.rank == 0")
+    for statement, condition in _by_one(effects, around, inner, update, under, names).items():
+        splice.put_under(statement, condition)
     return splice
+
+
+def _by_one(
+    effects: Effects, around: ast.For, inner: ast.For, update: Update, under: list[ast.stmt], names: Names
+) -> dict[ast.stmt, str]:
+    """What one worker alone writes, and when; rows of a step only if it was made. CannotConvert if all would."""
+    first = f"{names.session}.rank == 0"
+    found: dict[ast.stmt, str] = dict.fromkeys(saves_by_all(effects.script, around), first)
+    made = {each for other in under for each in ast.walk(other)}
+    for each in written_in(effects, around):
+        if each.why and each.what is Writes.ROWS:
+            raise each.refusal()
+        if not each.why and each.what is not Writes.STATE:
+            at = each.statement.lineno
+            stepped = update.last < at <= (inner.end_lineno or at) and each.statement not in made
+            found.setdefault(each.statement, f"{names.session}.updated and {first}" if stepped else first)
+    return found | dict.fromkeys(rows_after(effects, around), first)
 
 
 def _carried(flow: Flow, update: Update) -> dict[str, int]:

@@ -142,4 +142,5 @@ def _model(script: Script, owner: ast.ClassDef) -> str:
             if is_method(node, word) and _is_own(node.func.value):
                 return script.text(node.func.value)
     every = [script.text(node.func.value) for node in ast.walk(script.tree) if is_method(node, "parameters")]
-    return every[0] if every else "model"
+    said = script.text(owner)
+    return next((f"self.{name}" for name in every if f"self.{name}" in said), every[0] if every else "model")

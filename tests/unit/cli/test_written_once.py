@@ -1,0 +1,219 @@
+"""Rows of files, trackers and logs that a loop writes: by one worker, where a statement only writes; or refused."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sublet.cli.work.script.advice import inspect  # noqa: E402
+from sublet.cli.work.script.facts import look_at  # noqa: E402
+from sublet.cli.work.script.reading import Script  # noqa: E402
+from sublet.cli.work.script.splice import CannotConvert  # noqa: E402
+from tests.rigs.converted_runs import converted, differs, run, run_struck  # noqa: E402
+
+HEAD = """import csv
+import json
+import logging
+import os
+import random
+import shutil
+from pathlib import Path
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.rand(16, 4)
+y = 10 * x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=4)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+
+
+def held_out():
+    with torch.no_grad():
+        return F.mse_loss(model(x), y).item()
+
+
+"""
+STEP = ("opt.zero_grad()", "loss = F.mse_loss(model(a), b)", "loss.backward()", "opt.step()")
+
+
+def script(before="", turn="", after="", later=""):
+    def inside(text, indent):
+        return "".join(f"{' ' * indent}{line}\n" for line in text.splitlines())
+
+    loop = "for epoch in range(3):\n    for i, (a, b) in enumerate(loader):\n"
+    loop += inside("\n".join((*STEP, turn)), 8) + inside(after, 4)
+    return f"{HEAD}{before}\n{loop}{later}\ntorch.save(model.state_dict(), 'model.pt')\n"
+
+
+LOGGER = """
+class Logger:
+    def __init__(self, path):
+        self.path = path
+
+    def log(self, *row):
+        with open(self.path, "a") as f:
+            f.write(",".join(map(str, row)) + "\\n")
+
+
+log = Logger("rows.txt")
+"""
+FUNCTION = """
+def note(path, *row):
+    with open(path, "a") as f:
+        print(*row, file=f)
+
+
+"""
+ROWS = {  # the whole script, and what stands under a condition
+    "a file that is opened for each row": (
+        script(after="with open('rows.txt', 'a') as f:\n    f.write(f'{epoch} {held_out()}\\n')"),
+        "        if s.rank == 0:\n            with open('rows.txt', 'a') as f:\n                f.write(",
+    ),
+    "one that is opened before": (
+        script(before="f = open('rows.txt', 'a', 1)", after="f.write(f'{epoch}\\n')\nf.flush()", later="f.close()"),
+        "        if s.rank == 0:\n            f.write(f'{epoch}\\n')\n        f.flush()\n",
+    ),
+    "in an expression": (
+        script(after="open('rows.txt', 'a').write(f'{epoch}\\n')"),
+        "        if s.rank == 0:\n            open('rows.txt', 'a').write(",
+    ),
+    "csv": (
+        script(before="rows = csv.writer(open('rows.txt', 'a', 1))", after="if epoch:\n    rows.writerow([epoch])"),
+        "        if epoch:\n            if s.rank == 0:\n                rows.writerow([epoch])",
+    ),
+    "print": (
+        script(before="f = Path('rows.txt').open('a', 1)", after="print(epoch, file=f, flush=True)\nprint(epoch)"),
+        "        if s.rank == 0:\n            print(epoch, file=f, flush=True)\n        print(epoch)\n",
+    ),
+    "rows of steps": (
+        script(before="f = open('rows.txt', 'a', 1)", turn="f.write(f'{epoch} {i}\\n')", later="f.close()"),
+        "            if s.updated and s.rank == 0:\n                f.write(f'{epoch} {i}\\n')\n",
+    ),
+    "an object": (
+        script(before=LOGGER, after="log.log(epoch, held_out())"),
+        "        if s.rank == 0:\n            log.log(epoch, held_out())\n",
+    ),
+    "a function": (
+        script(before=FUNCTION, after="note('rows.txt', epoch)"),
+        "        if s.rank == 0:\n            note('rows.txt', epoch)\n",
+    ),
+    "logging": (
+        script(
+            before="log = logging.getLogger()\nlog.addHandler(logging.FileHandler('rows.txt'))",
+            after="log.error(epoch)",
+        ),
+        "        if s.rank == 0:\n            log.error(epoch)\n",
+    ),
+    "a row behind the loop": (
+        script(later="with open('rows.txt', 'a') as f:\n    f.write(str(held_out()))"),
+        "if s.rank == 0:\n    with open('rows.txt', 'a') as f:\n        f.write(str(held_out()))\n",
+    ),
+    "a file as a whole": (
+        script(after="with open('rows.txt', 'w') as f:\n    json.dump(epoch, f)"),
+        "        if s.rank == 0:\n            with open('rows.txt', 'w') as f:\n",
+    ),
+    "a copy of a file": (
+        script(after="torch.save(model.state_dict(), 'last.pt')\nshutil.copyfile('last.pt', 'rows.txt')"),
+        "        if s.rank == 0:\n            shutil.copyfile('last.pt', 'rows.txt')\n",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of files that the scripts do not close
+@pytest.mark.parametrize("name", ROWS)
+def test_one_worker_writes_and_alone_it_comes_to_the_same(name, tmp_path):
+    source, under = ROWS[name]
+    mended = converted(source)
+    assert under in mended
+    expected = run(source, tmp_path / "plain")
+    assert differs(expected, run(mended, tmp_path / "calm")) == 0.0
+    assert differs(expected, run_struck(mended, tmp_path / "struck", 4, 8)) == 0.0  # between two epochs
+    gc.collect()
+    if name == "logging":
+        return  # the handler of one process is there in the next one
+    rows = (tmp_path / "plain" / "rows.txt").read_bytes()
+    assert (tmp_path / "calm" / "rows.txt").read_bytes() == rows
+    assert (tmp_path / "struck" / "rows.txt").read_bytes() == rows
+
+
+LEFT = {  # nothing of it is anybody's rows
+    "what is read": "with open('model.pt') as f:\n    text = f.read()\nprint(text)",
+    "what is printed": "print(epoch, held_out())",
+    "what is told": "logging.info(epoch)",
+    "a text of its own": "import io\nf = io.StringIO()\nf.write('x')\nprint(f.getvalue())",
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_read_or_printed_is_for_all(name):
+    mended = converted(script(after=LEFT[name]))
+    assert "train.session(" in mended
+    assert "s.rank" not in mended
+
+
+ADDS = "with open('rows.txt', 'a') as f:\n    "
+TEST = FUNCTION + "def test(epoch):\n    model.eval()\n    note('rows.txt', epoch)\n"
+REFUSED = {
+    "what comes of it is used": (f"{TEST}    return epoch\n\n\n", "t = test(epoch)"),
+    "`now` is given a value there, and used elsewhere": (
+        "best = 9.0",
+        f"{ADDS}now = held_out()\n    f.write(str(now))\nif now < best:\n    best = now",
+    ),
+    "random numbers are drawn there": ("", f"{ADDS}f.write(str(random.random()))"),
+    "a model is put into another mode there": (TEST, "test(epoch)"),
+    "the loop may be left there": ("", f"{ADDS}f.write('x')\n    if epoch == 7:\n        break"),
+    "`seen` changes there": ("seen = []", f"{ADDS}seen.append(epoch)\n    f.write(str(seen))"),
+    "each opens the file, and empties it": ("", "f = open('rows.txt', 'w')\nf.write(str(epoch))\nf.close()"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_rows_that_cannot_be_left_to_one_worker_are_refused(why):
+    before, after = REFUSED[why]
+    source = script(before=before, after=after)
+    with pytest.raises(CannotConvert) as error:
+        converted(source)
+    assert why in error.value.why
+    assert source.splitlines()[error.value.line - 1].strip() == after.splitlines()[0]
+
+
+def test_an_object_that_keeps_its_rows_and_writes_all_of_them_is_refused_as_one_that_remembers():
+    keeps = LOGGER.replace("self.path = path", "self.path, self.rows = path, []")
+    keeps = keeps.replace("        with open", "        self.rows.append(row)\n        with open").replace('"a"', '"w"')
+    keeps = keeps.replace("map(str, row)", "map(str, self.rows)")
+    with pytest.raises(CannotConvert, match="`log` is of class Logger, which remembers"):
+        converted(script(before=keeps, after="log.log(epoch)"))
+
+
+def test_a_file_that_every_start_begins_anew_and_the_loop_adds_to_is_refused():
+    begins, adds = "with open('rows.txt', 'w') as f:\n    f.write('epoch\\n')", f"{ADDS}f.write('x')"
+    with pytest.raises(CannotConvert, match=r"'rows\.txt' begins empty in every process"):
+        converted(script(before=begins, after=adds))
+    asked = "if not os.path.exists('rows.txt'):\n    with open('rows.txt', 'w') as f:\n        f.write('epoch\\n')"
+    assert "train.session(" in converted(script(before=asked, after=adds))
+    other = begins.replace("rows", "other")  # by the same name, `f`
+    assert "train.session(" in converted(script(before=other, after=adds))
+
+
+def said_of(source):
+    read = Script(Path("train.py"), source)
+    return [each.line for each in inspect(read, look_at(read)).findings if "every rank writes it" in each.what]
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "behind" not in name])
+def test_inspect_says_who_writes_and_nothing_of_what_one_worker_does(name):
+    source, _ = ROWS[name]
+    lines = source.splitlines()
+    loop = next(at for at, line in enumerate(lines, 1) if line.startswith("for epoch in"))
+    assert said_of(source)
+    assert all(at > loop for at in said_of(source))
+    assert said_of(converted(source)) == []
