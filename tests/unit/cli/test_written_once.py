@@ -204,6 +204,34 @@ def test_a_file_that_every_start_begins_anew_and_the_loop_adds_to_is_refused():
     assert "train.session(" in converted(script(before=other, after=adds))
 
 
+MAIN = """
+def main(EPOCHS):
+    for epoch in range(3):
+        for a, b in loader:
+            opt.zero_grad()
+            F.mse_loss(model(a), b).backward()
+            opt.step()
+    BEHIND
+
+
+if __name__ == "__main__":
+    main(GIVEN)
+    AWAY
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(("epochs", "given"), [("", ""), ("epochs", "3")])
+def test_a_row_where_nobody_knows_of_the_session_is_refused(epochs, given):
+    main = HEAD + MAIN.replace("EPOCHS", epochs).replace("range(3)", f"range({epochs or 3})").replace("GIVEN", given)
+    row = "open('rows.txt', 'a').write('done')"
+    away = main.replace("    BEHIND\n", "").replace("AWAY", row)
+    with pytest.raises(CannotConvert, match="the session is in a function") as error:
+        converted(away)
+    assert away.splitlines()[error.value.line - 1].strip() == row
+    assert f"    if s.rank == 0:\n        {row}\n" in converted(main.replace("BEHIND", row).replace("    AWAY\n", ""))
+
+
 def said_of(source):
     read = Script(Path("train.py"), source)
     return [each.line for each in inspect(read, look_at(read)).findings if "every rank writes it" in each.what]

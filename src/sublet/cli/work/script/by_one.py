@@ -10,11 +10,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sublet.cli.work.script.course import exposed
+from sublet.cli.work.script.course import exposed, following
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.files import Writes, mode_of, written_by
+from sublet.cli.work.script.functions import statement_of
 from sublet.cli.work.script.kinds import INNER, within
-from sublet.cli.work.script.reading import is_method
+from sublet.cli.work.script.reading import Script, is_method
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Written", "rows_after", "written_in"]
@@ -30,13 +31,14 @@ class Written:
     statement: ast.stmt
     what: Writes
     why: str = ""  # it cannot be left to one worker
+    do: str = ""
 
     def refusal(self) -> CannotConvert:
         """Of rows, which would be there once for each worker."""
         return CannotConvert(
             f"each worker would write it, and it cannot be left to one: {self.why}",
             self.statement.lineno,
-            "a statement that only writes, after what is computed for it",
+            self.do or "a statement that only writes, after what is computed for it",
         )
 
 
@@ -47,16 +49,29 @@ def written_in(effects: Effects, around: ast.AST) -> Iterator[Written]:
             yield from _of(effects, statement)
 
 
-def rows_after(effects: Effects, around: ast.stmt) -> Iterator[ast.stmt]:
-    """Statements behind the loop, in its scope, that add rows and do nothing else."""
-    script, block = effects.script, _block_of(effects, around)
-    for statement in block[block.index(around) + 1 :]:
-        between = script.lines[around.lineno - 1 : statement.lineno]
-        if any("# sublet: " in line for line in between):  # it is of another function, once that is put back
+def rows_after(effects: Effects, around: ast.stmt) -> Iterator[Written]:
+    """Statements behind the loop that add rows; where the session is in another function they know of no rank."""
+    script, behind, elsewhere = effects.script, around, ""
+    while True:
+        for statement in following(script, behind):
+            between = script.lines[behind.end_lineno or behind.lineno : statement.lineno]
+            put_back = any("# sublet: " in line for line in between)  # it is of another function then
+            away = elsewhere or ("the session is in a function" if put_back else "")
+            for each in _of(effects, statement):
+                if each.what is Writes.ROWS:
+                    do = "write it in that function, behind the loop" if away else ""
+                    yield Written(statement=each.statement, what=each.what, why=away or each.why, do=do)
+        scope = script.scope_of(behind)
+        calls = [] if isinstance(scope, ast.Module) else [*_calls_of(script, scope.name)]
+        if len(calls) != 1 or script.scope_of(calls[0]) is scope:
             return
-        for each in _of(effects, statement):
-            if each.what is Writes.ROWS and not each.why:
-                yield each.statement
+        behind, elsewhere = statement_of(script, calls[0]), "the session is in a function"
+
+
+def _calls_of(script: Script, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+            yield node
 
 
 def _of(effects: Effects, statement: ast.stmt) -> Iterator[Written]:
@@ -115,11 +130,6 @@ def _beside(effects: Effects, statement: ast.stmt) -> Iterator[ast.stmt]:
         if isinstance(parent, (*INNER, ast.Module)):
             return
         node = parent
-
-
-def _block_of(effects: Effects, statement: ast.stmt) -> list[ast.stmt]:
-    parent = effects.script.parents[statement]
-    return next(block for block in _blocks(parent) if statement in block)
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:

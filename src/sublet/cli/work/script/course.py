@@ -15,7 +15,7 @@ from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.files import SAVES, writes_file
 from sublet.cli.work.script.reading import Scope, Script, is_method
 
-__all__ = ["Around", "Course", "Line", "exposed"]
+__all__ = ["Around", "Course", "Line", "exposed", "following"]
 
 Around = ast.For | ast.While
 EVENTS = ("backward", "step", "unscale_")
@@ -58,7 +58,7 @@ class Course:
         script, scope = effects.script, effects.script.scope_of(around)
         at = around.body.index(inner) if inner is not around else 0
         pieces = [around.body[:at], inner.body, around.body[at + 1 :]] if inner is not around else [[], inner.body, []]
-        pieces.append([*around.orelse, *_following(script, around)])
+        pieces.append([*around.orelse, *following(script, around)])
         lines = [[each for top in piece for each in _lines(effects, top, top, scope)] for piece in pieces]
         return cls(before=lines[0], turns=lines[1], after=lines[2], later=lines[3])
 
@@ -217,7 +217,7 @@ def _line(effects: Effects, node: ast.AST, top: ast.stmt, scope: Scope, asked: f
     )
 
 
-def _following(script: Script, around: ast.stmt) -> Iterator[ast.stmt]:
+def following(script: Script, around: ast.stmt) -> Iterator[ast.stmt]:
     """All statements of its scope that come after it."""
     node: ast.AST = around
     while not isinstance(node, Scope):

@@ -87,14 +87,14 @@ def _by_one(
     first = f"{names.session}.rank == 0"
     found: dict[ast.stmt, str] = dict.fromkeys(saves_by_all(effects.script, around), first)
     made = {each for other in under for each in ast.walk(other)}
-    for each in written_in(effects, around):
+    for each in (*written_in(effects, around), *rows_after(effects, around)):
         if each.why and each.what is Writes.ROWS:
             raise each.refusal()
         if not each.why and each.what is not Writes.STATE:
             at = each.statement.lineno
             stepped = update.last < at <= (inner.end_lineno or at) and each.statement not in made
             found.setdefault(each.statement, f"{names.session}.updated and {first}" if stepped else first)
-    return found | dict.fromkeys(rows_after(effects, around), first)
+    return found
 
 
 def _carried(flow: Flow, update: Update) -> dict[str, int]:
