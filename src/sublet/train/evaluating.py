@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from sublet.errors import InvalidValue
 from sublet.train.beside import figures_of_rank_0, summed_figure
+from sublet.train.choices import choices_kept
 from sublet.train.drawing import Drawn, order_of
 from sublet.train.eval_mode import in_eval_mode
 from sublet.train.first_lines import FirstLines
@@ -102,12 +103,16 @@ class Evaluates(Standing):
         at_a_time = min(at_a_time, -(-options.global_batch // group.world))
         found = None
         if self._all_are_here:
-            share = held_out.mean(self._model, loss_of, group.rank, group.world, at_a_time)
+            with choices_kept(group.world):
+                share = held_out.mean(self._model, loss_of, group.rank, group.world, at_a_time)
             self._link.script_waits()
             with self._verdict:
                 found = summed_figure(steps.gradients, group, steps.drift, self._progress, share)
             self._link.script_goes_on()
-        return held_out.mean(self._model, loss_of, 0, 1, at_a_time) if found is None else found
+        if found is not None:
+            return found
+        with choices_kept(group.world):
+            return held_out.mean(self._model, loss_of, 0, 1, at_a_time)
 
     def told_by_rank_0(self, figures: Sequence[float]) -> list[float]:
         """Rank 0's figures, at all ranks: what each has measured for itself may differ, and what follows from it.

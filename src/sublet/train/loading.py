@@ -70,6 +70,7 @@ class Loaded(Samples):
         kept: int,
     ) -> None:
         super().__init__(loader.dataset, seed, collate, device, shuffled=order is True)
+        self.draws_here = self.draws_here and not loader.num_workers
         self.drawn = order if isinstance(order, Drawn) else None
         self.count, self._all = kept, self.count
         self._next: Iterator[Any] = iter(())

@@ -47,6 +47,7 @@ class Samples:
         self.count = len(dataset)
         self._dataset, self._seed, self._collate, self._device = dataset, seed, collate or default_collate, device
         self._whole = collate is None and type(dataset) is TensorDataset  # rows of tensors need no collating
+        self.draws_here = not self._whole  # the dataset runs in this process, and may draw from its dice
         self._shuffled, self._epoch = shuffled, -1
         self._orders: dict[torch.device, torch.Tensor] = {}  # of this epoch, where it is needed
 

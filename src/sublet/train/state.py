@@ -24,10 +24,13 @@ __all__ = [
     "Progress",
     "State",
     "broadcast",
+    "choices_of_host",
     "host_dice_kept",
     "host_draw",
+    "lay_choices",
     "random_state",
     "reseed",
+    "reseed_choices",
     "reseed_host",
     "restore_random",
 ]
@@ -172,6 +175,7 @@ class State:
         if same_dice:
             restore_random(tree["random"])
         else:
+            lay_choices(choices_from(tree["random"]))
             self.reseed(progress.steps, rank)
 
     def check(self, tree: Mapping[str, Any], progress: Progress) -> None:
@@ -191,8 +195,8 @@ class State:
             )
 
     def reseed(self, steps: int, rank: int) -> None:
-        """Random numbers of a newcomer: from (seed, steps, rank), so that no two ranks draw the same."""
-        reseed(self.seed, steps, rank)
+        """Torch's random numbers of a newcomer: from (seed, steps, rank), so that no two ranks draw the same."""
+        torch.manual_seed(mixed(self.seed, steps, rank))
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Running means and the like, in which ranks drift apart."""
@@ -253,6 +257,13 @@ def reseed_host(*numbers: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - as in reseed
 
 
+def reseed_choices(*numbers: int) -> None:
+    """As `reseed`, but for torch's."""
+    seed = mixed(*numbers)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - as in reseed
+
+
 def host_draw() -> tuple[float, float, float]:
     """The next of each that `reseed_host` seeds."""
     python, numpy = random.random(), np.random.random()  # noqa: NPY002, S311 - as in reseed: the user's dice
@@ -273,8 +284,7 @@ def host_dice_kept() -> Iterator[None]:
 
 def random_state() -> dict[str, Any]:
     """Of all generators of this process."""
-    version, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - as in reseed
+    (version, words, gauss), (_, keys, position, has_gauss, cached) = choices_of_host()
     found: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": [version, torch.tensor(words), gauss],
@@ -288,9 +298,25 @@ def random_state() -> dict[str, Any]:
 def restore_random(found: Mapping[str, Any]) -> None:
     """What `random_state` gave."""
     torch.set_rng_state(found["torch"].cpu().clone())  # torch 2.13 crashes over a part of a tensor
-    version, words, gauss = found["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    keys, position, has_gauss, cached = found["numpy"]
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002 - the user's global generator, as it was
+    lay_choices(choices_from(found))
     if "cuda" in found and torch.cuda.is_available():
         torch.cuda.set_rng_state(found["cuda"].cpu().clone())
+
+
+def choices_of_host() -> tuple[Any, Any]:
+    """The states of Python's and numpy's dice."""
+    return random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002 - as in reseed
+
+
+def lay_choices(states: tuple[Any, Any]) -> None:
+    """What `choices_of_host` gave."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002 - the user's global generator, as it was
+
+
+def choices_from(found: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Of what `random_state` gave."""
+    version, words, gauss = found["python"]
+    keys, position, has_gauss, cached = found["numpy"]
+    numpy = ("MT19937", keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached)
+    return (version, tuple(words.tolist()), gauss), numpy

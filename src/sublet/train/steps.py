@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue, OutOfMemory
+from sublet.train.choices import Choices
 from sublet.train.control import Readings
 from sublet.train.drift import Drift
 from sublet.train.edits import Edits
@@ -68,12 +69,13 @@ class Steps:
         self.watch = Stopwatch(self.device)
         self.broken: str | None = None  # why the step under way is dropped
         self._cut: Cut | None = None  # it did not fit
-        self._group, self._ordered = PeerGroup(), _never
+        self._group = PeerGroup()
+        self._ordered: Callable[[], bool] = bool  # there is no news
         self._size = 0  # samples of the step under way
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
         self._heard = False  # of the loss of the step under way there is nothing to add up
-        self._means = Means(options.reduction)
+        self._means, self._choices = Means(options.reduction), Choices(options.seed)
         self._measured = False  # this step measures noise
         self._halved = False  # for that alone it is taken in two
         self.samples_in_all = 0  # of the whole training, once that is known
@@ -136,9 +138,10 @@ class Steps:
 
     def give_up(self, group: PeerGroup) -> str:
         """Drop the step, as far as it is not applied; why. Others may need its sums, if our range is updated."""
-        if self.shards is None or not self.shards.half:
-            for turn in self._turns.all:
-                turn.gradients.give_up(group)
+        half = self.shards is not None and self.shards.half
+        self._choices.drop(half=half)
+        for turn in () if half else self._turns.all:
+            turn.gradients.give_up(group)
         why, self.broken = self.broken or "", None
         return why
 
@@ -243,6 +246,7 @@ class Steps:
                 return
         progress, micro_batch = self.progress, None if self._turns.several else self.memory.micro_batch
         self._size = size = progress.size
+        self._choices.begin(group.world, alike=self.stream is None and size % group.world == 0)
         every = NOISE_EVERY if self.adaptive is None else NOISE_EVERY_ADAPTIVE
         # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
         cut = group.world > 1 or (micro_batch or size) < size
@@ -273,12 +277,12 @@ class Steps:
         """Of a full step that is taken at once."""
         if self.adaptive is None or size < max(2, self.progress.batch):
             return False
-        in_all = self.samples_in_all // self.adaptive.high
-        return halves_due(self.progress.steps, self.progress.noise.count, in_all)
+        return halves_due(self.progress.steps, self.progress.noise.count, self.samples_in_all // self.adaptive.high)
 
     def _load(self, piece: Piece) -> Any:
         self.watch.loads()
-        batch = self._samples.load(self.progress.epoch, piece)
+        with self._choices.apart(self.progress.steps, piece.start, draws=self._samples.draws_here):
+            batch = self._samples.load(self.progress.epoch, piece)
         self.watch.gives()
         return batch
 
@@ -370,6 +374,7 @@ class Steps:
         self.watch.updated(full=self._size == progress.batch and not self._halved)
         progress.turn = 0
         progress.advance()
+        self._choices.end(progress.steps)
         if self._rehearses:  # its schedules would be over long before it is
             return
         due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
@@ -390,8 +395,3 @@ class Steps:
             self._size,
             at=float(self.progress.done),
         )
-
-
-def _never() -> bool:
-    """There is no news."""
-    return False

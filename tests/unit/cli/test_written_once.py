@@ -66,6 +66,20 @@ class Logger:
 
 log = Logger("rows.txt")
 """
+HOLDER = """
+class Run:
+    def __init__(self, path):
+        self.file = open(path, "a")
+        self.rows = csv.writer(self.file)
+
+    def log(self, *row):
+        self.file.write("> ")
+        self.rows.writerow(row)
+        self.file.flush()
+
+
+run = Run("rows.txt")
+"""
 FUNCTION = """
 def note(path, *row):
     with open(path, "a") as f:
@@ -101,6 +115,10 @@ ROWS = {  # the whole script, and what stands under a condition
     "an object": (
         script(before=LOGGER, after="log.log(epoch, held_out())"),
         "        if s.rank == 0:\n            log.log(epoch, held_out())\n",
+    ),
+    "an object that holds its file": (
+        script(before=HOLDER, turn="run.log(epoch, i)"),
+        "            if s.updated and s.rank == 0:\n                run.log(epoch, i)\n",
     ),
     "a function": (
         script(before=FUNCTION, after="note('rows.txt', epoch)"),

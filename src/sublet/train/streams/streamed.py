@@ -70,7 +70,7 @@ def _check(dataset: Any, loader: DataLoader[Any] | None, options: Options) -> No
 class Streamed:
     """As `Samples`, of a stream."""
 
-    count = NO_END
+    count, draws_here = NO_END, False
 
     def __init__(
         self,

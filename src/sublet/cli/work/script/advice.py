@@ -13,6 +13,7 @@ from sublet.cli.work.script.facts import REFUSED, Facts, Made, Stream
 from sublet.cli.work.script.flow import Carried, Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
+from sublet.cli.work.script.own_dice import DO, WHY
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
@@ -247,6 +248,8 @@ def _of_memory(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding
         yield Finding(
             line=line, what="every rank writes it, to the same file", do="if s.rank == 0: (one process alone: nothing)"
         )
+    for line in facts.own_dice:
+        yield Finding(line=line, what=WHY, do=f"{DO} (one process alone: nothing)")
     for line in facts.rows_by_all:
         yield Finding(
             line=line,

@@ -265,6 +265,8 @@ class Effects(Kinds):
 
     def remembers(self, call: ast.Call, name: str, method: str, scope: Scope) -> bool:
         """Whether this call of an object may leave it as another."""
+        if isinstance(call.func, ast.Attribute) and self.is_told(call.func.value, scope):
+            return False
         kind, made = self.of(name, scope), self.class_of(name, scope)
         own = made is not None and any(isinstance(each, Function) and each.name == method for each in made.body)
         if not own and (method in READING or method in MODES):  # `log` of a tensor; an object's own may be anything

@@ -11,6 +11,7 @@ from sublet.cli.work.script.clipping import clips_in, edits_in
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.files import Writes
 from sublet.cli.work.script.losses import Loss, loss_of
+from sublet.cli.work.script.own_dice import chosen_by_torch
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.remembering import saves_by_all
 
@@ -83,6 +84,7 @@ class Facts:
     resumes: list[int] = field(default_factory=list)  # where it loads what an optimizer has come to
     saves_by_all: list[int] = field(default_factory=list)  # where each rank of a training loop would write
     rows_by_all: list[int] = field(default_factory=list)  # where each would add rows
+    own_dice: list[int] = field(default_factory=list)  # where something is chosen by a die of torch
     loops: list[Loop] = field(default_factory=list)
     trainings: list[ast.For | ast.While] = field(default_factory=list)  # loops over the whole training
     has_session: bool = False
@@ -124,6 +126,8 @@ def look_at(script: Script) -> Facts:
         found.saves_by_all += [
             each.lineno for each in saves_by_all(script, around) if not _is_ranked(script, each, around)
         ]
+        inner = next((each.inner for each in found.loops if around in (each.inner, each.outer)), around)
+        found.own_dice += sorted({*chosen_by_torch(Effects(script, around), around, inner)})
         for each in written_in(Effects(script), around):
             at = each.statement.lineno
             if not _is_ranked(script, each.statement, around) and at not in found.saves_by_all:

@@ -84,6 +84,15 @@ class Kinds:
         made = {self.script.full_name(_made_by(value)) for value in self.given(name, scope)}
         return self.classes.get(next(iter(made))) if len(made) == 1 else None
 
+    def is_told(self, value: ast.expr, scope: Scope) -> bool:
+        """Whether it is `self.file` in a method, of an object that keeps a file, or a writer, there."""
+        owner = self.script.parents.get(scope)
+        if not isinstance(owner, ast.ClassDef) or not isinstance(value, ast.Attribute) or root_of(value) != "self":
+            return False
+        makes = [node for node in ast.walk(owner) if isinstance(node, ast.Assign)]
+        given = [node.value for node in makes if self.script.text(node.targets[0]) == self.script.text(value)]
+        return bool(given) and all(self.kind_of(each, scope) is Kind.TELLER for each in given)
+
     def is_module(self, made: ast.ClassDef) -> bool:
         """Whether it is one of torch, or derived from one."""
         bases = [self.script.full_name(base) for base in made.bases]

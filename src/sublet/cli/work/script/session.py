@@ -16,6 +16,7 @@ from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_skips
 from sublet.cli.work.script.now_and_then import KEEPS
+from sublet.cli.work.script.own_dice import refuse_own_dice
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.remembering import keep_names, saves_by_all
@@ -55,6 +56,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     under += [each for each in ends if not any(each in ast.walk(other) for other in under)]
     parts = {each.name: each.part for each in flow.carried if each.how == "part"}
     flow.check_workers([*kept, *parts, update.more.get("extra_state", "")])
+    refuse_own_dice(effects, around, inner)
     splice = Splice(script)
     made = _session_call(script, facts, loop, names, update)
     for statement in update.gone:
