@@ -24,15 +24,18 @@ __all__ = [
     "Progress",
     "State",
     "broadcast",
-    "choices_of_host",
     "host_dice_kept",
     "host_draw",
-    "lay_choices",
+    "lay_numpy_dice",
+    "lay_python_dice",
+    "numpy_dice",
+    "python_dice",
     "random_state",
     "reseed",
-    "reseed_choices",
     "reseed_host",
     "restore_random",
+    "throw_numpy_dice",
+    "throw_python_dice",
 ]
 
 DIE = torch.empty((), dtype=torch.float64)  # thrown for each micro-batch: to make one takes longer than to throw it
@@ -175,7 +178,7 @@ class State:
         if same_dice:
             restore_random(tree["random"])
         else:
-            lay_choices(choices_from(tree["random"]))
+            lay_choices(tree["random"])
             self.reseed(progress.steps, rank)
 
     def check(self, tree: Mapping[str, Any], progress: Progress) -> None:
@@ -257,13 +260,6 @@ def reseed_host(*numbers: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - as in reseed
 
 
-def reseed_choices(*numbers: int) -> None:
-    """As `reseed`, but for torch's."""
-    seed = mixed(*numbers)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - as in reseed
-
-
 def host_draw() -> tuple[float, float, float]:
     """The next of each that `reseed_host` seeds."""
     python, numpy = random.random(), np.random.random()  # noqa: NPY002, S311 - as in reseed: the user's dice
@@ -284,7 +280,7 @@ def host_dice_kept() -> Iterator[None]:
 
 def random_state() -> dict[str, Any]:
     """Of all generators of this process."""
-    (version, words, gauss), (_, keys, position, has_gauss, cached) = choices_of_host()
+    (version, words, gauss), (_, keys, position, has_gauss, cached) = python_dice(), numpy_dice()
     found: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": [version, torch.tensor(words), gauss],
@@ -298,25 +294,44 @@ def random_state() -> dict[str, Any]:
 def restore_random(found: Mapping[str, Any]) -> None:
     """What `random_state` gave."""
     torch.set_rng_state(found["torch"].cpu().clone())  # torch 2.13 crashes over a part of a tensor
-    lay_choices(choices_from(found))
+    lay_choices(found)
     if "cuda" in found and torch.cuda.is_available():
         torch.cuda.set_rng_state(found["cuda"].cpu().clone())
 
 
-def choices_of_host() -> tuple[Any, Any]:
-    """The states of Python's and numpy's dice."""
-    return random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002 - as in reseed
+def python_dice() -> Any:
+    """Their state."""
+    return random.getstate()
 
 
-def lay_choices(states: tuple[Any, Any]) -> None:
-    """What `choices_of_host` gave."""
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002 - the user's global generator, as it was
+def lay_python_dice(state: Any) -> None:
+    """What `python_dice` gave."""
+    random.setstate(state)
 
 
-def choices_from(found: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Of what `random_state` gave."""
+def throw_python_dice(*numbers: int) -> None:
+    """By these numbers."""
+    random.seed(mixed(*numbers))
+
+
+def numpy_dice() -> Any:
+    """Their state, for which numpy takes about six times as long as Python does."""
+    return np.random.get_state(legacy=True)  # noqa: NPY002 - as in reseed
+
+
+def lay_numpy_dice(state: Any) -> None:
+    """What `numpy_dice` gave."""
+    np.random.set_state(state)  # noqa: NPY002 - the user's global generator, as it was
+
+
+def throw_numpy_dice(*numbers: int) -> None:
+    """By these numbers."""
+    np.random.seed(mixed(*numbers) % 2**32)  # noqa: NPY002 - as in reseed
+
+
+def lay_choices(found: Mapping[str, Any]) -> None:
+    """Of what `random_state` gave, Python's and numpy's."""
     version, words, gauss = found["python"]
+    lay_python_dice((version, tuple(words.tolist()), gauss))
     keys, position, has_gauss, cached = found["numpy"]
-    numpy = ("MT19937", keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached)
-    return (version, tuple(words.tolist()), gauss), numpy
+    lay_numpy_dice(("MT19937", keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))

@@ -139,7 +139,7 @@ class Steps:
     def give_up(self, group: PeerGroup) -> str:
         """Drop the step, as far as it is not applied; why. Others may need its sums, if our range is updated."""
         half = self.shards is not None and self.shards.half
-        self._choices.drop(half=half)
+        self._choices.drop(self.progress.steps, half=half)
         for turn in () if half else self._turns.all:
             turn.gradients.give_up(group)
         why, self.broken = self.broken or "", None
