@@ -15,7 +15,7 @@
     clipping.py   gradients that it edits by hand
     update.py     the update, in the orders that a session makes it in
     files.py      what is written into files, or told to a tracker
-    own_dice.py   what is chosen by a die of torch
+    dice.py       what is chosen by a die of torch
     emptied.py    files that every start begins anew
     by_one.py     what of that is left to one worker
     now_and_then.py  parts of it that are not in every turn

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sublet.cli.work.script.convert import Converted, convert
+from sublet.cli.work.script.dice import DO, WHY
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.facts import REFUSED, Facts, Made, Stream
 from sublet.cli.work.script.flow import Carried, Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
-from sublet.cli.work.script.own_dice import DO, WHY
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.splice import CannotConvert
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from sublet.cli.work.script.by_one import written_in
 from sublet.cli.work.script.clipping import clips_in, edits_in
+from sublet.cli.work.script.dice import chosen_by_torch
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.files import Writes
 from sublet.cli.work.script.losses import Loss, loss_of
-from sublet.cli.work.script.own_dice import chosen_by_torch
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.remembering import saves_by_all
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.bars import bar_name, epochs_of, first_number, given_to
 from sublet.cli.work.script.by_one import rows_after, written_in
+from sublet.cli.work.script.dice import refuse_own_dice
 from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.emptied import refuse_emptied
 from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
@@ -16,7 +17,6 @@ from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_skips
 from sublet.cli.work.script.now_and_then import KEEPS
-from sublet.cli.work.script.own_dice import refuse_own_dice
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
 from sublet.cli.work.script.remembering import keep_names, saves_by_all
