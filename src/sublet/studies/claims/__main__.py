@@ -1,6 +1,6 @@
 """`make claims`: run the studies that the README's tables rest on, and write the tables.
 
-python -m sublet.studies.claims            all of them, in full, two at a time: some two hours on two cores
+python -m sublet.studies.claims            all of them, in full, two at a time: an hour and a half on two cores
 python -m sublet.studies.claims --quick    smaller runs: minutes; what is written says so
 python -m sublet.studies.claims --only boa,fleet
 python -m sublet.studies.claims --render   nothing is run: the tables from the file of the last runs
