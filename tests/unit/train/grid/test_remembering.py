@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset  # noqa: E402
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
+from sublet.train.grid.course import Course  # noqa: E402
 from sublet.train.grid.cutting import Cut, Part  # noqa: E402
 from sublet.train.grid.noting import BEGAN, STEPPED  # noqa: E402
 from sublet.train.grid.remembering import (  # noqa: E402
@@ -29,6 +30,9 @@ from sublet.train.grid.remembering import (  # noqa: E402
     unpacked,
 )
 from sublet.train.grid.unkept import Unkept  # noqa: E402
+from sublet.train.grid.whereabouts import BATCH, CALL  # noqa: E402
+from sublet.train.schedules import Schedules  # noqa: E402
+from sublet.train.state import Progress  # noqa: E402
 
 WIDTH, BLOCKS = 4, 3
 
@@ -246,6 +250,35 @@ def test_a_newcomer_gets_what_was_before_a_step_and_right_after_it_from_who_runs
         assert (newcomer.model.late, type(newcomer.model.late)) == (late, np.float32)
     again = newcomer.remembers.state(range(BLOCKS))
     assert all(again[moment] == found[moment] for moment in (BEGAN, STEPPED))  # which it hands on
+
+
+def test_who_is_handed_the_step_that_it_called_for_hands_on_what_was_around_it():
+    """Others have made it, and are at their next call; this pass is that of the step."""
+
+    def at_its_call(member):
+        optimizer = torch.optim.SGD(member.model.parameters(), lr=0.1)
+        course = Course(Progress(samples=10, batch=1), Schedules([], optimizer), optimizer, None)
+        course.remembers = member.remembers
+        course.come_to(BATCH)
+        member.model.heat = 0.5
+        course.come_to(CALL)
+        return course
+
+    giver, taker = Member(0, BLOCKS), Member(0, BLOCKS)
+    gives, takes = at_its_call(giver), at_its_call(taker)
+    gives.stepped()
+    giver.model.heat = 0.25
+    gives.come_to(BATCH)
+    gives.come_to(CALL)
+    state = giver.remembers.state(range(BLOCKS))
+    takes.take({**gives.tree(), "values": state})
+    assert taker.model.heat == 0.5
+    takes.come_to(BATCH)
+    takes.come_to(CALL)
+    assert (taker.model.heat, takes.to_step) == (0.25, True)
+    again = taker.remembers.state(range(BLOCKS))
+    assert again[BEGAN] == state[BEGAN] == {"module ": {"heat": 1.0}}
+    assert again[STEPPED] == state[STEPPED] == {"module ": {"heat": 0.5}}
 
 
 def test_of_what_is_of_no_block_that_of_who_has_the_first_counts_and_then_that_of_the_last():
