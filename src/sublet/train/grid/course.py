@@ -61,9 +61,8 @@ class Course:
         self._stepped: dict[str, Any] | None = None  # what was right after the last step
         self._began: dict[str, Any] | None = None  # what was where the batch of that step began, with the loss then
         self._begins: dict[str, Any] | None = None  # and where that of the next one does
-        self._is_before = True  # the call for a step, in this pass
         self._has_called = self._has_looked = False  # for a step; and at training, or at what is kept, before that
-        self._judged: Iterator[float] = iter(())  # evaluations before it, in a pass that goes over it
+        self._judged: Iterator[float] = iter(())  # evaluations before that step, in a pass that goes over it
         self._called = copy.copy(progress)  # what the loop saw when it called for a step
         self._seems: Progress | None = None  # what it sees, where that is not how far training is
         self._astray = False  # in this pass; in the next one the loop sees what it saw before the last step
@@ -151,8 +150,8 @@ class Course:
         return next(self._judged, math.nan)
 
     def noted(self, judged: float) -> float:
-        """An evaluation has come to it; the lines before a step may have to see it once more."""
-        if self._is_before and self.counts and self._begins is not None:
+        """An evaluation has come to it: of those since a batch began, the first are of lines before its step."""
+        if self.counts and self._begins is not None:
             self._begins["judged"].append(judged)
         return judged
 
@@ -170,8 +169,6 @@ class Course:
     def come_to(self, place: str, losses: Losses = UNKNOWN) -> None:
         """Of the loop, with those of its last step. Where a state is of there, what we have passed had run there."""
         self.at = place
-        if place in (BATCH, CALL):
-            self._is_before = place == BATCH
         if place == BATCH and self._astray:
             self._astray, self._seems = False, None
             if self._progress.steps:  # before the first everybody is at it

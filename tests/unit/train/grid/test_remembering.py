@@ -290,9 +290,12 @@ def test_of_what_is_of_no_block_that_of_who_has_the_first_counts_and_then_that_o
 def test_of_who_has_yet_to_hear_of_a_step_counts_what_forwards_have_changed_alone():
     """The others' scripts have set more since: the first of them tells of all blocks, those of the late one too."""
     members = [*three(), Member(0, BLOCKS)]
+    members[0].model.pace = 1
     members[0].remembers.note_batch()
     members[0].remembers.note_step()  # before the last step
     members[0].model.heat = 0.125
+    for member in members[:3]:
+        member.model.pace = 2
     for member in members[1:3]:
         member.remembers.note_batch()
         member.remembers.note_step()
@@ -305,7 +308,7 @@ def test_of_who_has_yet_to_hear_of_a_step_counts_what_forwards_have_changed_alon
     for moment, scale, heat in ((BEGAN, 0.5, 0.25), ("", 2.0, 0.0625)):
         members[-1].remembers.lay(found, moment=moment)
         assert [each.calls for each in model.blocks] == [10, 11, 12]
-        assert ({each.scale for each in model.blocks}, model.heat) == ({scale}, heat)
+        assert ({each.scale for each in model.blocks}, model.heat, model.pace) == ({scale}, heat, 2)
         assert (model.first.note, model.last.note) == ("before", "after")
 
 
