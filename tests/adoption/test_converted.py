@@ -137,6 +137,29 @@ def fit(net, batches, optimizer, epochs, limit):
 seen = fit(model, loader, opt, 10, 5)
 torch.save({**model.state_dict(), "seen": torch.tensor(seen)}, "model.pt")
 """,
+    "losses that are chosen by dice, an optimizer that a function returns": """
+import random
+
+random.seed(3)
+
+
+def build():
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    return net, torch.optim.SGD(net.parameters(), lr=0.001)
+
+
+net, optimizer = build()
+for epoch in range(3):
+    for a, b in loader:
+        if random.random() < 0.5:
+            loss = F.mse_loss(net(a), b)
+        else:
+            loss = F.l1_loss(net(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+torch.save(net.state_dict(), "model.pt")
+""",
     "methods of an object, an average in another, a dataset that is told how hard to be": """
 class Rows(torch.utils.data.Dataset):
     def __init__(self):
@@ -211,3 +234,67 @@ def test_what_a_loop_carries_comes_to_the_same_at_two_workers_and_under_strikes(
     struck = world("resized", tmp_path / "resized", env={"SCRIPT": str(tmp_path)}, module="tests.adoption.strikes")
     assert struck["wide"] >= 5  # steps that two workers made
     assert differs(expected, torch.load(tmp_path / "resized" / "model.pt")) < 1e-5
+
+
+BY_HAND = """
+import random
+import numpy as np
+from sublet import train
+
+with train.session(model, opt, loader, epochs=3) as s:
+    for a, b in s:
+        each = [random.random() + np.random.rand() for _ in a]  # seven samples, or eight
+        s.step(F.mse_loss(model(a), b))
+        if s.updated:
+            with open("drawn.txt", "a") as f:
+                f.write(f"{s.steps} {random.random()} {np.random.rand()}\\n")
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_workers_with_more_samples_and_with_fewer_draw_alike(tmp_path):
+    (tmp_path / "after.py").write_text(HEAD.replace("batch_size=16", "batch_size=15") + BY_HAND)
+    struck = world("resized", tmp_path / "resized", env={"SCRIPT": str(tmp_path)}, module="tests.adoption.strikes")
+    assert struck["wide"] >= 5
+    rows = (tmp_path / "resized" / "drawn.txt").read_text().splitlines()
+    assert len(rows) >= len({*rows}) + 5  # two workers said the same
+    assert len({*rows}) == len({row.split()[0] for row in rows})  # and never something else
+
+
+ROWS = """
+import csv
+
+
+class Run:
+    def __init__(self, path):
+        self.file = open(path, "a", buffering=1)
+
+    def log(self, step):
+        self.file.write(f"{step}\\n")
+
+
+run = Run("steps.txt")
+for epoch in range(8):
+    for i, (a, b) in enumerate(loader):
+        opt.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        opt.step()
+        run.log(epoch * len(loader) + i)
+    with open("epochs.txt", "a", newline="") as f:
+        csv.writer(f).writerow([epoch])
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_rows_are_written_once_at_two_workers_and_under_strikes(tmp_path):
+    source = HEAD.replace("batch_size=16", "batch_size=40") + ROWS  # eight steps in an epoch: one ends at two workers
+    expected = run(source, tmp_path / "plain")
+    (tmp_path / "after.py").write_text(converted(source))
+    struck = world("resized", tmp_path / "resized", env={"SCRIPT": str(tmp_path)}, module="tests.adoption.strikes")
+    assert struck["wide"] >= 5
+    assert differs(expected, torch.load(tmp_path / "resized" / "model.pt")) < 1e-5
+    for name in ("steps.txt", "epochs.txt"):
+        rows = (tmp_path / "resized" / name).read_text().split()
+        assert len({*rows}) == len(rows)
+        missing = {*(tmp_path / "plain" / name).read_text().split()} - {*rows}
+        assert len(missing) <= 1  # rank 0 may be killed between a step and its row
