@@ -130,6 +130,14 @@ class Place:
         """Somebody waits there."""
         return (self.directory / f"waits-{step}").exists()
 
+    def wait_for(self, step: int) -> None:
+        """Until then, where nobody else waits meanwhile."""
+        ends_s = time.monotonic() + LONG_S
+        while not self.is_reached(step):
+            if time.monotonic() > ends_s:
+                raise TimeoutError(f"step {step}")
+            time.sleep(0.002)
+
     def pass_by(self, step: int) -> None:
         """All has happened there."""
         (self.directory / f"stop-{step}").unlink()
@@ -234,7 +242,7 @@ def _in_grids(place: Place) -> dict[str, Any]:
         control.order(there[:1], GRIDS[0])
         control.until_joined()
         for step in place.steps:
-            control.wait(lambda s=step: place.is_reached(s))
+            place.wait_for(step)
             now, before = control.grids[control.generation], control.members
             last = step == place.steps[-1]  # in the end each has a whole copy, to be compared
             grid = COPIES if last else place.rng.choice([each for each in GRIDS if each != now])
