@@ -56,6 +56,7 @@ SMALLER = {  # so that a loop takes a second; and what stands for something that
 }
 IN_WORDS = {  # what the guide says of a loop without showing it: one that it shows, with something else in it
     "steps": ("README-1", {"epochs=10": "steps=10_000, scheduler=scheduler, clip_norm=0.1"}),
+    "rates": ("README-1", {"s.step(loss": 'optimizer.param_groups[0]["lr"] = 0.02 / (1 + s.steps); s.step(loss'}),
     "sampler": ("make-a-script-elastic-1", {"shuffle=True": "sampler=sampler"}),
     "sums": (
         "README-1",
