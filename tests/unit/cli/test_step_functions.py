@@ -140,6 +140,8 @@ def test_a_full_batch_step_in_a_function_keeps_its_loop(tmp_path):
     [
         ("for b in loader:\n        n = train_step(model, b, opt) if epoch else 0", "amid an expression"),
         ("for b in loader:\n        n = [train_step(model, b, opt) for _ in range(2)]", "amid an expression"),
+        ("for b in loader:\n        print(model[0].bias, train_step(model, b, opt))", "amid an expression"),
+        ("for b in loader:\n        n = len(rows) * train_step(model, b, opt)", "amid an expression"),
     ],
 )
 def test_a_step_that_is_made_sometimes_is_refused_with_the_reason(loop, why):
@@ -175,3 +177,18 @@ def test_a_loop_without_an_end_is_the_reason_that_is_told():
     source += "def main():\n    for episode in count(1):\n        train_step(model, (x, y), opt)\n\n\nmain()\n"
     with pytest.raises(CannotConvert, match=r"`count\(1\)` does not say how many turns"):
         converted(source)
+
+
+def test_what_a_step_returns_is_kept_by_the_name_that_it_is_given(tmp_path):
+    """`n = step(x, y, n)` ended in a SyntaxError."""
+    step = STEP.replace("optimizer, clip=0.5", "optimizer, n, clip=0.5").replace(
+        "net(a), b)", "net(a), b) * (1 + n / 9)"
+    )
+    step = step.replace("return loss.item()", "return n + 1")
+    loop = "n = 0\nfor epoch in range(3):\n    for b in loader:\n        n = train_step(model, b, opt, n)\n"
+    save = 'torch.save({**model.state_dict(), "n": n}, "model.pt")\n'
+    mended = same(f"{HEAD}{step}{loop}{save}", tmp_path)
+    assert "        if s.updated:\n            kept.n = value\n" in mended
+    two = loop.replace("n = train_step", "clip, n = train_step")
+    with pytest.raises(CannotConvert, match="some of what train_step"):
+        converted(f"{HEAD}{step.replace('return n + 1', 'return clip, n + 1')}{two}{save}")

@@ -58,7 +58,7 @@ def rows_after(effects: Effects, around: ast.stmt) -> Iterator[Written]:
             put_back = any("# sublet: " in line for line in between)  # it is of another function then
             away = elsewhere or ("the session is in a function" if put_back else "")
             for each in _of(effects, statement):
-                if each.what is Writes.ROWS:
+                if each.what is Writes.ROWS or (each.what is Writes.LOG and not (away or each.why)):
                     do = "write it in that function, behind the loop" if away else ""
                     yield Written(statement=each.statement, what=each.what, why=away or each.why, do=do)
         scope = script.scope_of(behind)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from sublet.cli.work.script.functions import count_of, function_of, makes, shared_names, statement_of
 from sublet.cli.work.script.reading import Script, names_in
 from sublet.cli.work.script.results import RETURNS, is_amid, is_plain, mark, returned_by, with_result
-from sublet.cli.work.script.splice import CannotConvert
+from sublet.cli.work.script.splice import CannotConvert, renamed
 from sublet.cli.work.script.texts import long_texts
 
 __all__ = ["Flat", "flat"]
@@ -60,8 +60,13 @@ class Flat:
         changed = self._changed(dict(line.split(" = ", 1) for line in said))
         body = [line for line in lines[begin + 1 : end] if given_here not in line]
         at = next((number for number, line in enumerate(body) if returns in line), None)
+        guard = ""
+        if at is not None and body[at + 1].lstrip().startswith("if "):  # it is kept, where the step was made
+            guard = body.pop(at + 1)
         if at is not None:
             result, _, value = body[at + 1].strip(" ").partition(" = ")  # a name that is kept is another now
+            if guard and not re.fullmatch(r"[\w.]+", result):
+                raise _refused(self.function, f"some of what {self.function.name}() returns is kept, and some is not")
             body[at : at + 2] = [f"{deep}return {value}"]
         ours = list(ours)
         own_keeper = any(re.match(rf"\s*{ours[-1]} = ", line) for line in body)
@@ -71,13 +76,17 @@ class Flat:
         own = _indent(self.was.lines[self.function.body[0].lineno - 1])
         body = [own + line[len(deep) :] if line.startswith(deep) else line for line in body]
         back = {here: name for name, here in self.names.items()}
-        body = _renamed("".join(body), own, back).splitlines(keepends=True)
+        body = renamed("".join(body), own, back).splitlines(keepends=True)
         tree = ast.parse("def f():\n" + "".join(f" {line}" for line in body))
         made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         given = "".join(f", {name}" for name in ours if name in names_in(tree) - made)
         body = [line for each in body for line in _shared_again(self.function, each, names_in(tree))]
         if is_amid(self.was, self.call):
             lines[begin:] = self._called_amid(given, changed, lines[end + 1 :])
+        elif guard:
+            free = self._free()
+            kept = f"{deep}{guard.strip()}\n{_indent(guard)}    {result} = {free}\n"
+            lines[begin : end + 1] = [*self._called(given, changed, deep, free), kept]
         else:
             lines[begin : end + 1] = self._called(given, changed, deep, result)
         at = next(number for number, line in enumerate(lines) if defined in line)
@@ -152,9 +161,13 @@ class Flat:
         name, call = returned_by(self.function), self._call_text(given, changed)
         if name in after[0]:
             return [after[0].replace(name, call), *after[1:]]
-        free = next((each for each in ("value", "result") if each not in self.was.names), name)
+        free = self._free()
         after = [line.replace(name, free) for line in after]
         return [f"{_indent(after[0])}{free} = {call}\n", *after]
+
+    def _free(self) -> str:
+        """A name for what it returns."""
+        return next((each for each in ("value", "result") if each not in self.was.names), returned_by(self.function))
 
     def _call_text(self, given: str, changed: list[tuple[ast.expr, str]]) -> str:
         """The call alone, which is in one line."""
@@ -197,7 +210,7 @@ def flat(script: Script) -> Flat | None:
     own = _indent(script.lines[body[0].lineno - 1])
     first, last = body[0].lineno, function.end_lineno or function.lineno
     text = "".join(script.lines[first - 1 : last])
-    text = _renamed(text if text.endswith("\n") else f"{text}\n", own, names)
+    text = renamed(text if text.endswith("\n") else f"{text}\n", own, names)
     inner = [deep + line[len(own) :] if line.startswith(own) else line for line in text.splitlines(keepends=True)]
     for each in shared_names(function):
         inner[each.lineno - first] = f"{deep}pass  {mark(function, SHARED)} {', '.join(each.names)}\n"
@@ -314,25 +327,6 @@ def _defaults(args: ast.arguments) -> dict[str, ast.expr]:
     return {each.arg: value for each, value in pairs if isinstance(value, ast.Constant)}
 
 
-def _renamed(text: str, indent: str, names: dict[str, str]) -> str:
-    """A body with other names; its lines stay its lines."""
-    if not names:
-        return text
-    head = "if 1:\n" if indent else ""
-    tree, lines = ast.parse(head + text), text.splitlines(keepends=True)
-    places = [
-        (node.lineno - bool(head) - 1, node.col_offset, node.id)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id in names
-    ]
-    for line, column, name in sorted(places, reverse=True):
-        raw = lines[line].encode()
-        if raw[column : column + len(name.encode())] != name.encode():
-            raise CannotConvert(f"`{name}` is in a text", 1, "give the text a line of its own")
-        lines[line] = (raw[:column] + names[name].encode() + raw[column + len(name.encode()) :]).decode()
-    return "".join(lines)
-
-
 def _shared_again(function: ast.FunctionDef, line: str, spoken: set[str]) -> list[str]:
     """`global`, for those that are still spoken of: what is kept is not."""
     before, found, names = line.partition(f"pass  {mark(function, SHARED)}")
@@ -384,5 +378,7 @@ def _indent(line: str) -> str:
 
 
 def _refused(node: ast.stmt | ast.expr, why: str, do: str = "") -> CannotConvert:
-    by_hand = "make the session around all epochs: `for epoch in s.epochs()`, and in the function `for batch in s`"
+    by_hand = (
+        "make the session around all epochs: `for epoch in s.epochs()`, in it `for batch in s`, and `s.step(loss)`"
+    )
     return CannotConvert(why, node.lineno, f"{do}; or {by_hand}" if do else by_hand)

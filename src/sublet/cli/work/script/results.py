@@ -68,8 +68,17 @@ def is_plain(script: Script, function: ast.FunctionDef, call: ast.Call) -> bool:
     if is_amid(script, call):
         always = not any(isinstance(each, SOMETIMES) for each in script.above(call))
         in_one = statement.lineno == statement.end_lineno and first.count(script.text(call)) == 1
-        return returns and always and in_one
+        return returns and always and in_one and _is_alone(script, statement, call)
     if isinstance(statement, ast.Assign):
         parts = statement.targets[0].elts if isinstance(statement.targets[0], ast.Tuple) else statement.targets
         return returns and len(statement.targets) == 1 and all(isinstance(each, ast.Name) for each in parts)
     return isinstance(statement, ast.Expr)
+
+
+def _is_alone(script: Script, statement: ast.stmt, call: ast.Call) -> bool:
+    """Whether nothing else in its line is asked: what stands left of it would see what was before the step."""
+    around, inside = {*script.above(call)}, {*ast.walk(call)}
+    heads = {each.func for each in around if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)}
+    asks = (ast.Call, ast.Attribute, ast.Subscript)
+    others = [each for each in ast.walk(statement) if isinstance(each, asks) and each not in around | inside | heads]
+    return not others and all(isinstance(each.value, ast.Name) for each in heads)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sublet.cli.work.script.reading import Script
 from sublet.cli.work.script.texts import long_texts
 
-__all__ = ["CannotConvert", "Splice"]
+__all__ = ["CannotConvert", "Splice", "renamed"]
 
 INDENT = "    "
 
@@ -145,3 +145,22 @@ class Splice:
         tail = self._script.lines[last].encode()[statement.end_col_offset :].decode().split("#")[0]
         if head.strip() or tail.strip():
             raise CannotConvert("several statements are on one line", statement.lineno, "give each a line of its own")
+
+
+def renamed(text: str, indent: str, names: dict[str, str]) -> str:
+    """A body with other names; its lines stay its lines."""
+    if not names:
+        return text
+    head = "if 1:\n" if indent else ""
+    tree, lines = ast.parse(head + text), text.splitlines(keepends=True)
+    places = [
+        (node.lineno - bool(head) - 1, node.col_offset, node.id)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id in names
+    ]
+    for line, column, name in sorted(places, reverse=True):
+        raw = lines[line].encode()
+        if raw[column : column + len(name.encode())] != name.encode():
+            raise CannotConvert(f"`{name}` is in a text", 1, "give the text a line of its own")
+        lines[line] = (raw[:column] + names[name].encode() + raw[column + len(name.encode()) :]).decode()
+    return "".join(lines)
