@@ -62,6 +62,7 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/unit/train/grid/": 6,
     "tests/unit/train/shards/": 12,
     "tests/unit/train/test_checkpoint_kills.py": 3,
+    "tests/unit/train/test_docs_loops.py": 1,  # a new loop of the docs is seen at once
 }
 PART = 0.25  # of the examples of a property
 only_in_full = pytest.mark.skipif(not FULL, reason="takes long: `make test SIZE=full`")
