@@ -92,8 +92,10 @@ class Own:
 
     @property
     def is_read(self) -> bool:
-        """Whether the script has asked for anything that is kept."""
-        return self.kept is not None and type(self.kept) is not Unread
+        """Whether the script has asked for anything that is kept, or may have: it has objects by names of its own."""
+        values = () if self.kept is None else vars(self.kept).values()
+        own = self.extra is not None or any(type(value) not in NUMBERS for value in values)
+        return own or (self.kept is not None and type(self.kept) is not Unread)
 
     def begin(self) -> None:
         """From now on a state may come."""

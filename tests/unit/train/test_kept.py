@@ -392,3 +392,21 @@ def test_what_was_found_to_be_large_is_not_asked_again():
     own = Own(Large())
     assert [own.small() for _ in range(3)] == [{}] * 3
     assert own.extra.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "extra", "asks", "is_read"),
+    [
+        ({"n": 0}, None, False, False),
+        ({"n": 0}, None, True, True),
+        ({"seen": []}, None, False, True),  # which the script has by another name
+        ({}, object(), False, True),
+    ],
+)
+def test_what_is_kept_is_known_to_be_read(values, extra, asks, is_read):
+    own = Own(extra)
+    kept = own.keep(values) if values else None
+    if "n" in values:
+        kept.n = 2  # to set it is not to ask for it
+    assert not asks or kept.n == 2
+    assert own.is_read is is_read

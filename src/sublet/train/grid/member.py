@@ -69,6 +69,7 @@ class Member:
         self._pipeline = Pipeline(cut, seed, next(model.parameters()).device, point)
         self.applied, self.pending = NOTHING, NOTHING
         self.judged: list[float] = []  # what evaluations since the last step came to
+        self.went_back = False  # all of us, to a checkpoint: those who have come to where it was taken are at one place
         self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
         self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
         self.losses = Losses()  # of the last step that was applied
@@ -121,6 +122,7 @@ class Member:
             same = [judged if each.applied == met.applied else 0 for judged, each in counts]
             self.judged = heard(mesh, same, self.judged)
         self.closed = restored is None or met is None  # but for those who all begin with a checkpoint: at one place
+        self.went_back = restored is not None and met is None
         self._own, self._ran = own, coming
         self._unkept.begin()
         self._keeping.begin(owned, keeps, have)

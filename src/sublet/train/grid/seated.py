@@ -35,8 +35,12 @@ class Seated(Counted):
 
     @property
     def _alike(self) -> bool:
-        """Whether all are in one pass of the loop: in that of a step, or in the first after a checkpoint."""
-        return self._member is not None and not self._member.closed
+        """Whether all are in one pass of the loop: in that of a step, or in the first after a checkpoint.
+
+        Where all have gone back to one, each comes to that in its own time, and waits there for the others.
+        """
+        member = self._member
+        return member is not None and (not member.closed or (member.went_back and self._course.counts))
 
     @contextmanager
     def _left(self) -> Iterator[None]:

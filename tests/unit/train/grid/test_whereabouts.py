@@ -6,6 +6,7 @@ import copy
 import math
 import shutil
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.following import Broken  # noqa: E402
 from sublet.train.grid.course import Course  # noqa: E402
+from sublet.train.grid.seated import Seated  # noqa: E402
 from sublet.train.grid.whereabouts import BATCH, CALL, END, STEPPED, evaluation  # noqa: E402
 from sublet.train.kept import Own  # noqa: E402
 from sublet.train.schedules import Schedules  # noqa: E402
@@ -548,3 +550,20 @@ def test_an_evaluation_that_the_first_pass_leaves_out_is_not_taken_for_the_next(
     resumed(tmp_path, 4, before=lambda s, *_: was.update(epoch=s.epoch), after=after)
     assert len(judged) == 3
     assert len({*judged}) == 1
+
+
+@pytest.mark.parametrize(
+    ("closed", "went_back", "counts", "alike"),
+    [
+        (False, False, False, True),
+        (True, False, True, False),  # others have evaluated already, or will not
+        (True, True, False, False),  # it has yet to come to where the checkpoint was taken
+        (True, True, True, True),
+    ],
+)
+def test_all_evaluate_once_they_have_come_back_to_where_a_checkpoint_was_taken(closed, went_back, counts, alike):
+    """An evaluation there was not a number, at all workers, and could end a training."""
+    session = object.__new__(Seated)
+    session._member = SimpleNamespace(closed=closed, went_back=went_back)
+    session._course = SimpleNamespace(counts=counts)
+    assert session._alike is alike

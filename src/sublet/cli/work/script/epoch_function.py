@@ -85,8 +85,8 @@ class Flat:
             lines[begin:] = self._called_amid(given, changed, lines[end + 1 :])
         elif guard:
             free = self._free()
-            kept = f"{deep}{guard.strip()}\n{_indent(guard)}    {result} = {free}\n"
-            lines[begin : end + 1] = [*self._called(given, changed, deep, free), kept]
+            again = f"{deep}{guard.strip()}\n{_indent(guard)}    {result} = {free}\n"
+            lines[begin : end + 1] = [*self._called(given, changed, deep, free), again]
         else:
             lines[begin : end + 1] = self._called(given, changed, deep, result)
         at = next(number for number, line in enumerate(lines) if defined in line)
