@@ -282,6 +282,7 @@ for epoch in range(8):
         run.log(epoch * len(loader) + i)
     with open("epochs.txt", "a", newline="") as f:
         csv.writer(f).writerow([epoch])
+run.file.close()
 torch.save(model.state_dict(), "model.pt")
 """
 
