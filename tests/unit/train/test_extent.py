@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.train import finished  # noqa: E402
 from sublet.train.extent import Extent  # noqa: E402
 from sublet.train.state import Progress  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
@@ -36,8 +37,9 @@ def test_the_last_epoch_of_so_many_steps_ends_early():
     assert ends == [(0, IN_AN_EPOCH), (1, IN_AN_EPOCH + 2)]
 
 
-def test_what_is_done_already_is_not_trained_again(tmp_path):
+def test_what_is_done_already_is_not_trained_again(tmp_path, monkeypatch):
     def run(steps):
+        monkeypatch.setattr(finished, "_begun", set())  # as in a process of its own
         model, seen = network(), 0
         with train.session(model, adam(model), data(), global_batch=16, steps=steps, checkpoint_dir=tmp_path) as s:
             for batch in s:
