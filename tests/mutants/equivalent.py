@@ -41,7 +41,6 @@ ROWS_ALIKE = "rows that repeat by a stride of 0 are all the same: one of them, t
 SIZES = "size_JC = problem.size_JC[:1] if problem.size_JC.strides[0] == 0 else problem.size_JC"
 NOTHING_MISSING = "what is missing is never above 0 here, and once it is 0 the rest of the loop takes 0 from each node"
 CLOSED = "the union is closed: the type checker proves that nothing else comes here"
-SET_ANEW = "it is set anew before it is read: the first thing that the loop does"
 TWICE = "times are compared first, and twice all of them are in the same order; rents decide between equals as before"
 NO_PLACE = "without a place there is none whose pace is asked for"
 ONE_MORE_END = "one end more than there are jobs, and nobody asks for it"
@@ -54,7 +53,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="0", text="1", why=ROWS_ALIKE),
     Equivalent(file="kernel/cluster.py", line="break", old="break", text="pass", why=NOTHING_MISSING),
-    Equivalent(file="solve/knapsack/price.py", line="price = 0.0", old="0.0", text="1.0", why=SET_ANEW),
     Equivalent(file="solve/phases.py", line="pay_CI = 1.0 + 1j * phases.rent_CI", old="1.0", text="2.0", why=TWICE),
     Equivalent(
         file="solve/mip/rounding.py",

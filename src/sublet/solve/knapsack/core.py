@@ -81,6 +81,7 @@ def _fill_split(problem: Problem, settled: Clearing, *, enough: float, rounding:
     for begin, end in itertools.pairwise(begins):
         if lost <= enough or changes.least_O[begin] >= lost - rounding:
             break
+        low, loss_W = _prune_ends(low, loss_W, lost)
         ways = [
             (more, loss, column)
             for more, loss, column, least in zip(
@@ -94,13 +95,11 @@ def _fill_split(problem: Problem, settled: Clearing, *, enough: float, rounding:
         ]
         steps.append((low, loss_W, ways))
         low, loss_W = _with_job(low, loss_W, ways)
-        fits = loss_W[: max(slack - low + 1, 0)]
-        if len(fits):
-            ends_W = fits + price * np.arange(slack - low, slack - low - len(fits), -1)
-            at = int(ends_W.argmin())
-            if ends_W[at] < lost:
-                lost, best = float(ends_W[at]), (len(steps), low + at)
-        low, loss_W = _prune_ends(low, loss_W, lost)
+        fits = loss_W[: slack - low + 1]  # to stay is among them: 0 units more, and nothing lost
+        ends_W = fits + price * np.arange(slack - low, slack - low - len(fits), -1)
+        at = int(ends_W.argmin())
+        if ends_W[at] < lost:
+            lost, best = float(ends_W[at]), (len(steps), low + at)
     if best is not None:
         column_J = settled.column_J.copy()
         _go_back(column_J, steps[: best[0]], [int(changes.job_O[begin]) for begin in begins[:-1]], best[1])
@@ -122,10 +121,8 @@ def _with_job(low: int, loss_W: Floats, ways: list[tuple[int, float, int]]) -> t
 
 
 def _prune_ends(low: int, loss_W: Floats, lost: float) -> tuple[int, Floats]:
-    """Without the ends that lose too much already."""
+    """Without the ends that lose too much already; something loses less, for to stay loses nothing."""
     keep = np.flatnonzero(loss_W < lost)
-    if not len(keep):
-        return 0, np.zeros(1)
     return low + int(keep[0]), loss_W[keep[0] : keep[-1] + 1]
 
 
@@ -183,7 +180,7 @@ def _dearer(changes: _Changes, price: float, slack: int, lost: float) -> _Change
     fill = min(price, rate_O[more_O > 0].min(initial=np.inf))  # of a unit, at least
     free = min(lost, rate_O[more_O < 0].min(initial=np.inf))
     lacks_O = more_O - slack
-    least_O = loss_O + np.where(lacks_O > 0, free * np.maximum(lacks_O, 0), fill * np.maximum(-lacks_O, 0))
+    least_O = loss_O + np.maximum(free * lacks_O, -fill * lacks_O)  # one of them is above 0, or neither
     keep = np.flatnonzero(least_O < lost)
     kept = changes.take(keep)
     return _Changes(
@@ -204,7 +201,7 @@ def _thin_changes(changes: _Changes, slack: int) -> _Changes:
     undone: they add no units, and no change gains. So some best split has at most so many changes, and where it has a
     dear one, a job that is free to change by as much for less takes its place.
     """
-    most = int(max(changes.more_O.max(initial=1), slack) - min(changes.more_O.min(initial=0), 0))
+    most = int(changes.more_O.max(initial=slack) - changes.more_O.min(initial=0))
     if len(changes) <= most:
         return changes
     order_O = np.lexsort((changes.loss_O, changes.job_O, changes.more_O))

@@ -65,7 +65,6 @@ def clearing(problem: Problem) -> Clearing:
     large_A, small_A = large_J[doubt_A], small_J[doubt_A]
     gain_AC, size_AC = gain_JC[doubt_A], size_JC[doubt_A]
     left = capacity - int(size_JC[job_J, small_J].sum()) + int(problem.least_J[doubt_A].sum())
-    price = 0.0
     while True:
         job_A = np.arange(len(doubt_A))
         more_A = size_AC[job_A, large_A] - size_AC[job_A, small_A]

@@ -34,7 +34,7 @@ def near(gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, mos
     more_V, back_RV = gain_V - gain_JC[job_J, column_J][job_V], own_RJ[:, job_V] - use_RV  # by each choice
     first_J = np.searchsorted(job_V, np.arange(len(gain_JC) + 1)).tolist()
     over = -np.minimum(left_R1, 0.0).sum()
-    for _ in range(2 * len(gain_JC) if len(gain_V) else 0):
+    for _ in range(2 * len(gain_JC)):
         over_V = -np.minimum(left_R1 + back_RV, 0.0).sum(axis=0)
         if over > 0:
             less_V = over - over_V
