@@ -283,7 +283,7 @@ def test_equal_shares_grow_one_by_one_and_who_holds_the_odd_gpu_keeps_it():
 
 
 def ranked_by_hand(snapshot, gpus, rank):
-    """Whoever fits at the size that it asked for, or all there is if that is less, in order of rank and then of arrival."""
+    """Whoever fits at the size that it asked for (or all there is, if less), in order of rank and then of arrival."""
     everyone, free = [*snapshot.active.values(), *snapshot.waiting.by(arrival)], gpus
     given = {}
     for state in sorted(everyone, key=lambda state: (rank(state), state.seq)):

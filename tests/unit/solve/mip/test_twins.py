@@ -1,4 +1,4 @@
-"""The walk downhill and the rounding beside slow twins that go by the book, step by step: the whole way, not its end."""
+"""The walk downhill and the rounding beside slow twins that go by the book, step by step: all of it, not its end."""
 
 from __future__ import annotations
 
