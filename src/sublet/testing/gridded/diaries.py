@@ -59,7 +59,7 @@ def read_rows(folder: Path) -> list[Row]:
             if line.endswith("\n"):
                 facts = json.loads(line)
                 tuples = {name: tuple(facts[name]) for name in ("grid", "place", "samples")}
-                found.append(Row(worker=path.name, **{**facts, **tuples}))
+                found.append(Row(**{**facts, **tuples}))
     return sorted(found, key=lambda row: row.at_s)
 
 

@@ -130,7 +130,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         made: dict[str, Any] = {}
 
         def loss_of(batch: Any) -> torch.Tensor:
-            tries = {"generation": s.generation, "step": s.steps, "grid": s.grid, "place": s.place}
+            tries = {"worker": name, "generation": s.generation, "step": s.steps, "grid": s.grid, "place": s.place}
             if any(made.get(key) != value for key, value in tries.items()):  # a step, or one that is made again
                 made.clear()
                 made.update(tries, samples=[], since_s=time.monotonic())
@@ -143,7 +143,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
         for batch in s.batches(epochs=asked.epochs):
             before = s.steps
             s.step(loss_of, batch)
-            if made.get("step") == s.steps - 1 >= before and s.place != (-1, -1):
+            mine = made.get("worker") == name  # who starts from a checkpoint has `made` of whoever wrote that
+            if mine and made.get("step") == s.steps - 1 >= before and s.place != (-1, -1):
                 row = {**made, "loss": s.loss.hex(), "at_s": time.monotonic()}
                 os.write(diary, (json.dumps(row) + "\n").encode())
 

@@ -20,6 +20,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import Phase, Plan, Policy, Snapshot
 from sublet.domain.shape import Grid, Shape
 from sublet.domain.units import SECONDS_PER_H
+from sublet.errors import Infeasible
 from sublet.perf.parcae import parcae_costs, parcae_rates
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
@@ -33,7 +34,7 @@ from sublet.testing.gridded.moves import KINDS, RESTART, Move
 from sublet.testing.gridded.restarting import CheckpointRestart
 from sublet.testing.gridded.run import GridJob, Lived, live
 
-__all__ = ["STUDY", "in_order", "ordered_alike"]
+__all__ = ["STUDY", "Walk", "in_order", "ordered_alike"]
 
 MARKET, START_S, SHARE = "bamboo-p3", 19_800.0, 0.22  # hours 5.5 to 6.5 of the record: 7, 6, 5, 4, 5, 4, 5, 6, 7, ...
 ENDS_S, SPEEDUP = 3_600.0, 12.0
@@ -41,7 +42,7 @@ QUICK_ENDS_S, QUICK_SPEEDUP = 1_560.0, 24.0
 JOB = GridJob(samples=240_000, unit_ms=30.0, stages=2, least=2, most=7)
 GOAL = 0.15
 APART = 0.05  # ways that the simulator has nearer to one another than this are not told apart
-# Changes of depth, within parts, and between them; None = it is stopped, and started again in the next grid.
+# Changes of depth, within parts, and between them, and restarts.
 WALK = ((2, 2), (1, 4), (2, 2), (1, 2), (2, 2), None, (2, 2), None, (1, 2))
 WALK_EACH_S = 9.0
 PUBLISHED = "gpt-1.5b"
@@ -50,31 +51,34 @@ WAYS: dict[str, Policy] = {LIVE: Liveput(), GREEDY: Fastest(), STORED: Checkpoin
 
 
 @dataclass(slots=True)
-class _Walk:
+class Walk:
     """A policy that leads the one job through grids, for a while in each, from when it first runs."""
 
+    grids: Sequence[tuple[int, int] | None] = WALK  # None = it is stopped, and started again in the next grid
+    each_s: float = WALK_EACH_S
+    gpus: int = 4  # in all of them; what a grid has no place for is spare
     since_s: float | None = None
     stopped_s: float = -math.inf  # when it was told to stop last: once in each stage of a stop
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Four GPUs, in the grid of now."""
+        """All GPUs, in the grid of now."""
         draft, now_s = Draft(snapshot), snapshot.now_s
-        if self.since_s is None and snapshot.active:
+        if self.since_s is None and any(state.phase is Phase.RUNNING for state in snapshot.active.values()):
             self.since_s = now_s
         been_s = 0.0 if self.since_s is None else now_s - self.since_s
-        stage = min(int(been_s / WALK_EACH_S), len(WALK) - 1)
+        stage = min(int(been_s / self.each_s), len(self.grids) - 1)
         for state in (*snapshot.active.values(), *snapshot.waiting.by(arrival)):
             pool = draft.pool_with_room(state.job, 1) if state.shape is None else state.shape.pool
-            grid = WALK[stage]
+            grid = self.grids[stage]
             if grid is None and state.shape is None and state.phase is Phase.WAITING:
-                grid = WALK[stage + 1]  # at once: it is the restart that is timed
+                grid = self.grids[stage + 1]  # at once: it is the restart that is timed
             if pool is not None and grid is not None:
-                draft.put(state, Shape(pool, 4, grid=Grid(*grid)), f"to be measured: {Grid(*grid)}")
-            elif pool is not None and (state.shape is None or now_s - self.stopped_s > WALK_EACH_S):
+                draft.put(state, Shape(pool, self.gpus, grid=Grid(*grid)), f"to be measured: {Grid(*grid)}")
+            elif pool is not None and (state.shape is None or now_s - self.stopped_s > self.each_s):
                 if state.shape is not None:
                     self.stopped_s = now_s
                     draft.take(state, "to be measured: a stop")
-                draft.hold_spares(pool, 4)
+                draft.hold_spares(pool, self.gpus)
         return draft.plan(ask_again_s=now_s + 0.5)
 
 
@@ -113,15 +117,17 @@ class _Stage:
 
 def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - as every study is run
     stage = _Stage(QUICK_ENDS_S, QUICK_SPEEDUP) if quick else _Stage(ENDS_S, SPEEDUP)
+    tell("changes of each kind, on a market that takes nothing")
+    walked = _walked(tell)
+    restarts = [move.decided_s for move in walked.moves if move.kind == RESTART]
+    if not restarts:  # before the hour is spent, and not after it
+        raise Infeasible("no restart was seen, of which one is simulated", binding="restarts", needed=1, available=0)
+    restart_s = stage.speedup * fmean(restarts)
     runs: dict[str, Lived] = {}
     for name, policy in WAYS.items():
         tell(f"{name}: {stage.ends_s / stage.speedup:.0f} s of real processes")
         runs[name] = _lived(tell, policy, stage)
-    tell("changes of each kind, on a market that takes nothing")
-    walked = _walked(tell)
     tell("the same in the simulator")
-    restarts = [move.decided_s for move in walked.moves if move.kind == RESTART]
-    restart_s = stage.speedup * fmean(restarts) if restarts else math.nan
     jobs = {LIVE: runs[GREEDY].job, GREEDY: runs[LIVE].job, STORED: runs[GREEDY].job}
     ways = [_both(name, jobs[name], runs, stage, restart_s) for name in WAYS]
     moves = [move for each in (*runs.values(), walked) for move in each.moves]
@@ -136,7 +142,7 @@ def _lived(tell: Tell, policy: Policy, stage: _Stage) -> Lived:
 def _walked(tell: Tell) -> Lived:
     job, most_s = replace(JOB, stages=0, least=2, most=4), WALK_EACH_S * (len(WALK) + 2)
     with tempfile.TemporaryDirectory(prefix="sublet-grid-live-", ignore_cleanup_errors=True) as folder:
-        return live(Settings(state_dir=folder, most_nodes=4), job, tell, policy=_Walk(), until_s=most_s)
+        return live(Settings(state_dir=folder, most_nodes=4), job, tell, policy=Walk(), until_s=most_s)
 
 
 def _both(name: str, known: Job, runs: Mapping[str, Lived], stage: _Stage, restart_s: float) -> _Way:

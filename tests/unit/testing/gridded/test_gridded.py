@@ -81,7 +81,7 @@ def test_workers_that_say_different_things_of_a_step_are_told_of(otherwise):
 
 def test_rows_are_read_as_they_were_written_but_for_a_line_that_has_no_end(tmp_path):
     first = an_epoch()[0]
-    facts = {name: value for name, value in asdict(first).items() if name != "worker"}
+    facts = asdict(first)
     (tmp_path / "w00").write_text(f"{json.dumps(facts)}\n{json.dumps(facts)[:20]}")
     assert read_rows(tmp_path) == [first]
 
