@@ -48,11 +48,17 @@ IN_NO_WAY = "more of a group than there are come about in 0 ways, and more than 
 WHOLE = "what HiGHS gives back of a variable that is 0 or 1 is within a millionth of that"
 NOTHING_HELPS = "whom nothing helps that there is room for keeps what it has, looked at again or not"
 NEVER_BEST = "what may not be had adds -inf to every total, which no total is less than"
+ANSWERED = "where nothing is missing it was answered before"
+ASKED_AGAIN = "who holds as many as are wanted rents none: the loop asks the same"
 MASKED = "where it never ends this only stands in, and is not looked at"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="0", text="1", why=ROWS_ALIKE),
     Equivalent(file="kernel/cluster.py", line="break", old="break", text="pass", why=NOTHING_MISSING),
+    Equivalent(file="kernel/cluster.py", line="if missing < 0:", old="<", text="<=", why=ANSWERED),
+    Equivalent(
+        file="kernel/supply.py", line="if cluster.held[offer_id] < wanted:", old="<", text="<=", why=ASKED_AGAIN
+    ),
     Equivalent(file="solve/phases.py", line="pay_CI = 1.0 + 1j * phases.rent_CI", old="1.0", text="2.0", why=TWICE),
     Equivalent(
         file="solve/mip/rounding.py",

@@ -198,7 +198,7 @@ class Cluster:
         missing = gpus - sum(g for _, g in kept)
         if missing == 0:
             return kept
-        if missing > 0 and missing > self._open(room, shunned):
+        if missing > self._open(room, shunned):
             return None
         share = dict(kept)
         if missing < 0:

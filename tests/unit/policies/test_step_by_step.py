@@ -7,6 +7,7 @@ but done, or do not run here at all.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from sublet.policies.las import Las
 from sublet.policies.max_speedup import MaxSpeedup
 from sublet.policies.optimus import Optimus
 from sublet.policies.srtf import Srtf
+from sublet.policies.tiresias import Tiresias
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -58,7 +60,12 @@ def any_town(rng, policy):
     driver.now_s = float(rng.choice([10.0, 60.0]))
     driver.submit(*jobs[early:])
     driver.tell(AvailabilityChanged(driver.now_s, "o", now))
-    return now, driver.kernel.snapshot()
+    snapshot = driver.kernel.snapshot()
+    for job_id, state in snapshot.active.items():
+        if rng.random() < 0.2:  # all but done, or done and nobody has said so
+            nearly = replace(state, done=state.job.work - float(rng.choice([0.0, 0.5])), as_of_s=driver.now_s)
+            snapshot = replace(snapshot, active={**snapshot.active, job_id: nearly})
+    return now, snapshot
 
 
 def planned(snapshot, policy):
@@ -294,8 +301,13 @@ def ranked_by_hand(snapshot, gpus, rank):
     return given
 
 
-@pytest.mark.parametrize("policy", [Las(threshold_gpu_s=40.0), Srtf()], ids=["las", "srtf"])
+@pytest.mark.parametrize(
+    "policy",
+    [Las(threshold_gpu_s=40.0), Tiresias(threshold_gpu_s=40.0, round_s=0.0), Srtf()],
+    ids=["las", "tiresias", "srtf"],
+)
 def test_who_ranks_first_gets_what_it_asked_for_and_smaller_ones_fill_the_gaps(policy):
+    """By what is left to do; or first who has not had its share, and of the others those first who had it first."""
     rng, again = np.random.default_rng(14), 0
     for _ in range(120):
         gpus, snapshot = any_town(rng, policy)
@@ -304,19 +316,25 @@ def test_who_ranks_first_gets_what_it_asked_for_and_smaller_ones_fill_the_gaps(p
         def had(state, now_s=now_s):
             return state.attained_gpu_s(now_s) > 39.0  # a second before it is due
 
+        def since_s(state, now_s=now_s):
+            """It has had the same number of GPUs from the beginning, if any."""
+            return state.held_since_s + 40.0 / state.gpus if state.attained_gpu_s(now_s) > 39.0 else 0.0
+
         def left_s(state, now_s=now_s):
             return state.job.speed.seconds(GPU, (1,) * state.job.gpus, state.done_at(now_s), state.job.work)
 
-        twin = ranked_by_hand(snapshot, gpus, had if isinstance(policy, Las) else left_s)
+        rank = {Las: had, Tiresias: since_s, Srtf: left_s}[type(policy)]
+        twin = ranked_by_hand(snapshot, gpus, rank)
         assert planned(snapshot, policy) == twin
-        if isinstance(policy, Las):
-            everyone = {**snapshot.active, **{state.job.id: state for state in snapshot.waiting.by(arrival)}}
-            due_s = [
-                now_s + (40.0 - everyone[name].attained_gpu_s(now_s)) / width
-                for name, width in twin.items()
-                if not had(everyone[name])
-            ]
-            asked_s = min(due_s) if due_s and len(twin) < len(everyone) else None
-            assert policy.decide(snapshot).ask_again_s == (None if asked_s is None else pytest.approx(asked_s))
-            again += asked_s is not None
+        if rank is left_s:
+            continue
+        everyone = {**snapshot.active, **{state.job.id: state for state in snapshot.waiting.by(arrival)}}
+        due_s = [
+            now_s + (40.0 - everyone[name].attained_gpu_s(now_s)) / width
+            for name, width in twin.items()
+            if not had(everyone[name])
+        ]
+        asked_s = min(due_s) if due_s and len(twin) < len(everyone) else None
+        assert policy.decide(snapshot).ask_again_s == (None if asked_s is None else pytest.approx(asked_s))
+        again += asked_s is not None
     assert again > 20 or isinstance(policy, Srtf)
