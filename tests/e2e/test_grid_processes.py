@@ -40,6 +40,10 @@ def test_a_script_that_stops_early_does_so_at_all_workers_whoever_came_for_one_t
     assert outcomes("--only", "stops early") == ["within 1e-12"]
 
 
+def test_an_evaluation_in_which_a_worker_is_killed_is_made_again_with_who_comes_in_its_place():
+    assert outcomes("--only", "killed in evaluations") == ["within 1e-12"]
+
+
 @only_in_full
 @pytest.mark.parametrize("only", ["script, 2 x 2, killed", "script, 1 x 3, killed", "saved, script"])
 def test_what_a_script_sets_by_the_step_is_right_at_who_comes_for_one_that_was_killed(only):

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from sublet.train.reach import Place, places_of, remembered
-from sublet.train.remembered import HELD, LONG, OTHER, PLAIN, Remembered, kind_of, meant, told
+from sublet.train.remembered import FACT, GONE, HELD, LONG, OTHER, PLAIN, Remembered, is_gone, kind_of, meant, told
 from sublet.train.replaced import Replaced
 from sublet.train.values import has_dice, tensors_in
 
@@ -50,6 +50,7 @@ class Attributes:
         }
         self.places: list[Place] = []  # as they were found when somebody looked last
         self._first = remembered(self._places())
+        self._homes = {place.name: place.values for place in self.places}
         self._trained = {name: (each, each.requires_grad) for name, each in model.named_parameters()}
         self._buffers = {name: Remembered(buffer) for name, _, _, buffer in _unsaved(model)}
         self._replaced = Replaced(model, self._optimizers)
@@ -71,6 +72,8 @@ class Attributes:
                 found[kind_of(value)].setdefault(place.name, {})[name] = told(value)
                 if kind_of(value) == HELD and not (name in first and first[name].value is value):
                     found[OTHERS].setdefault(place.name, []).append(name)
+            for name in self._gone(place):
+                found[PLAIN].setdefault(place.name, {})[name] = GONE
         return {
             **found,
             "trained": {
@@ -101,15 +104,18 @@ class Attributes:
             first, kinds = self._first.get(place.name, {}), {PLAIN, HELD} if HELD in state else {PLAIN}
             present = {name: value for name, value in place.items() if self._kind(value) in kinds}
             others = state.get(OTHERS, {}).get(place.name, ())
-            for name in {*saved, *present}:
-                if name in saved:
+            for name in {*saved, *present, *self._gone(place)}:
+                if name in saved and is_gone(saved[name]):
+                    place.values.pop(name, None)
+                elif name in saved:
                     there = place.values.get(name)
                     # What was another object then must not be written into one that may be somebody else's, too.
                     into = None if name in others and not has_dice(there) else there
                     kind = type(first[name].value) if name in first else None
                     place.values[name] = meant(saved[name], into, kind)
                 elif name in first:
-                    if (was := first[name].again(present[name])) is not present[name]:
+                    was = first[name].again(present.get(name))
+                    if name not in present or was is not present[name]:
                         place.values[name] = was
                 elif kind_of(present[name]) == PLAIN:
                     del place.values[name]
@@ -120,15 +126,23 @@ class Attributes:
             _lay(module, own, buffer, state["buffers"].get(name), self._buffers.get(name))
 
     def lay(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Plain ones, by the names of their places, which have been looked for; all else is left as it is."""
+        """These, by the names of their places, which have been looked for; all else is left as it is."""
         for place in self.places:
+            first = self._first.get(place.name, {})
             for name, value in values.get(place.name, {}).items():
-                place.values[name] = meant(value)
+                if is_gone(value):
+                    place.values.pop(name, None)
+                    continue
+                # A list that was another one then must not be written into that of now, which somebody may have.
+                into = place.values.get(name) if isinstance(value, Mapping) and FACT in value else None
+                place.values[name] = meant(value, into, type(first[name].value) if name in first else None)
 
     def also(self, others: Mapping[str, Any]) -> None:
         """What else is called, from now on."""
         self._others |= others
-        for place, values in remembered(self._places()).items():
+        found = remembered(self._places())
+        self._homes = {place.name: place.values for place in self.places} | self._homes
+        for place, values in found.items():
             first = self._first.setdefault(place, {})  # of a file's names more may be asked for now than before
             for name, value in values.items():
                 first.setdefault(name, value)
@@ -151,6 +165,17 @@ class Attributes:
         defaults = [Place(f"defaults {name}", each.defaults) for name, each in self._optimizers.items()]
         self.places = [*places_of([*roots, *self._others.items()]), *defaults]
         return self.places
+
+    def had(self, place: str, name: str) -> bool:
+        """Whether there was such a value at first: then it can be laid again."""
+        return name in self._first.get(place, {})
+
+    def _gone(self, place: Place) -> list[str]:
+        """What was there at first and has been deleted, of an object that is still the same."""
+        if type(place.values) is not dict or place.values is not self._homes.get(place.name):
+            return []
+        first = self._first.get(place.name, {})
+        return [name for name, was in first.items() if name not in place.values and was.kind in (PLAIN, HELD)]
 
     def _changed(self, place: Place) -> Iterator[tuple[str, Any]]:
         first = self._first.get(place.name, {})

@@ -35,16 +35,17 @@ class Kept:
     """Values by name; only those that `keep` was given."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        vars(self).update(values)
+        values_of(self).update(values)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in vars(self):
-            raise InvalidValue("kept", name, f"one of {', '.join(sorted(vars(self)))}, which keep() was given")
-        present = vars(self)[name]
+        kept = values_of(self)
+        if name not in kept:
+            raise InvalidValue("kept", name, f"one of {', '.join(sorted(kept))}, which keep() was given")
+        present = kept[name]
         if value is present:  # kept.total += 1 of a tensor: it was changed in place
             return
         if not has_state(present):
-            vars(self)[name] = laid(described(f"kept.{name}", value))
+            kept[name] = laid(described(f"kept.{name}", value))
         elif has_state(value) and type(value) is type(present):
             load_state(f"kept.{name}", copy.deepcopy(state_of(value)), present)
         else:
@@ -59,9 +60,15 @@ class Unread(Kept):
     """Of which nobody has asked for a value yet; then it is as any other."""
 
     def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("__"):
+        if name == "__dict__" or not name.startswith("__"):  # vars(kept) asks for all of them
             object.__setattr__(self, "__class__", Kept)
         return object.__getattribute__(self, name)
+
+
+def values_of(kept: Kept | None) -> dict[str, Any]:
+    """By name, without asking for one."""
+    found: dict[str, Any] = {} if kept is None else object.__getattribute__(kept, "__dict__")
+    return found
 
 
 class Own:
@@ -93,8 +100,7 @@ class Own:
     @property
     def is_read(self) -> bool:
         """Whether the script has asked for anything that is kept, or may have: it has objects by names of its own."""
-        values = () if self.kept is None else vars(self.kept).values()
-        own = self.extra is not None or any(type(value) not in NUMBERS for value in values)
+        own = self.extra is not None or any(type(value) not in NUMBERS for value in values_of(self.kept).values())
         return own or (self.kept is not None and type(self.kept) is not Unread)
 
     def begin(self) -> None:
@@ -118,7 +124,7 @@ class Own:
 
     def small(self) -> dict[str, Any]:
         """Copies of what is small, by name: what a script decides by, such as how often nothing was better."""
-        kept = {} if self.kept is None else vars(self.kept)
+        kept = values_of(self.kept)
         given = kept if self.extra is None else {**kept, EXTRA: self.extra}
         found = dict[str, Any]()
         for name, value in given.items():
@@ -143,7 +149,7 @@ class Own:
 
     def state_of_kept(self) -> dict[str, Any]:
         """Copies of what is kept; of objects with a state, what they say."""
-        kept = {} if self.kept is None else vars(self.kept)
+        kept = values_of(self.kept)
         return {
             name: state_of(value) if has_state(value) else described(f"kept.{name}", value)
             for name, value in kept.items()
@@ -151,7 +157,7 @@ class Own:
 
     def load_kept(self, state: Mapping[str, Any]) -> None:
         """What `state_of_kept` gave; what the script does not keep any more is left out."""
-        kept = {} if self.kept is None else vars(self.kept)
+        kept = values_of(self.kept)
         for name, saved in state.items():
             if name not in kept:
                 continue

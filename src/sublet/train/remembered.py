@@ -19,12 +19,27 @@ import torch
 
 from sublet.train.values import CONTAINERS, FACTORIES, described, has_dice, laid, load_state, state_of
 
-__all__ = ["HELD", "LONG", "MANY", "OTHER", "PLAIN", "Remembered", "kind_of", "meant", "told"]
+__all__ = [
+    "FACT",
+    "GONE",
+    "HELD",
+    "LONG",
+    "MANY",
+    "OTHER",
+    "PLAIN",
+    "Remembered",
+    "is_gone",
+    "kind_of",
+    "meant",
+    "told",
+    "told_of_itself",
+]
 
 PLAIN, HELD, LONG, OTHER = "plain", "held", "long", "other"
 SIMPLE = (bool, int, float, str, type(None))
 NUMPY = "numpy"  # in a state: the type of a number that is numpy's
 FACT = "fact"  # in a state: which kind of word
+GONE = {FACT: "gone"}  # in a state: there is none of that name any more
 SMALL = 1 << 20  # numbers in a tensor, or an array, that is compared; of a larger tensor torch's count of writes is
 LONGEST = 20_000  # values in lists and dicts; a tensor in them counts as more
 MANY = 1000  # things in a list, or a dict, that are looked at one by one
@@ -58,7 +73,19 @@ def told(value: Any) -> Any:
         return {"tensor": value.detach(), "on": value.device.type}
     if _is_fact(value):
         return _fact(value)
+    if isinstance(value, Mapping) and (FACT in value or NUMPY in value):  # what is ours is not to be taken for it
+        return told_of_itself(value)
     return state_of(value) if has_dice(value) else described("a value", value)
+
+
+def told_of_itself(value: Any) -> dict[str, Any]:
+    """A list, a dict, ...: as a state has it if it is to be laid into the very one that is there."""
+    return {FACT: HELD, "value": described("a value", value)}
+
+
+def is_gone(saved: Any) -> bool:
+    """Of what a state has by a name."""
+    return isinstance(saved, Mapping) and saved.get(FACT) == GONE[FACT]
 
 
 def meant(saved: Any, present: Any = None, kind: Any = None) -> Any:
@@ -158,6 +185,8 @@ def _fact(value: Any) -> dict[str, Any]:
 def _meant_fact(saved: Mapping[str, Any], kind: Any, present: Any) -> Any:
     """Of the class that was there at first; where there was none, what is there stays."""
     match saved[FACT]:
+        case "held":
+            return laid(saved["value"], present)
         case "dtype":
             return getattr(torch, saved["value"])
         case "name" if saved["value"] in getattr(kind, "__members__", ()):

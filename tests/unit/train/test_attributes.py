@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 
@@ -240,19 +242,49 @@ def test_what_a_state_does_not_have_is_as_it_was_at_first():
     assert model.first.weight.requires_grad
 
 
+def test_what_was_deleted_is_not_there_and_what_is_made_again_is():
+    model = Net()
+    attributes, _ = attributes_of(model)
+    first = stored(attributes)
+    del model.temperature, model.counts
+    state = stored(attributes)
+    again = Net()
+    resumed, _ = attributes_of(again)
+    resumed.load_state_dict(state)
+    assert not {"temperature", "counts"} & {*vars(again)}
+    assert stored(resumed) == state
+    resumed.load_state_dict(first)
+    assert (again.temperature, again.counts) == (1.0, ())
+    model.temperature, model.counts = 1.0, ()
+    assert stored(attributes) == first
+
+
+def test_of_an_object_that_is_another_by_now_nothing_is_deleted():
+    """Only what has its name is told of, as before."""
+    model = Net()
+    model.plan = types.SimpleNamespace(warm=3, cold=4)
+    attributes, _ = attributes_of(model)
+    model.plan = types.SimpleNamespace(cold=5)
+    again = Net()
+    again.plan = types.SimpleNamespace(warm=3, cold=4)
+    attributes_of(again)[0].load_state_dict(stored(attributes))
+    assert vars(again.plan) == {"warm": 3, "cold": 5}
+
+
 def test_values_come_back_as_what_they_were():
     model, values = Net(), (True, 1, -0.0, float("inf"), "word", None, np.float32(0.1), np.int64(3), np.bool_(1))
     attributes, _ = attributes_of(model)
     for number, value in enumerate(values):
         setattr(model, f"value{number}", value)
     model.listed, model.complex = [1], np.complex64(1)
+    model.seeds = {"numpy": 3, "fact": 4}  # words that a state uses itself
     model._is_full_backward_hook = True  # a flag of torch's own, of hooks that do not come back
     state = stored(attributes)
     again = Net()
     attributes_of(again)[0].load_state_dict(state)
     found = [getattr(again, f"value{number}") for number in range(len(values))]
     assert [(type(each), repr(each)) for each in found] == [(type(each), repr(each)) for each in values]
-    assert again.listed == [1]
+    assert (again.listed, again.seeds) == ([1], {"numpy": 3, "fact": 4})
     assert not hasattr(again, "complex")
     assert again._is_full_backward_hook is None
 

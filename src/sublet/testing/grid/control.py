@@ -21,6 +21,7 @@ from sublet.wire.messages import Joined, Leading, Leave, Meet, Ready, Regroup, S
 __all__ = ["Control", "Process", "Stuck"]
 
 LIMIT_S = 60.0
+LOOK_S = 0.05  # what is waited for may come without a word of a worker
 
 Life = Callable[[str, socket.socket, int, Kept | None], None]  # of a script: name, line, a pipe for what it came to
 
@@ -187,7 +188,7 @@ class Control:
                 raise Stuck(f"generation {self.generation}: {seen}")
             living = [each for each in self.processes if each.alive]
             ready, _, _ = select.select(
-                [each.connection for each in living] + [each.ends for each in living], [], [], left_s
+                [each.connection for each in living] + [each.ends for each in living], [], [], min(left_s, LOOK_S)
             )
             for each in living:
                 if each.connection in ready:

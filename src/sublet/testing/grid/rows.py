@@ -39,6 +39,7 @@ class Row:
     faults: tuple[tuple[str, Fault], ...] = ()  # by the name of the worker
     script: bool = False  # over the SDK: a session with schedules and evaluations, until its epochs are over
     stops: int = EPOCHS  # of a script: it leaves its loop after so many
+    judging: tuple[tuple[str, int], ...] = ()  # of a script: workers that die in the evaluation after this step
     kills: tuple[tuple[int, int, float, bool], ...] = ()  # after a step: place, seconds later, the one in its place too
     saves: tuple[int, ...] | None = None  # steps after which a checkpoint is asked for; None = there are none at all
     restarts: bool = False  # between two phases all save and go, and others go on from there
@@ -69,7 +70,7 @@ def run(row: Row) -> Result:
 
 def _run(row: Row, result: Result, kept: Kept | None) -> None:
     try:
-        life = partial(run_script, stops=row.stops) if row.script else None
+        life = partial(run_script, stops=row.stops, judging=row.judging) if row.script else None
         with Control(row.steps, life, kept=kept) as control:
             members = _Members(control, row, result)
             members.train()
@@ -123,6 +124,9 @@ class _Members:
             self._until(end, to_the_end=last and row.script)
 
     def _until(self, steps: int, *, to_the_end: bool) -> None:
+        for _ in self._row.judging:
+            self._control.until_death()
+            self._mend()
         while self._kills and self._kills[0][0] < steps:
             self._kill(*self._kills.pop(0))
         while not to_the_end:  # a script ends by itself
@@ -200,7 +204,7 @@ def _judge_script(control: Control, seats: Sequence[Process], row: Row, result: 
         for what in ("losses", "judged"):
             for step, value in found.get(what, {}).items():
                 right = truth[what][int(step)]
-                if abs(value - right) > 1e-12 * abs(right):  # an evaluation that broke is not a number
+                if not abs(value - right) <= 1e-12 * abs(right):  # also what is not a number
                     result.broken.append(f"seat {seat}: {what} of step {step}: {value}, not {right}")
         if str(truth["steps"]) not in found.get("losses", {}) or not found.get("judged"):
             result.broken.append(f"seat {seat} did not come to the end")
@@ -270,6 +274,16 @@ def scripts() -> Iterator[Row]:
         stops=4,
         keeps=True,
         kills=((7, 1, 0.003, False),),
+    )
+
+    deaths = (("w1", 4), ("w3", 8), ("w4", 8), ("w0", 12))
+    yield Row(
+        name="script, 1 x 3, killed in evaluations",
+        phases=((0, Grid(1, 3)),),
+        steps=STEPS_OF_SCRIPT,
+        script=True,
+        keeps=True,
+        judging=deaths,
     )
 
 

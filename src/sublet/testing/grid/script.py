@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
 from typing import Any
@@ -23,10 +24,10 @@ SAMPLES, BATCH, MICRO, EPOCHS, EVERY = 30, 10, 2, 8, 4
 STEPS = SAMPLES // BATCH * EPOCHS
 
 
-def trained(pace_s: float = 0.0, stops: int = EPOCHS) -> dict[str, Any]:
+def trained(pace_s: float = 0.0, stops: int = EPOCHS, dies: int | None = None) -> dict[str, Any]:
     """Loss of each step that this process made or took part in, evaluations, rates, and what it knows in the end.
 
-    `stops`: after so many epochs it leaves its loop.
+    `stops`: after so many epochs it leaves its loop; `dies`: in the evaluation after so many steps.
     """
     torch.set_num_threads(1)
     model = a_net().double()
@@ -37,6 +38,8 @@ def trained(pace_s: float = 0.0, stops: int = EPOCHS) -> dict[str, Any]:
 
     def loss_of(batch: Any) -> torch.Tensor:
         time.sleep(pace_s)
+        if s.steps == dies and not model.training:
+            os.kill(os.getpid(), signal.SIGKILL)
         return factor * functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
     factor, losses, judged = 1.0, dict[int, float](), dict[int, float]()
@@ -78,13 +81,21 @@ def trained(pace_s: float = 0.0, stops: int = EPOCHS) -> dict[str, Any]:
     }
 
 
-def run_script(name: str, connection: socket.socket, facts: int, kept: Kept | None = None, stops: int = EPOCHS) -> None:
-    """In a child, under orders; what it came to on a pipe."""
+def run_script(
+    name: str,
+    connection: socket.socket,
+    facts: int,
+    kept: Kept | None = None,
+    *,
+    stops: int = EPOCHS,
+    judging: tuple[tuple[str, int], ...] = (),
+) -> None:
+    """In a child, under orders; what it came to on a pipe. `judging`: who dies in which evaluation."""
     if kept is not None:
         os.environ.update(SUBLET_CHECKPOINT_DIR=kept.directory, SUBLET_CHECKPOINT_EVERY_S="0.05")
     os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)
     try:
-        found = trained(pace_s=0.006, stops=stops)
+        found = trained(pace_s=0.006, stops=stops, dies=dict(judging).get(name))
     except SystemExit as error:
         found = {"left": error.code == EXIT_LEFT}
     os.write(facts, json.dumps(found).encode())

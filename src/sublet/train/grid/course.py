@@ -33,12 +33,14 @@ UNKNOWN = Losses(math.nan)
 PLAIN = frozenset((bool, int, float, str, type(None)))
 FOLLOWS = (
     "left by what follows from s.steps, s.epoch, s.loss, evaluations and what is kept (s.keep): a worker that joins "
-    "comes by the lines after the last step in passes that make none, and must not be the only one to leave there"
+    "comes by the lines after the last step in passes that make none, and must not be the only one to leave there; an "
+    "evaluation that is not a number is no answer yet (if loss == loss and ...)"
 )
 OVER = (
     "left in a pass that has seen what was before its step: the first after a start from a checkpoint has not "
-    "(prev = s.loss is not a number there), so let it hang on what is there after the step, and on what is kept; if "
-    "the loop was to be left after just this step, training is over, and the checkpoint has all of it"
+    "(prev = s.loss is not a number there, and rates, attributes and dice are those of a first start), so let it hang "
+    "on what is there after the step, and on what is kept; if the loop was to be left after just this step, training "
+    "is over, and the checkpoint has all of it"
 )
 
 
@@ -61,7 +63,7 @@ class Course:
         self._stepped: dict[str, Any] | None = None  # what was right after the last step
         self._began: dict[str, Any] | None = None  # what was where the batch of that step began, with the loss then
         self._begins: dict[str, Any] | None = None  # and where that of the next one does
-        self._has_called = self._has_looked = False  # for a step; and at training, or at what is kept, before that
+        self._has_called = self._has_looked = False  # for a step; and at what may be another than it was, before that
         self._judged: Iterator[float] = iter(())  # evaluations before that step, in a pass that goes over it
         self._called = copy.copy(progress)  # what the loop saw when it called for a step
         self._seems: Progress | None = None  # what it sees, where that is not how far training is
@@ -114,6 +116,7 @@ class Course:
             ends = not progress.offset and tree["at"] != STEPPED  # if not: evaluations at its end are not known yet
             self._seems = replace(progress) if ends else replace(progress, epoch=was.epoch)
             self._astray, self.at = True, STEPPED
+            self._has_looked |= not self._saw_as_it_was(tree)
             self._lay_stepped()
         if self._saver is not None and tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])
@@ -151,7 +154,7 @@ class Course:
 
     def noted(self, judged: float) -> float:
         """An evaluation has come to it: of those since a batch began, the first are of lines before its step."""
-        if self.counts and self._begins is not None:
+        if self._begins is not None:  # of a pass that makes no step, it is not used: the next begins anew
             self._begins["judged"].append(judged)
         return judged
 
@@ -217,10 +220,11 @@ class Course:
         if self.remembers is not None:
             self.remembers.note_step()
 
-    def leave(self, *, alike: bool) -> None:
+    def leave(self, *, alike: bool, judged: int) -> None:
         """The loop is left, after a call. In a pass that makes no step that is right where the others have left theirs.
 
-        So it is where their state is of an evaluation, or of the end; what comes from here on counts. Where all have
+        So it is where their state is of an evaluation, or of the end; what comes from here on counts. But not by an
+        evaluation that they have yet to make, with us: what so many since the step came to is known. Where all have
         begun with a checkpoint, of right after a step, and are in this pass `alike`, it is what the lines after that
         step come to, if none before it has looked at anything: it has seen a first start.
         """
@@ -229,8 +233,11 @@ class Course:
             return
         if owed == STEPPED and (self._has_looked or not alike):
             return
+        behind = 0 <= number_of(owed) <= number_of(self.at)
+        if behind and judged <= number_of(owed):
+            return
         self._seems, self._astray = None, False
-        if owed == STEPPED or 0 <= number_of(owed) <= number_of(self.at):  # it is of what is behind us
+        if owed == STEPPED or behind:
             self._owed = {}
 
     def require_counted(self) -> None:
@@ -238,6 +245,16 @@ class Course:
         if not (self.is_there and self.counts) and self._owed.get("at") != END:
             hint = OVER if self._astray and self._owed.get("at") == STEPPED else FOLLOWS
             raise InvalidValue("the loop", f"left at step {self._progress.steps} in a pass that makes no step", hint)
+
+    def _saw_as_it_was(self, tree: Mapping[str, Any]) -> bool:
+        """Whether lines before the first call have seen rates, schedules and modules as before the last step.
+
+        Nobody sees who reads these. If they are as they were, it does not matter.
+        """
+        began, begins = tree.get("began"), self._begins
+        if began is None or begins is None or any((tree.get("values") or {}).values()):
+            return False
+        return all(repr(began[name]) == repr(begins[name]) for name in ("schedulers", "settings"))
 
     # ------------------------------------------------------------------------------------------ laying
 

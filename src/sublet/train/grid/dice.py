@@ -17,9 +17,9 @@ import torch
 
 from sublet.train.grid.atoms import Atom
 from sublet.train.samples import mixed, seed_from, stirred
-from sublet.train.state import reseed_host
+from sublet.train.state import host_dice_kept, host_draw, reseed_host
 
-__all__ = ["AT_BATCH", "EVALUATED", "STEPPED", "Dice", "throw_between"]
+__all__ = ["AT_BATCH", "EVALUATED", "STEPPED", "Dice", "next_of_each", "throw_between"]
 
 LEFT = 1 << 32  # what is drawn after a module has ended, far from what is drawn within one
 BETWEEN = 1 << 48  # what the script draws, far from any sample of a step
@@ -58,6 +58,12 @@ def throw_between(seed: int, steps: int, place: int) -> None:
     """For the lines of the script that come next; after a second evaluation the place is one more, and so on."""
     reseed_host(seed, BETWEEN + place, steps)
     _throw_on_gpu(mixed(seed, BETWEEN + place, steps))
+
+
+def next_of_each() -> tuple[float, float, float]:
+    """What the script would draw next, of all dice but a GPU's. Nothing is drawn."""
+    with host_dice_kept():
+        return host_draw()
 
 
 def _throw(seed: int) -> None:

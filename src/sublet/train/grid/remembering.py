@@ -25,7 +25,7 @@ from sublet.train.grid.absent import plainly
 from sublet.train.grid.cutting import AFTER, BEFORE, Cut
 from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.noting import BEGAN, STEPPED, Noted, Noting
-from sublet.train.remembered import Remembered
+from sublet.train.remembered import GONE, HELD, PLAIN, Remembered
 
 __all__ = ["Remembering", "gathered", "handed_to_first"]
 
@@ -70,10 +70,24 @@ class Remembering:
             found["written"] = {
                 name: now[name] for name, was in self._buffers.items() if name in now and not was.is_still(now[name])
             }
-            found |= {moment: {} if noted is None else noted.since() for moment, noted in self._noted.items()}
+            self._tell_moments(found)
         self._noting = Noting(self._attributes.places)
         ends = bool({0, self.blocks - 1} & {*blocks})
         return self._only(found, lambda home: ends if home is None else home in blocks)
+
+    def _tell_moments(self, found: dict[str, Any]) -> None:
+        """What was another then; what was there then and is not now is said to be gone, of now."""
+
+        def comes_back(place: str, name: str) -> bool:
+            return any(name in found[kind].get(place, {}) for kind in (PLAIN, HELD)) or self._attributes.had(
+                place, name
+            )
+
+        for moment, noted in self._noted.items():
+            found[moment] = {} if noted is None else noted.since(comes_back)
+        for noted in filter(None, self._noted.values()):
+            for place, name in noted.gone():
+                found[PLAIN].setdefault(place, {})[name] = GONE
 
     def lay(self, state: Mapping[str, Any], blocks: Collection[int] | None = None, moment: str = "") -> None:
         """What others have, all of it or of these blocks; what it does not name is as it was at first.
@@ -156,13 +170,16 @@ def gathered(
     return merged(states, owners(ran, among, remembering.blocks), late)
 
 
-def handed_to_first(mesh: Mesh, remembering: Remembering, ran: Ran, everyone: Sequence[int]) -> dict[str, Any] | None:
-    """What all of these remember, at the first of them alone; None at the others. Broken."""
+def handed_to_first(
+    mesh: Mesh, remembering: Remembering, ran: Ran, everyone: Sequence[int], late: Collection[int] = ()
+) -> dict[str, Any] | None:
+    """What all of these remember, at the first of them alone; None at the others. Broken. `late` as in `gathered`."""
+    among = sorted(everyone, key=lambda each: each in late)
     table = torch.zeros(mesh.world, 2, dtype=torch.int64)
     table[mesh.rank] = torch.tensor(ran)
     mesh.sum(table, everyone)
     rans: list[Ran] = [(low, high) for low, high in table.tolist()]
-    told = _told(mesh, remembering, rans, everyone)
+    told = _told(mesh, remembering, rans, among, late)
     sizes = torch.zeros(mesh.world, dtype=torch.int64)
     sizes[mesh.rank] = len(told)
     mesh.sum(sizes, everyone)
@@ -177,7 +194,7 @@ def handed_to_first(mesh: Mesh, remembering: Remembering, ran: Ran, everyone: Se
         elif rank == mesh.rank and size:
             mesh.send(told, first, TELLS)
     mesh.settle()
-    return merged(states, owners(rans, everyone, remembering.blocks)) if mesh.rank == first else None
+    return merged(states, owners(rans, among, remembering.blocks), late) if mesh.rank == first else None
 
 
 def merged(

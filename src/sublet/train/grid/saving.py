@@ -11,7 +11,7 @@ begun again: the writers may be others. A node's own disk is seen by nobody else
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -127,8 +127,8 @@ class Vault:
         elif self._joint is None:
             self.saver.settle()
 
-    def save(self, mesh: Mesh, among: Sequence[int]) -> bool:
-        """Now, by all of these, and wait until it is committed; whether it is. Broken."""
+    def save(self, mesh: Mesh, among: Sequence[int], late: Collection[int] = ()) -> bool:
+        """Now, by all of these, and wait until it is committed; whether it is. Some may have rolled forward. Broken."""
         self._give_up(None)
         if len(self._holders) < len(self._holdings.parameters):
             return False  # of some unit nobody has anything
@@ -144,7 +144,7 @@ class Vault:
         mesh.sum(word, among)
         if float(word) <= 0.0:
             return float(word) == THERE
-        self._begin(mesh, among, int(word))
+        self._begin(mesh, among, int(word), late)
         words = torch.zeros(WORDS, dtype=torch.float64)
         if self._files is not None:
             words[WRITTEN if self._files.exception() is None else FAILED] = 1.0  # waits
@@ -179,12 +179,12 @@ class Vault:
     def _try(self, mesh: Mesh, among: Sequence[int]) -> None:
         self.save(mesh, among)
 
-    def _begin(self, mesh: Mesh, among: Sequence[int], token: int) -> None:
+    def _begin(self, mesh: Mesh, among: Sequence[int], token: int, late: Collection[int] = ()) -> None:
         """Copy what is ours to write, and have it written."""
         step, stepped = self._progress.steps, self._progress.steps > 0
         self._under_way, self._begun_s = step, WALL.monotonic()
         segments, counted = self._copied(mesh), self._counted(mesh, among)
-        values = self.whole.values(mesh, among, self._ran)
+        values = self.whole.values(mesh, among, self._ran, late)
         if self._joint is not None:
             joint = self._joint
             joint.begin(segments, self.whole.places(stepped=stepped))

@@ -6,14 +6,13 @@
 
 `loss_of` gets a collated micro-batch and returns its mean loss. Every part calls it with the same samples, and the
 model is a part of itself meanwhile (`cutting`). A step whose grid breaks is made again, or was made by others: `step`
-returns when it is applied. Newcomers begin with a step, so the grid changes where one begins, and an evaluation during
-which it breaks is not made again: its result is that of one who has it, or not a number. Where others are at another
-step than the loop has come to, as at a newcomer, `step` makes none, and the loop comes by once more (`whereabouts`).
+returns when it is applied; so it is with an evaluation (`judging`). Newcomers begin with a step, so the grid changes
+where one begins. Where others are at another step than the loop has come to, as at a newcomer, `step` makes none, and
+the loop comes by once more (`whereabouts`).
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,7 +24,6 @@ import torch
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.train.agent_line import Lost as LineLost
-from sublet.train.eval_mode import in_eval_mode
 from sublet.train.fitness import check_optimizer
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
@@ -35,12 +33,13 @@ from sublet.train.grid.awaited import awaited
 from sublet.train.grid.calling import Calling, LossOf
 from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
-from sublet.train.grid.dice import AT_BATCH, EVALUATED, STEPPED, throw_between
+from sublet.train.grid.dice import AT_BATCH, STEPPED
 from sublet.train.grid.fits import check_fits, check_not_compiled
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
+from sublet.train.grid.judging import Judges
 from sublet.train.grid.mark import mark_of
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost as PartLost
@@ -49,9 +48,8 @@ from sublet.train.grid.proving import Proving
 from sublet.train.grid.remembering import Remembering
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
-from sublet.train.grid.seated import Seated
 from sublet.train.grid.telling import Telling
-from sublet.train.grid.whereabouts import BATCH, CALL, END, evaluation
+from sublet.train.grid.whereabouts import BATCH, CALL, END
 from sublet.train.grid.whole import Whole
 from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink
@@ -71,9 +69,6 @@ from sublet.wire.messages import Finished
 
 __all__ = ["GridSession", "Step"]
 
-WAITS = (
-    "s.evaluate waits for the other workers; every one calls it, since each has a part of the model, not rank 0 alone"
-)
 LEAVES = "the end of the session waits for the other workers; every one leaves its loop at the same step"
 
 
@@ -83,7 +78,7 @@ class Step:
     called = False  # `step`, with it
 
 
-class GridSession(Seated, Keeps):
+class GridSession(Judges, Keeps):
     """See `sublet.train.session`, which makes one where `parts` are given."""
 
     def __init__(
@@ -112,7 +107,7 @@ class GridSession(Seated, Keeps):
         self._mesh = GlooMesh(Lines(), "alone", 0, 1)
         self._seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._cut.blocks), 1))
         self._generation = self._epochs = 0
-        self._open = False
+        self._open = self._is_behind = False  # its `with`; and its loop
         self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
         self._evaluations = 0  # that the script has asked for since the last step
         gauge = gauge_of(next(model.parameters()).device)
@@ -141,7 +136,7 @@ class GridSession(Seated, Keeps):
         try:
             if self._member is not None and (kind is None or (isinstance(error, SystemExit) and not error.code)):
                 with self._verdict:
-                    self._course.leave(alike=self._alike)
+                    self._leave_loop()
                     self._course.require_counted()
                     if kind is None:
                         self._finish()
@@ -185,13 +180,14 @@ class GridSession(Seated, Keeps):
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
         self._course.come_to(BATCH, self._losses)
         while self._course.seen.epoch < total:
-            throw_between(self.options.seed, self._course.seen.steps, AT_BATCH)
+            self._throw(AT_BATCH)
             batch = Step()
             with self._left():
                 yield batch
             if not batch.called:
                 raise InvalidValue("step", "no call", "called once for every batch of batches()")
             self._course.come_to(BATCH, self._losses)
+        self._is_behind = True
 
     def __iter__(self) -> Iterator[Step]:
         """As `batches()`."""
@@ -217,6 +213,7 @@ class GridSession(Seated, Keeps):
         self._guard.check_frozen()
         self._link.script_waits()
         progress = self._progress
+        self._look_at_dice()
         self._course.come_to(CALL)
         before, self._evaluations = progress.steps, 0
         member = self._member or self._begin(loss_of)
@@ -252,44 +249,8 @@ class GridSession(Seated, Keeps):
             self._telling.stepped(found, self._progress, self._seat, self._micro_batch)
             self._ordered = found.orders
         self._schedules.check()
-        throw_between(self.options.seed, self._course.seen.steps, STEPPED)
+        self._throw(STEPPED)
         self._link.script_goes_on()
-
-    def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
-        """The mean loss over a dataset, or the first `limit` micro-batches of it, in the model's eval mode.
-
-        Every worker calls it, at the same step: all have their part in it, and all get the result; not a number if the
-        grid broke meanwhile.
-        """
-        self._verdict.check()
-        if (member := self._member) is None:
-            raise InvalidValue("evaluate", "a call before the first step", "called after a step")
-        if self._course.goes_over:
-            return self._course.judged_before()
-        self._link.script_waits()
-        samples = Samples(dataset, 0, self.options.collate, self._device, shuffled=False)
-        size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
-        number, self._evaluations = self._evaluations, self._evaluations + 1
-        self._course.at = evaluation(number)
-        broke = ""
-        if len(member.judged) <= number and self._alike:
-            try:
-                with awaited(WAITS), in_eval_mode(self._model):
-                    member.judge(
-                        self._mesh,
-                        self._seat,
-                        lambda atom: self._call(loss_of, loaded(samples, 0, atom), atom),
-                        size=size,
-                        micro_batch=self._micro_batch,
-                    )
-            except Broken as error:
-                broke = str(error) or "broken"
-        if broke:  # others may take our state over: it is that of the script, which knows nothing of the mode
-            self._recover(broke)
-        self._course.come_to(evaluation(number))
-        throw_between(self.options.seed, self._course.seen.steps, EVALUATED + number)
-        self._link.script_goes_on()
-        return self._course.noted(member.judged[number] if number < len(member.judged) else math.nan)
 
     # ------------------------------------------------------------------------------------------- between steps
 
@@ -332,7 +293,11 @@ class GridSession(Seated, Keeps):
         return member
 
     def _recover(self, why: str) -> None:
+        steps = self._progress.steps
         self._settle_in(self._following(lambda gathering: gathering.recover(why)))
+        gone_back = self._progress.steps < steps or (self._went_back and self._course.at != END)
+        if self._is_behind and gone_back:  # the script has left its loop: it takes another process to go on
+            lost(f"all went back to step {self._progress.steps} when the last one was made")
 
     def _following(self, into: Callable[[Gathering], Gathered]) -> Gathered:
         assert self._gathering is not None  # noqa: S101 - alone nothing breaks, and nobody gives orders
@@ -355,7 +320,7 @@ class GridSession(Seated, Keeps):
     def _finish(self) -> None:
         """All is done, or left, at all alike: the last checkpoint, the last word, and nobody goes before it is said."""
         self._course.come_to(END)
-        progress, steps = self._progress, self._progress.steps
+        progress = self._progress
         while True:
             try:
                 if progress.epoch < self._epochs:
@@ -366,7 +331,6 @@ class GridSession(Seated, Keeps):
                 if self._link.line is None:
                     raise
                 self._recover(str(error))
-                _stay_at_the_end(progress, steps)
                 continue
             if self.rank == 0:
                 self._link.say(
@@ -381,7 +345,6 @@ class GridSession(Seated, Keeps):
                 if self.rank == 0:
                     return
                 self._recover(str(error))
-                _stay_at_the_end(progress, steps)
             else:
                 return
 
@@ -392,9 +355,3 @@ class GridSession(Seated, Keeps):
             self._vault.save_last(self._mesh, self._seat.everyone())
         finally:
             self._link.script_waits()
-
-
-def _stay_at_the_end(progress: Progress, steps: int) -> None:
-    """The script has left its loop: if all have gone back to a checkpoint, it takes another process to go on."""
-    if progress.steps < steps:
-        lost(f"all went back to step {progress.steps} when the last one was made")

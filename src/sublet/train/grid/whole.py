@@ -7,7 +7,7 @@ So any grid loads what any other has saved, and so does a worker alone; there is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,10 +72,16 @@ class Whole:
         course = {"at": self._course.at, "stepped": self._course.stepped_before, "began": self._course.began}
         return {**tree, **course, "attributes": values, "loss": self._loss()}
 
-    def values(self, mesh: Mesh, among: Sequence[int], ran: tuple[int, int]) -> dict[str, Any] | None:
-        """What modules remember at all of these, at member 0; `ran`: blocks that we have run. Broken."""
+    def values(
+        self, mesh: Mesh, among: Sequence[int], ran: tuple[int, int], late: Collection[int]
+    ) -> dict[str, Any] | None:
+        """What modules remember at all of these, at member 0; `ran`: blocks that we have run. Broken.
+
+        Those who are `late` have just rolled forward: the lines after that step, which the others have behind them,
+        have not run there.
+        """
         remembers = self._course.remembers
-        return None if remembers is None else handed_to_first(mesh, remembers, ran, among)
+        return None if remembers is None else handed_to_first(mesh, remembers, ran, among, late)
 
     def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """What of a saved tree all members need, whatever they hold; BadInput if this training cannot go on from it."""

@@ -220,6 +220,29 @@ def test_the_first_alone_is_told_what_a_checkpoint_is_to_have():
     assert_has_all(fresh.model)
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_checkpoint_of_those_of_whom_some_have_just_rolled_forward_is_of_one_place(late):
+    """Lines after the step have run at the others: what these have set is of all blocks, those of the late one too."""
+    members = three()
+    for rank, member in enumerate(members):
+        member.remembers.note_batch()
+        member.remembers.note_step()
+        if rank != late:
+            member.model.heat = 0.125
+            for block in member.cut.blocks:
+                block.scale = 2.0
+
+    def told(mesh, each):
+        return handed_to_first(mesh, each.remembers, each.ran, range(BLOCKS), (late,))
+
+    found, *_ = together(members, told)
+    fresh = Member(0, BLOCKS)
+    for moment, scale, heat in ((STEPPED, 0.5, 0.25), ("", 2.0, 0.125)):
+        fresh.remembers.lay(found, moment=moment)
+        assert [each.calls for each in fresh.model.blocks] == [10, 11, 12]
+        assert ({each.scale for each in fresh.model.blocks}, fresh.model.heat) == ({scale}, heat)
+
+
 def test_what_nobody_has_run_is_as_the_script_has_set_it():
     members = three()[:2]  # who ran the last block is gone, and another keeps its weights
     ran = [each.ran for each in members]

@@ -95,10 +95,12 @@ class Loop:
             self.step()
             now = self.course.looked_at()
             if not script.looks:
-                epoch, rate, lr = (now.steps - 1) // script.samples, kept.rate, group["lr"]
+                epoch, rate = (now.steps - 1) // script.samples, kept.rate
             self.seen.append((now.steps, self.progress.steps))
             kept.total += now.steps
-            group["lr"], kept.rate = lr * 0.5, rate * 0.75 + now.steps
+            kept.rate = rate * 0.75 + now.steps
+            if script.looks:  # who has seen another rate before the call has seen a first start
+                group["lr"] = lr * 0.5
             if now.epoch != epoch or script.judges_always:
                 kept.ends += now.epoch != epoch
                 result = self.evaluate()
@@ -111,7 +113,7 @@ class Loop:
             if now.steps - kept.best_step > script.rests:
                 break
             self.comes_to(BATCH)
-        self.course.leave(alike=self.alike)
+        self.course.leave(alike=self.alike, judged=99 if self.knows else 0)
         if script.judges_last:
             kept.total += 1000 * self.evaluate()
         self.course.require_counted()
@@ -218,6 +220,22 @@ def test_a_worker_that_comes_when_the_others_have_left_their_loop_leaves_it_as_w
     truth = Loop(script).run()
     assert truth["steps"] == 4
     assert Loop(script, takes=(0, CALL, given_by(script, 4, place))).run() == truth
+
+
+@pytest.mark.parametrize(("judged", "leaves"), [(0, False), (1, True)])
+def test_a_newcomer_does_not_leave_by_an_evaluation_that_the_others_have_yet_to_make(judged, leaves):
+    """They wait in it for the newcomer, which has come by it on its way, where it was not a number."""
+    script = Script(samples=4, epochs=2, results=(3,) * 17, patience=9, rests=9, judges_always=True)
+    taker = Loop(script, takes=(0, CALL, given_by(script, 2, evaluation(0))))
+    taker.comes_to(BATCH)
+    taker.step()
+    taker.evaluate()
+    taker.course.leave(alike=False, judged=judged)
+    if leaves:
+        taker.course.require_counted()
+    else:
+        with pytest.raises(InvalidValue, match="not a number is no answer"):
+            taker.course.require_counted()
 
 
 def test_what_was_right_after_a_step_is_handed_on_by_who_has_taken_it():

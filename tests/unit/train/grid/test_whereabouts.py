@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 import shutil
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -184,6 +186,60 @@ def test_what_is_read_of_modules_before_a_step_and_used_after_it_is_of_before_it
     again, whole = trained(tmp_path / "cut", **lines), trained(tmp_path / "whole", **lines)
     assert again == gone_over(whole, 5)
     assert found[0] == found[1] == (8, [pytest.approx(0.8**8)] * 3)
+
+
+def toggled(model, was):
+    """An attribute that the loop makes and deletes, and one that was there and is deleted in turn."""
+    if was is None:
+        return hasattr(model, "warm"), hasattr(model[2], "heat")
+    for module, name, had in ((model, "warm", was[0]), (model[2], "heat", was[1])):
+        if had:
+            delattr(module, name)
+        else:
+            setattr(module, name, 0)
+    return 0.5 if was[0] else 1.0, 0.25 if was[1] else 1.0
+
+
+def paired(model, was):
+    """A tuple, which is replaced."""
+    if was is None:
+        return getattr(model, "pair", (1.0, 0))
+    model.pair = (was[0] * 0.8, was[1] + 1)
+    return model.pair[0], 1.0
+
+
+def listed(model, was):
+    """A list and a dict, which are changed."""
+    if was is None:
+        model.marks = getattr(model, "marks", None) or [1.0]
+        model.marks.append(model.marks[-1] * 0.9)
+        model.table = getattr(model, "table", None) or {"count": 0}
+        return model.marks[-1], model.table["count"]
+    model.marks[-1] *= 0.9
+    model.table["count"] += 1
+    return was[0], 1.0 / (1 + was[1])
+
+
+@pytest.mark.parametrize("lines", [toggled, paired, listed])
+@pytest.mark.parametrize("told", [False, True])
+def test_what_a_loop_makes_and_deletes_and_what_is_in_lists_is_of_before_a_step_there(tmp_path, lines, told):
+    """Read before a step and used after it, in what the next step computes with."""
+    was, left = {}, []
+    leaves = leaving(left, 5)
+
+    def before(s, model, *_):
+        was.update(seen=lines(model, None))
+        if told:
+            leaves(s)
+
+    def after(_, model, *__):
+        model[1][0].scale, model[1][1].scale = lines(model, was["seen"])
+
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", None if told else 5, before=before, after=after)
+    left.append(None)
+    again = trained(tmp_path / "cut", before=before, after=after)
+    assert again == gone_over(trained(tmp_path / "whole", before=before, after=after), 5)
 
 
 def test_an_evaluation_after_the_step_of_a_checkpoint_is_made_again(tmp_path):
@@ -465,7 +521,18 @@ def test_a_loop_that_looks_at_nothing_before_its_step_is_left_after_the_step_of_
     assert seen == ([] if leaves == "exit" else [(3, 1)])
 
 
-@pytest.mark.parametrize("looks", [lambda s, kept: kept.count, lambda s, _: s.epoch, lambda s, _: s.loss])
+@pytest.mark.parametrize(
+    "looks",
+    [
+        lambda s, kept: kept.count,
+        lambda s, kept: vars(kept),
+        lambda s, _: s.epoch,
+        lambda s, _: s.loss,
+        lambda s, _: random.random(),
+        lambda s, _: np.random.rand(),  # noqa: NPY002 - as scripts draw
+        lambda s, _: torch.rand(1),
+    ],
+)
 def test_a_loop_that_has_looked_at_a_first_start_is_not_left_in_that_pass(tmp_path, looks):
     with pytest.raises(Ends):
         trained(tmp_path / "cut", 3)
@@ -475,6 +542,23 @@ def test_a_loop_that_has_looked_at_a_first_start_is_not_left_in_that_pass(tmp_pa
             before=lambda s, _, __, kept: looks(s, kept) and None,
             after=lambda s, *_: s.steps == 3,
         )
+
+
+def a_rate(_, __, optimizer, *___):
+    optimizer.param_groups[0]["lr"] *= 0.9
+
+
+def an_attribute(_, model, *__):
+    model[1][1].scale *= 0.9
+
+
+@pytest.mark.parametrize("changes", [a_rate, an_attribute])
+def test_nor_is_one_that_may_have_seen_rates_and_attributes_of_a_first_start(tmp_path, changes):
+    """Who reads these, nobody sees."""
+    with pytest.raises(Ends):
+        trained(tmp_path / "cut", 3, after=changes)
+    with pytest.raises(InvalidValue, match=r"at step 3 in a pass that makes no step"):
+        trained(tmp_path / "cut", after=lambda *each: changes(*each) or each[0].steps == 3)
 
 
 @pytest.mark.parametrize("leaves", ["break", "exit"])
@@ -553,17 +637,19 @@ def test_an_evaluation_that_the_first_pass_leaves_out_is_not_taken_for_the_next(
 
 
 @pytest.mark.parametrize(
-    ("closed", "went_back", "counts", "alike"),
+    ("closed", "went_back", "counts", "there", "alike"),
     [
-        (False, False, False, True),
-        (True, False, True, False),  # others have evaluated already, or will not
-        (True, True, False, False),  # it has yet to come to where the checkpoint was taken
-        (True, True, True, True),
+        (False, False, False, False, True),
+        (True, False, True, False, False),  # others are beyond it, and know what it came to if it is not another
+        (True, False, False, False, False),
+        (True, False, True, True, True),  # all are in it
+        (True, True, False, False, False),  # it has yet to come to where the checkpoint was taken
+        (True, True, True, False, True),
     ],
 )
-def test_all_evaluate_once_they_have_come_back_to_where_a_checkpoint_was_taken(closed, went_back, counts, alike):
+def test_all_evaluate_once_they_have_come_to_where_a_state_was_taken(closed, went_back, counts, there, alike):
     """An evaluation there was not a number, at all workers, and could end a training."""
     session = object.__new__(Seated)
     session._member = SimpleNamespace(closed=closed, went_back=went_back)
-    session._course = SimpleNamespace(counts=counts)
+    session._course = SimpleNamespace(counts=counts, is_there=there)
     assert session._alike is alike
