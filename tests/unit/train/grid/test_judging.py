@@ -6,11 +6,38 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
 from sublet import train  # noqa: E402
 from sublet.train.following import Broken  # noqa: E402
 from sublet.train.grid.session import GridSession  # noqa: E402
 from sublet.wire.exits import EXIT_LOST  # noqa: E402
-from tests.unit.train.grid.test_session import a_net, adam, data, in_parts, loss_on  # noqa: E402
+
+WIDTH = 6
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + torch.tanh(self.up(x))
+
+
+def a_net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, WIDTH), nn.Sequential(Block(), Block()), nn.Linear(WIDTH, 1))
+
+
+def data(count=16):
+    generator = torch.Generator().manual_seed(4)
+    return TensorDataset(torch.randn(count, 3, generator=generator), torch.randn(count, 1, generator=generator))
+
+
+def loss_on(model):
+    return lambda batch: nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
 def judged(monkeypatch, breaks, settle, *, behind):
@@ -32,15 +59,15 @@ def judged(monkeypatch, breaks, settle, *, behind):
         s._member.judge = broken
         found.extend([s.evaluate(loss_on(model), data()), s.evaluate(loss_on(model), data(4))])
 
-    if not behind:
-        in_parts(model, adam(model), epochs=1, until=lambda s: evaluate(s) or True)
-        return found
-    with train.session(model, adam(model), data(), global_batch=8, micro_batch=4, parts=train.Blocks("blocks")) as s:
-        for number, batch in enumerate(s.batches(epochs=1)):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with train.session(model, optimizer, data(), global_batch=8, micro_batch=4, parts=train.Blocks("1")) as s:
+        for batch in s.batches(epochs=1):
             s.step(loss_on(model), batch)
-            if not number:
-                break
-        evaluate(s)
+            if not behind:
+                evaluate(s)
+            break
+        if behind:
+            evaluate(s)
     return found
 
 
