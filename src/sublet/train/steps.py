@@ -324,7 +324,7 @@ class Steps:
             if self.save_due:
                 gradients.slots[SAVE].fill_(1.0)
             if last:
-                self.drift.put(gradients.slots, progress, self._group.world)
+                self.drift.put(gradients.slots, progress, self._group.world, dice=self.all_have_samples)
             try:
                 gradients.sum(self._group)
             except BROKEN as error:

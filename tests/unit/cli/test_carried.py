@@ -341,7 +341,7 @@ REFUSED = {
             before="dice = torch.Generator().manual_seed(5)",
             turn=UPDATE.replace("model(a)", "model(a + torch.rand(a.shape, generator=dice))"),
         ),
-        "changes before the step is made",
+        "`dice` draws before the step is made",
         21,
     ),
     "a function that remembers": (

@@ -1,4 +1,4 @@
-"""What a loop chooses by dice: Python's and numpy's are the same in all workers, torch's are refused."""
+"""Dice in a loop: torch's are each worker's own, for samples; Python's and numpy's are those of all, for choices."""
 
 from __future__ import annotations
 
@@ -34,6 +34,32 @@ def coin(p):
     return torch.rand(1).item() < p
 
 
+def mask(n):
+    return (torch.rand(n) < 0.5).float()
+
+
+def blurred(rows, how=0.1):
+    return rows + how * torch.randn(rows.size(0), 1)
+
+
+def shifted(row):
+    return row + random.random()
+
+
+class Net(nn.Module):
+    def __init__(self, drop):
+        super().__init__()
+        self.one, self.two, self.drop = nn.Linear(4, 4), nn.Linear(4, 1), drop
+
+    def forward(self, rows):
+        h = F.dropout(torch.tanh(self.one(rows)), 0.2, self.training)
+        return self.two(h * self.kept(h))
+
+    def kept(self, h):
+        return torch.bernoulli(torch.full((len(h), 1), 0.9)) if self.drop else 1.0
+
+
+maker = nn.Linear(2, 4)
 """
 
 
@@ -42,12 +68,36 @@ def looped(*lines):
     return f"{HEAD}for epoch in range(3):\n    for a, b in loader:\n{turn}torch.save(model.state_dict(), 'model.pt')\n"
 
 
+LOSS = "loss = F.mse_loss(model(a), b)"
 CHOICE = ("    loss = F.mse_loss(model(a), b)", "else:", "    loss = F.l1_loss(model(a), b)")
 ALIKE = {
     "Python's": looped("if random.random() < 0.5:", *CHOICE),
     "numpy's": looped("if np.random.rand() < 0.5:", *CHOICE),
     "a factor": looped("lam = np.random.beta(1.0, 1.0)", "loss = lam * F.mse_loss(model(a), b)"),
     "noise, one for each sample": looped("loss = F.mse_loss(model(a + 0.1 * torch.randn_like(a)), b)"),
+    "numbers of samples": looped("n = len(a)", "loss = F.mse_loss(model(a + 0.1 * torch.randn(n, 4)), b)"),
+    "rows, and no columns": looped("n, m = a.shape", "loss = F.mse_loss(model(a * torch.rand(n, 1)), b)"),
+    "in a function": looped("loss = F.mse_loss(model(blurred(a)), b)"),
+    "one for each sample, in a loop": looped(
+        "a = a.clone()", "for j in range(len(a)):", "    if torch.rand(1) < 0.3:", "        a[j] = 0.0", LOSS
+    ),
+    "for each, in a comprehension": looped("a = torch.stack([row * torch.rand(1) for row in a])", LOSS),
+    "in place": looped("loss = F.mse_loss(model(a + torch.empty_like(a).uniform_(0.0, 0.1)), b)"),
+    "of a distribution of what a model says": looped(
+        "said = torch.distributions.Normal(model(a), 0.1)", "loss = F.mse_loss(said.rsample(), b)"
+    ),
+    "a distribution that is asked for as many": looped(
+        "d = torch.distributions.Uniform(0.0, 0.1)", "loss = F.mse_loss(model(a + d.sample((len(a), 1))), b)"
+    ),
+    "a forward that drops some": looped(LOSS).replace(
+        "\nfor epoch", "\nmodel = Net(True)\nopt = torch.optim.SGD(model.parameters(), lr=0.01)\nfor epoch"
+    ),
+    "samples that are made up": looped(
+        "noise = torch.randn(4, 2)", "loss = F.mse_loss(model(a), b) + model(maker(noise).detach()).mean()"
+    ),
+    "columns by numpy's": looped("a = a[:, np.random.permutation(4)]", LOSS),
+    "a crop by the width": looped("k = random.randint(0, a.shape[1] - 1)", "loss = F.mse_loss(model(a.roll(k, 1)), b)"),
+    "dice for each layer": looped("for p in model.parameters():", "    random.random()", LOSS),
     "a die that is only printed": looped(
         "if torch.rand(1) < 0.5:", "    print('!')", "print(torch.rand(1))", "loss = F.mse_loss(model(a), b)"
     ),
@@ -63,6 +113,34 @@ def test_it_is_converted_and_comes_to_the_same_to_the_bit(name, tmp_path):
 
 
 OWN = {
+    "lam = torch.distributions.Beta(0.4, 0.4).sample()": looped(
+        "lam = torch.distributions.Beta(0.4, 0.4).sample()", "loss = lam * F.mse_loss(model(a), b)"
+    ),
+    "if torch.distributions.Bernoulli(0.5).sample():": looped(
+        "if torch.distributions.Bernoulli(0.5).sample():", "    a = -a", LOSS
+    ),
+    "a = a * torch.empty(1).uniform_(0.8, 1.2)": looped("a = a * torch.empty(1).uniform_(0.8, 1.2)", LOSS),
+    "a = a * a.new_empty(1).normal_()": looped("a = a * a.new_empty(1).normal_()", LOSS),
+    "a = a * torch.normal(0.0, 1.0, (1,))": looped("a = a * torch.normal(0.0, 1.0, (1,))", LOSS),
+    "a = a + torch.randn_like(b[:1])": looped("a = a + torch.randn_like(b[:1])", LOSS),
+    "a = a + torch.randn_like(a[0])": looped("a = a + torch.randn_like(a[0])", LOSS),
+    "k = int(torch.randint(4, size=()))": looped(
+        "k = int(torch.randint(4, size=()))", "loss = F.mse_loss(model(a.roll(k, 1)), b)"
+    ),
+    "k = torch.randint(len(a), (1,))": looped("k = torch.randint(len(a), (1,))", LOSS),
+    "a = a[:, torch.randperm(4)]": looped("a = a[:, torch.randperm(4)]", LOSS),
+    "c = torch.multinomial(torch.ones(4), 2)": looped(
+        "c = torch.multinomial(torch.ones(4), 2)", "loss = F.mse_loss(model(a[:, c].repeat(1, 2)), b)"
+    ),
+    "c = torch.ones(4).multinomial(1)": looped("c = torch.ones(4).multinomial(1)", LOSS),
+    "a = a * torch.bernoulli(torch.full((4,), 0.5))": looped("a = a * torch.bernoulli(torch.full((4,), 0.5))", LOSS),
+    "a = a * (torch.rand(a.shape[1]) < 0.5)": looped("a = a * (torch.rand(a.shape[1]) < 0.5)", LOSS),
+    "a = a * (torch.rand(a.size(-1)) < 0.5)": looped("a = a * (torch.rand(a.size(-1)) < 0.5)", LOSS),
+    "a = a * (torch.rand(m, device=a.device) < 0.5)": looped(
+        "n, m = a.shape", "a = a * (torch.rand(m, device=a.device) < 0.5)", LOSS
+    ),
+    "return (torch.rand(n) < 0.5).float()": looped("a = a * mask(4)", LOSS),
+    "loss = F.mse_loss(model(a + torch.rand(4)), b)": looped("loss = F.mse_loss(model(a + torch.rand(4)), b)"),
     "if torch.rand(1) < 0.5:": looped("if torch.rand(1) < 0.5:", *CHOICE),
     "p = torch.rand(1).item()": looped("p = torch.rand(1).item()", "if p < 0.5:", *CHOICE),
     "return torch.rand(1).item() < p": looped("if coin(0.5):", *CHOICE),
@@ -88,4 +166,48 @@ def test_a_choice_by_a_die_of_torch_is_refused_and_inspect_says_so(line):
     assert OWN[line].splitlines()[error.value.line - 1].strip() == line
     assert "random.random()" in error.value.do
     assert error.value.line in said_of(OWN[line])
-    assert all(said_of(source) == [] for source in ALIKE.values())
+
+
+def test_of_other_dice_inspect_says_nothing():
+    assert {name: said_of(source) for name, source in ALIKE.items()} == {name: [] for name in ALIKE}
+
+
+SAMPLES = {
+    "if random.random() < 0.3:": looped(
+        "a = a.clone()", "for j in range(len(a)):", "    if random.random() < 0.3:", "        a[j] = 0.0", LOSS
+    ),
+    "a = a + torch.from_numpy(np.random.randn(*a.shape)).float()": looped(
+        "a = a + torch.from_numpy(np.random.randn(*a.shape)).float()", LOSS
+    ),
+    "a = torch.stack([row * random.random() for row in a])": looped(
+        "a = torch.stack([row * random.random() for row in a])", LOSS
+    ),
+    "return row + random.random()": looped("a = torch.stack([shifted(row) for row in a])", LOSS),
+    "w = np.random.beta(1.0, 1.0, size=n)": looped("n = a.size(0)", "w = np.random.beta(1.0, 1.0, size=n)", LOSS),
+    "k = random.randrange(rows)": looped("rows, columns = a.size()", "k = random.randrange(rows)", LOSS),
+    "random.random()": looped("if b.max() > 30:", "    random.random()", LOSS),
+    "if len(a) > 3 and random.random() < 0.5:": looped("if len(a) > 3 and random.random() < 0.5:", "    a = -a", LOSS),
+    "w = dice.random(len(a))": looped("w = dice.random(len(a))", LOSS).replace(
+        "\nfor epoch", "\ndice = np.random.default_rng(1)\nfor epoch"
+    ),
+}
+
+
+@pytest.mark.parametrize("line", SAMPLES)
+def test_dice_of_all_that_are_thrown_for_each_sample_are_refused_and_inspect_says_so(line):
+    read = Script(Path("train.py"), SAMPLES[line])
+    found = inspect(read, look_at(read))
+    said = [each for each in found.findings if "drawn for each sample" in each.what]
+    assert [read.lines[each.line - 1].strip() for each in said] == [line]
+    assert "torch.rand(len(x))" in said[0].do
+    assert found.by_hand is not None
+    if "dice." not in line:  # that one draws before the step, too
+        assert (found.by_hand.what, found.by_hand.line) == (said[0].what, said[0].line)
+
+
+def test_an_order_of_the_samples_is_refused():
+    line = "order = torch.randperm(a.size(0))"
+    source = looped(line, "a = 0.7 * a + 0.3 * a[order]", "b = 0.7 * b + 0.3 * b[order]", LOSS)
+    with pytest.raises(CannotConvert, match="goes by the others of its batch") as error:
+        converted(source)
+    assert source.splitlines()[error.value.line - 1].strip() == line

@@ -192,3 +192,19 @@ def test_what_a_step_returns_is_kept_by_the_name_that_it_is_given(tmp_path):
     two = loop.replace("n = train_step", "clip, n = train_step")
     with pytest.raises(CannotConvert, match="some of what train_step"):
         converted(f"{HEAD}{step.replace('return n + 1', 'return clip, n + 1')}{two}{save}")
+
+
+@pytest.mark.parametrize(
+    ("taken", "free"), [((), "value"), (("value",), "result"), (("value", "result"), "returned_by_train_step")]
+)
+def test_what_a_step_returns_and_is_kept_gets_a_name_that_is_free(taken, free, tmp_path):
+    step = STEP.replace("optimizer, clip=0.5", "optimizer, n").replace("clip)", "0.5)").replace("loss.item()", "n + 1")
+    given = "".join(f"{name} = 0.5\n" for name in taken)
+    scaled = " * ".join(("x", *taken))
+    loop = f"for epoch in range(3):\n    for x, y in loader:\n        n = train_step(model, ({scaled}, y), opt, n)\n"
+    source = f"{HEAD}{step}{given}n = 0\n{loop}    if n > 6:\n        opt.param_groups[0]['lr'] = 0.01\n{SAVE}"
+    mended = converted(source)
+    assert f"        {free} = train_step(" in mended
+    expected = run(source, tmp_path / "plain")
+    assert differs(expected, run(mended, tmp_path / "calm")) == 0.0, mended
+    assert differs(expected, run_struck(mended, tmp_path / "struck", 3, 8)) == 0.0, mended

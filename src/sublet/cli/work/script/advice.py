@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sublet.cli.work.script.convert import Converted, convert
-from sublet.cli.work.script.dice import DO, WHY
+from sublet.cli.work.script.dice import ALIKE, OWN
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.facts import REFUSED, Facts, Made, Stream
+from sublet.cli.work.script.facts import REFUSED, Facts, Made, Stream, batches_in
 from sublet.cli.work.script.flow import Carried, Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
@@ -93,10 +93,7 @@ def _remembered(script: Script, facts: Facts) -> Iterator[Carried]:
     for around in facts.trainings:
         roles = _roles(script, facts)
         effects = Effects(script, around, roles.state | roles.loaders)
-        inner = next((each.inner for each in facts.loops if around in (each.inner, each.outer)), None)
-        if inner is None:  # one of a session
-            loops = [each for each in around.body if isinstance(each, ast.For)]
-            inner = next((each for each in loops if any(is_method(node, "step") for node in ast.walk(each))), around)
+        inner = next((each.inner for each in facts.loops if around in (each.inner, each.outer)), batches_in(around))
         found = [each for each in Flow(effects, around, inner, roles).carried if each.matters or each.how != "lost"]
         known = {made.name for made in facts.averages} if facts.has_session else set()
         yield from sorted((each for each in found if each.name not in known), key=lambda each: each.name)
@@ -248,8 +245,9 @@ def _of_memory(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding
         yield Finding(
             line=line, what="every rank writes it, to the same file", do="if s.rank == 0: (one process alone: nothing)"
         )
-    for line in facts.own_dice:
-        yield Finding(line=line, what=WHY, do=f"{DO} (one process alone: nothing)")
+    for lines, words in ((facts.own_dice, OWN), (facts.dice_of_samples, ALIKE)):
+        do = f"{words['do']} (one process alone: nothing)"
+        yield from (Finding(line=line, what=words["why"], do=do) for line in lines)
     for line in facts.rows_by_all:
         yield Finding(
             line=line,

@@ -10,17 +10,20 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sublet.cli.work.script.course import exposed, following
+from sublet.cli.work.script.course import exposed, following, preceding
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.files import Writes, mode_of, written_by
+from sublet.cli.work.script.files import Writes, mode_of, told_to, written_by
 from sublet.cli.work.script.functions import statement_of
 from sublet.cli.work.script.kinds import INNER, within
 from sublet.cli.work.script.reading import Script, is_method
 from sublet.cli.work.script.splice import CannotConvert
 
-__all__ = ["Written", "rows_after", "written_in"]
+__all__ = ["Written", "rows_after", "rows_before", "written_in"]
 
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+BEFORE = "it is before the loop, and each start would write it, too"
+WITH_THE_FIRST = "with the first row of the loop: `if epoch == 0:` after the batches, which is left to rank 0"
+ASKS = ("exists", "isfile", "is_file", "size", "tell(", "rank")  # whether a row is there already, or who is asked
 LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 
 
@@ -66,6 +69,24 @@ def rows_after(effects: Effects, around: ast.stmt) -> Iterator[Written]:
         if len(calls) != 1 or script.scope_of(calls[0]) is scope:
             return
         behind, elsewhere = statement_of(script, calls[0]), "the session is in a function"
+
+
+def rows_before(effects: Effects, around: ast.stmt) -> Iterator[Written]:
+    """Statements before the loop that add rows to a file, and do not ask whether they are there."""
+    script, behind = effects.script, around
+    while True:
+        for statement in preceding(script, behind):
+            for each in _of(effects, statement):
+                whole = isinstance(each.statement, ast.Expr | ast.With) and each.what is Writes.ROWS
+                tests = [up.test for up in script.above(each.statement) if isinstance(up, ast.If)]
+                asked = any(word in script.text(test) for test in tests for word in ASKS)
+                if whole and not asked and not any(told_to(effects, node) for node in ast.walk(each.statement)):
+                    yield Written(statement=each.statement, what=each.what, why=BEFORE, do=WITH_THE_FIRST)
+        scope = script.scope_of(behind)
+        calls = [] if isinstance(scope, ast.Module) else [*_calls_of(script, scope.name)]
+        if len(calls) != 1 or script.scope_of(calls[0]) is scope:
+            return
+        behind = statement_of(script, calls[0])
 
 
 def _calls_of(script: Script, name: str) -> Iterator[ast.Call]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["BUILTINS", "CONTAINERS", "FRESH", "GROWS", "MODES", "READING", "draws", "is_known", "seeds", "tells"]
+__all__ = [
+    "BUILTINS", "CONTAINERS", "FRESH", "GROWS", "METHODS", "MODES", "READING", "SAMPLED", "draws", "is_known", "seeds",
+    "tells",
+]  # fmt: skip
 
 
 def _words(text: str) -> frozenset[str]:
@@ -13,7 +16,7 @@ KNOWN = (  # libraries whose functions leave their arguments as they are, and re
     "torch", "numpy", "math", "cmath", "random", "itertools", "functools", "operator", "time", "datetime", "os", "sys",
     "json", "logging", "copy", "warnings", "pathlib", "gc", "statistics", "sklearn.metrics", "matplotlib",
     "torchvision", "wandb", "mlflow", "tensorboard", "tqdm", "pprint", "contextlib", "re", "string", "shutil", "pickle",
-    "collections",
+    "collections", "csv", "io", "gzip", "subprocess", "textwrap", "hashlib", "uuid", "platform", "glob", "struct",
 )  # fmt: skip
 BUILTINS = _words("""
     abs all any bool bytes callable chr dict divmod enumerate filter float format frozenset getattr hasattr
@@ -48,8 +51,13 @@ GROWS = _words("""
 """)
 RANDOM = _words("""
     rand randn randint randperm normal bernoulli multinomial rand_like randn_like randint_like dropout
-    manual_seed seed set_rng_state manual_seed_all poisson seed_everything set_seed
+    manual_seed seed set_rng_state manual_seed_all poisson binomial seed_everything set_seed dropout1d dropout2d
+    dropout3d alpha_dropout feature_dropout feature_alpha_dropout gumbel_softmax rrelu
 """)
+METHODS = _words("""
+    uniform_ normal_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial
+""")  # of a tensor, by which random numbers are drawn
+SAMPLED = ("sample", "rsample")  # of a distribution
 SEEDS = _words("""
     manual_seed seed set_rng_state manual_seed_all seed_everything set_seed default_rng
 """)

@@ -15,7 +15,7 @@ from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.files import SAVES, writes_file
 from sublet.cli.work.script.reading import Scope, Script, is_method
 
-__all__ = ["Around", "Course", "Line", "exposed", "following"]
+__all__ = ["Around", "Course", "Line", "exposed", "following", "preceding"]
 
 Around = ast.For | ast.While
 EVENTS = ("backward", "step", "unscale_")
@@ -219,10 +219,22 @@ def _line(effects: Effects, node: ast.AST, top: ast.stmt, scope: Scope, asked: f
 
 def following(script: Script, around: ast.stmt) -> Iterator[ast.stmt]:
     """All statements of its scope that come after it."""
+    for node, block in _around(script, around):
+        yield from block[block.index(node) + 1 :]
+
+
+def preceding(script: Script, around: ast.stmt) -> Iterator[ast.stmt]:
+    """All statements of its scope that come before it."""
+    for node, block in _around(script, around):
+        yield from block[: block.index(node)]
+
+
+def _around(script: Script, around: ast.stmt) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
+    """It, and each statement that it is in, with the block that it is in."""
     node: ast.AST = around
     while not isinstance(node, Scope):
         parent = script.parents[node]
         for _, block in ast.iter_fields(parent):
-            if isinstance(block, list) and node in block:
-                yield from block[block.index(node) + 1 :]
+            if isinstance(block, list) and isinstance(node, ast.stmt) and node in block:
+                yield node, block
         node = parent

@@ -1,7 +1,11 @@
-"""Torch's dice are each worker's own: what a loop chooses by one of them is another choice in each.
+"""Dice in a loop, at several workers: which are thrown for each sample, and which for all of a batch.
 
-if torch.rand(1) < 0.5:              # `random.random() < 0.5` is the same in all: sublet.train.choices
-    loss = ...
+    noise = torch.randn_like(x)          # for each: its size goes by the batch; so do draws in a loop over samples
+    if random.random() < 0.5: ...        # for all
+
+Torch's dice are each worker's own, so they are for samples: what is chosen by one of them for all of a batch is another
+choice in each worker. Python's and numpy's, and generators of the script's own, are the same in all as long as all draw
+equally often (sublet.train.choices), so they are for choices: drawn for each sample they go apart.
 """
 
 from __future__ import annotations
@@ -9,35 +13,80 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from sublet.cli.work.script.calls import draws, seeds, tells
+from sublet.cli.work.script.batchwise import NO_SIZES, ByBatch
+from sublet.cli.work.script.calls import SAMPLED, draws, seeds, tells
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.kinds import within
-from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
+from sublet.cli.work.script.grades import WHY, Grade
+from sublet.cli.work.script.kinds import Function, Kind, within
+from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
 from sublet.cli.work.script.splice import CannotConvert
 
-__all__ = ["DO", "WHY", "chosen_by_torch", "refuse_own_dice"]
+__all__ = ["ALIKE", "OWN", "chosen_by_torch", "drawn_by_samples", "refuse_dice"]
 
-WHY = "torch's dice are each worker's own, and what is chosen by this one is another in each"
-DO = "random.random(), or numpy's: the same in all workers"
+OWN = {
+    "why": "torch's dice are each worker's own, and what is chosen by this one is another in each",
+    "do": "random.random(), np.random.rand(6) < p, np.random.permutation(6): the same in all workers",
+}
+ALIKE = {
+    "why": "this is drawn for each sample, and these dice are the same in all workers only while all draw equally "
+    "often: a worker has a part of the batch, so what is chosen by them next may be another in each",
+    "do": "torch's, which are each worker's own: torch.rand(len(x)) < p, torch.randn_like(x); or draw in the dataset",
+}
+MAKES = ("Random", "RandomState", "Generator", "SeedSequence", "getstate", "get_state", "setstate", "set_state")
+WORDS = frozenset((*NO_SIZES, "low", "high", "replacement", "p", "training", "inplace", "tau", "hard", "num_samples"))
+MOVES = ("to", "cuda", "cpu", "float", "double", "half", "long", "view", "reshape", "unsqueeze")
 
 
-def refuse_own_dice(effects: Effects, around: ast.AST, inner: ast.AST) -> None:
-    """CannotConvert if what all of a batch is trained by, or anything but a print, goes by one of them."""
-    if line := min(chosen_by_torch(effects, around, inner), default=0):
-        raise CannotConvert(WHY, line, DO)
+def refuse_dice(effects: Effects, around: ast.AST, inner: ast.AST) -> None:
+    """CannotConvert if dice of each worker's own choose for all of a batch, or those of all are thrown for samples."""
+    for find, words in ((chosen_by_torch, OWN), (drawn_by_samples, ALIKE)):
+        if line := min(find(effects, around, inner), default=0):
+            raise CannotConvert(words["why"], line, words["do"])
+    by = ByBatch(effects, inner, _told(effects, around))
+    for call in (each for piece in by.names for each in by.calls(piece) if _mixes(effects.script, by, each, piece)):
+        why, do = WHY[Grade.PAIRED]
+        raise CannotConvert(why, call.lineno, do)
+
+
+def _mixes(script: Script, by: ByBatch, call: ast.Call, piece: ast.AST) -> bool:
+    """Whether it is an order of the samples of a batch, by which each meets another: `torch.randperm(len(x))`."""
+    return script.full_name(call.func) == "torch.randperm" and any(by.goes_by(each, piece) for each in call.args)
 
 
 def chosen_by_torch(effects: Effects, around: ast.AST, inner: ast.AST) -> Iterator[int]:
-    """Lines that throw a die for a condition of the loop, or for one number in the loop over batches."""
-    script = effects.script
-    statements = [each for each in ast.walk(around) if isinstance(each, ast.stmt) and _only_tells(effects, each)]
-    told = {id(node) for each in statements for node in ast.walk(each)}
+    """Lines that throw a die for a condition of the loop, or for all samples of a batch."""
+    script, told = effects.script, _told(effects, around)
+    by = ByBatch(effects, inner, told)
     for node in within(around):
         if isinstance(node, ast.If | ast.While | ast.IfExp) and id(node) not in told:
-            yield from _thrown(effects, node.test, script.scope_of(node))
-    for node in within(inner):
-        if isinstance(node, ast.Call) and id(node) not in told and _is_own(script, node) and _is_one(script, node):
-            yield node.lineno
+            turn = inner in by.names and inner in script.above(node)
+            if not (turn and by.is_repeated(node, inner)):
+                yield from _thrown(effects, node.test, script.scope_of(node))
+    for piece in by.names:
+        for call in by.calls(piece):
+            if not _is_own(effects, call):
+                continue
+            for_samples = any(by.goes_by(each, piece) for each in _sizes(script, call))
+            if not (for_samples or by.is_repeated(call, piece) or _is_input(effects, by, call, piece)):
+                yield call.lineno
+
+
+def drawn_by_samples(effects: Effects, around: ast.AST, inner: ast.AST) -> Iterator[int]:
+    """Lines that draw from dice which are the same in all, as often as a worker has samples, or by what they are."""
+    by = ByBatch(effects, inner, _told(effects, around))
+    for piece in by.names:
+        for call in by.calls(piece):
+            if _is_alike(effects, call):
+                given = [*call.args, *(word.value for word in call.keywords)]
+                sized = any(by.goes_by(each, piece) for each in given)
+                if sized or by.is_repeated(call, piece) or by.is_chosen(call, piece):
+                    yield call.lineno
+
+
+def _told(effects: Effects, around: ast.AST) -> set[int]:
+    """Nodes of statements that only tell somebody something."""
+    statements = [each for each in ast.walk(around) if isinstance(each, ast.stmt) and _only_tells(effects, each)]
+    return {id(node) for each in statements for node in ast.walk(each)}
 
 
 def _only_tells(effects: Effects, statement: ast.stmt) -> bool:
@@ -53,22 +102,71 @@ def _thrown(effects: Effects, test: ast.expr, scope: Scope) -> Iterator[int]:
     values = [test, *(value for name in names for value in effects.given_in(where, name))]
     for value in values:
         for node in (each for piece in (value, *effects.reached(value)) for each in ast.walk(piece)):
-            if isinstance(node, ast.Call) and _is_own(effects.script, node):
+            if isinstance(node, ast.Call) and _is_own(effects, node):
                 yield node.lineno
 
 
-def _is_own(script: Script, call: ast.Call) -> bool:
-    """Whether it draws from torch's generator of the process; one of the script's is part of the state."""
-    full = script.full_name(call.func)
-    given = any(word.arg == "generator" for word in call.keywords)
-    return full.startswith("torch.") and "nn" not in full.split(".") and draws(full) and not seeds(full) and not given
+def _is_own(effects: Effects, call: ast.Call) -> bool:
+    """Whether it draws from torch's generator of the process."""
+    if any(word.arg == "generator" for word in call.keywords) or _is_alike(effects, call):
+        return False
+    full = effects.script.full_name(call.func)
+    drawn = full.startswith("torch.") and draws(full) and not seeds(full)
+    return drawn or effects.draws_into(call, effects.script.scope_of(call))
 
 
-def _is_one(script: Script, call: ast.Call) -> bool:
-    """`torch.rand(1)`, `torch.randint(5, (1,))`, `torch.rand(1).item()`: for all samples of a batch."""
-    above = script.parents.get(call)
-    if isinstance(above, ast.Attribute) and is_method(script.parents[above], "item"):
-        return True
+def _is_alike(effects: Effects, call: ast.Call) -> bool:
+    """Whether it draws from Python's or numpy's dice, or from a generator that the script has made before its loop."""
+    full, scope = effects.script.full_name(call.func), effects.script.scope_of(call)
+    if full.startswith(("random.", "numpy.random.")):
+        return not seeds(full) and full.rpartition(".")[2] not in MAKES
+    if isinstance(call.func, ast.Attribute) and effects.is_generator(call.func.value, scope):
+        return not seeds(call.func.attr)
+    words = [word.value for word in call.keywords if word.arg == "generator"]
+    return any(effects.is_generator(each, scope) for each in words)
+
+
+def _sizes(script: Script, call: ast.Call) -> list[ast.expr]:
+    """What the size of a draw goes by."""
+    words = [word.value for word in call.keywords if word.arg not in WORDS]
     last = script.full_name(call.func).rpartition(".")[2]
-    size = call.args[-1:] if last == "randint" else call.args[:1] if last in ("rand", "randn") else []
-    return len(size) == 1 and script.text(size[0]) in ("1", "()", "(1,)", "[1]", "[]")
+    if last == "randint":
+        return words or call.args[-1:]
+    if isinstance(call.func, ast.Attribute) and not script.full_name(call.func).startswith("torch."):
+        return [call.func.value, *(call.args if call.func.attr in SAMPLED else []), *words]
+    functional = "functional" in script.full_name(call.func)
+    return [*(call.args[:1] if functional else call.args), *words]
+
+
+def _is_input(effects: Effects, by: ByBatch, call: ast.Call, piece: ast.AST) -> bool:
+    """Whether modules alone are given it, and nothing of the batch with it: samples that are made up, as a GAN's."""
+    script, node = effects.script, _moved(effects.script, call)
+    above = script.parents.get(node)
+    if isinstance(above, ast.Call):
+        return _is_given(effects, by, node, piece)
+    name = root_of(call.func) if isinstance(above, ast.Expr) else ""
+    if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name):
+        name = above.targets[0].id
+    body = piece.body if isinstance(piece, Function) else [piece]
+    uses = [each for part in body for each in ast.walk(part) if isinstance(each, ast.Name) and each.id == name]
+    uses = [each for each in uses if isinstance(each.ctx, ast.Load) and each not in ast.walk(node)]
+    return bool(uses) and all(_is_given(effects, by, each, piece) for each in uses)
+
+
+def _moved(script: Script, node: ast.expr) -> ast.expr:
+    """The draw with what is only done to all of it: `torch.randn(8, 2).to(device)`."""
+    while True:
+        above = script.parents.get(node)
+        call = script.parents.get(above) if isinstance(above, ast.Attribute) else None
+        if not isinstance(call, ast.Call) or not is_method(call, *MOVES):
+            return node
+        node = call
+
+
+def _is_given(effects: Effects, by: ByBatch, node: ast.AST, piece: ast.AST) -> bool:
+    call = effects.script.parents.get(node)
+    if not isinstance(call, ast.Call) or node not in call.args:
+        return False
+    scope, name = effects.script.scope_of(call), root_of(call.func)
+    module = isinstance(call.func, ast.Name) and effects.of(name, scope) is Kind.MODULE
+    return module and not any(by.goes_by(each, piece) for each in call.args)

@@ -10,11 +10,22 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sublet.cli.work.script.calls import CONTAINERS, FRESH, GROWS, MODES, READING, draws, is_known, tells
+from sublet.cli.work.script.calls import (
+    CONTAINERS,
+    FRESH,
+    GROWS,
+    METHODS,
+    MODES,
+    READING,
+    SAMPLED,
+    draws,
+    is_known,
+    tells,
+)
 from sublet.cli.work.script.kinds import Function, Kind, Kinds, bindings_in, goes_by_itself, within
 from sublet.cli.work.script.reading import Scope, Script, names_in, root_of
 
-__all__ = ["Done", "Effects"]
+__all__ = ["Done", "Effects", "passed"]
 
 LOADERS = ("DataLoader", "StatefulDataLoader")
 TAKES = ("next", "setattr", "delattr", "exec", "eval")  # functions that change what they are given first
@@ -102,7 +113,7 @@ class Effects(Kinds):
         full = self.script.full_name(call.func)
         if isinstance(call.func, ast.Attribute) and not self.is_imported(call.func.value):
             return set() if call.func.attr in FRESH else self.held(call.func.value)
-        if is_known(full) and full not in CONTAINERS:
+        if is_known(full) and full not in CONTAINERS and not full.startswith("csv."):  # a writer has its file
             return set()
         if isinstance(call.func, ast.Name) and call.func.id in self.functions:
             return self._returned(call, self.functions[call.func.id])
@@ -126,7 +137,7 @@ class Effects(Kinds):
         returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return | ast.Yield) and node.value]
         names = self.same_as({name for each in returns for name in self.held(each)}, function)
         self._asked.pop()
-        given = _given_to(function, call)
+        given = passed(function, call)
         own = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         own |= {name for name, _ in bindings_in(function)}
         return (names - own) | {name for each in names & given.keys() for name in self.held(given[each])}
@@ -236,7 +247,7 @@ class Effects(Kinds):
 
     def _call(self, done: Done, call: ast.Call, scope: Scope) -> None:
         full, func, given = self.script.full_name(call.func), call.func, _arguments(call)
-        if draws(full):
+        if draws(full) or self.draws_into(call, scope):
             done.draws = done.draws or call.lineno
         for word in call.keywords:
             if word.arg in ("generator", "out"):
@@ -262,6 +273,13 @@ class Effects(Kinds):
             for each in given:  # a function that is not in this script; one of which something is asked looks at models
                 if not (told and root_of(each) in self.state):
                     self._change(done, each, scope)
+
+    def draws_into(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether torch's random numbers are drawn by a method: `t.uniform_()`, `p.multinomial(1)`, `d.sample()`."""
+        if not isinstance(call.func, ast.Attribute) or self.is_imported(call.func.value):
+            return False
+        sampled = call.func.attr in SAMPLED and self.is_distribution(call.func.value, scope)
+        return call.func.attr in METHODS or sampled
 
     def remembers(self, call: ast.Call, name: str, method: str, scope: Scope) -> bool:
         """Whether this call of an object may leave it as another."""
@@ -296,7 +314,7 @@ class Effects(Kinds):
 
     def _call_function(self, done: Done, call: ast.Call, function: Function, scope: Scope) -> None:
         inner = self.done_by_function(function)
-        given = _given_to(function, call)
+        given = passed(function, call)
         own = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         for kind in ("changes", "sets"):
             for name, line in getattr(inner, kind).items():
@@ -329,9 +347,10 @@ class Effects(Kinds):
         return found
 
 
-def _given_to(function: Function, call: ast.Call) -> dict[str, ast.expr]:
+def passed(function: Function, call: ast.Call) -> dict[str, ast.expr]:
+    """Which argument each name of a function gets; a method has its object already."""
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    given = dict(zip(names, call.args, strict=False))
+    given = dict(zip(names[names[:1] == ["self"] :], call.args, strict=False))
     return given | {word.arg: word.value for word in call.keywords if word.arg}
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.functions import count_of, function_of, makes, shared_names, statement_of
 from sublet.cli.work.script.reading import Script, names_in
-from sublet.cli.work.script.results import RETURNS, is_amid, is_plain, mark, returned_by, with_result
+from sublet.cli.work.script.results import RETURNS, is_amid, is_plain, mark, returned_by, target_of, with_result
 from sublet.cli.work.script.splice import CannotConvert, renamed
 from sublet.cli.work.script.texts import long_texts
 
@@ -180,8 +180,8 @@ class Flat:
         """The call, as deep as this; what it returns goes to `result`."""
         lines, statement = self._call_lines(given, changed), statement_of(self.was, self.call)
         own = _indent(lines[0])
-        if isinstance(statement, ast.Assign):
-            begins = self.was.text(statement.targets[0])
+        if (target := target_of(statement)) is not None:
+            begins = self.was.text(target)
             lines[0] = own + result + lines[0][len(own) + len(begins) :]
         return [indent + line[len(own) :] if line.startswith(own) else line for line in lines]
 
@@ -304,11 +304,11 @@ def _returned(
     script: Script, function: ast.FunctionDef, call: ast.Call, own: set[str], spoken: set[str]
 ) -> dict[str, str]:
     """Names of its own that it returns, and what they are called where they come to."""
-    last, statement = function.body[-1], statement_of(script, call)
-    if not makes(script, function) or not isinstance(last, ast.Return) or not isinstance(statement, ast.Assign):
+    last, target = function.body[-1], target_of(statement_of(script, call))
+    if not makes(script, function) or not isinstance(last, ast.Return) or target is None:
         return {}
     values = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
-    targets = statement.targets[0].elts if isinstance(statement.targets[0], ast.Tuple) else statement.targets
+    targets = target.elts if isinstance(target, ast.Tuple) else [target]
     if len(values) != len(targets):
         return {}
     pairs = [

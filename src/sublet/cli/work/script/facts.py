@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from sublet.cli.work.script.by_one import written_in
 from sublet.cli.work.script.clipping import clips_in, edits_in
-from sublet.cli.work.script.dice import chosen_by_torch
+from sublet.cli.work.script.dice import chosen_by_torch, drawn_by_samples
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.files import Writes
 from sublet.cli.work.script.losses import Loss, loss_of
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.remembering import saves_by_all
 
-__all__ = ["REFUSED", "Facts", "Loop", "Made", "Stream", "look_at"]
+__all__ = ["REFUSED", "Facts", "Loop", "Made", "Stream", "batches_in", "look_at"]
 
 FRAMEWORKS = ("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "jax", "tensorflow", "keras")
 TRACKERS = {"tensorboard", "tensorboardX", "wandb", "mlflow"}
@@ -85,6 +85,7 @@ class Facts:
     saves_by_all: list[int] = field(default_factory=list)  # where each rank of a training loop would write
     rows_by_all: list[int] = field(default_factory=list)  # where each would add rows
     own_dice: list[int] = field(default_factory=list)  # where something is chosen by a die of torch
+    dice_of_samples: list[int] = field(default_factory=list)  # where Python's or numpy's are thrown for each sample
     loops: list[Loop] = field(default_factory=list)
     trainings: list[ast.For | ast.While] = field(default_factory=list)  # loops over the whole training
     has_session: bool = False
@@ -126,8 +127,10 @@ def look_at(script: Script) -> Facts:
         found.saves_by_all += [
             each.lineno for each in saves_by_all(script, around) if not _is_ranked(script, each, around)
         ]
-        inner = next((each.inner for each in found.loops if around in (each.inner, each.outer)), around)
-        found.own_dice += sorted({*chosen_by_torch(Effects(script, around), around, inner)})
+        inner = next((each.inner for each in found.loops if around in (each.inner, each.outer)), batches_in(around))
+        effects = Effects(script, around)
+        found.own_dice += sorted({*chosen_by_torch(effects, around, inner)})
+        found.dice_of_samples += sorted({*drawn_by_samples(effects, around, inner)})
         for each in written_in(Effects(script), around):
             at = each.statement.lineno
             if not _is_ranked(script, each.statement, around) and at not in found.saves_by_all:
@@ -237,6 +240,12 @@ def _trainings(script: Script, found: Facts) -> Iterator[ast.For | ast.While]:
         if isinstance(node, ast.For) and any(is_method(each, "step") for each in ast.walk(node))
     ]
     yield from (node for node in given if not any(each in given for each in script.above(node)))
+
+
+def batches_in(around: ast.For | ast.While) -> ast.For | ast.While:
+    """The loop over batches in one over the epochs of a session; or the same."""
+    loops = [each for each in around.body if isinstance(each, ast.For)]
+    return next((each for each in loops if any(is_method(node, "step") for node in ast.walk(each))), around)
 
 
 def _is_ranked(script: Script, node: ast.AST, around: ast.AST) -> bool:

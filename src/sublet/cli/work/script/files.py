@@ -9,7 +9,7 @@ from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.kinds import Function, within
 from sublet.cli.work.script.reading import Scope, is_method, names_in, root_of
 
-__all__ = ["SAVES", "Writes", "mode_of", "writes_file", "written_by"]
+__all__ = ["SAVES", "Writes", "mode_of", "told_to", "writes_file", "written_by"]
 
 WRITERS = ("json.dump", "pickle.dump", "wandb.log", "mlflow.log_metric", "mlflow.log_metrics")
 METHODS = ("write_text", "write_bytes", "writerow", "writerows", "to_csv", "to_json")
@@ -33,6 +33,11 @@ MOVES = (
     "os.rename", "os.replace", "torch.jit.save", "torch.onnx.export", "torchvision.utils.save_image",
     "matplotlib.pyplot.savefig",
 )  # fmt: skip
+COMMANDS = (
+    "os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output",
+    "subprocess.Popen",
+)  # fmt: skip
+ADDS = (">>", "tee -a")  # in words of a command
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
 
 
@@ -84,18 +89,26 @@ def _written(effects: Effects, call: ast.Call, scope: Scope, *, fresh: bool) -> 
     full = effects.script.full_name(call.func)
     if full == "torch.save" or is_method(call, *SAVES):
         return Writes.STATE
-    if is_method(call, *TRACKED, *TOLD) or full.startswith(("wandb.log", "mlflow.log_")):
+    if told_to(effects, call):
         return Writes.ROWS
     rows = is_method(call, "writerow", "writerows")
     if is_method(call, "write", "writelines"):
         rows = _is_file(effects, call.func.value, scope)
     if rows or any(word.arg == "file" and _is_file(effects, word.value, scope) for word in call.keywords):
         return Writes.FILE if fresh else Writes.ROWS
+    if full in COMMANDS:
+        return Writes.ROWS if any(word in effects.script.text(call) for word in ADDS) else Writes.FILE
     if full in WRITERS + NUMPY + MOVES or is_method(call, *METHODS, "savefig", "unlink"):
         return Writes.FILE
     told = full.startswith("logging.") and full.rpartition(".")[2] in LEVELS
     told = told or (is_method(call, *LEVELS) and _is_logger(effects, root_of(call.func), scope))
     return Writes.LOG if told and _logs_to_file(effects) else Writes.NOTHING
+
+
+def told_to(effects: Effects, call: ast.AST) -> bool:
+    """Whether a tracker is told something."""
+    full = effects.script.full_name(call.func) if isinstance(call, ast.Call) else ""
+    return is_method(call, *TRACKED, *TOLD) or full.startswith(("wandb.log", "mlflow.log_"))
 
 
 def _called(effects: Effects, call: ast.Call, scope: Scope) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

@@ -17,6 +17,7 @@ from sublet.cli.work.script.calls import seeds
 from sublet.cli.work.script.counting import counts_before_steps
 from sublet.cli.work.script.course import Around, Course, Line, exposed
 from sublet.cli.work.script.effects import Effects
+from sublet.cli.work.script.freezing import freezes_by
 from sublet.cli.work.script.held import held_module
 from sublet.cli.work.script.keeping import cannot_keep, goes_on
 from sublet.cli.work.script.kinds import bindings_in
@@ -27,6 +28,11 @@ from sublet.cli.work.script.splice import CannotConvert
 __all__ = ["Carried", "Flow", "Roles"]
 
 BY_HAND = "or keep the loop as it is, and save below $SUBLET_CHECKPOINT_DIR: docs/guides/what-a-script-must-do.md"
+
+INSTEAD = (
+    "random.random(), or np.random.random(), whose dice the session has; or draw for the next turn after s.step(), "
+    "where s.updated"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +221,8 @@ class Flow:
         lasting = {each.name for each in self.carried} & self.relevant
         for line in self.course.before:
             done, at = line.done, getattr(line.node, "lineno", line.top.lineno)
+            if (names := freezes_by(line.top)) is not None and not names & varies:
+                continue  # who is trained is part of the state
             if done.draws:
                 raise _again(done.draws, "random numbers are drawn, or a seed is set,", "draw them after the batches")
             if line.saves or line.jumps or line.updates:
@@ -265,8 +273,8 @@ class Flow:
                 goes_by |= line.done.reads.keys() & own
             elif not (line.jumps or line.saves):
                 continue
-            if goes_by - self.roles.state:
-                name = min(goes_by - self.roles.state)
+            if goes_by := goes_by - self.roles.state:
+                name = min(goes_by - line.done.writes.keys() or goes_by)
                 raise CannotConvert(
                     f"`{name}` comes from a worker's own part of the batch, and decides about more than its step",
                     getattr(line.node, "lineno", line.top.lineno),
@@ -303,6 +311,9 @@ class Flow:
             changed = (done.changes.keys() | done.binds.keys()) & lasting | done.sets.keys() & (lasting - fixed)
             if changed and early:
                 name = min(changed)
+                if self._is_generator(name):
+                    why = f"`{name}` draws before the step is made: a step that is made again would draw again"
+                    raise CannotConvert(why, done.writes[name], INSTEAD)
                 raise CannotConvert(
                     f"`{name}` is remembered from step to step, and changes before the step is made",
                     done.writes[name],
@@ -313,6 +324,9 @@ class Flow:
         for statement in found:
             self._refuse_shared(statement, lasting)
         return found
+
+    def _is_generator(self, name: str) -> bool:
+        return self.effects.is_generator(ast.Name(id=name), self.effects.script.scope_of(self.around))
 
     def _refuse_shared(self, statement: ast.stmt, lasting: Iterable[str]) -> None:
         """What is put under a condition may give no value to names that others ask for."""

@@ -6,7 +6,7 @@ import ast
 
 from sublet.cli.work.script.calls import GROWS, is_known
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.kinds import ENDLESS, Kind, bindings_in, within
+from sublet.cli.work.script.kinds import ENDLESS, GENERATORS, Kind, bindings_in, within
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
 
 __all__ = ["cannot_keep", "goes_on"]
@@ -191,7 +191,7 @@ def _is_plain_call(effects: Effects, call: ast.Call, scope: Scope) -> bool:
         return _gives_new(effects, call, scope)
     if is_method(call, "manual_seed") and isinstance(call.func.value, ast.Call):
         return _is_plain_call(effects, call.func.value, scope)
-    if full == "torch.Generator":
+    if full in GENERATORS:
         return True
     if full == "copy.deepcopy" and len(call.args) == 1:
         return is_method(call.args[0], "state_dict") or _is_plain(effects, call.args[0], scope)

@@ -9,14 +9,15 @@ from enum import Enum
 from sublet.cli.work.script.calls import BUILTINS, CONTAINERS, READING, is_known
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
 
-__all__ = ["ENDLESS", "Function", "Kind", "Kinds", "bindings_in", "goes_by_itself", "within"]
+__all__ = ["ENDLESS", "GENERATORS", "Function", "Kind", "Kinds", "bindings_in", "goes_by_itself", "within"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 MOVES = ("to", "cuda", "cpu", "float", "double", "half", "eval", "train", "requires_grad_", "share_memory", "compile")
 TELLERS = ("getLogger", "SummaryWriter", "tqdm", "trange", "open", "writer", "DictWriter", "Progress", "Console")
 ENDLESS = ("math.inf", "numpy.inf", "torch.inf", "math.nan", "numpy.nan", "torch.nan")
-ODD = ("torch.Generator", "random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "itertools.cycle")
+GENERATORS = ("torch.Generator", "random.Random", "numpy.random.default_rng", "numpy.random.RandomState")
+ODD = (*GENERATORS, "itertools.cycle")
 
 
 class Kind(Enum):
@@ -92,6 +93,23 @@ class Kinds:
         makes = [node for node in ast.walk(owner) if isinstance(node, ast.Assign)]
         given = [node.value for node in makes if self.script.text(node.targets[0]) == self.script.text(value)]
         return bool(given) and all(self.kind_of(each, scope) is Kind.TELLER for each in given)
+
+    def is_generator(self, value: ast.expr, scope: Scope) -> bool:
+        """Whether it is the name of a generator of random numbers that the script has made."""
+        given = self.given(value.id, scope) if isinstance(value, ast.Name) else []
+        calls = [each.func.value if is_method(each, "manual_seed") else each for each in given]
+        return any(isinstance(each, ast.Call) and self.script.full_name(each.func) in GENERATORS for each in calls)
+
+    def is_distribution(self, value: ast.expr, scope: Scope) -> bool:
+        """Whether it is one of torch.distributions: made there, or given to this name, or to this attribute."""
+        if isinstance(value, ast.Call):
+            return self.script.full_name(value.func).startswith("torch.distributions.")
+        if isinstance(value, ast.Name):
+            given = [each for each in self.given(value.id, scope) if isinstance(each, ast.Call)]
+            return any(self.is_distribution(each, scope) for each in given)
+        makes = [node for node in ast.walk(self.script.tree) if isinstance(node, ast.Assign)]
+        made = [node.value for node in makes if self.script.text(node.targets[0]) == self.script.text(value)]
+        return any(self.is_distribution(each, scope) for each in made if isinstance(each, ast.Call))
 
     def is_module(self, made: ast.ClassDef) -> bool:
         """Whether it is one of torch, or derived from one."""

@@ -46,7 +46,10 @@ def refuse_skips(inner: ast.For) -> None:
                 "every worker must take every batch to s.step(): leave it out of the loss, or of the dataset",
             )
     if inner.orelse:
-        raise CannotConvert("the loop has an `else`", inner.lineno, "write it after the loop")
+        do = "write it after the loop"
+        if is_left_early(inner):
+            do += ", under `if whole:`, with `whole = True` before the loop and `whole = False` before `break`"
+        raise CannotConvert("the loop has an `else`", inner.lineno, do)
 
 
 def early_ends(effects: Effects, around: ast.For, inner: ast.For, first: int, last: int) -> list[ast.stmt]:

@@ -26,6 +26,9 @@ def now_and_then(script: Script, loop: ast.stmt, call: ast.Call, steppers: set[s
     inside = [node for each in conditions[-1:] for node in ast.walk(each)]
     stepped = [node for node in inside if is_method(node, "step") and root_of(node.func) in steppers]
     backward = [node for node in inside if is_method(node, "backward")]
+    others = [node for node in ast.walk(loop) if is_method(node, "step") and root_of(node.func) in steppers]
+    if backward and stepped and {*others} <= {*inside}:
+        return _by(script, conditions[-1], stepped[0])
     if backward and stepped:
         return CannotConvert(
             f"`{script.text(stepped[0])}` is in some turns only, with a loss of its own: of several optimizers in a "
@@ -45,4 +48,23 @@ def now_and_then(script: Script, loop: ast.stmt, call: ast.Call, steppers: set[s
         "s.step(loss) for every batch, in place of backward, step and zero_grad; gradients that are added "
         "up over n batches of B are DataLoader(batch_size=n * B) and train.session(..., micro_batch=B), "
         f"with the loss not divided by n; {KEEPS}",
+    )
+
+
+def _by(script: Script, condition: ast.If, step: ast.Call) -> CannotConvert:
+    """All of the update goes by a condition."""
+    test = script.text(condition.test)
+    if any(is_method(node, "backward") for each in condition.orelse for node in ast.walk(each)):
+        return CannotConvert(
+            f"the update is made in two ways, by `{test}`",
+            condition.lineno,
+            "one for both: scaler = torch.amp.GradScaler(enabled=...), which leaves all as it is where it is not "
+            f"enabled, and scaler.scale(loss).backward(), scaler.step(), scaler.update(); {KEEPS}",
+        )
+    return CannotConvert(
+        f"`{script.text(step)}` is made by `{test}`, which may be otherwise in another worker: in a session all make "
+        "a step for every batch",
+        condition.lineno,
+        "zero_grad, backward and step for every batch; with a torch.amp.GradScaler a step whose gradients are not "
+        f"finite is left out, in all workers alike; {KEEPS}",
     )

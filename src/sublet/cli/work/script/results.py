@@ -13,9 +13,10 @@ import re
 from sublet.cli.work.script.functions import statement_of
 from sublet.cli.work.script.reading import Script
 
-__all__ = ["RETURNS", "is_amid", "is_plain", "mark", "returned_by", "with_result"]
+__all__ = ["RETURNS", "is_amid", "is_plain", "mark", "returned_by", "target_of", "with_result"]
 
 RETURNS = "returns"
+GIVES = ast.Assign | ast.AnnAssign
 SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -42,16 +43,24 @@ def _result_of(script: Script, call: ast.Call, function: ast.FunctionDef) -> str
     if not isinstance(last, ast.Return) or last.value is None:
         return None
     statement = statement_of(script, call)
-    if isinstance(statement, ast.Assign) and statement.value is call:
-        return script.text(statement.targets[0])
+    target = target_of(statement)
+    if target is not None and isinstance(statement, GIVES) and statement.value is call:
+        return script.text(target)
     return returned_by(function)
+
+
+def target_of(statement: ast.stmt) -> ast.expr | None:
+    """What `loss = step(x, y)`, or `loss: float = step(x, y)`, gives a value to."""
+    if isinstance(statement, ast.AnnAssign):
+        return statement.target
+    return statement.targets[0] if isinstance(statement, ast.Assign) else None
 
 
 def is_amid(script: Script, call: ast.Call) -> bool:
     """Whether more is done in its line with what it returns: `total += step(x, y)`."""
     statement = statement_of(script, call)
-    whole = isinstance(statement, ast.Expr | ast.Assign) and statement.value is call
-    return not whole and isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign)
+    whole = isinstance(statement, ast.Expr | GIVES) and statement.value is call
+    return not whole and isinstance(statement, ast.Expr | GIVES | ast.AugAssign)
 
 
 def returned_by(function: ast.FunctionDef) -> str:
@@ -69,9 +78,10 @@ def is_plain(script: Script, function: ast.FunctionDef, call: ast.Call) -> bool:
         always = not any(isinstance(each, SOMETIMES) for each in script.above(call))
         in_one = statement.lineno == statement.end_lineno and first.count(script.text(call)) == 1
         return returns and always and in_one and _is_alone(script, statement, call)
-    if isinstance(statement, ast.Assign):
-        parts = statement.targets[0].elts if isinstance(statement.targets[0], ast.Tuple) else statement.targets
-        return returns and len(statement.targets) == 1 and all(isinstance(each, ast.Name) for each in parts)
+    if (target := target_of(statement)) is not None:
+        parts = target.elts if isinstance(target, ast.Tuple) else [target]
+        alone = not isinstance(statement, ast.Assign) or len(statement.targets) == 1
+        return returns and alone and all(isinstance(each, ast.Name) for each in parts)
     return isinstance(statement, ast.Expr)
 
 

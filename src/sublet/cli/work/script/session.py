@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 
 from sublet.cli.work.script.bars import bar_name, epochs_of, first_number, given_to
-from sublet.cli.work.script.by_one import rows_after, written_in
-from sublet.cli.work.script.dice import refuse_own_dice
+from sublet.cli.work.script.by_one import rows_after, rows_before, written_in
+from sublet.cli.work.script.dice import refuse_dice
 from sublet.cli.work.script.effects import Done, Effects
 from sublet.cli.work.script.emptied import refuse_emptied
 from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
@@ -56,7 +56,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     under += [each for each in ends if not any(each in ast.walk(other) for other in under)]
     parts = {each.name: each.part for each in flow.carried if each.how == "part"}
     flow.check_workers([*kept, *parts, update.more.get("extra_state", "")])
-    refuse_own_dice(effects, around, inner)
+    refuse_dice(effects, around, inner)
     splice = Splice(script)
     made = _session_call(script, facts, loop, names, update)
     for statement in update.gone:
@@ -89,7 +89,7 @@ def _by_one(
     first = f"{names.session}.rank == 0"
     found: dict[ast.stmt, str] = dict.fromkeys(saves_by_all(effects.script, around), first)
     made = {each for other in under for each in ast.walk(other)}
-    for each in (*written_in(effects, around), *rows_after(effects, around)):
+    for each in (*rows_before(effects, around), *written_in(effects, around), *rows_after(effects, around)):
         if each.why and each.what is Writes.ROWS:
             raise each.refusal()
         if not each.why and each.what is not Writes.STATE:

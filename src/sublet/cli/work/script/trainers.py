@@ -49,15 +49,47 @@ def refuse_apart(script: Script) -> None:
         made = [each for word in ("backward", "step") for each in inside if is_method(each, word)]
         if {each.func.attr for each in made} != {"backward", "step"} or any(isinstance(e, ast.For) for e in inside):
             continue
-        for call in (each for each in ast.walk(script.tree) if _is_call_of(each, function)):
-            loop = next((each for each in script.above(call) if isinstance(each, ast.For | ast.While)), None)
-            if loop is not None:
-                raise CannotConvert(
-                    f"the update is in {function.name}(), and the loop in line {loop.lineno} calls it",
-                    made[0].lineno,
-                    "backward, step and zero_grad in the loop itself, where s.step(loss) takes their place; or "
-                    "train.checkpointed",
-                )
+        calls = [each for each in ast.walk(script.tree) if isinstance(each, ast.Call) and _is_call_of(each, function)]
+        loops = [loop for call in calls if (loop := _around(script, call)) is not None]
+        if len(loops) > 1:
+            lines = " and ".join(str(call.lineno) for call in sorted(calls, key=lambda call: call.lineno))
+            raise CannotConvert(
+                f"{function.name}() makes a step, and is called in more than one place (lines {lines}): a process has "
+                "one training",
+                calls[1].lineno,
+                "one loop over epochs with one loop over batches that calls it; or a job of its own for each training",
+            )
+        if loops:
+            _refuse_counting(script, function, loops[0])
+            raise CannotConvert(
+                f"the update is in {function.name}(), and the loop in line {loops[0].lineno} calls it",
+                made[0].lineno,
+                "backward, step and zero_grad in the loop itself, where s.step(loss) takes their place; or "
+                "train.checkpointed",
+            )
+
+
+def _around(script: Script, call: ast.AST) -> ast.For | ast.While | None:
+    return next((each for each in script.above(call) if isinstance(each, ast.For | ast.While)), None)
+
+
+def _refuse_counting(
+    script: Script, function: ast.FunctionDef | ast.AsyncFunctionDef, loop: ast.For | ast.While
+) -> None:
+    """A method that makes a step, and something else of its object anew: `self.n += 1`."""
+    if not isinstance(script.parents.get(function), ast.ClassDef):
+        return
+    for node in ast.walk(function):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        own = [each for each in targets if each is not None and _is_own(each)]
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and own:
+            caller = getattr(script.scope_of(loop), "name", "the loop")
+            raise CannotConvert(
+                f"`{script.text(own[0])}` is made anew in {function.name}(), which makes a step: what an object "
+                f"remembers is looked for where its epochs are",
+                node.lineno,
+                f"in {caller}(), after {function.name}() in line {loop.lineno} is called: `{script.text(node)}`",
+            )
 
 
 def _is_call_of(node: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
