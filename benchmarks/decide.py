@@ -36,6 +36,7 @@ GOAL = 0.1  # of sia's
 GROWTH_GOALS = {1_000: 10}  # ms, by jobs
 JOBS_PER_S_GOAL = 600
 HEAD = 1_600  # jobs of each trace
+TRACES = tuple(f"itp-cluster{number}" for number in ("01", "02", "04", "05", "06", "08", "09", "10"))  # all of them
 
 
 class EnoughError(Exception):
@@ -96,7 +97,7 @@ def production() -> None:
     """Jobs that state how many GPUs they want and when they should be done; most are narrow, and many come too late."""
     print(f"production traces, price, 256 GPUs (goal {JOBS_PER_S_GOAL} jobs / s)")
     print(f"  {'trace':16}{'jobs':>7}{'CPU s':>8}{'jobs / s':>10}{'plans':>8}{'ms / plan':>11}")
-    for name in ("itp-cluster01", "itp-cluster02"):
+    for name in TRACES:
         jobs = load_workload(name).jobs[:HEAD]
         timed, started_s = Timed(Price()), time.process_time()
         simulate(jobs, timed, _owned(256, gpus_per_node=4), keep_segments=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sublet.perf.parcae import PARCAE_MODELS
 from sublet.studies.claims.claim import Claim, Data, Figure, Source, Take
 
 __all__ = ["CLAIMS"]
@@ -47,14 +48,15 @@ CLUSTER = tuple(
     for cluster, name, rival in CLUSTERS
 ) + tuple(
     Claim(
-        what=f"the same on {name}: p99 and GPU-hours, the worst of all rivals and of all that it is told",
+        what=f"the same on {name}{more}: p99 and GPU-hours, the worst of all rivals and of all that it is told",
         over=rivals,
-        knows=FREELY,
+        knows=knows,
         study="cluster",
-        figures=_worst(cluster),
+        figures=_worst(f"{cluster}{setting}"),
         source=Source.REBUILD,
         data=Data.HELD_OUT,
     )
+    for setting, more, knows in (("", "", FREELY), (", speeds learned", ", where all learn speeds", LEARNING))
     for cluster, name, rivals in (
         ("64 T4", "64 T4s", "`pollux`, `sia`"),
         ("64 mixed", "64 GPUs of three kinds", "`sia`"),
@@ -238,8 +240,17 @@ SPOT = (
         knows="the same",
         study="liveput",
         figures=tuple(
-            Figure(check=f"{model}: samples per dollar of parcae's, *", label=model) for model in ("bert", "gpt-1.5b")
+            Figure(check=f"{model}: samples per dollar of parcae's, *", label=model) for model in PARCAE_MODELS
         ),
+        source=Source.REBUILD,
+        data=Data.TUNED,
+    ),
+    Claim(
+        what="at least as many samples for how many times fewer dollars",
+        over="`parcae`",
+        knows="the same",
+        study="liveput",
+        figures=tuple(Figure(check=f"{model}: parcae's dollars over those *", label=model) for model in PARCAE_MODELS),
         source=Source.REBUILD,
         data=Data.TUNED,
     ),

@@ -22,6 +22,9 @@ __all__ = ["money_findings"]
 
 VALUES = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # of a sample, as multiples of what it costs at the least
 LOW_VALUE = 1.25
+DEAREST = 32.0  # where samples are worth so much, it makes as many as it can
+HALVINGS = 7
+SAVES = 1.25  # times fewer dollars than parcae for at least its samples
 DRAWN = ("bert", "gpt-1.5b")
 FLOORS = {  # samples per dollar by permanent instances on demand, hour lh: own re-run of Parcae's tables and costs
     "gpt-6.7b": {0: 1639, 2: 1287, 4: 1028, 8: 786, 16: 594},
@@ -63,6 +66,7 @@ class _Bought:
     runs: Mapping[str, RideResult]
     by_value: Mapping[float, RideResult]
     constant: Mapping[float, tuple[str, RideResult]]  # grid
+    as_many: RideResult  # the cheapest that makes at least parcae's samples
 
     def kept(self, times: float, one: RideResult) -> float:
         return times * self.least_usd * one.samples - one.usd
@@ -89,7 +93,22 @@ def _bought(job: SpotJob, whole: Record, *, quick: bool) -> _Bought:
         by_value[times] = ride(job, Way(Liveput(times * least)), whole, boot_s=BOOT_S)
         best[times] = rivals.best(times * least)
     runs = {name: ride(job, way_of(name, job, whole), whole) for name in ("parcae", "liveput")}
-    return _Bought(least_usd=least, runs=runs, by_value=by_value, constant=best)
+    as_many = _as_many(job, whole, runs["parcae"].samples, least)
+    return _Bought(least_usd=least, runs=runs, by_value=by_value, constant=best, as_many=as_many)
+
+
+def _as_many(job: SpotJob, whole: Record, samples: float, least_usd: float) -> RideResult:
+    """By the least worth of a sample, to a hundredth part or so, at which it makes this many."""
+    low, high = 1.0, DEAREST
+    found = ride(job, Way(Liveput(high * least_usd)), whole, boot_s=BOOT_S)
+    for _ in range(HALVINGS):
+        worth = (low * high) ** 0.5
+        one = ride(job, Way(Liveput(worth * least_usd)), whole, boot_s=BOOT_S)
+        if one.samples >= samples:
+            high, found = worth, one
+        else:
+            low = worth
+    return found
 
 
 class _ConstantGrids:
@@ -122,8 +141,13 @@ def _money_checks(found: Mapping[str, _Bought]) -> list[Check]:
             1.3,
             unit="x",
         )
-        for model in DRAWN
+        for model in found
     ]
+    for model, one in found.items():
+        parcae, fewer = one.runs["parcae"], one.runs["parcae"].usd / one.as_many.usd
+        enough = one.as_many.samples >= parcae.samples
+        label = f"{model}: parcae's dollars over those of liveput for at least its samples"
+        checks.append(at_least(label, fewer if enough else 0.0, SAVES, unit="x"))
     for model, one in found.items():
         for times, ours in one.by_value.items():
             if times >= LOW_VALUE:
@@ -137,7 +161,7 @@ def _money_table(found: Mapping[str, _Bought]) -> StudyTable:
     rows = []
     for model, one in found.items():
         base = one.runs["parcae"].samples_per_usd
-        for name, done in one.runs.items():
+        for name, done in {**one.runs, "liveput, as many as parcae": one.as_many}.items():
             rows.append([model, name, *_figures(done, base), "", "", ""])
         for times, done in one.by_value.items():
             grid, constant = one.constant[times]
