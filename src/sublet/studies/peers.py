@@ -42,6 +42,7 @@ __all__ = [
     "Outcome",
     "Setting",
     "Timed",
+    "cluster_of_t4",
     "homogeneous_cluster",
     "measured",
     "mixed_cluster",
@@ -136,10 +137,15 @@ def homogeneous_cluster(workload: str = "1", *, load: str = "1.0", adaptive: boo
     the batch of the trace, as policies that know no goodput expect.
     """
     jobs = pollux_oracle.jobs_of(load, workload)
+    return cluster_of_t4(f"pollux {load}-{workload}", jobs, adaptive=adaptive)
+
+
+def cluster_of_t4(trace: str, jobs: Sequence[Job], *, adaptive: bool = True) -> Setting:
+    """The same for any jobs of `pollux_oracle.jobs_of`."""
     batch = {job.id: job.speed.batch for job in jobs if isinstance(job.speed, EpochSpeed)}
     if adaptive:
         jobs = [_adaptive(job) for job in jobs]
-    return Setting(name=f"64 T4, pollux {load}-{workload}", jobs=jobs, cloud=pollux_oracle.CLOUD, batch=batch)
+    return Setting(name=f"64 T4, {trace}", jobs=jobs, cloud=pollux_oracle.CLOUD, batch=batch)
 
 
 def mixed_cluster(trace: str = "philly", workload: str = "1") -> Setting:
