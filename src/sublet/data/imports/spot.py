@@ -81,7 +81,7 @@ SKYPILOT = Artifact(
     repository="skypilot-org/spot-traces",
     commit="221da1ab9bdfe7966da296265d7694d52dc0c5a6",
     licence="none stated",
-    gives="seven of the fifteen traces of study liveput, and its zones",
+    gives="seven of the fifteen traces of study liveput, and its zones; v100 in study regions (h100 ships)",
     convert=_skypilot,
 )
 SPOTHEDGE = Artifact(

@@ -11,11 +11,9 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.policies.regions.policy import Regions
 from sublet.studies.regions.ride import best_usd, ride
 from sublet.studies.regions.rivals import GreedySpot, OnDemand
-from sublet.studies.regions.scene import gcp_h100, region_of
+from sublet.studies.regions.scene import gcp_h100, region_of, v100_2023
 from sublet.studies.regions.skynomad import SkyNomad, VirtualInstance
-from sublet.studies.regions.study import POLICIES, SETS, STUDY, windows_of
-
-SHIPPED = next(part for part in SETS if part.name == "h100")
+from sublet.studies.regions.study import POLICIES, SETS, SHIPPED, STUDY, sets_here, windows_of
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +78,15 @@ def test_a_quick_run_ends_in_checks_that_can_fail():
     assert all(math.isfinite(check.ours) for check in found.checks)
     assert len(found.tables) == 1
     assert [row[0] for row in found.tables[0].rows] == list(POLICIES)
+
+
+def test_where_a_record_is_not_here_the_sets_of_the_other_are_run_and_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUBLET_DATA", str(tmp_path))
+    v100_2023.cache_clear()
+    here, notes = sets_here()
+    assert here == [SHIPPED]
+    assert ["'tuning'" in notes[0], "'validation'" in notes[1], "'v100'" in notes[2]] == [True] * 3
+    assert all("skypilot_availability_1-node_aws-02-15-2023" in note and "'sublet data'" in note for note in notes)
 
 
 def test_a_virtual_instance_lives_from_the_first_look_that_finds_it_to_the_first_that_does_not():
