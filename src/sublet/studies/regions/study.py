@@ -17,7 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
+
+from scipy.stats import t as student
 
 from sublet.domain.plan import Policy
 from sublet.domain.units import SECONDS_PER_H
@@ -104,12 +106,11 @@ class Row:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of the mean, as if only windows side by side counted."""
-        if len(self.over_best) < 2:
+        """Of the 95 % interval of the mean, by Student, as if only windows side by side counted; NaN for one."""
+        count = min(len(self.over_best), math.floor(self.side_by_side))
+        if count < 2:
             return math.nan
-        return (
-            NormalDist().inv_cdf(0.975) * stdev(self.over_best) / math.sqrt(min(len(self.over_best), self.side_by_side))
-        )
+        return float(student.ppf(0.975, count - 1)) * stdev(self.over_best) / math.sqrt(count)
 
     @property
     def in_time(self) -> float:
@@ -180,7 +181,7 @@ def _table(part: Set, work_h: float, ratio: float, rows: Sequence[Row]) -> Study
             [
                 row.policy,
                 f"{row.mean:.3f}",
-                f"{row.half_width:.3f}",
+                "-" if math.isnan(row.half_width) else f"{row.half_width:.3f}",
                 f"{max(row.over_best):.2f}",
                 f"{row.in_time:.0%}",
                 f"{fmean(each.starts for each in row.outcomes):.1f}",
@@ -198,7 +199,8 @@ def _checks(part: Set, rows: Mapping[tuple[str, float, float], Sequence[Row]]) -
         return []
     ours = [row for found in of_set for row in found if row.policy == OURS]
     mean = fmean(row.mean for row in ours)
-    off = fmean(row.half_width for row in ours)  # of the same hours: more jobs in them are not more windows
+    known = [row.half_width for row in ours if not math.isnan(row.half_width)]
+    off = fmean(known) if known else math.nan  # of the same hours: more jobs in them are not more windows
     checks = [
         equals(f"{part.name}: deadlines kept", fmean(row.in_time for row in ours), 1.0),
         at_most(f"{part.name}: cost / best", mean, GOAL, published=PUBLISHED[part.name], off=off),
@@ -214,7 +216,8 @@ NOTES = (
     "a request that is refused is free, a node that comes is paid for a minute at least; moving costs 1 USD of egress",
     "skynomad and uniform progress are rebuilt from the papers' text, and have the same last call as regions",
     "the published figure is SkyNomad's own, on other windows of the same records; it does not say if probes are in it",
-    "intervals count as many windows as fit side by side",
+    "intervals: 95 %, by Student's t with as many windows as fit side by side into a set, whole; none where one does",
+    "the interval of cost / best is the mean of those of its jobs that have one: they run in the same hours",
 )
 
 STUDY = Study(
