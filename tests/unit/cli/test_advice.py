@@ -224,6 +224,17 @@ CONVERTED = {
     "frozen and thawed again": script(first=TOGGLED),
     "by turns, one by one": script(first=PARTS),
     "after the batches": script(after=TOGGLED),
+    "a critic, frozen while the other is trained": script(
+        before="maker, critic = nn.Linear(4, 4), nn.Linear(4, 1)\nother = torch.optim.SGD(critic.parameters(), lr=0.05)\n"
+        "opt = torch.optim.SGD(maker.parameters(), lr=0.05)",
+        turn="for p in critic.parameters():\n    p.requires_grad = True\nother.zero_grad()\n"
+        "loss = critic(maker(a).detach()).mean() - critic(a).mean()\nloss.backward()\nother.step()\n"
+        "critic.requires_grad_(False)\nopt.zero_grad()\nloss = -critic(maker(a)).mean()\nloss.backward()\nopt.step()",
+    ).replace("save(model.state_dict()", "save(maker.state_dict()"),
+    "a log of starts": script(
+        before="def say(words):\n    print(words)\n    with open('a.log', 'a') as f:\n        f.write(words)\n\n\n"
+        "say('begins')"
+    ),
     "a name with a type": script(before=TYPED, turn="loss: float = step(a, b)\nprint(loss)"),
     "rows of a helper that is called twice": script(
         before=HELPER, turn=f"{STEP}\nnote('steps.csv', {{'n': len(a)}})", after="note('epochs.csv', {'epoch': epoch})"
