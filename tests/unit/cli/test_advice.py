@@ -225,7 +225,7 @@ CONVERTED = {
     "by turns, one by one": script(first=PARTS),
     "after the batches": script(after=TOGGLED),
     "a critic, frozen while the other is trained": script(
-        before="maker, critic = nn.Linear(4, 4), nn.Linear(4, 1)\nother = torch.optim.SGD(critic.parameters(), lr=0.05)\n"
+        before="maker, critic = nn.Linear(4, 4), nn.Linear(4, 1)\nother = torch.optim.SGD(critic.parameters(), lr=0.1)\n"
         "opt = torch.optim.SGD(maker.parameters(), lr=0.05)",
         turn="for p in critic.parameters():\n    p.requires_grad = True\nother.zero_grad()\n"
         "loss = critic(maker(a).detach()).mean() - critic(a).mean()\nloss.backward()\nother.step()\n"

@@ -65,7 +65,8 @@ maker = nn.Linear(2, 4)
 
 def looped(*lines, before=""):
     turn = "".join(f"        {line}\n" for line in (*lines, "opt.zero_grad()", "loss.backward()", "opt.step()"))
-    return f"{HEAD}{before}\nfor epoch in range(3):\n    for a, b in loader:\n{turn}torch.save(model.state_dict(), 'model.pt')\n"
+    loop = f"for epoch in range(3):\n    for a, b in loader:\n{turn}"
+    return f"{HEAD}{before}\n{loop}torch.save(model.state_dict(), 'model.pt')\n"
 
 
 TURNED = """
