@@ -114,6 +114,13 @@ ALIKE = {
     "of a function that is left by its argument": looped(
         "a = turned(a)", LOSS, before=TURNED.replace("rows.mean() > 0.5", "p == 0.0").replace("(rows)", "(rows, p=0.5)")
     ),
+    "of a function that is left after the draw": looped(
+        "a = turned(a)",
+        LOSS,
+        before=TURNED.replace("    if rows", "    factor = random.random()\n    if rows").replace(
+            "rows * random.random()", "rows * factor"
+        ),
+    ),
     "samples that are made up": looped(
         "noise = torch.randn(4, 2)", "loss = F.mse_loss(model(a), b) + model(maker(noise).detach()).mean()"
     ),
