@@ -51,6 +51,8 @@ NEVER_BEST = "what may not be had adds -inf to every total, which no total is le
 ANSWERED = "where nothing is missing it was answered before"
 ASKED_AGAIN = "who holds as many as are wanted rents none: the loop asks the same"
 MASKED = "where it never ends this only stands in, and is not looked at"
+NOT_SURE = "who has no column is not sure of any, and where one is not sure none of this is looked at"
+UNCLEAR = "UNCLEAR = (NOTHING, False, 1.0, 0.0)"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="0", text="1", why=ROWS_ALIKE),
@@ -111,6 +113,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         text=">=",
         why=NEVER_BEST,
     ),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="False", text="True", why=NOT_SURE),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="1.0", text="2.0", why=NOT_SURE),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="0.0", text="1.0", why=NOT_SURE),
     Equivalent(
         file="policies/regions/worth.py",
         line="self._least_h = min((place.left_h for place in places), default=0.0)",

@@ -53,6 +53,8 @@ def test_what_does_not_fit_the_memory_takes_more_gpus():
     assert job().rate_at(8, "T4", (1,)) == 0.0
     assert job().rate_at(8, "T4", (2,)) == pytest.approx(1.0)
     assert job().fixed(16).least_gpus("T4", 8) == 4
+    assert job().fixed(16).least_gpus("T4", 4) == 4  # and that is all there is
+    assert job(batches=(4,)).least_gpus("T4", 1) == 1  # however slow
     with pytest.raises(Infeasible):
         job().fixed(16).least_gpus("T4", 3)
 
