@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 
 import pytest
@@ -12,6 +12,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import (
     AvailabilityChanged,
     JobCancelled,
+    JobChanged,
     JobFailed,
     JobFinished,
     NodeLost,
@@ -128,3 +129,12 @@ def test_of_nodes_that_are_gone_nothing_is_kept():
     assert gone
     for node_id in gone:
         assert kept(driver.kernel, node_id) == []
+
+
+def test_while_it_is_there_a_job_has_a_story_that_tells_what_its_owner_changed():
+    driver = town("one")
+    job = driver.kernel.jobs["one"].job
+    before = driver.kernel.story("one")
+    driver.tell(JobChanged(5.0, replace(job, weight=2.0)))
+    assert driver.kernel.story("one")[: len(before)] == before
+    assert "JobChanged" in driver.kernel.story("one")[len(before)]
