@@ -51,6 +51,11 @@ NEVER_BEST = "what may not be had adds -inf to every total, which no total is le
 ANSWERED = "where nothing is missing it was answered before"
 ASKED_AGAIN = "who holds as many as are wanted rents none: the loop asks the same"
 MASKED = "where it never ends this only stands in, and is not looked at"
+NOT_SURE = "who has no column is not sure of any, and where one is not sure none of this is looked at"
+NO_STEP = "a step of 0 is given back as 0 either way"
+ALL_KEPT = "where all are kept, to take those that are kept is to take all"
+BEFORE_ALL = "no number is below 0: the first differs from whatever is below that"
+UNCLEAR = "UNCLEAR = (NOTHING, False, 1.0, 0.0)"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="1", text="2", why=ROWS_ALIKE),
     Equivalent(file="solve/knapsack/greedy.py", line=SIZES, old="0", text="1", why=ROWS_ALIKE),
@@ -111,6 +116,31 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         text=">=",
         why=NEVER_BEST,
     ),
+    Equivalent(
+        file="solve/knapsack/greedy.py",
+        line="return step if step > 0 and bool((step_JS == step).all()) else 0",
+        old=">",
+        text=">=",
+        why=NO_STEP,
+    ),
+    Equivalent(file="solve/hull.py", line="if len(kept_V) < len(config_V):", old="<", text="<=", why=ALL_KEPT),
+    Equivalent(
+        file="solve/knapsack/core.py",
+        line="begins = [*np.flatnonzero(np.diff(changes.job_O, prepend=-1)).tolist(), len(changes)]",
+        old="1",
+        text="2",
+        why=BEFORE_ALL,
+    ),
+    Equivalent(
+        file="policies/boa/widths.py",
+        line="np.add.reduceat(app.hours_EC, np.flatnonzero(np.diff(block_E, prepend=-1)), axis=0)",
+        old="1",
+        text="2",
+        why=BEFORE_ALL,
+    ),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="False", text="True", why=NOT_SURE),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="1.0", text="2.0", why=NOT_SURE),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="0.0", text="1.0", why=NOT_SURE),
     Equivalent(
         file="policies/regions/worth.py",
         line="self._least_h = min((place.left_h for place in places), default=0.0)",

@@ -18,6 +18,7 @@ from sublet.train.options import Options
 from sublet.train.peers import PeerGroup
 from sublet.train.steps import Steps
 from sublet.train.turns import Turns
+from tests.rigs.ending import end_with_parent
 from tests.rigs.little_network import adam, data, loss_of, network
 
 WORLD, STEPS = 3, 3
@@ -47,6 +48,7 @@ def together(*cases):
 
 
 def _work(port, rank, cases, pipe):
+    end_with_parent()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
     pipe.send([_trained(PeerGroup(rank=rank, world=WORLD), *case) for case in cases])

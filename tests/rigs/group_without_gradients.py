@@ -21,6 +21,7 @@ from sublet.train.shards.run import SessionRun
 from sublet.train.state import State
 from sublet.train.steps import Steps
 from sublet.train.turns import Turns
+from tests.rigs.ending import end_with_parent
 
 WIDTH, WAYS, BATCH, MICRO, STEPS, CLIP = 5, 4, 12, 2, 10, 0.5
 OPTIMIZERS = {
@@ -115,6 +116,7 @@ def together(world, cases):
 
 
 def _work(port, rank, world, cases, pipe):
+    end_with_parent()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     pipe.send([_trained(PeerGroup(rank=rank, world=world), *case) for case in cases])

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from tests.rigs.ending import end_with_parent
+
 ROOT = Path(__file__).parents[2]
 QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 PATIENCE_S = 200.0
@@ -32,7 +34,7 @@ def world(
     """What happened in a scenario of this module."""
     directory.mkdir(exist_ok=True)
     os.environ.update(QUIET)  # read when torch is imported
-    with ProcessPoolExecutor(1, mp_context=FORKS) as pool:
+    with ProcessPoolExecutor(1, mp_context=FORKS, initializer=end_with_parent) as pool:
         try:
             return json.loads(pool.submit(_lived, module, scenario, directory, env or {}, settings).result(PATIENCE_S))
         except BaseException as error:

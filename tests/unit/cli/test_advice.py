@@ -224,6 +224,18 @@ CONVERTED = {
     "frozen and thawed again": script(first=TOGGLED),
     "by turns, one by one": script(first=PARTS),
     "after the batches": script(after=TOGGLED),
+    "a critic, frozen while the other is trained": script(
+        before="maker, critic = nn.Linear(4, 4), nn.Linear(4, 1)\n"
+        "other = torch.optim.SGD(critic.parameters(), lr=0.1)\n"
+        "opt = torch.optim.SGD(maker.parameters(), lr=0.05)",
+        turn="for p in critic.parameters():\n    p.requires_grad = True\nother.zero_grad()\n"
+        "loss = critic(maker(a).detach()).mean() - critic(a).mean()\nloss.backward()\nother.step()\n"
+        "critic.requires_grad_(False)\nopt.zero_grad()\nloss = -critic(maker(a)).mean()\nloss.backward()\nopt.step()",
+    ).replace("save(model.state_dict()", "save(maker.state_dict()"),
+    "a log of starts": script(
+        before="def say(words):\n    print(words)\n    with open('a.log', 'a') as f:\n        f.write(words)\n\n\n"
+        "say('begins')"
+    ),
     "a name with a type": script(before=TYPED, turn="loss: float = step(a, b)\nprint(loss)"),
     "rows of a helper that is called twice": script(
         before=HELPER, turn=f"{STEP}\nnote('steps.csv', {{'n': len(a)}})", after="note('epochs.csv', {'epoch': epoch})"
@@ -291,10 +303,20 @@ REFUSED = {
         "parameters are unfrozen amid training",
         "more.requires_grad_(True)",
     ),
+    "frozen by what the samples are": (
+        script(turn=f"model[0].requires_grad_(b.mean() > 5)\n{STEP}"),
+        "`model` is remembered from step to step",
+        "model[0].requires_grad_(b.mean() > 5)",
+    ),
+    "frozen by what a turn has left": (
+        script(before="last = 0.0", first="model[0].requires_grad_(last < 1)", turn=f"{STEP}\nlast = 0.5 * epoch"),
+        "`model` changes before the batches of an epoch",
+        "model[0].requires_grad_(last < 1)",
+    ),
     "a step within two conditions": (
         script(
-            turn=f"{LOSS}\nopt.zero_grad()\nloss.backward()\nopt.step()\nif epoch > 0:\n    if epoch > 1:\n"
-            "        other.zero_grad()\n        head(a).mean().backward()\n    other.step()",
+            turn=f"{LOSS}\nopt.zero_grad()\nloss.backward()\nopt.step()\nif epoch > 0:\n    other.zero_grad()\n"
+            "    head(a).mean().backward()\n    if epoch > 1:\n        other.step()",
             before="head = nn.Linear(4, 1)\nother = torch.optim.SGD(head.parameters(), lr=0.1)",
         ),
         "`other.step()` is in some turns only, with a loss of its own",

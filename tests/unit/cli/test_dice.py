@@ -63,11 +63,29 @@ maker = nn.Linear(2, 4)
 """
 
 
-def looped(*lines):
+def looped(*lines, before=""):
     turn = "".join(f"        {line}\n" for line in (*lines, "opt.zero_grad()", "loss.backward()", "opt.step()"))
-    return f"{HEAD}for epoch in range(3):\n    for a, b in loader:\n{turn}torch.save(model.state_dict(), 'model.pt')\n"
+    loop = f"for epoch in range(3):\n    for a, b in loader:\n{turn}"
+    return f"{HEAD}{before}\n{loop}torch.save(model.state_dict(), 'model.pt')\n"
 
 
+TURNED = """
+def turned(rows):
+    if rows.mean() > 0.5:
+        return rows
+    return rows * random.random()
+
+
+"""
+CUT = """
+class Cut:
+    def __call__(self, rows):
+        k = torch.randint(0, 4, (1,))
+        return rows.roll(int(k), 1)
+
+
+cut = Cut()
+"""
 LOSS = "loss = F.mse_loss(model(a), b)"
 CHOICE = ("    loss = F.mse_loss(model(a), b)", "else:", "    loss = F.l1_loss(model(a), b)")
 ALIKE = {
@@ -89,8 +107,19 @@ ALIKE = {
     "a distribution that is asked for as many": looped(
         "d = torch.distributions.Uniform(0.0, 0.1)", "loss = F.mse_loss(model(a + d.sample((len(a), 1))), b)"
     ),
-    "a forward that drops some": looped(LOSS).replace(
-        "\nfor epoch", "\nmodel = Net(True)\nopt = torch.optim.SGD(model.parameters(), lr=0.01)\nfor epoch"
+    "a forward that drops some": looped(
+        LOSS, before="model = Net(True)\nopt = torch.optim.SGD(model.parameters(), lr=0.01)"
+    ),
+    "in a lambda": looped("a = noisy(a)", LOSS, before="noisy = lambda rows: rows + 0.1 * torch.randn_like(rows)"),
+    "of a function that is left by its argument": looped(
+        "a = turned(a)", LOSS, before=TURNED.replace("rows.mean() > 0.5", "p == 0.0").replace("(rows)", "(rows, p=0.5)")
+    ),
+    "of a function that is left after the draw": looped(
+        "a = turned(a)",
+        LOSS,
+        before=TURNED.replace("    if rows", "    factor = random.random()\n    if rows").replace(
+            "rows * random.random()", "rows * factor"
+        ),
     ),
     "samples that are made up": looped(
         "noise = torch.randn(4, 2)", "loss = F.mse_loss(model(a), b) + model(maker(noise).detach()).mean()"
@@ -139,6 +168,14 @@ OWN = {
     "a = a * (torch.rand(m, device=a.device) < 0.5)": looped(
         "n, m = a.shape", "a = a * (torch.rand(m, device=a.device) < 0.5)", LOSS
     ),
+    "noisy = lambda rows: rows * torch.rand(1)": looped(
+        "a = noisy(a)", LOSS, before="noisy = lambda rows: rows * torch.rand(1)"
+    ),
+    "k = torch.randint(0, 4, (1,))": looped("a = cut(a)", LOSS, before=CUT),
+    "a = aug(a)": looped("a = aug(a)", LOSS).replace(
+        "\nfor epoch",
+        "\nfrom torchvision import transforms\naug = nn.Sequential(transforms.RandomHorizontalFlip())\nfor epoch",
+    ),
     "return (torch.rand(n) < 0.5).float()": looped("a = a * mask(4)", LOSS),
     "loss = F.mse_loss(model(a + torch.rand(4)), b)": looped("loss = F.mse_loss(model(a + torch.rand(4)), b)"),
     "if torch.rand(1) < 0.5:": looped("if torch.rand(1) < 0.5:", *CHOICE),
@@ -185,11 +222,10 @@ SAMPLES = {
     "return row + random.random()": looped("a = torch.stack([shifted(row) for row in a])", LOSS),
     "w = np.random.beta(1.0, 1.0, size=n)": looped("n = a.size(0)", "w = np.random.beta(1.0, 1.0, size=n)", LOSS),
     "k = random.randrange(rows)": looped("rows, columns = a.size()", "k = random.randrange(rows)", LOSS),
+    "return rows * random.random()": looped("a = turned(a)", LOSS, before=TURNED),
     "random.random()": looped("if b.max() > 30:", "    random.random()", LOSS),
     "if len(a) > 3 and random.random() < 0.5:": looped("if len(a) > 3 and random.random() < 0.5:", "    a = -a", LOSS),
-    "w = dice.random(len(a))": looped("w = dice.random(len(a))", LOSS).replace(
-        "\nfor epoch", "\ndice = np.random.default_rng(1)\nfor epoch"
-    ),
+    "w = dice.random(len(a))": looped("w = dice.random(len(a))", LOSS, before="dice = np.random.default_rng(1)"),
 }
 
 

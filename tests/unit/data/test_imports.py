@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sublet import data
+from sublet.cli.main import run
 from sublet.data.imports.boa import BOA
 from sublet.data.imports.folder import ARTIFACTS, State, artifact_of, digest, expected, held, import_from
 from sublet.data.imports.pollux import LOADS, PHILLY, POLLUX
@@ -22,6 +23,7 @@ WORKLOAD = "name,time,application,num_replicas,batch_size\nncf-1,30.25,ncf,2,512
 PLACED = "placement,local_bsz,step_time,sync_time\n1,4,0.5,0.125\n21,8,0.4553235471248,0.25\n"
 SCALED = "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,6,4,1.5,1.0\n"
 NOISE = "progress,iteration,metric,grad_sqr,grad_var\n7387.466402888686,7387,86.709415806,2.0,6.0\n"
+PHILLY_HEADER = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 COLUMNS = "job_id,submit_s,duration_s,gpus,model,batch_size,steps,group,gpu,deadline_s,klass"
 
 
@@ -56,7 +58,7 @@ def clones(tmp_path_factory):
         for load in LOADS:
             write(adaptdl / "results-jobload" / f"{policy}-{load}" / "summary.json", json.dumps({"jcts": times}))
     rows = "2017-10-09 07:01:55,66.0,1,66.0,11cb48\n2017-10-09 06:13:03,2951.0,4,2951.0,6214e9\n\n"
-    write(adaptdl / "traces" / "philly.csv", f"timestamp,duration,num_gpus,gpu_time,cluster\n{rows}")
+    write(adaptdl / "traces" / "philly.csv", f"{PHILLY_HEADER}{rows}")
     for (folder, kind), gap_s in zip(RECORDS, (195, 300, 32, 600, 600, 600, 600), strict=True):
         for zone, values in (("us-east-1b", [1, 0]), ("us-east-1a", [0, 1, 16])):
             text = json.dumps({"metadata": {"gap_seconds": gap_s}, "data": values})
@@ -135,14 +137,14 @@ def digests_of(artifact, clones):
 
 def test_what_is_not_what_the_studies_were_written_on_is_refused_and_not_written(clones, tmp_path):
     with pytest.raises(BadInput, match=r"git -C .* checkout 3f8207f96634210c182ff17103edfdad840871d5"):
-        list(import_from(BOA, clones / "boa", tmp_path, digests=expected("boa")))
+        import_from(BOA, clones / "boa", tmp_path, digests=expected("boa"))
     assert list(tmp_path.rglob("*")) == []
 
 
 def test_files_are_put_where_studies_look(clones, tmp_path, monkeypatch):
     monkeypatch.setenv("SUBLET_DATA", str(tmp_path))
     digests = digests_of(SKYPILOT, clones)
-    states = dict(import_from(SKYPILOT, clones / "skypilot", tmp_path, digests=digests))
+    states = import_from(SKYPILOT, clones / "skypilot", tmp_path, digests=digests)
     assert states == dict.fromkeys(digests, State.HERE)
     packed = data.locate("spot/skypilot_preemption_1-node_aws-04-22-2023.csv.gz").read_bytes()
     assert digest(gzip.decompress(packed)) == digests["spot/skypilot_preemption_1-node_aws-04-22-2023.csv.gz"]
@@ -151,7 +153,7 @@ def test_files_are_put_where_studies_look(clones, tmp_path, monkeypatch):
 
 def test_what_ships_is_compared_and_not_written(clones, tmp_path):
     digests = digests_of(PARCAE, clones)
-    states = dict(import_from(PARCAE, clones / "parcae", tmp_path, digests=digests))
+    states = import_from(PARCAE, clones / "parcae", tmp_path, digests=digests)
     assert states == dict.fromkeys(digests, State.SHIPPED)
     assert list(tmp_path.rglob("*")) == []
 
@@ -186,16 +188,93 @@ def test_a_real_clone_is_converted_to_the_digest(artifact, tmp_path):
     folder = Path(os.environ.get("SUBLET_CLONES", "")) / artifact.name
     if not os.environ.get("SUBLET_CLONES") or not folder.is_dir():
         pytest.skip(f"no clone of {artifact.repository} as {artifact.name} below SUBLET_CLONES")
-    assert set(dict(import_from(artifact, folder, tmp_path, digests=expected(artifact.name)))) == set(
-        expected(artifact.name)
-    )
+    assert set(import_from(artifact, folder, tmp_path, digests=expected(artifact.name))) == set(expected(artifact.name))
 
 
 def test_a_folder_that_is_no_clone_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(BadInput, match="whole clone"):
-        list(import_from(SKYPILOT, tmp_path, tmp_path, digests=expected("skypilot")))
+        import_from(SKYPILOT, tmp_path, tmp_path, digests=expected("skypilot"))
     with pytest.raises(BadInput, match=r"git clone https://github\.com/skypilot-org/spot-traces"):
-        list(import_from(SKYPILOT, tmp_path / "none", tmp_path, digests=expected("skypilot")))
+        import_from(SKYPILOT, tmp_path / "none", tmp_path, digests=expected("skypilot"))
+
+
+# ---------------------------------------------------------------------- all or nothing, in words
+
+SIA_FILE = "sia/sia-simulator/traces/ncf/scalability-rtx.csv"
+ADDED = '[0, "add", {"nodes": []}]'
+BROKEN = {
+    "nothing in it": (SIA, SIA_FILE, "", ["is empty"]),
+    "other columns": (SIA, SIA_FILE, "a,b\n1,2\n", ["line 1", "step_time"]),
+    "not a number": (SIA, SIA_FILE, SCALED.replace("1.5", "slow"), ["line 2", "step_time", "'slow'"]),
+    "short row": (SIA, SIA_FILE, SCALED + "1,2\n", ["line 3", "2 fields"]),
+    "no date": (
+        PHILLY,
+        "philly/simulator/traces/philly.csv",
+        PHILLY_HEADER + "noon,1,1,1,a\n",
+        ["timestamp", "'noon'"],
+    ),
+    "not JSON": (SPOTHEDGE, "spothedge/data/GCP1/us-west1-b_a100_40gb_8.json", "{", ["not JSON"]),
+    "other JSON": (SPOTHEDGE, "spothedge/data/GCP1/us-west1-b_a100_40gb_8.json", "[1]", ["metadata, data"]),
+    "no seconds": (
+        SPOTHEDGE,
+        "spothedge/data/GCP1/us-west1-b_a100_40gb_8.json",
+        '{"metadata": {}, "data": [1]}',
+        ["gap_seconds is None"],
+    ),
+    "no times": (POLLUX, "pollux/simulator/results-jobload/optimus-2.0/summary.json", '{"jcts": {}}', ["workload-1"]),
+    "other words": (PARCAE, "parcae/aws/traces/bert/trace_ll_10_11.txt", f"{ADDED}\nadd", ["line 2", "'add'"]),
+    "a step of no time": (SIA, SIA_FILE, SCALED.replace("1.5", "0"), ["not laid out", "division"]),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_clone_is_refused_with_the_file_and_what_to_do_and_leaves_nothing(case, clones, tmp_path):
+    artifact, file, text, told = BROKEN[case]
+    digests, good = digests_of(artifact, clones), (clones / file).read_text(encoding="utf-8")
+    write(clones / file, text)
+    try:
+        with pytest.raises(BadInput) as refused:
+            import_from(artifact, clones / artifact.name, tmp_path / "data", digests=digests)
+    finally:
+        write(clones / file, good)
+    words = str(refused.value)
+    assert str(clones / file) in words or "not laid out" in told
+    assert all(each in words for each in told), words
+    assert f"git -C {clones / artifact.name} checkout {artifact.commit}" in words
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_half_a_clone_leaves_nothing(clones, tmp_path):
+    half = tmp_path / "half" / "sia-simulator"
+    half.mkdir(parents=True)
+    (half / "workloads").symlink_to(clones / "sia" / "sia-simulator" / "workloads")
+    with pytest.raises(BadInput, match=r"traces/bert.*not a file of the artifact"):
+        import_from(SIA, half.parent, tmp_path / "data", digests=digests_of(SIA, clones))
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("at", ["data", "data/profiles", "data/profiles/sia_models.csv"])
+def test_a_target_that_cannot_be_written_is_named_and_the_rest_stays_as_it_was(at, clones, tmp_path):
+    """A file where a folder has to be, or a folder where a file has to be; files before it are not left there."""
+    at = tmp_path / at
+    if at.suffix:
+        at.mkdir(parents=True)
+    else:
+        write(at, "mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput, match=r"cannot be written|a folder where a file") as refused:
+        import_from(SIA, clones / "sia", tmp_path / "data", digests=digests_of(SIA, clones))
+    assert str(at) in str(refused.value)
+    assert "next: " in str(refused.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("verb", [["data"], ["data", "import", "boa", "."]])
+def test_a_data_folder_that_is_a_file_is_no_fault_of_ours(verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SUBLET_DATA", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    assert run(verb) == (0 if verb == ["data"] else 2)
+    assert "internal error" not in capsys.readouterr().err
 
 
 def test_an_unknown_artifact_gets_a_suggestion():

@@ -55,7 +55,7 @@ def import_clone(
     from sublet import data
     from sublet.data.imports.folder import State, artifact_of, expected, import_from
 
-    states = dict(import_from(artifact_of(name), path, data.external(), digests=expected(name)))
+    states = import_from(artifact_of(name), path, data.external(), digests=expected(name))
     counts = {state: sum(each is state for each in states.values()) for state in (State.HERE, State.SHIPPED)}
     if opt.wants_document(output, json):
         files = {file: str(state) for file, state in states.items()}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from sublet.data.csvfile import read_columns
 from sublet.errors import BadInput
 
-__all__ = ["Artifact", "Made", "lines_of", "text_of"]
+__all__ = ["Artifact", "Made", "json_of", "lines_of", "text_of"]
 
 Made = tuple[str, str]  # a file below the data folder, and its text as CSV
 
@@ -29,7 +32,11 @@ class Artifact:
         """What brings it to a machine, as it was when the digests were taken."""
         branch = f"--branch {self.branch} " if self.branch else ""
         clone = f"git clone {branch}https://github.com/{self.repository} {folder}"
-        return clone, f"git -C {folder} checkout {self.commit}"
+        return clone, self.checkout_command(folder)
+
+    def checkout_command(self, folder: str) -> str:
+        """What makes a clone what it was then."""
+        return f"git -C {folder} checkout {self.commit}"
 
 
 def text_of(path: Path) -> str:
@@ -42,9 +49,24 @@ def text_of(path: Path) -> str:
         ) from None
 
 
-def lines_of(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file of the clone, by column; empty lines are left out."""
-    header, *rows = [line.split(",") for line in text_of(path).splitlines() if line]
-    if bad := next((row for row in rows if len(row) != len(header)), None):
-        raise BadInput(path, f"a row of {len(bad)} fields under {len(header)} columns: {','.join(bad)[:60]}")
-    return [dict(zip(header, row, strict=True)) for row in rows]
+def json_of(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """A document of the clone that has these keys."""
+    try:
+        document = json.loads(text_of(path))
+    except ValueError as error:
+        raise BadInput(path, f"not JSON: {error}") from None
+    if not isinstance(document, dict) or not set(keys) <= set(document):
+        raise BadInput(path, f"not a document with {', '.join(keys)}")
+    return document
+
+
+def lines_of(
+    path: Path, words: Sequence[str], *, numbers: Sequence[str] = (), counts: Sequence[str] = ()
+) -> list[dict[str, str]]:
+    """The rows of a CSV file of the clone: these columns as text, of which numbers and whole numbers can be read."""
+    table = read_columns(text_of(path).encode(), (*words, *numbers, *counts), source=str(path), forgiving=True)
+    for name in numbers:
+        table.floats(name)
+    for name in counts:
+        table.ints(name)
+    return [dict(zip(table.columns, row, strict=True)) for row in zip(*table.columns.values(), strict=True)]

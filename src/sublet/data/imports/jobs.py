@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sublet.data.imports.artifact import lines_of
+from sublet.errors import BadInput
 
 __all__ = ["philly_csv", "workload_csv"]
 
@@ -15,7 +16,7 @@ COLUMNS = "job_id,submit_s,duration_s,gpus,model,batch_size,steps,group,gpu,dead
 
 def workload_csv(path: Path) -> str:
     """A workload of Pollux, Sia or BOA: models and arrivals, and what users asked for."""
-    rows = lines_of(path)
+    rows = lines_of(path, ("name", "num_replicas", "application", "batch_size"), numbers=("time",))
     jobs = [
         (
             float(row["time"]),
@@ -28,8 +29,8 @@ def workload_csv(path: Path) -> str:
 
 def philly_csv(path: Path) -> str:
     """Microsoft's trace as the artifact of Pollux has it: seconds from the first arrival, jobs by number."""
-    rows = lines_of(path)
-    at_s = [datetime.fromisoformat(row["timestamp"]) for row in rows]
+    rows = lines_of(path, ("timestamp", "num_gpus", "cluster"), numbers=("duration",))
+    at_s = [_instant(path, row["timestamp"]) for row in rows]
     first = min(at_s)
     order = sorted(range(len(rows)), key=lambda at: at_s[at])
     jobs = [
@@ -47,6 +48,13 @@ def philly_csv(path: Path) -> str:
         for number, at in enumerate(order)
     ]
     return _csv(jobs)
+
+
+def _instant(path: Path, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(path, f"timestamp is {text!r}, not a date and a time") from None
 
 
 def _csv(jobs: Iterable[tuple[float, Sequence[str]]]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from sublet.data.imports.artifact import Artifact, Made, text_of
+from sublet.data.imports.artifact import Artifact, Made, json_of
 from sublet.data.imports.jobs import philly_csv, workload_csv
 from sublet.data.imports.tables import MODELS, efficiency_rows, exact, step_rows
+from sublet.errors import BadInput
 
 __all__ = ["PHILLY", "POLLUX"]
 
@@ -23,10 +23,14 @@ def _pollux(clone: Path) -> Iterator[Made]:
     lines = ["policy,load,workload,job,completion_s"]
     for policy in ("tiresias", "optimus"):
         for load in LOADS:
-            times = json.loads(text_of(home / "results-jobload" / f"{policy}-{load}" / "summary.json"))["jcts"]
+            path = home / "results-jobload" / f"{policy}-{load}" / "summary.json"
+            times = json_of(path, ("jcts",))["jcts"]
             for number in TIMED:
                 jobs = _in_order(home, load, number)
-                lines += [f"{policy},{load},{number},{job},{times[f'workload-{number}'][job]}" for job in jobs]
+                try:
+                    lines += [f"{policy},{load},{number},{job},{times[f'workload-{number}'][job]}" for job in jobs]
+                except (LookupError, TypeError) as missing:
+                    raise BadInput(path, f"jcts of workload-{number}: no time of {missing}") from None
     yield "oracles/pollux_artifact_job_times.csv.gz", "\n".join(lines) + "\n"
     for folder in FOLDERS:
         for number in WORKLOADS:

@@ -74,6 +74,6 @@ SIA = Artifact(
     repository="siasosp23/artifacts",
     commit="aaf7a0de7b6cb5eab06ea020467ede5d2fd18e70",
     licence="none stated",
-    gives="three kinds of GPU in studies cluster, peers and boa; predictions of studies deepvm; workloads sia-*",
+    gives="three kinds of GPU in studies cluster, peers and boa; predictions of study deepvm; workloads sia-*",
     convert=_sia,
 )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sublet.data.imports.artifact import Artifact, Made, text_of
+from sublet.data.imports.artifact import Artifact, Made, json_of, text_of
 from sublet.errors import BadInput
 
 __all__ = ["PARCAE", "SKYPILOT", "SPOTHEDGE"]
@@ -39,11 +39,19 @@ def _by_tick(folder: Path, kind: str) -> str:
     """A row per tick and zone, zones in order; where one ends before the others it has no further rows."""
     zones: dict[str, tuple[int, list[int]]] = {}
     for path in sorted(folder.glob(f"*_{kind}.json")):
-        document = json.loads(text_of(path))
-        zones[path.stem.removesuffix(f"_{kind}")] = (document["metadata"]["gap_seconds"], document["data"])
+        zones[path.stem.removesuffix(f"_{kind}")] = _record(path)
     if not zones:
         raise BadInput(folder, f"no record of {kind}", hint="give the folder of the whole clone")
     return _csv(zones)
+
+
+def _record(path: Path) -> tuple[int, list[int]]:
+    """Seconds between ticks, and what was there at each."""
+    document = json_of(path, ("metadata", "data"))
+    gap_s, values = document["metadata"].get("gap_seconds"), document["data"]
+    if not isinstance(gap_s, int) or not isinstance(values, list):
+        raise BadInput(path, f"gap_seconds is {gap_s!r}, data is a {type(values).__name__}, not a number and a list")
+    return gap_s, values
 
 
 def _csv(zones: Mapping[str, tuple[int, list[int]]]) -> str:
@@ -57,10 +65,14 @@ def _parcae(clone: Path) -> Iterator[Made]:
     for hour, name in HOURS.items():
         path = clone / "aws" / "traces" / COPY / f"trace_{hour}.txt"
         lines, nodes = [HEADER], 0
-        for line in text_of(path).splitlines():
-            at_ms, what, told = json.loads(line)
-            nodes += SIGN[what] * len(told["nodes"])
-            lines.append(f"{at_ms // 1000},aws-p3,{nodes}")
+        for number, line in enumerate(text_of(path).splitlines(), 1):
+            try:
+                at_ms, what, told = json.loads(line)
+                nodes += SIGN[what] * len(told["nodes"])
+                lines.append(f"{at_ms // 1000},aws-p3,{nodes}")
+            except (ValueError, LookupError, TypeError):
+                why = f"{line[:60]!r} is not [milliseconds, one of {', '.join(SIGN)}, its nodes]"
+                raise BadInput(path, why, line=number) from None
         yield f"spot/parcae_{name}_trace_{hour}.csv.gz", "\n".join(lines) + "\n"
 
 
@@ -69,7 +81,7 @@ SKYPILOT = Artifact(
     repository="skypilot-org/spot-traces",
     commit="221da1ab9bdfe7966da296265d7694d52dc0c5a6",
     licence="none stated",
-    gives="seven of the fifteen traces of study liveput, and its zones",
+    gives="seven of the fifteen traces of study liveput, and its zones; v100 in study regions (h100 ships)",
     convert=_skypilot,
 )
 SPOTHEDGE = Artifact(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sublet.data.imports.artifact import lines_of
+from sublet.errors import BadInput
 
 __all__ = ["MODELS", "Number", "efficiency_rows", "exact", "models_csv", "rounded", "step_rows"]
 
@@ -19,6 +20,7 @@ TASKS = {  # in our words: the artifact names the models alone
     "yolov3": '"YOLOv3, PASCAL-VOC"',
     "gpt_pmp": '"2.8B GPT, pipeline + data parallel (efficiency curves copied from bert by Sia)"',
 }
+NOISE = ("metric", "grad_sqr", "grad_var")
 Number = Callable[[float], str]
 exact: Number = repr
 
@@ -34,8 +36,9 @@ def rounded(value: float) -> str:
 
 def step_rows(folder: Path, suffix: str = "") -> Iterator[tuple[str, str, str, int, str, float, float]]:
     """Of one model and cluster: table, placement, nodes, GPUs, local batch, step and sync time."""
-    for table in ("placements", "scalability"):
-        for row in lines_of(folder / f"{table}{suffix}.csv"):
+    for table, where in (("placements", ("placement",)), ("scalability", ("num_nodes", "num_replicas"))):
+        path = folder / f"{table}{suffix}.csv"
+        for row in lines_of(path, (), numbers=("step_time", "sync_time"), counts=("local_bsz", *where)):
             placement = row.get("placement", "")
             nodes = str(len(placement)) if placement else row["num_nodes"]
             gpus = sum(map(int, placement)) if placement else int(row["num_replicas"])
@@ -45,8 +48,8 @@ def step_rows(folder: Path, suffix: str = "") -> Iterator[tuple[str, str, str, i
 def efficiency_rows(folder: Path, model: str, number: Number, digits: int = 17) -> Iterator[list[str]]:
     """Of one model: a row per epoch of each batch size, the smallest first; progress to so many digits."""
     for batch, path in _validations(folder):
-        for epoch, row in enumerate(lines_of(path)):
-            noise = (number(float(row[name])) for name in ("metric", "grad_sqr", "grad_var"))
+        for epoch, row in enumerate(lines_of(path, ("iteration",), numbers=("progress", *NOISE))):
+            noise = (number(float(row[name])) for name in NOISE)
             yield [
                 model,
                 str(batch),
@@ -62,11 +65,14 @@ def models_csv(folder: Path, models: Sequence[str], local: Mapping[str, tuple[in
     lines = ["model,task,init_batch_size,max_batch_size,epochs,min_local_bsz,max_local_bsz"]
     for model in models:
         batches = _validations(folder / model)
-        epochs = len(lines_of(batches[0][1]))
+        epochs = len(lines_of(batches[0][1], ("iteration",)))
         fields = (model, TASKS[model], batches[0][0], batches[-1][0], epochs, *local[model])
         lines.append(",".join(map(str, fields)))
     return "\n".join(lines) + "\n"
 
 
 def _validations(folder: Path) -> list[tuple[int, Path]]:
-    return sorted((int(path.stem.partition("-")[2]), path) for path in folder.glob("validation-*.csv"))
+    found = sorted((int(path.stem.partition("-")[2]), path) for path in folder.glob("validation-[0-9]*.csv"))
+    if not found:
+        raise BadInput(folder, "no validation-*.csv in it", hint="give the folder of the whole clone")
+    return found

@@ -206,7 +206,8 @@ def _thin_changes(changes: _Changes, slack: int) -> _Changes:
         return changes
     order_O = np.lexsort((changes.loss_O, changes.job_O, changes.more_O))
     job_O, more_O = changes.job_O[order_O], changes.more_O[order_O]
-    again_O = (np.diff(job_O, prepend=-1) == 0) & (np.diff(more_O, prepend=0) == 0)  # the same size twice in a job
+    again_O = np.zeros(len(order_O), dtype=np.bool_)  # the same size twice in a job
+    again_O[1:] = (job_O[1:] == job_O[:-1]) & (more_O[1:] == more_O[:-1])
     order_O = order_O[~again_O]
     order_O = order_O[np.lexsort((changes.loss_O[order_O], changes.more_O[order_O]))]
     sorted_O = changes.more_O[order_O]

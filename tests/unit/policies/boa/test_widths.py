@@ -237,3 +237,14 @@ def test_of_several_kinds_it_knows_the_cheapest_of_which_there_is_any(most, pool
     driver.submit(a_job(speed=Linear()))
     driver.settle(Boa())
     assert driver.kernel.jobs["a"].shape.pool == pool
+
+
+@pytest.mark.parametrize("first", [2, 6])
+def test_kinds_that_may_be_differently_wide_are_planned_together(first):
+    """With money enough each has all that it may."""
+    jobs = [
+        a_job(f"to{most}", work=3600.0, gpus=1, max_gpus=most, speed=PowerLaw(exponent=0.9), model=f"to{most}")
+        for most in (first, 8 - first)
+    ]
+    found = boa_widths(Demand.from_jobs(jobs, 1.0), SITES, 1.0, 100.0, 0)
+    assert {kind: list(widths) for kind, widths in found.items()} == {kind_of(job): [job.max_gpus] for job in jobs}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from sublet.domain.budget import Limit
 from sublet.domain.plan import Phase
 from sublet.policies.elastic_batch.admission import due
+from sublet.policies.elastic_batch.policy import ElasticBatch
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 
 EVERY_S = 600.0
 
@@ -37,3 +42,13 @@ def test_it_is_at_multiples_of_the_period(now_s, expected):
 
 def test_it_is_when_the_time_that_was_asked_for_has_come_a_moment_late():
     assert is_due(Phase.RUNNING, woken=True, now_s=600.2)
+
+
+@pytest.mark.parametrize(("came_s", "asked"), [(1.0, True), (599.0, True), (0.0, False)])
+def test_at_a_regular_decision_those_are_asked_who_came_since_the_one_before(came_s, asked):
+    """Who came at the very time of that one was seen then, and dropped."""
+    driver = Driver([an_offer("o", gpus=1, pool="p")], limits={"o": Limit(max_nodes=1)})
+    driver.now_s = came_s
+    driver.submit(a_job("late", submit_s=came_s, work=10.0))
+    plan = ElasticBatch(drop=True).decide(replace(driver.kernel.snapshot(), now_s=600.0))
+    assert ("late" in plan.shapes, "late" in plan.warnings) == (asked, not asked)

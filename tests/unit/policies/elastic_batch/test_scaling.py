@@ -53,6 +53,8 @@ def test_what_does_not_fit_the_memory_takes_more_gpus():
     assert job().rate_at(8, "T4", (1,)) == 0.0
     assert job().rate_at(8, "T4", (2,)) == pytest.approx(1.0)
     assert job().fixed(16).least_gpus("T4", 8) == 4
+    assert job().fixed(16).least_gpus("T4", 4) == 4  # and that is all there is
+    assert job(batches=(4,)).least_gpus("T4", 1) == 1  # however slow
     with pytest.raises(Infeasible):
         job().fixed(16).least_gpus("T4", 3)
 
@@ -78,3 +80,15 @@ def test_a_step_takes_its_samples_and_the_exchange_of_gradients():
     assert speed.rate_at(64, "T4", (2,)) == 32.0
     assert speed.rate_at(64, "T4", (1, 1)) == pytest.approx(64.0 / 3.0)  # between nodes at half of that
     assert (speed.factor("T4", (1,)), speed.factor("T4", (2,))) == (1.0, 0.5)
+
+
+def test_unless_told_otherwise_as_few_gpus_as_hold_a_batch_are_on_one_node():
+    class OneNode(Slow):
+        def times(self, spread, local):
+            seconds, _ = super().times(spread, local)
+            return (seconds if len(spread) == 1 else np.full_like(seconds, np.inf)), seconds
+
+    near = job(step={"T4": OneNode()}).fixed(8)
+    assert near.least_gpus("T4", 4) == near.least_gpus("T4", 4, 2) == 2
+    with pytest.raises(Infeasible):
+        near.least_gpus("T4", 4, 1)

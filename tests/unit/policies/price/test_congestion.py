@@ -353,6 +353,18 @@ def test_at_twice_the_surcharge_amdahls_job_wants_what_theory_says():
         assert every.gpus_KJC[0, 0, column] == width
 
 
+def test_the_surcharge_of_a_job_is_in_proportion_to_the_work_that_it_has_left():
+    """As above, with the surcharge of the median job times what a job has left over what that one has (ADR 0009)."""
+    sites = Terms.from_snapshot(
+        Kernel([an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]).snapshot()
+    ).sites
+    jobs = [a_job(name, work=3600.0, speed=Amdahl(parallel=0.8), gpus=1, max_gpus=40) for name in "abc"]
+    every = wishes(options(jobs, sites, 144.0), 10.0 * np.array([0.375, 1.0, 4.375]), np.array([64.0]))
+    for surcharge, widths in ((0.0, [24, 24, 24]), (8.0, [12, 8, 4])):
+        column_J = every.columns(np.array([surcharge]))
+        assert every.gpus_KJC[0, np.arange(3), column_J].tolist() == widths
+
+
 # ---------------------------------------------------------------------- in a plan
 
 
@@ -380,6 +392,19 @@ def test_of_those_that_wait_the_one_with_the_least_work_is_not_overtaken():
     ]
     _, plan = plan_for(jobs, [an_offer("o", gpus=4)], limits={"o": Limit(max_nodes=1)})
     assert set(plan.shapes) == {"rigid", "short"}
+
+
+def test_of_jobs_alike_but_for_their_work_the_shorter_is_wider_where_gpus_are_short():
+    """One surcharge for all would give both as much: they scale alike, and an hour of either is worth as much."""
+    jobs = [
+        a_job(name, work=hours * 3600.0, speed=Amdahl(parallel=0.95), gpus=1, max_gpus=16)
+        for name, hours in (("long", 20.0), ("short", 5.0))
+    ]
+    offers = [an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]
+    _, ample = plan_for(jobs, offers)
+    _, tight = plan_for(jobs, offers, limits={"o": Limit(max_nodes=6)})
+    assert {name: shape.gpus for name, shape in ample.shapes.items()} == {"short": 4, "long": 4}
+    assert {name: shape.gpus for name, shape in tight.shapes.items()} == {"short": 4, "long": 2}
 
 
 def test_under_a_burn_cap_jobs_take_the_second_best_that_can_be_paid():

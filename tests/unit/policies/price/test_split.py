@@ -19,7 +19,7 @@ from sublet.policies.price.beliefs import WorkBelief
 from sublet.policies.price.choices import Choices
 from sublet.policies.price.cluster_split import TOLERANCE, _median, _must_run, _possible, _sure, _values, split
 from sublet.policies.price.congestion import WAIT
-from sublet.policies.price.plan import _are_content, _claims
+from sublet.policies.price.plan import _are_content, _claims, _is_everybody
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -161,3 +161,11 @@ def test_while_somebody_was_not_asked_nobody_knows():
     _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
     one = replace(asked, standing=asked.standing.take([0]), table=asked.table.take([0]))
     assert not _are_content(one, asked.standing.own_J[:1], terms)
+
+
+def test_those_who_run_and_those_who_wait_are_everybody():
+    _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
+    _, new, before = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8])
+    assert _is_everybody(asked.standing, terms)
+    assert _is_everybody(new.standing, before)
+    assert not _is_everybody(new.standing.take([0]), before)

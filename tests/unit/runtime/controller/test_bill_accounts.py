@@ -316,3 +316,10 @@ def test_however_many_prices_there_were_before_the_last_one_is_what_was_heard_la
     world.bill.settle(4 * HOUR_S)
     world.bill.handle(PriceHeardLate(5 * HOUR_S, "spot", Price.from_usd_per_h("6"), 3 * HOUR_S))
     assert world.usd("useful") == (2.0 + 4.0 + 1.0 + 3.0 + 3.0,)
+
+
+def test_of_one_step_that_is_thrown_away_nothing_is_left():
+    world = World(4, {"spot": 1})
+    world.bill.settle(HOUR_S)
+    world.bill.book_thrown_away("a", steps=1, of_steps=1)
+    assert world.usd("useful", "redone") == (0.0, 4.0)

@@ -11,11 +11,9 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.policies.regions.policy import Regions
 from sublet.studies.regions.ride import best_usd, ride
 from sublet.studies.regions.rivals import GreedySpot, OnDemand
-from sublet.studies.regions.scene import gcp_h100, region_of
+from sublet.studies.regions.scene import gcp_h100, region_of, v100_2023
 from sublet.studies.regions.skynomad import SkyNomad, VirtualInstance
-from sublet.studies.regions.study import POLICIES, SETS, STUDY, windows_of
-
-SHIPPED = next(part for part in SETS if part.name == "h100")
+from sublet.studies.regions.study import POLICIES, SETS, SHIPPED, STUDY, Row, rows_of, sets_here, windows_of
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +80,15 @@ def test_a_quick_run_ends_in_checks_that_can_fail():
     assert [row[0] for row in found.tables[0].rows] == list(POLICIES)
 
 
+def test_where_a_record_is_not_here_the_sets_of_the_other_are_run_and_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUBLET_DATA", str(tmp_path))
+    v100_2023.cache_clear()
+    here, notes = sets_here()
+    assert here == [SHIPPED]
+    assert ["'tuning'" in notes[0], "'validation'" in notes[1], "'v100'" in notes[2]] == [True] * 3
+    assert all("skypilot_availability_1-node_aws-02-15-2023" in note and "'sublet data'" in note for note in notes)
+
+
 def test_a_virtual_instance_lives_from_the_first_look_that_finds_it_to_the_first_that_does_not():
     seen = VirtualInstance()
     assert seen.expected_h(0.0, 10.0) == 10.0  # nothing speaks against it
@@ -91,3 +98,27 @@ def test_a_virtual_instance_lives_from_the_first_look_that_finds_it_to_the_first
     # one ended after 4 h, and one lives: at 4 h half of them end, by Nelson and Aalen exp(-1 / 2) live on
     assert seen.expected_h(6 * SECONDS_PER_H, 10.0) == pytest.approx(4.0 + 6.0 * math.exp(-0.5 * 2.0))
     assert seen.expected_h(11 * SECONDS_PER_H, 10.0) == 10.0  # older than any that ended
+
+
+@pytest.mark.parametrize(
+    ("windows", "side_by_side", "half_width"),
+    [
+        (3, 9.0, 4.302653 / math.sqrt(3)),  # fewer windows than would fit
+        (9, 3.0, 4.302653 * math.sqrt(6 / 8) / math.sqrt(3)),  # of nine that overlap three count
+        (9, 3.9, 4.302653 * math.sqrt(6 / 8) / math.sqrt(3)),  # whole ones
+        (9, 1.6, math.nan),
+        (1, 9.0, math.nan),
+    ],
+)
+def test_the_interval_is_students_with_as_many_windows_as_fit_side_by_side(windows, side_by_side, half_width):
+    """0, 1 and 2 over and over: of three the deviation is 1, of nine the square root of 6 / 8; t of two is 4.303."""
+    over_best = tuple(float(at % 3) for at in range(windows))
+    row = Row(policy="", over_best=over_best, outcomes=(), best_usd=(), side_by_side=side_by_side)
+    assert row.half_width == pytest.approx(half_width, rel=1e-6, nan_ok=True)
+
+
+def test_so_many_windows_fit_into_a_set_as_it_has_hours():
+    windows = windows_of(SHIPPED, work_h=4.0, ratio=1.5, every_h=60.0)
+    (row,) = rows_of(windows, SHIPPED, {"on demand": OnDemand})
+    assert len(row.over_best) == 4
+    assert row.side_by_side == pytest.approx(241.0 / 6.0)

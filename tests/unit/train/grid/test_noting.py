@@ -19,6 +19,7 @@ from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.noting import BEGAN, STEPPED, UNTOLD, Noting  # noqa: E402
 from sublet.train.grid.remembering import Remembering, packed, unpacked  # noqa: E402
 from sublet.train.reach import Place  # noqa: E402
+from sublet.train.remembered import GONE  # noqa: E402
 from sublet.train.values import SMALL  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 
@@ -175,5 +176,6 @@ def test_a_name_that_another_takes_the_place_of_is_seen():
 def test_what_was_made_and_could_not_come_back_is_not_taken_away():
     facts = {"one": 1}
     then = Noting([Place("here", facts)]).now()
-    facts["opened"] = True
-    assert then.since(lambda _, name: name != "opened") == {}
+    facts["opened"] = facts["made"] = True
+    facts["thing"] = object()
+    assert then.since(lambda _, name: name != "opened") == {"here": {"made": GONE}}

@@ -19,6 +19,8 @@ from sublet.cli.work.script.reading import is_method, names_in, root_of
 
 __all__ = ["NO_SIZES", "ByBatch"]
 
+Runs = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
 ALIKE = ("device", "dtype", "ndim", "is_cuda", "requires_grad", "layout")  # of a tensor, whatever its samples
 ASKED = ("isinstance", "type", "hasattr", "callable")
 NO_SIZES = ("device", "dtype", "layout", "generator", "requires_grad", "pin_memory", "out", "memory_format")
@@ -62,16 +64,18 @@ class ByBatch:
                 for name, value in _given(piece):
                     if self.goes_by(value, piece):
                         self.names[piece].add(name)
-                for call in self.calls(piece):
+                for call in [*self.calls(piece)]:
                     for function in self._called(call, piece):
                         self._hand_on(call, function, piece)
 
-    def _hand_on(self, call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, piece: ast.AST) -> None:
+    def _hand_on(self, call: ast.Call, function: Runs, piece: ast.AST) -> None:
         mapped = is_name(call.func, "map")
         given = {} if mapped else passed(function, call)
         found = {name for name, value in given.items() if self.goes_by(value, piece)}
         repeated = self.is_repeated(call, piece) or (mapped and self.goes_by(call, piece))
-        quiet = any(word in self._script.text(each) for each in function.decorator_list for word in QUIET)
+        quiet = any(
+            word in self._script.text(each) for each in getattr(function, "decorator_list", ()) for word in QUIET
+        )
         if quiet and not found and not repeated:
             return  # an evaluation
         if isinstance(self._script.scope_of(self._inner), ast.Module):
@@ -81,20 +85,28 @@ class ByBatch:
         if repeated:
             self._repeated.add(function)
 
-    def _called(self, call: ast.Call, piece: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    def _called(self, call: ast.Call, piece: ast.AST) -> Iterator[Runs]:
+        """Functions, lambdas and methods of the script; an object may be called itself."""
         func = call.args[0] if is_name(call.func, "map") and call.args else call.func
+        scope = piece if isinstance(piece, Function) else self._script.scope_of(piece)
         if isinstance(func, ast.Name) and func.id in self._effects.functions:
             yield self._effects.functions[func.id]
-        elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
-            scope = piece if isinstance(piece, Function) else self._script.scope_of(piece)
-            own = self._script.parents.get(scope) if func.value.id == "self" else None
-            owner = own if isinstance(own, ast.ClassDef) else self._effects.class_of(func.value.id, scope)
-            methods = [] if owner is None else [each for each in owner.body if isinstance(each, Function)]
-            yield from (each for each in methods if each.name == func.attr)
+            return
+        whose = func.value if isinstance(func, ast.Attribute) else func
+        if not isinstance(whose, ast.Name):
+            return
+        name = func.attr if isinstance(func, ast.Attribute) else "__call__"
+        own = self._script.parents.get(scope) if whose.id == "self" else None
+        owner = own if isinstance(own, ast.ClassDef) else self._effects.class_of(whose.id, scope)
+        methods = [] if owner is None else [each for each in owner.body if isinstance(each, Function)]
+        yield from (each for each in methods if each.name == name)
+        if whose is func:
+            yield from (each for each in self._effects.given(whose.id, scope) if isinstance(each, ast.Lambda))
 
     def calls(self, piece: ast.AST) -> Iterator[ast.Call]:
         """All that it makes, but for what is told."""
-        for statement in piece.body if isinstance(piece, Function) else [piece]:
+        body = piece.body if isinstance(piece, Function) else [piece.body if isinstance(piece, ast.Lambda) else piece]
+        for statement in body:
             for node in within(statement):
                 if isinstance(node, ast.Call) and id(node) not in self._told:
                     yield node
@@ -117,7 +129,7 @@ class ByBatch:
             tests += each.values[:-1] if isinstance(each, ast.BoolOp) else []
             if any(self.goes_by(value, piece) and node not in ast.walk(value) for value in tests):
                 return True
-        return False
+        return any(_is_before(each, node) and self.goes_by(each.test, piece) for each in _leaves_by(piece))
 
     def _above(self, node: ast.AST, piece: ast.AST) -> Iterator[ast.AST]:
         for each in self._script.above(node):
@@ -168,6 +180,16 @@ class ByBatch:
             new = call.func.attr.startswith("new_")
             return given if new else [call.func.value, *given]
         return given
+
+
+def _leaves_by(piece: ast.AST) -> list[ast.If]:
+    """Conditions by which a function is left."""
+    found = [each for each in within(piece) if isinstance(each, ast.If)] if isinstance(piece, Function) else []
+    return [each for each in found if any(isinstance(node, ast.Return) for node in ast.walk(each))]
+
+
+def _is_before(condition: ast.If, node: ast.AST) -> bool:
+    return (condition.end_lineno or 0) < getattr(node, "lineno", 0)
 
 
 def _given(piece: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -80,13 +80,23 @@ def rows_before(effects: Effects, around: ast.stmt) -> Iterator[Written]:
                 whole = isinstance(each.statement, ast.Expr | ast.With) and each.what is Writes.ROWS
                 tests = [up.test for up in script.above(each.statement) if isinstance(up, ast.If)]
                 asked = any(word in script.text(test) for test in tests for word in ASKS)
-                if whole and not asked and not any(told_to(effects, node) for node in ast.walk(each.statement)):
+                run = [node for piece in (statement, *effects.reached(each.statement)) for node in ast.walk(piece)]
+                logs = any(
+                    told_to(effects, node) or _is_print(node) for node in run
+                )  # of starts, as `logging` has them
+                if whole and not asked and not logs:
                     yield Written(statement=each.statement, what=each.what, why=BEFORE, do=WITH_THE_FIRST)
         scope = script.scope_of(behind)
         calls = [] if isinstance(scope, ast.Module) else [*_calls_of(script, scope.name)]
         if len(calls) != 1 or script.scope_of(calls[0]) is scope:
             return
         behind = statement_of(script, calls[0])
+
+
+def _is_print(node: ast.AST) -> bool:
+    """Whether it is for the screen."""
+    said = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    return said and isinstance(node, ast.Call) and not any(word.arg == "file" for word in node.keywords)
 
 
 def _calls_of(script: Script, name: str) -> Iterator[ast.Call]:

@@ -25,15 +25,17 @@ __all__ = ["ALIKE", "OWN", "chosen_by_torch", "drawn_by_samples", "refuse_dice"]
 
 OWN = {
     "why": "torch's dice are each worker's own, and what is chosen by this one is another in each",
-    "do": "random.random(), np.random.rand(6) < p, np.random.permutation(6): the same in all workers",
+    "do": "random.random(), np.random.rand(6) < p, np.random.permutation(6): the same in all workers; or draw for each "
+    "sample: torch.rand(len(x)), a transform of the dataset",
 }
 ALIKE = {
-    "why": "this is drawn for each sample, and these dice are the same in all workers only while all draw equally "
-    "often: a worker has a part of the batch, so what is chosen by them next may be another in each",
+    "why": "this is drawn for each sample, or by what samples are, and these dice are the same in all workers only "
+    "while all draw equally often: a worker has a part of the batch, so what is chosen next may be another in each",
     "do": "torch's, which are each worker's own: torch.rand(len(x)) < p, torch.randn_like(x); or draw in the dataset",
 }
 MAKES = ("Random", "RandomState", "Generator", "SeedSequence", "getstate", "get_state", "setstate", "set_state")
 WORDS = frozenset((*NO_SIZES, "low", "high", "replacement", "p", "training", "inplace", "tau", "hard", "num_samples"))
+BY_CHANCE = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix")
 MOVES = ("to", "cuda", "cpu", "float", "double", "half", "long", "view", "reshape", "unsqueeze")
 
 
@@ -112,7 +114,19 @@ def _is_own(effects: Effects, call: ast.Call) -> bool:
         return False
     full = effects.script.full_name(call.func)
     drawn = full.startswith("torch.") and draws(full) and not seeds(full)
-    return drawn or effects.draws_into(call, effects.script.scope_of(call))
+    return drawn or _is_transform(effects, call) or effects.draws_into(call, effects.script.scope_of(call))
+
+
+def _is_transform(effects: Effects, call: ast.Call) -> bool:
+    """Whether all that it is given is changed alike, by chance: `RandomCrop(28)(x)`; a sequence of such has a name."""
+    func, scope = call.func, effects.script.scope_of(call)
+    made = [func] if isinstance(func, ast.Call) else effects.given(func.id, scope) if isinstance(func, ast.Name) else []
+    names = [
+        effects.script.full_name(node.func) for each in made for node in ast.walk(each) if isinstance(node, ast.Call)
+    ]
+    return any(
+        name.startswith("torchvision.transforms.") and name.rpartition(".")[2].startswith(BY_CHANCE) for name in names
+    )
 
 
 def _is_alike(effects: Effects, call: ast.Call) -> bool:
@@ -128,6 +142,8 @@ def _is_alike(effects: Effects, call: ast.Call) -> bool:
 
 def _sizes(script: Script, call: ast.Call) -> list[ast.expr]:
     """What the size of a draw goes by."""
+    if not isinstance(call.func, ast.Attribute) and not script.full_name(call.func).startswith("torch."):
+        return []
     words = [word.value for word in call.keywords if word.arg not in WORDS]
     last = script.full_name(call.func).rpartition(".")[2]
     if last == "randint":

@@ -347,7 +347,7 @@ class Effects(Kinds):
         return found
 
 
-def passed(function: Function, call: ast.Call) -> dict[str, ast.expr]:
+def passed(function: Function | ast.Lambda, call: ast.Call) -> dict[str, ast.expr]:
     """Which argument each name of a function gets; a method has its object already."""
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     given = dict(zip(names[names[:1] == ["self"] :], call.args, strict=False))
