@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from sublet.data.csvfile import Bounds, TextTable
+from sublet.domain.units import DAY_S
 from sublet.errors import BadInput
 from sublet.solve.arrays import Floats, Ints
 
@@ -23,6 +24,7 @@ __all__ = ["Holes", "ZoneRows", "notes_from_zones", "zones_from_table"]
 Holes = Literal["refuse", "hold"]  # hold: the value before a hole goes on through it
 
 MOST_INSTANCES = 1_000_000  # of one kind in one zone; more is another column read by mistake
+LONGEST_S = 366 * DAY_S  # of a record: what replays it goes minute by minute; public ones have at most 46 days
 SAME_TICK = 1.05  # rows whose distances vary by less are ticks of a clock; a change list has no such rhythm
 NEARLY_ALL = 0.9  # of the distances
 HARDLY_ANY_TICKS = 3.5  # a distance of up to three ticks: two polls were missed
@@ -50,6 +52,12 @@ def zones_from_table(table: TextTable, *, most: int | None, holes: Holes) -> dic
     except BadInput as error:
         hint = "correct the row, or leave it out: the value before it then goes on"
         raise BadInput(error.source, error.why, line=error.line, hint=hint) from None
+    if (late_R := t_s_R > LONGEST_S).any():
+        row, hint = (
+            int(late_R.argmax()),
+            "t_s counts from the start of the record: subtract the first; or cut the record",
+        )
+        raise table.refusal(row, f"t_s is {t_s_R[row]:.15g}, above {LONGEST_S:,.0f}, the seconds of a year", hint)
     if most is not None and (above_R := available_R > most).any():
         row = int(above_R.argmax())
         hint = "correct the row, or the target if more were asked for"

@@ -22,9 +22,13 @@ def findings_of(parts: Sequence[Part], quick: bool, tell: Tell, *, longest: Sequ
     with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=context, max_tasks_per_child=1) as pool:
         order = [*longest, *(part for part in parts if part not in longest)]
         runs = {pool.submit(part, quick, _untold): part for part in order}
-        for count, done in enumerate(as_completed(runs), 1):
-            done.result()  # what went wrong there goes wrong here
-            tell(f"{count} of {len(parts)} parts: {runs[done].__name__}")
+        try:
+            for count, done in enumerate(as_completed(runs), 1):
+                done.result()  # what went wrong there goes wrong here
+                tell(f"{count} of {len(parts)} parts: {runs[done].__name__}")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # else those that have not begun are run first
+            raise
         found = {part: run.result() for run, part in runs.items()}
     return [found[part] for part in parts]
 

@@ -110,6 +110,17 @@ def test_a_number_that_cannot_be_is_refused_with_line_value_and_next_step(tmp_pa
     assert "correct the row" in caught.value.hint
 
 
+def test_a_time_beyond_a_year_is_refused_with_the_line_and_what_it_counts_from(tmp_path):
+    """What replays a record goes minute by minute: of a date since 1970 it would hear nothing for 54 years."""
+    read_trace(file_of(tmp_path, [(0, 3), (366 * 86400, 5)]), **READ)
+    for t_s, shown in (("1e12", "1000000000000"), ("1700000000", "1700000000"), ("1e300", "1e+300")):
+        with pytest.raises(BadInput) as caught:
+            read_trace(file_of(tmp_path, [(0, 3), (60, 4), (t_s, 5)]), **READ)
+        assert caught.value.line == 4
+        assert f"t_s is {shown}, above 31,622,400" in caught.value.why
+        assert "subtract the first" in caught.value.hint
+
+
 # ---------------------------------------------------------------------- which way round
 
 

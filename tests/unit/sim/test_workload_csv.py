@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import gzip
 import math
+from dataclasses import replace
 
 import pytest
 
-from sublet.errors import BadInput, MissingData, SubletError
+from sublet.errors import BadInput, InvalidValue, MissingData, SubletError
 from sublet.perf.measured import total_work
 from sublet.perf.restart import published_restart_s
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.sim.workloads import DEFAULT_SPEEDUP, read_csv, workload_from_bytes, write_csv
+from sublet.policies.fifo import Fifo
+from sublet.sim.simulator import Cloud, simulate
+from sublet.sim.workloads import DEFAULT_SPEEDUP, Workload, read_csv, workload_from_bytes, write_csv
 from sublet.sim.workloads.csvformat import csv_from_workload
+from sublet.sim.workloads.jobrows import LATEST_S
 from sublet.sim.workloads.profiled import sizing_of
+from sublet.testing.values import an_offer
 
 HEADER = "job_id,submit_s,duration_s,gpus,model,batch_size,steps,group,gpu,deadline_s,klass"
 GOOD = f"{HEADER}\na,0,100,4,resnet50,32,10,team,V100,500,\nb,10.5,200,1,,,,,,,low\n"
@@ -96,9 +101,14 @@ def test_spreadsheet_habits_are_read(newline, mark):
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        (GOOD.replace("a,0,", "a,-1,"), 2, ["submit_s", "-1", "at least 0"]),
+        (GOOD.replace("a,0,", "a,-1,"), 2, ["submit_s", "-1", "from 0 to"]),
         (GOOD.replace("a,0,", "a,nan,"), 2, ["submit_s", "nan", "finite"]),
-        (GOOD.replace("a,0,", "a,,"), 2, ["submit_s", "''", "a finite number of at least 0"]),
+        (GOOD.replace("a,0,", "a,,"), 2, ["submit_s", "''", "a finite number from 0 to 10,000,000,000"]),
+        (GOOD.replace("a,0,", "a,1e18,"), 2, ["submit_s", "'1e18'", "from 0 to 10,000,000,000"]),
+        (GOOD.replace("a,0,", "a,1e300,"), 2, ["submit_s", "'1e300'", "from 0 to 10,000,000,000"]),
+        (GOOD.replace("10.5,200", "10.5,1e11"), 3, ["duration_s", "'1e11'", "above 0 and at most 10,000,000,000"]),
+        (GOOD.replace(",500,", ",1.7e12,"), 2, ["deadline_s", "'1.7e12'", "from 0 to 10,000,000,000"]),
+        (f"{EXTRA}\na,0,100,4,1,8,1e18,1\n", 2, ["restart_s", "'1e18'", "from 0 to 10,000,000,000"]),
         (GOOD.replace("10.5,200", "10.5,0"), 3, ["duration_s", "'0'", "above 0"]),
         (GOOD.replace("10.5,200", "10.5,-3"), 3, ["duration_s", "'-3'", "above 0"]),
         (GOOD.replace("10.5,200", "10.5,inf"), 3, ["duration_s", "'inf'", "finite"]),
@@ -112,7 +122,7 @@ def test_spreadsheet_habits_are_read(newline, mark):
         (GOOD.replace("resnet50,32", "resnet50,x"), 2, ["batch_size", "'x'", "a whole number of at least 1"]),
         (GOOD.replace("resnet50,32", "resnet50,0.5"), 2, ["batch_size", "'0.5'", "whole"]),
         (GOOD.replace("32,10", "32,-10"), 2, ["steps", "'-10'", "above 0"]),
-        (GOOD.replace(",500,", ",soon,"), 2, ["deadline_s", "'soon'", "a finite number of at least 0"]),
+        (GOOD.replace(",500,", ",soon,"), 2, ["deadline_s", "'soon'", "a finite number from 0"]),
         (GOOD.replace("b,10.5,200,1,,,,,,", "b,10.5,200,1,,,,,,3"), 3, ["deadline_s", "3.0", "before submit_s"]),
         (GOOD.replace("\nb,", "\na,"), 3, ["job_id", "'a'", "line 2"]),
         (GOOD.replace("\nb,", "\n,"), 3, ["job id", "''", "name"]),
@@ -125,7 +135,7 @@ def test_spreadsheet_habits_are_read(newline, mark):
         (f"{EXTRA}\na,0,100,4,1,2,30,1\n", 2, ["gpus", "4", "max_gpus 2"]),
         (f"{EXTRA}\na,0,100,4,9,2,30,1\n", 2, ["gpus", "4"]),
         (f"{EXTRA}\na,0,100,4,1.5,8,30,1\n", 2, ["min_gpus", "'1.5'", "whole"]),
-        (f"{EXTRA}\na,0,100,4,1,8,-1,1\n", 2, ["restart_s", "-1", "at least 0"]),
+        (f"{EXTRA}\na,0,100,4,1,8,-1,1\n", 2, ["restart_s", "-1", "from 0 to"]),
         (f"{EXTRA}\na,0,100,4,1,8,0,0\n", 2, ["weight", "'0'", "above 0"]),
     ],
 )
@@ -196,6 +206,23 @@ def test_rows_without_a_size_are_dropped_and_counted_only_where_the_trace_says_s
 def test_a_speedup_that_cannot_run_the_kind_of_gpu_is_refused_by_line():
     with pytest.raises(BadInput, match=r"line 2.*gpu = 'V100'"):
         workload_from_bytes(GOOD.encode(), "jobs.csv", speedup=Amdahl(parallel=0.9, kinds={"T4": 1.0}))
+
+
+def test_at_the_latest_arrival_a_job_takes_as_long_as_from_zero():
+    """Beyond it a float no longer tells milliseconds apart, and times were wrong without a word."""
+    cloud = Cloud(offers=(an_offer("o", gpus=1),))
+    took = []
+    for submit_s in (0.0, LATEST_S):
+        (job,) = read(f"job_id,submit_s,duration_s,gpus\na,{submit_s:.0f},100.125,1\n").jobs
+        took.append(simulate([job], Fifo(), cloud).metrics.mean_s)
+    assert took[1] == pytest.approx(took[0], abs=1e-4)
+    assert took[0] == pytest.approx(100.125)
+
+
+def test_a_time_that_could_not_be_read_back_is_not_written():
+    late = Workload(name="late", jobs=(replace(read(GOOD).jobs[1], submit_s=2 * LATEST_S),))
+    with pytest.raises(InvalidValue, match=r"submit_s = 20000000000\.0 .* at most 10,000,000,000 s"):
+        csv_from_workload(late)
 
 
 def test_work_too_large_to_count_is_refused_by_line():

@@ -93,6 +93,29 @@ def run(setting, policy):
     return written.lines, widths
 
 
+# ---------------------------------------------------------------------- how far a job may grow at once
+
+
+@pytest.mark.parametrize("name", [*LEARNING_PRICES, *cluster.LEARNERS["64 T4"]])
+def test_where_all_learn_nobody_has_more_than_twice_what_it_has_had(setting, name):
+    """And each does double, so that the rule is what holds them."""
+    _, widths = run(setting, entrant(setting, name, learns=True))
+    assert max(max(each) for each in widths.growth.values()) == 2.0
+
+
+@pytest.mark.parametrize("name", [*PRICES, *RIVALS])
+def test_where_all_know_each_may_have_any_number_at_once(setting, name):
+    few = replace(setting, jobs=setting.jobs[:2])
+    _, widths = run(few, entrant(few, name))
+    assert max(max(each) for each in widths.growth.values()) > 2.0
+
+
+def test_and_as_published_pollux_may_not(setting):
+    few = replace(setting, jobs=setting.jobs[:2])
+    _, widths = run(few, entrant(few, "pollux, as published"))
+    assert max(max(each) for each in widths.growth.values()) == 2.0
+
+
 # ---------------------------------------------------------------------- speeds
 
 
@@ -241,26 +264,3 @@ def test_and_who_is_told_does_not(setting, learns):
 )
 def test_sizes_are_learned_of_jobs_that_are_done_and_not_where_they_are_declared(setting, name, reads):
     assert (beside(setting, entrant(setting, name), after_others_were_done) > 0) is reads
-
-
-# ---------------------------------------------------------------------- how far a job may grow at once
-
-
-@pytest.mark.parametrize("name", [*LEARNING_PRICES, *cluster.LEARNERS["64 T4"]])
-def test_where_all_learn_nobody_has_more_than_twice_what_it_has_had(setting, name):
-    """And each does double, so that the rule is what holds them."""
-    _, widths = run(setting, entrant(setting, name, learns=True))
-    assert max(max(each) for each in widths.growth.values()) == 2.0
-
-
-@pytest.mark.parametrize("name", [*PRICES, *RIVALS])
-def test_where_all_know_each_may_have_any_number_at_once(setting, name):
-    few = replace(setting, jobs=setting.jobs[:2])
-    _, widths = run(few, entrant(few, name))
-    assert max(max(each) for each in widths.growth.values()) > 2.0
-
-
-def test_and_as_published_pollux_may_not(setting):
-    few = replace(setting, jobs=setting.jobs[:2])
-    _, widths = run(few, entrant(few, "pollux, as published"))
-    assert max(max(each) for each in widths.growth.values()) == 2.0

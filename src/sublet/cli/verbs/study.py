@@ -14,6 +14,7 @@ from sublet.cli.print.tables import command_line, print_document, print_notes, p
 
 __all__ = ["study"]
 
+KEPT = "its checks are of whole runs: nothing was written. --quick is a smaller run; 'make claims' keeps each study"
 MISSED = 1  # the exit code when a check did not hold
 
 
@@ -60,12 +61,20 @@ def _run(context: typer.Context, name: str, *, quick: bool, report: Path | None,
         prepare_folder(report)
     started_s = time.perf_counter()
 
+    told = [""]
+
     def tell(what: str) -> None:
+        told[0] = what
         if not quiet:
             typer.echo(f"{time.perf_counter() - started_s:6.1f} s  {what}", err=True)
             sys.stderr.flush()
 
-    findings = found.run(quick, tell)
+    try:
+        findings = found.run(quick, tell)
+    except KeyboardInterrupt:
+        at = f", at: {told[0]}" if told[0] else ""
+        typer.echo(f"{name}: interrupted after {time.perf_counter() - started_s:.1f} s{at}\n  {KEPT}", err=True)
+        raise
     done = Report(
         study=found, findings=findings, seconds=time.perf_counter() - started_s, command=command_line(context)
     )
@@ -85,11 +94,12 @@ def _run(context: typer.Context, name: str, *, quick: bool, report: Path | None,
 
 def _print_list(context: typer.Context, *, json: bool) -> None:
     from sublet import plugins
+    from sublet.studies.titles import TITLES
 
     rows = []
     for name in plugins.names("sublet.studies"):
-        found = plugins.load("sublet.studies", name)
-        rows.append([name, str(getattr(found, "title", ""))])
+        title = TITLES.get(name) or getattr(plugins.load("sublet.studies", name), "title", "")
+        rows.append([name, str(title)])
     if json:
         listed = [{"name": name, "title": title} for name, title in rows]
         print_document({"schema_version": 1, "command": command_line(context), "studies": listed})

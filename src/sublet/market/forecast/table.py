@@ -41,6 +41,11 @@ class ErrorRow:
         return max(ours.mean - still.mean, *(float(ours.per_step[h] - still.per_step[h]) for h in (0, -1)))
 
     @property
+    def departs(self) -> bool:
+        """Whether the default ever erred otherwise than persistence: else it was that, as its rule is, throughout."""
+        return bool((self.errors[DEFAULT].per_step != self.errors[PERSISTENCE].per_step).any())
+
+    @property
     def ok(self) -> bool:
         """Whether the default is nowhere worse than persistence."""
         return self.excess <= 0.0

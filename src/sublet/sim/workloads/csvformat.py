@@ -17,7 +17,7 @@ from sublet.domain.shape import packed
 from sublet.errors import BadInput, InvalidValue
 from sublet.perf.gridded import Gridded
 from sublet.perf.speedup import Amdahl
-from sublet.sim.workloads.jobrows import GPUS_PER_NODE, OWNERS, JobRows
+from sublet.sim.workloads.jobrows import GPUS_PER_NODE, LATEST_S, OWNERS, JobRows
 from sublet.sim.workloads.profiled import Source, is_sized_by_profile
 from sublet.sim.workloads.workload import Workload
 
@@ -122,24 +122,25 @@ def _some_jobs(rows: JobRows, source: str) -> tuple[Job, ...]:
 
 def _row_from_job(job: Job) -> tuple[str, ...]:
     """In the order of COLUMNS and OPTIONAL_COLUMNS."""
+    by_profile = isinstance(job.speed, Gridded) or is_sized_by_profile(job)
     return (
         job.id,
-        _text_of(job.submit_s),
-        "" if isinstance(job.speed, Gridded) or is_sized_by_profile(job) else _text_of(_duration_s(job)),
+        _time_of("submit_s", job.submit_s),
+        "" if by_profile else _time_of("duration_s", _duration_s(job)),
         str(job.gpus),
         job.model,
         "",
         "",
         job.group,
         "",
-        "" if job.deadline_s is None else _text_of(job.deadline_s),
+        "" if job.deadline_s is None else _time_of("deadline_s", job.deadline_s),
         "",
         str(job.min_gpus),
         str(job.max_gpus),
-        _text_of(job.restart_s),
+        _time_of("restart_s", job.restart_s),
         _text_of(job.weight),
-        "" if job.checkpoint_every_s == math.inf else _text_of(job.checkpoint_every_s),
-        _text_of(job.checkpoint_write_s),
+        "" if job.checkpoint_every_s == math.inf else _time_of("checkpoint_every_s", job.checkpoint_every_s),
+        _time_of("checkpoint_write_s", job.checkpoint_write_s),
     )
 
 
@@ -156,6 +157,12 @@ def _duration_s(job: Job) -> float:
         raise InvalidValue("speed", job.speed, f"the same on every kind of GPU, to be written down (job {job.id})")
     candidates = (near_s, math.nextafter(near_s, 0.0), math.nextafter(near_s, math.inf))
     return next((duration_s for duration_s in candidates if duration_s * rate == job.work), near_s)
+
+
+def _time_of(field: str, value_s: float) -> str:
+    if value_s > LATEST_S:
+        raise InvalidValue(field, value_s, f"at most {LATEST_S:,.0f} s, to be read back")
+    return _text_of(value_s)
 
 
 def _text_of(value: float) -> str:

@@ -19,23 +19,24 @@ from sublet.perf.parcae import PARCAE_MODELS
 from sublet.perf.spot_models import gridded_job, shared_job
 from sublet.sim.workloads.profiled import Sizing, Source, sizing_of
 
-__all__ = ["GPUS_PER_NODE", "MAX_GPUS", "OWNERS", "JobRows"]
+__all__ = ["GPUS_PER_NODE", "LATEST_S", "MAX_GPUS", "OWNERS", "JobRows"]
 
 GPUS_PER_NODE = 8  # how the GPUs of a stated duration are taken to have been packed
 MAX_GPUS = 1_000_000  # more than any job has ever had; guards against a column mix-up
+LATEST_S = 1e10  # 317 years: a float tells 2 microseconds apart there; a date in milliseconds is beyond it
 
 TEXT_COLUMNS = ("model", "gpu", "group", "klass")
 OWNERS = ("user", "team")  # whose purses pay for it
 OPTIONAL_NUMBERS: Mapping[str, Bounds] = {
     "batch_size": Bounds(least=1, whole=True),
     "steps": Bounds(above=0),
-    "deadline_s": Bounds(least=0),
+    "deadline_s": Bounds(least=0, most=LATEST_S),
     "min_gpus": Bounds(least=1, most=MAX_GPUS, whole=True),
     "max_gpus": Bounds(least=1, most=MAX_GPUS, whole=True),
-    "restart_s": Bounds(least=0),
+    "restart_s": Bounds(least=0, most=LATEST_S),
     "weight": Bounds(above=0),
-    "checkpoint_every_s": Bounds(above=0),
-    "checkpoint_write_s": Bounds(least=0),
+    "checkpoint_every_s": Bounds(above=0, most=LATEST_S),
+    "checkpoint_write_s": Bounds(least=0, most=LATEST_S),
     "samples": Bounds(above=0),
 }
 
@@ -122,8 +123,8 @@ class JobRows:
         self._fractional = int(np.count_nonzero(gpus_R != asked_R))
         return zip(
             table.columns["job_id"],
-            table.floats("submit_s", Bounds(least=0)).tolist(),
-            self._read_optional("duration_s", Bounds(above=0)) or [None] * len(table),
+            table.floats("submit_s", Bounds(least=0, most=LATEST_S)).tolist(),
+            self._read_optional("duration_s", Bounds(above=0, most=LATEST_S)) or [None] * len(table),
             gpus_R.tolist(),
             *(self._texts(name) for name in TEXT_COLUMNS),
             strict=True,

@@ -255,7 +255,7 @@ SPOT = (
         data=Data.TUNED,
     ),
     Claim(
-        what="the default forecaster: traces on which its error is not above",
+        what="the default forecaster, which is persistence wherever no other has proved better: its error is not above",
         over="persistence",
         knows="the same past",
         study="liveput",

@@ -134,6 +134,19 @@ def test_a_list_that_a_script_has_in_hand_is_the_one_that_is_laid_into_if_it_was
     assert (taker.table, table) == ({"b": 2}, {"a": 1})  # another object: what was there is somebody's
 
 
+def test_nor_is_a_list_written_into_that_the_script_has_put_back():
+    """Two lists in turn: what the other held then must not come into the one that is there now."""
+    model, taker = Net(), Net()
+    gives, takes = remembering(model), remembering(taker)
+    first, marks = model.marks, taker.marks
+    model.marks = [9]
+    gives.note_batch()
+    gives.note_step()
+    model.marks = first
+    takes.lay(gives.state(range(2)), moment=BEGAN)
+    assert (taker.marks, marks) == ([9], [1, 2])
+
+
 def noted(**facts):
     return dict(zip(facts, Noting([Place("here", facts)]).now().values, strict=True))
 
