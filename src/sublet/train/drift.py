@@ -26,7 +26,7 @@ from sublet.train.peers import PeerGroup, talking
 from sublet.train.samples import mixed
 from sublet.train.state import Progress, numpy_dice, python_dice, throw_numpy_dice, throw_python_dice
 
-__all__ = ["Drift"]
+__all__ = ["EVERY", "NEXT", "RATES", "Drift", "digest", "numbers_of"]
 
 EVERY = 20  # steps; a check takes about 40 us on a CPU, 140 us on an H200, and 90 us for dice: 1 % of steps of 1 ms
 EXACT_BITS = 24  # whole numbers below 2**24 are exact in float32, in which control numbers are summed
@@ -67,7 +67,7 @@ class Drift:
             return
         parameter = self._parameters[progress.steps // EVERY % len(self._parameters)]
         self._dice = _dice() if dice and not self._apart else 0
-        numbers = _digest(_position(progress), self._rates(), self._dice)
+        numbers = digest(_position(progress), numbers_of(self._optimizer), self._dice)
         bits = EXACT_BITS - (world - 1).bit_length()
         own = (_sum_of_bits(parameter) + numbers).bitwise_and_((1 << bits) - 1)
         self._own = own.to(slots[CHECK])
@@ -85,7 +85,7 @@ class Drift:
     def require_equal(self, group: PeerGroup, progress: Progress) -> None:
         """All members call this at the same point: raises RanksDiffer if they are not equal in all that is compared."""
         table = torch.zeros(group.world, len(NAMES), dtype=torch.int64)
-        own = [_digest(_position(progress)), _digest(self._rates()), self._weights(), self._dice]
+        own = [digest(_position(progress)), digest(numbers_of(self._optimizer)), self._weights(), self._dice]
         table[group.rank] = torch.tensor(own)
         rates = torch.zeros(group.world, dtype=torch.float64)
         rates[group.rank] = float(self._optimizer.param_groups[0].get("lr", 0.0))
@@ -128,18 +128,19 @@ class Drift:
             what = f"position ({evaluate} of {group.world} evaluate, and the others train on)"
             raise RanksDiffer(what, ranks=[], step=progress.steps, hint=TOGETHER)
 
-    def _rates(self) -> list[Any]:
-        """Numbers of each parameter group: learning rate, weight decay, betas; a tensor would have to be waited for."""
-        return [
-            sorted((name, value) for name, value in group.items() if isinstance(value, int | float | tuple))
-            for group in self._optimizer.param_groups
-        ]
-
     def _weights(self) -> int:
         total = torch.zeros((), dtype=torch.int64)
         for index, parameter in enumerate(self._parameters):
             total = total.to(parameter.device) * 3 + _sum_of_bits(parameter) * (mixed(index) | 1)
         return int(total)
+
+
+def numbers_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Of each parameter group: learning rate, weight decay, betas; a tensor would have to be waited for."""
+    return [
+        sorted((name, value) for name, value in group.items() if isinstance(value, int | float | tuple))
+        for group in optimizer.param_groups
+    ]
 
 
 def _dice() -> int:
@@ -152,7 +153,8 @@ def _position(progress: Progress) -> tuple[int, ...]:
     return (progress.steps, progress.epoch, progress.offset, progress.batch)
 
 
-def _digest(*facts: object) -> int:
+def digest(*facts: object) -> int:
+    """The same in every process."""
     return zlib.crc32(repr(facts).encode())
 
 

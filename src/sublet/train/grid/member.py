@@ -21,6 +21,7 @@ import torch
 
 from sublet.machine.wall import WALL
 from sublet.train.following import Broken
+from sublet.train.grid import alike
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.attendance import Attendance, attend, heard
 from sublet.train.grid.cutting import Cut, holders
@@ -41,7 +42,7 @@ from sublet.train.grid.unkept import Unkept
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
-LOSS, ORDERS, KEEPS, SAVES = 0, 1, 2, 3  # of what is agreed on, beside the norms
+LOSS, ORDERS, KEEPS, RATES, SAVES = 0, 1, 2, 3, 3 + alike.WORDS  # of what is agreed on, beside the norms
 EXTRA = SAVES + WORDS
 MOVES = 4 << 20  # tag of messages, far from those of a pipeline
 
@@ -75,7 +76,7 @@ class Member:
         self.losses = Losses()  # of the last step that was applied
         self._own: tuple[int, ...] = ()  # units of our place
         self._ran = (0, 0)  # blocks that we run, from, and up to
-        self._keeping, self._unkept = Keeping(self.holdings), Unkept()
+        self._keeping, self._unkept, self._alike = Keeping(self.holdings), Unkept(), alike.Alike(optimizer)
 
     # ------------------------------------------------------------------------------------------ meetings
 
@@ -307,11 +308,13 @@ class Member:
             float(orders),
             float(self._keeping.asks),
         )
+        words[units + RATES : units + SAVES] = self._alike.say(self.applied, trains=seat.trains)
         if self.vault is not None:
             words[units + SAVES :] = self.vault.say(mesh, self.applied + 1)
         said = torch.tensor(words, dtype=torch.float64)
         mesh.sum(said, seat.everyone())
         words = said.tolist()
+        self._alike.hear(words[units + RATES : units + SAVES], self.applied)
         agreed_s = WALL.monotonic()
         self.point("agreed")
         self._agreed, self.losses = said, losses if alone else Losses(words[units + LOSS])
