@@ -364,7 +364,9 @@ def _of_comprehensions(node: ast.AST) -> set[ast.AST]:
     for each in ast.walk(node):
         if isinstance(each, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             own = {name for part in each.generators for name in names_in(part.target)}
-            found |= {name for name in ast.walk(each) if isinstance(name, ast.Name) and name.id in own}
+            outside = set(ast.walk(each.generators[0].iter))  # `[n for n in n]` goes over the other one
+            names = (name for name in ast.walk(each) if isinstance(name, ast.Name) and name not in outside)
+            found |= {name for name in names if name.id in own}
     return found
 
 

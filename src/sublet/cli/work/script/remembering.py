@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from sublet.cli.work.script.course import Around
 from sublet.cli.work.script.files import SAVES
-from sublet.cli.work.script.reading import Script, is_method
+from sublet.cli.work.script.reading import Scope, Script, is_method
 from sublet.cli.work.script.splice import CannotConvert, Splice
 
-__all__ = ["keep_names", "saves_by_all"]
+__all__ = ["has_its_own", "is_bound_within", "is_in_lambda", "keep_names", "saves_by_all"]
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def keep_names(script: Script, splice: Splice, loop: Around, names: dict[str, int], kept: str) -> None:
@@ -20,21 +22,29 @@ def keep_names(script: Script, splice: Splice, loop: Around, names: dict[str, in
         if not isinstance(node, ast.Name) or node.id not in names:
             continue
         inside = script.scope_of(node)
+        if is_bound_within(script, node):
+            continue
         if inside is not scope:
-            if isinstance(inside, ast.Module) or _has_its_own(inside, node.id):
+            if isinstance(inside, ast.Module) or has_its_own(script, inside, node.id):
                 continue
             if not isinstance(scope, ast.Module) or _called_before(script, inside, loop):
-                raise CannotConvert(
-                    f"`{node.id}` is remembered from turn to turn, and used in {inside.name}()",
-                    node.lineno,
-                    f"kept = s.keep({node.id}=...) before the loop, and hand kept.{node.id} to it",
-                )
+                raise _used_in(f"{inside.name}()", node)
         elif node.lineno < loop.lineno:
+            if is_in_lambda(script, node):  # it is called later, and would read what is not changed any more
+                raise _used_in("a lambda", node)
             continue
         line = script.lines[node.lineno - 1].encode()
         if line[node.col_offset : node.end_col_offset].decode() != node.id:
             raise CannotConvert(f"`{node.id}` is in a text", node.lineno, f"write kept.{node.id} there")
         splice.replace(node, f"{kept}.{node.id}")
+
+
+def _used_in(where: str, node: ast.Name) -> CannotConvert:
+    return CannotConvert(
+        f"`{node.id}` is remembered from turn to turn, and used in {where}",
+        node.lineno,
+        f"kept = s.keep({node.id}=...) before the loop, and hand kept.{node.id} to it",
+    )
 
 
 def _called_before(script: Script, function: ast.FunctionDef | ast.AsyncFunctionDef, loop: Around) -> bool:
@@ -66,13 +76,44 @@ def _saves(script: Script, node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and (script.full_name(node.func) == "torch.save" or is_method(node, *SAVES))
 
 
-def _has_its_own(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+def has_its_own(script: Script, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
     """Whether the name means something else in it."""
     if any(isinstance(node, ast.Global | ast.Nonlocal) and name in node.names for node in ast.walk(function)):
         return False
-    arguments = function.args
-    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return name in {each.arg for each in given} or any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+    return name in _arguments(function) or any(
+        isinstance(node, ast.Name)
+        and node.id == name
+        and isinstance(node.ctx, ast.Store)
+        and not is_bound_within(script, node)
         for node in ast.walk(function)
     )
+
+
+def is_bound_within(script: Script, node: ast.Name) -> bool:
+    """Whether it is a name of the comprehension, or the lambda, that it is in: none of the function's."""
+    path: list[ast.AST] = [node]
+    for above in script.above(node):
+        if isinstance(above, Scope):
+            return False
+        if isinstance(above, ast.Lambda) and above.args not in path and node.id in _arguments(above):
+            return True
+        if isinstance(above, COMPREHENSIONS) and above.generators[0].iter not in path:  # which is read outside of it
+            targets = [each for part in above.generators for each in ast.walk(part.target)]
+            if any(isinstance(each, ast.Name) and each.id == node.id for each in targets):
+                return True
+        path.append(above)
+    return False
+
+
+def is_in_lambda(script: Script, node: ast.Name) -> bool:
+    """Whether it is read when a lambda is called, and not where that is written (as its defaults are)."""
+    path: list[ast.AST] = [node]
+    for above in script.above(node):
+        if isinstance(above, ast.Lambda) and above.args not in path:
+            return True
+        path.append(above)
+    return False
+
+
+def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    return {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}

@@ -1,0 +1,69 @@
+"""Names that functions, lambdas and comprehensions have of their own, and those of the loop that they read."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sublet.cli.work.script.splice import CannotConvert  # noqa: E402
+from tests.rigs.converted_runs import converted, differs, run, run_struck  # noqa: E402
+
+HEAD = """import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.rand(18, 4)
+y = x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=4)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+SAVE = 'torch.save(model.state_dict(), "model.pt")\n'
+
+
+def looped(before: str, loss: str = "F.mse_loss(model(a), b)", after: str = "") -> str:
+    return f"""{HEAD}{before}
+for epoch in range(3):
+    for a, b in loader:
+        opt.zero_grad()
+        loss = {loss}
+        loss.backward()
+        opt.step()
+{after}{SAVE}"""
+
+
+def same(source: str, folder) -> str:
+    mended = converted(source)
+    expected = run(source, folder / "plain")
+    assert differs(expected, run(mended, folder / "calm")) == 0.0, mended
+    assert differs(expected, run_struck(mended, folder / "struck", 3, 9)) == 0.0, mended
+    return mended
+
+
+SOFTER = "    tau *= 0.8\n"
+
+
+@pytest.mark.parametrize("where", ["soft = lambda t: t / tau", "def soft(t):\n    return t / tau\nsoft(x)"])
+def test_what_is_remembered_is_not_read_by_what_was_written_before_it_was_kept(where):
+    with pytest.raises(CannotConvert, match="`tau` is remembered from turn to turn, and used in"):
+        converted(looped(f"tau = 1.0\n{where}\n", "F.mse_loss(soft(model(a)), b)", SOFTER))
+
+
+def test_a_lambda_has_arguments_of_its_own_and_defaults_from_before(tmp_path):
+    before = "tau = 1.0\nsoft = lambda t, tau=tau: t / tau\n"
+    after = f"{SOFTER}    opt.param_groups[0]['lr'] = 0.1 * tau + 0 * max([1, 2], key=lambda tau: -tau)\n"
+    assert "key=lambda tau: -tau" in same(looped(before, "F.mse_loss(soft(model(a)), b)", after), tmp_path)
+
+
+@pytest.mark.parametrize("own", ["sum(tau for tau in (0.5, 0.25))", "sum({tau: tau for tau in (1, 2)})"])
+def test_a_comprehension_has_names_of_its_own(own, tmp_path):
+    after = f"{SOFTER}    opt.param_groups[0]['lr'] = 0.1 * tau + 0.01 * {own}\n"
+    assert own in same(looped("tau = 1.0\n", after=after), tmp_path)
+
+
+def test_a_comprehension_goes_over_what_is_kept(tmp_path):
+    after = "    rates = [0.5 * rates for rates in rates]\n    opt.param_groups[0]['lr'] = rates[0]\n"
+    assert "for rates in kept.rates]" in same(looped("rates = [0.1, 0.2]\n", after=after), tmp_path)
