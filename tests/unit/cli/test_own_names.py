@@ -67,3 +67,27 @@ def test_a_comprehension_has_names_of_its_own(own, tmp_path):
 def test_a_comprehension_goes_over_what_is_kept(tmp_path):
     after = "    rates = [0.5 * rates for rates in rates]\n    opt.param_groups[0]['lr'] = rates[0]\n"
     assert "for rates in kept.rates]" in same(looped("rates = [0.1, 0.2]\n", after=after), tmp_path)
+
+
+WEIGHED = "F.mse_loss(model(a), b) * weight()"
+READERS = {
+    "a function": "def weight():\n    return 0.5**epoch\n",
+    "a lambda": "weight = lambda: 0.5**epoch\n",
+    "a method": "class Weight:\n    def __call__(self):\n        return 0.5**epoch\n\n\nweight = Weight()\n",
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_epochs_are_counted_for_whoever_reads_their_number(name, tmp_path):
+    assert "for epoch in s.epochs():" in same(looped(READERS[name], WEIGHED), tmp_path)
+
+
+def test_they_are_not_counted_for_a_name_of_another(tmp_path):
+    other = "def weight(epoch=2):\n    return sum(0.5**epoch for epoch in range(epoch))\n"
+    assert "epochs()" not in same(looped(other, WEIGHED), tmp_path)
+
+
+def test_an_epoch_that_is_read_in_a_closure_is_counted(tmp_path):
+    head, loop = looped(READERS["a function"], WEIGHED).replace(SAVE, "").split("def weight")
+    body = "".join(f"    {line}" for line in f"def weight{loop}".splitlines(keepends=True))
+    assert "for epoch in s.epochs():" in same(f"{head}def main():\n{body}\n\nmain()\n{SAVE}", tmp_path)

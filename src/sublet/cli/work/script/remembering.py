@@ -10,7 +10,7 @@ from sublet.cli.work.script.files import SAVES
 from sublet.cli.work.script.reading import Scope, Script, is_method
 from sublet.cli.work.script.splice import CannotConvert, Splice
 
-__all__ = ["has_its_own", "is_bound_within", "is_in_lambda", "keep_names", "saves_by_all"]
+__all__ = ["keep_names", "read_by_others", "saves_by_all"]
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -22,21 +22,36 @@ def keep_names(script: Script, splice: Splice, loop: Around, names: dict[str, in
         if not isinstance(node, ast.Name) or node.id not in names:
             continue
         inside = script.scope_of(node)
-        if is_bound_within(script, node):
+        if _is_bound_within(script, node):
             continue
         if inside is not scope:
-            if isinstance(inside, ast.Module) or has_its_own(script, inside, node.id):
+            if isinstance(inside, ast.Module) or _has_its_own(script, inside, node.id):
                 continue
             if not isinstance(scope, ast.Module) or _called_before(script, inside, loop):
                 raise _used_in(f"{inside.name}()", node)
         elif node.lineno < loop.lineno:
-            if is_in_lambda(script, node):  # it is called later, and would read what is not changed any more
+            if _is_in_lambda(script, node):  # it is called later, and would read what is not changed any more
                 raise _used_in("a lambda", node)
             continue
         line = script.lines[node.lineno - 1].encode()
         if line[node.col_offset : node.end_col_offset].decode() != node.id:
             raise CannotConvert(f"`{node.id}` is in a text", node.lineno, f"write kept.{node.id} there")
         splice.replace(node, f"{kept}.{node.id}")
+
+
+def read_by_others(script: Script, loop: Around) -> set[str]:
+    """Names that functions, methods and lambdas of the script have from outside, which the loop may give them."""
+    scope, found = script.scope_of(loop), set[str]()
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load) or _is_bound_within(script, node):
+            continue
+        inside = script.scope_of(node)
+        if inside is scope or isinstance(inside, ast.Module):
+            if _is_in_lambda(script, node):
+                found.add(node.id)
+        elif not _has_its_own(script, inside, node.id):
+            found.add(node.id)
+    return found
 
 
 def _used_in(where: str, node: ast.Name) -> CannotConvert:
@@ -76,7 +91,7 @@ def _saves(script: Script, node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and (script.full_name(node.func) == "torch.save" or is_method(node, *SAVES))
 
 
-def has_its_own(script: Script, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+def _has_its_own(script: Script, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
     """Whether the name means something else in it."""
     if any(isinstance(node, ast.Global | ast.Nonlocal) and name in node.names for node in ast.walk(function)):
         return False
@@ -84,12 +99,12 @@ def has_its_own(script: Script, function: ast.FunctionDef | ast.AsyncFunctionDef
         isinstance(node, ast.Name)
         and node.id == name
         and isinstance(node.ctx, ast.Store)
-        and not is_bound_within(script, node)
+        and not _is_bound_within(script, node)
         for node in ast.walk(function)
     )
 
 
-def is_bound_within(script: Script, node: ast.Name) -> bool:
+def _is_bound_within(script: Script, node: ast.Name) -> bool:
     """Whether it is a name of the comprehension, or the lambda, that it is in: none of the function's."""
     path: list[ast.AST] = [node]
     for above in script.above(node):
@@ -105,7 +120,7 @@ def is_bound_within(script: Script, node: ast.Name) -> bool:
     return False
 
 
-def is_in_lambda(script: Script, node: ast.Name) -> bool:
+def _is_in_lambda(script: Script, node: ast.Name) -> bool:
     """Whether it is read when a lambda is called, and not where that is written (as its defaults are)."""
     path: list[ast.AST] = [node]
     for above in script.above(node):

@@ -19,7 +19,7 @@ from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_ski
 from sublet.cli.work.script.now_and_then import KEEPS
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
-from sublet.cli.work.script.remembering import keep_names, saves_by_all
+from sublet.cli.work.script.remembering import keep_names, read_by_others, saves_by_all
 from sublet.cli.work.script.splice import INDENT, CannotConvert, Splice
 from sublet.cli.work.script.unfreezing import refuse_unfreezing
 from sublet.cli.work.script.update import Update, update_of
@@ -252,7 +252,7 @@ def _loop_over(script: Script, splice: Splice, loop: Loop, flow: Flow, names: Na
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > (outer.end_lineno or 0)
     }
     alone = outer.body == [inner] and not outer.orelse and not is_left_early(inner)
-    if alone and not flow.counter and not counted & (used | later):
+    if alone and not flow.counter and not counted & (used | later | read_by_others(script, outer)):
         splice.head(outer, made)
         return
     splice.put_before(outer.lineno, splice.indent_of(outer) + made)
