@@ -62,6 +62,7 @@ class Worker:
             whole = Whole(state, self.progress, self.cut, self.member.holdings, beside, lambda: self.member.loss)
             self.member.vault = Vault(saver, whole, self.member.holdings, self.progress, self.link, self._at)
         self.told, self.dead, self.met = {}, False, None
+        self.waits = True  # before a step, for what of its own is being written
 
     def _at(self, point):
         for fault in self._faults:
@@ -85,7 +86,7 @@ class Worker:
                 step = self.member.applied
                 self._before(self.model, step)
                 self.link.wanted |= step in saves
-                if self.member.vault is not None and self.member.vault._files is not None:
+                if self.waits and self.member.vault is not None and self.member.vault._files is not None:
                     self.member.vault._files.exception()  # disks are quick here, so that few steps do
                 facts = {"offset": step * SIZE, "size": SIZE, "micro_batch": MICRO}
                 found = self.member.step(mesh, seat, lambda atom: self._loss_of(self.model, atom), **facts)

@@ -241,7 +241,7 @@ class _Slots(MutableMapping[str, Any]):
         return getattr(self._thing, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self._thing, name, value)
+        object.__setattr__(self._thing, name, value)  # of one that is frozen, too
 
     def __delitem__(self, name: str) -> None:
         delattr(self._thing, name)

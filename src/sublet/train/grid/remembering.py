@@ -84,9 +84,9 @@ class Remembering:
             )
 
         for moment, noted in self._noted.items():
-            found[moment] = {} if noted is None else noted.since(comes_back)
+            found[moment] = {} if noted is None else noted.since(comes_back, self._attributes.places)
         for noted in filter(None, self._noted.values()):
-            for place, name in noted.gone():
+            for place, name in noted.gone(self._attributes.places):
                 found[PLAIN].setdefault(place, {})[name] = GONE
 
     def lay(self, state: Mapping[str, Any], blocks: Collection[int] | None = None, moment: str = "") -> None:

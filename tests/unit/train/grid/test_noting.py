@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import enum
+import types
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.noting import BEGAN, STEPPED, UNTOLD, Noting  # noqa: E402
 from sublet.train.grid.remembering import Remembering, packed, unpacked  # noqa: E402
 from sublet.train.reach import Place  # noqa: E402
-from sublet.train.remembered import GONE  # noqa: E402
+from sublet.train.remembered import GONE, told_of_itself  # noqa: E402
 from sublet.train.values import SMALL  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 
@@ -192,3 +194,87 @@ def test_what_was_made_and_could_not_come_back_is_not_taken_away():
     facts["opened"] = facts["made"] = True
     facts["thing"] = object()
     assert then.since(lambda _, name: name != "opened") == {"here": {"made": GONE}}
+
+
+def test_a_tuple_that_cannot_change_may_be_followed_by_one_that_can():
+    facts = {"pair": (1, 2)}
+    noting = Noting([Place("here", facts)])
+    noting.now()
+    facts["pair"] = (1, [2])
+    then = noting.now()
+    facts["pair"][1].append(3)
+    assert then.since(lambda *_: True) == {"here": {"pair": told_of_itself((1, [2]))}}
+
+
+def test_what_was_not_noted_is_not_said_to_be_gone():
+    """Nobody could make it again."""
+    facts = {"thing": object(), "one": 1}
+    then = Noting([Place("here", facts)]).now()
+    facts.clear()
+    assert then.gone() == [("here", "one")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    scale: float = 1.0
+
+
+@pytest.mark.parametrize("kind", [Frozen, Slotted, types.SimpleNamespace])
+@pytest.mark.parametrize("within", [False, True])
+def test_settings_that_are_replaced_are_at_each_moment_those_of_then(kind, within):
+    """In an attribute, or in a list in one, in every step; whoever takes the state may have other objects."""
+
+    def a_net():
+        model = Net()
+        model.settings = [kind(scale=1.0)] if within else kind(scale=1.0)
+        return model
+
+    def put(model, scale):
+        if within:
+            model.settings[0] = kind(scale=scale)
+        else:
+            model.settings = kind(scale=scale)
+
+    def scale_of(model):
+        return (model.settings[0] if within else model.settings).scale
+
+    model, taker = a_net(), a_net()
+    gives, takes = remembering(model), remembering(taker)
+    for step in range(1, 4):
+        gives.note_batch()
+        put(model, step + 0.25)  # in the step
+        gives.note_step()
+        put(model, step + 0.5)
+    for _ in range(2):
+        state = unpacked(packed(gives.state(range(2))))
+        for moment, scale in {BEGAN: 2.5, STEPPED: 3.25, "": 3.5}.items():
+            takes.lay(copy.deepcopy(state), moment=moment)
+            assert scale_of(taker) == scale
+        gives, taker = takes, a_net()
+        takes = remembering(taker)
+
+
+def test_settings_that_several_hold_are_noted_once_when_they_are_replaced():
+    """Nor is the model noted again that they hold."""
+    model = Net()
+    model.settings = model.blocks[0].settings = types.SimpleNamespace(scale=1.0, owner=model)
+    gives = remembering(model)
+    for scale in (2.0, 3.0):
+        gives.note_batch()
+        gives.note_step()
+        model.settings = model.blocks[0].settings = types.SimpleNamespace(scale=scale, owner=model)
+        model.number = scale
+    state = gives.state(range(2))
+    assert [state[BEGAN], state[STEPPED]] == [{"module ": {"number": 2.0}, "module .settings": {"scale": 2.0}}] * 2
+
+
+def test_of_two_places_of_one_name_each_is_compared_with_itself():
+    one, other = {"a": 1}, {"a": 2}
+    places = [Place("f closure", one), Place("f closure", other)]
+    then = Noting(places).now()
+    assert not then.since(lambda *_: True, places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -164,6 +165,39 @@ def test_a_part_that_cannot_be_written_is_told_and_nothing_is_committed(tmp_path
     assert Directory(tmp_path).steps() == []
     assert not list((tmp_path / "staging").iterdir())
     assert_as_plain(workers, grid, lambda _: 1, 5)
+
+
+def test_a_checkpoint_is_not_counted_before_each_has_written_its_part(tmp_path):
+    """The last has a slow disk: the others go on with their steps, and nobody waits for it."""
+    threads, grid = Threads(), Grid(1, 3)
+    workers = fresh(threads, grid, "w", tmp_path)
+    last, slow = workers[2], Slow()
+    last.member.vault.saver._kept.disk = slow
+
+    def before(_, step):
+        last.waits = step >= 5
+        if last.waits:
+            slow.goes_on.set()
+
+    last._before = before
+    assert set(generation(threads, workers, grid, 7, saves=[1], generation=1).values()) == {"done"}
+    closed(workers)
+    assert slow.were == {True}
+    assert Directory(tmp_path).steps() == [2]
+
+
+class Slow:
+    """Until it is told to go on, or it is too late."""
+
+    def __init__(self):
+        self.goes_on, self.were = threading.Event(), set()
+
+    def __getattr__(self, name):
+        return getattr(DISK, name)
+
+    def create(self, path):
+        self.were.add(self.goes_on.wait(10))
+        return DISK.create(path)
 
 
 class Full:
