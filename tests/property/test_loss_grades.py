@@ -95,6 +95,7 @@ CURVES = [
     "({0}.item() * {0})",
 ]
 NUMBERS = ["0.5", "3", "2.0"]
+SHARES = ["(1 / len(a))", "(2.0 / b.shape[0])", "(1 / a.size(1))", "(1 / b.shape[1])"]
 WEIGHTS = ["w.pow(2).sum()", "sum(p.abs().sum() for p in weights)"]
 
 
@@ -113,7 +114,7 @@ def _scalars() -> st.SearchStrategy[str]:
         first,
         lambda inner: st.one_of(
             st.tuples(inner, st.sampled_from("+-"), inner).map(lambda each: f"({each[0]} {each[1]} {each[2]})"),
-            st.tuples(st.sampled_from(NUMBERS), inner).map(lambda each: f"({each[0]} * {each[1]})"),
+            st.tuples(st.sampled_from([*NUMBERS, *SHARES]), inner).map(lambda each: f"({each[0]} * {each[1]})"),
             st.tuples(inner, st.sampled_from([*NUMBERS, "len(a)", "a.shape[0]", "b.size(0)", "b.sum()"])).map(
                 lambda each: f"({each[0]} / {each[1]})"
             ),
@@ -175,6 +176,12 @@ def test_a_loss_adds_up_over_the_parts_of_a_batch_as_it_is_said_to(text, size, c
         ("F.cross_entropy(F.normalize(out) @ F.normalize(b).t() / 0.1, torch.arange(len(a)))", Grade.PAIRED),
         ("F.cosine_similarity(out.unsqueeze(1), b.unsqueeze(0), dim=2).mean()", Grade.PAIRED),
         ("root(out, b)", Grade.CURVED),
+        ("(1 / len(a) * each(out, b)).sum()", Grade.ODD),
+        ("torch.mul(each(out, b), 1 / a.shape[0]).sum()", Grade.ODD),
+        ("mean(out, b) + w.pow(2).sum() / len(a)", Grade.ODD),
+        ("summed(out, b) * (1 / len(a))", Grade.MEAN),
+        ("summed(out, b) / a.shape[1]", Grade.SUM),
+        ("(each(out, b).sum(1) * (1 / a.size(1))).mean()", Grade.MEAN),
         ("(mean(out, b) - 0.1).abs() + 0.1", Grade.CURVED),
         ("weighed(out, label)", Grade.WEIGHED),
         ("each(out, b).mean(1).topk(2)[0].mean()", Grade.CHOSEN),

@@ -24,6 +24,7 @@ class Grade(Enum):
     TURNED = "one for each sample, which are not in the first place any more"
     SOME = "one for each of some samples"
     COUNT = "how many samples"
+    SHARE = "of no sample, divided by how many there are"
     ODD = "something else"
     CURVED = "a function of a mean"
     WEIGHED = "a weighted mean"
@@ -71,7 +72,10 @@ def by_operator(op: ast.operator, left: Grade, right: Grade) -> Grade:
     if isinstance(op, ast.Add | ast.Sub):
         return _added(op, both)
     if isinstance(op, ast.Div) and right is Grade.COUNT:
-        return Grade.MEAN if left is Grade.SUM else Grade.ODD if left in BATCH else Grade.NONE
+        found = {Grade.SUM: Grade.MEAN, Grade.COUNT: Grade.NONE}.get(left, Grade.SHARE)
+        return Grade.ODD if found is Grade.SHARE and left in BATCH else found
+    if Grade.SHARE in both:
+        return _shared(op, both)
     if Grade.COUNT in both:
         return Grade.ODD if both & BATCH else Grade.COUNT
     if rows := both & ROWS:
@@ -83,6 +87,15 @@ def by_operator(op: ast.operator, left: Grade, right: Grade) -> Grade:
         if grade in both:
             return grade if scales and len(both) > 1 and both - {grade} <= FREE else otherwise
     return Grade.NONE if Grade.NONE in both else Grade.NUMBER
+
+
+def _shared(op: ast.operator, both: set[Grade]) -> Grade:
+    """Of what is divided by the samples already: a sum becomes a mean, all else is the larger the fewer there are."""
+    if both == {Grade.SHARE, Grade.SUM} and isinstance(op, ast.Mult):
+        return Grade.MEAN
+    if Grade.COUNT in both:
+        return Grade.NONE
+    return Grade.ODD if both & BATCH else Grade.SHARE
 
 
 def _added(op: ast.operator, both: set[Grade]) -> Grade:
@@ -100,7 +113,9 @@ def _added(op: ast.operator, both: set[Grade]) -> Grade:
 def worst(grades: Iterable[Grade]) -> Grade:
     """Of what is made from all of them, as far as nothing else is known."""
     given = set(grades)
-    kinds = given - FREE - {Grade.COUNT}
+    kinds = given - FREE - {Grade.COUNT, Grade.SHARE}
+    if not kinds and Grade.SHARE in given:
+        return Grade.SHARE
     if not kinds:
         return Grade.COUNT if Grade.COUNT in given else Grade.NONE if Grade.NONE in given or not given else Grade.NUMBER
     if odd := _oddest(kinds):

@@ -109,6 +109,9 @@ class _Grader:
                 (one, self.grade(other, known)) for one, other in zip(target.elts, value.elts, strict=True)
             ]:
                 known |= dict.fromkeys(names_in(name), grade)
+        elif isinstance(target, ast.Tuple) and target.elts and self.grade(value, known) is Grade.COUNT:
+            known |= dict.fromkeys(names_in(target), Grade.NONE)  # `n, channels, *size = x.shape`
+            known |= dict.fromkeys(names_in(target.elts[0]), Grade.COUNT)
         elif isinstance(target, ast.Name | ast.Tuple | ast.List):
             known |= dict.fromkeys(names_in(target), self.grade(value, known))
 
@@ -171,6 +174,8 @@ class _Grader:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         first = parts[0] if parts else node.slice
         given = Grade.NONE if isinstance(first, ast.Slice) else self.grade(first, known)
+        if whose is Grade.COUNT and _is_beyond_first(first):
+            return Grade.NONE
         if whose not in ROWS:
             return given if given in ROWS and whose not in BATCH else whose
         if isinstance(first, ast.Constant) and first.value is None and len(parts) > 1:
@@ -204,6 +209,8 @@ class _Grader:
             return self._summed(call, of_all) if each else of_all
         if full == "len" or is_method(call, *COUNTS):
             counted = self.grade(func.value, known) if isinstance(func, ast.Attribute) else of_all
+            if counted is Grade.EACH and call.args and _is_beyond_first(call.args[0]):
+                return Grade.NONE
             return {Grade.EACH: Grade.COUNT, Grade.SOME: Grade.SUM}.get(counted, Grade.NUMBER)
         if full.startswith("torch.") and full.rpartition(".")[2] in ("sum", "mean"):
             return self._reduced(call, full.rpartition(".")[2], given[0] if given else Grade.NONE, call.args[1:])
@@ -226,6 +233,9 @@ class _Grader:
         rows = [grade for grade in given if grade in ROWS]
         if what == "sign" and given[:1] == [Grade.SLOPE]:
             return Grade.EACH
+        if Grade.SHARE in given and of_all in BATCH and what in ("mul", "multiply"):
+            self.sums.add(call.lineno)
+            return Grade.ODD
         if of_all is Grade.MEAN:
             return of_all if what in LINEAR else self._noted(Grade.CURVED, call)
         if of_all not in ROWS:
@@ -364,3 +374,8 @@ class _Grader:
 
     def _over_samples(self, drawn: ast.GeneratorExp | ast.ListComp, known: Known) -> bool:
         return any(self.grade(part.iter, known) is Grade.EACH for part in drawn.generators)
+
+
+def _is_beyond_first(place: ast.expr) -> bool:
+    """Whether it is a dimension that is not that of samples: a negative one may be."""
+    return isinstance(place, ast.Constant) and type(place.value) is int and place.value > 0
