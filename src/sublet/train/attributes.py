@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -27,7 +27,7 @@ from sublet.train.remembered import FACT, GONE, HELD, LONG, OTHER, PLAIN, Rememb
 from sublet.train.replaced import Replaced
 from sublet.train.values import has_dice, tensors_in
 
-__all__ = ["Attributes"]
+__all__ = ["OTHERS", "Attributes"]
 
 OTHERS = "others"  # in a state: held by other objects than at first
 
@@ -100,30 +100,33 @@ class Attributes:
         `of`: by names of places, parameters and buffers; the rest is left alone.
         """
         for place in filter(lambda each: of(each.name), self._places()):
-            saved = {**state[PLAIN].get(place.name, {}), **state.get(HELD, {}).get(place.name, {})}
-            first, kinds = self._first.get(place.name, {}), {PLAIN, HELD} if HELD in state else {PLAIN}
-            present = {name: value for name, value in place.items() if self._kind(value) in kinds}
-            others = state.get(OTHERS, {}).get(place.name, ())
-            for name in {*saved, *present, *self._gone(place)}:
-                if name in saved and is_gone(saved[name]):
-                    place.values.pop(name, None)
-                elif name in saved:
-                    there = place.values.get(name)
-                    # What was another object then must not be written into one that may be somebody else's, too.
-                    into = None if name in others and not has_dice(there) else there
-                    kind = type(first[name].value) if name in first else None
-                    place.values[name] = meant(saved[name], into, kind)
-                elif name in first:
-                    was = first[name].again(present.get(name))
-                    if name not in present or was is not present[name]:
-                        place.values[name] = was
-                elif kind_of(present[name]) == PLAIN:
-                    del place.values[name]
+            self._lay_in(place, state)
         for name, (parameter, was) in self._trained.items():
             if of(name):
                 parameter.requires_grad_(state["trained"].get(name, was))
         for name, module, own, buffer in filter(lambda each: of(each[0]), _unsaved(self._model)):
             _lay(module, own, buffer, state["buffers"].get(name), self._buffers.get(name))
+
+    def _lay_in(self, place: Place, state: Mapping[str, Any]) -> None:
+        saved = {**state[PLAIN].get(place.name, {}), **state.get(HELD, {}).get(place.name, {})}
+        first, kinds = self._first.get(place.name, {}), {PLAIN, HELD} if HELD in state else {PLAIN}
+        present = {name: value for name, value in place.items() if self._kind(value) in kinds}
+        others = state.get(OTHERS, {}).get(place.name, ())
+        for name in {*saved, *present, *self._gone(place)}:
+            if name in saved and is_gone(saved[name]):
+                place.values.pop(name, None)
+            elif name in saved:
+                there = place.values.get(name)
+                # What was another object then must not be written into one that may be somebody else's, too.
+                into = None if name in others and not has_dice(there) else there
+                kind = type(first[name].value) if name in first else None
+                place.values[name] = meant(saved[name], into, kind)
+            elif name in first:
+                was = first[name].again(present.get(name))
+                if name not in present or was is not present[name]:
+                    place.values[name] = was
+            elif kind_of(present[name]) == PLAIN:
+                del place.values[name]
 
     def lay(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """These, by the names of their places, which have been looked for; all else is left as it is."""
@@ -137,8 +140,10 @@ class Attributes:
                 into = place.values.get(name) if isinstance(value, Mapping) and FACT in value else None
                 place.values[name] = meant(value, into, type(first[name].value) if name in first else None)
 
-    def also(self, others: Mapping[str, Any]) -> None:
-        """What else is called, from now on."""
+    def also(self, others: Mapping[str, Any], waits: Mapping[str, Any] | None = None) -> None:
+        """What else is called, from now on; what `waits`, of a state that was laid before, says of it is laid now."""
+        known = {place.name for place in self.places}
+        shared = {each for place in self.places for _, each in place.shares()} if waits else set()
         self._others |= others
         found = remembered(self._places())
         self._homes = {place.name: place.values for place in self.places} | self._homes
@@ -146,6 +151,20 @@ class Attributes:
             first = self._first.setdefault(place, {})  # of a file's names more may be asked for now than before
             for name, value in values.items():
                 first.setdefault(name, value)
+        for each in self.places if waits else ():
+            if each.name not in known:
+                # What others that are called have, too, was laid with them, and the script may have changed it since.
+                theirs = {name for name, where in each.shares() if where in shared}
+                self._lay_late(each, waits or {}, theirs)
+
+    def _lay_late(self, place: Place, state: Mapping[str, Any], but: Collection[str]) -> None:
+        saved = {
+            kind: {place.name: {name: value for name, value in by_place[place.name].items() if name not in but}}
+            for kind in (PLAIN, HELD)
+            if place.name in (by_place := state.get(kind, {}))
+        }
+        if saved:
+            self._lay_in(place, {PLAIN: {}, HELD: {}, OTHERS: state.get(OTHERS, {}), **saved})
 
     def _say_iterators(self) -> None:
         """Nobody can say where one is, nor take it there."""

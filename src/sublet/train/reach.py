@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sublet.train.remembered import MANY, OTHER, Remembered, kind_of
+from sublet.train.remembered import HELD, MANY, OTHER, Remembered, kind_of
 
 __all__ = ["HOOKS", "Place", "is_still", "is_users", "places_of", "remembered"]
 
@@ -63,6 +63,12 @@ class Place(NamedTuple):
     def items(self) -> list[tuple[str, Any]]:
         """All but what is torch's."""
         return [(name, value) for name, value in self.values.items() if name not in self.skips]
+
+    def shares(self) -> list[tuple[str, int]]:
+        """By name what other places may have, too: variables of a closure, and lists, tensors, ..."""
+        cells = self.values.cells if isinstance(self.values, _Cells) else {}
+        held = [(name, id(value)) for name, value in self.items() if kind_of(value) == HELD]
+        return held + [(name, id(cell)) for name, cell in cells.items()]
 
 
 def places_of(roots: Iterable[tuple[str, Any]]) -> list[Place]:
@@ -279,30 +285,30 @@ class _Cells(MutableMapping[str, Any]):
     """Variables of a function around this one."""
 
     def __init__(self, cells: dict[str, types.CellType]) -> None:
-        self._cells = cells
+        self.cells = cells
 
     def __getitem__(self, name: str) -> Any:
         try:
-            return self._cells[name].cell_contents
+            return self.cells[name].cell_contents
         except ValueError:  # it has no value yet
             raise KeyError(name) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if name in self._cells:
-            self._cells[name].cell_contents = value
+        if name in self.cells:
+            self.cells[name].cell_contents = value
 
     def __delitem__(self, name: str) -> None:
-        del self._cells[name].cell_contents
+        del self.cells[name].cell_contents
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._cells if self._has(name)])
+        return iter([name for name in self.cells if self._has(name)])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def _has(self, name: str) -> bool:
         try:
-            _ = self._cells[name].cell_contents
+            _ = self.cells[name].cell_contents
         except ValueError:
             return False
         return True

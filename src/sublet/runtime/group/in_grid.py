@@ -228,8 +228,10 @@ class InGrid(Regrouping):
         self.ranging.hear(message, self._wanted)
         why = ""
         if not self.places.cut and message.blocks:
-            why = "its session names parts (parts=), and its job says of none; next: parallel: {stages: auto}, or the "
-            why += "number of parts, in the job file; or leave parts= out of the session"
+            why = (
+                "its session names parts (parts=), and its job has one stage, which is a model that is not cut; next: "
+            )
+            why += "parallel: {stages: auto}, or 2 and more, in the job file; or leave parts= out of the session"
         elif not self.places.cut:
             why = self.ranging.refuses(message)
         elif message.version < GRIDS_SINCE:

@@ -12,7 +12,9 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -175,6 +177,14 @@ class Parallel(_Group):
         default="auto",
         description="Optimizer state in ranges, each on two workers; auto = if it does not fit otherwise.",
     )
+
+    @field_validator("stages", mode="wrap")
+    @classmethod
+    def _says_all_that_is_allowed(cls, value: object, read: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return read(value)
+        except ValidationError:
+            raise ValueError(f"auto, or a whole number from 1 to {MOST_STAGES}") from None
 
     @property
     def ranges(self) -> Shards:

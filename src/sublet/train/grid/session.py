@@ -36,6 +36,7 @@ from sublet.train.grid.cutting import Cut
 from sublet.train.grid.dice import AT_BATCH, STEPPED
 from sublet.train.grid.fits import check_fits, check_not_compiled
 from sublet.train.grid.gathering import Gathered, Gathering
+from sublet.train.grid.given import Given
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
@@ -113,7 +114,7 @@ class GridSession(Judges, Keeps):
         gauge = gauge_of(next(model.parameters()).device)
         self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
         self._guard, self._attention = Guard(model, optimizer), PlainAttention()
-        self._call = Calling(self._guard)
+        self._call, self._given = Calling(self._guard), Given()
         self._own, self._verdict = Own(options.extra_state, [model]), Verdict()
         self._course = Course(self._progress, self._schedules, optimizer, self._own, self._saver)
 
@@ -214,6 +215,8 @@ class GridSession(Judges, Keeps):
         self._link.script_waits()
         progress = self._progress
         self._look_at_dice()
+        if self._member is not None and self._course.remembers is not None and (new := self._given.new(loss_of)):
+            self._course.remembers.also(new)  # before a state is laid, which may name it
         self._course.come_to(CALL)
         before, self._evaluations = progress.steps, 0
         member = self._member or self._begin(loss_of)
@@ -260,7 +263,7 @@ class GridSession(Judges, Keeps):
         self._schedules.find_late()
         self._own.begin()
         if self._course.remembers is not None:
-            self._course.remembers.also({"loss_of": loss_of, **self._schedules.called})
+            self._course.remembers.also({**self._given.new(loss_of), **self._schedules.called})
         atom = Atom(0, min(self._micro_batch, self._samples.count))
         self._cut.learn(lambda: self._call(loss_of, loaded(self._samples, 0, atom), atom))
         self._member = member = Member(

@@ -451,7 +451,7 @@ def test_a_part_that_does_not_fit_where_its_owner_has_said_how_many_is_told():
     assert "of 2 parts; next: parallel.stages: auto" in news.why
 
 
-def test_a_session_in_parts_is_told_where_its_job_says_of_none():
+def test_a_session_in_parts_is_told_where_its_job_has_one_stage():
     """It would be ordered into a group without places, and end with a mistake that is not its own."""
     group = build_group("job-1", JobSpec(name="job", argv=("x",), cwd="/"), log_of=str, env=dict)
     group.move(1, on("a"), 0, 0.0)
@@ -459,7 +459,7 @@ def test_a_session_in_parts_is_told_where_its_job_says_of_none():
     group.hear(wire.Ready(worker_id=start.worker_id, version=2, blocks=(7, 7)), 1.0)
     (news,) = group.news
     assert news.outcome is Outcome.FAILED
-    assert "next: parallel: {stages: auto}" in news.why
+    assert "its job has one stage, which is a model that is not cut; next: parallel: {stages: auto}" in news.why
 
 
 def test_the_next_controller_knows_who_sat_where():

@@ -19,6 +19,7 @@ from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.grid.course import Course  # noqa: E402
 from sublet.train.grid.cutting import Cut, Part  # noqa: E402
+from sublet.train.grid.given import Given  # noqa: E402
 from sublet.train.grid.noting import BEGAN, STEPPED  # noqa: E402
 from sublet.train.grid.remembering import (  # noqa: E402
     Remembering,
@@ -381,3 +382,106 @@ def test_what_only_the_script_sets_is_not_said(capsys):
         with unkept.watched(member.remembers, range(3), kept=True):
             pass
     assert capsys.readouterr().err == ""
+
+
+class Criterion:
+    def __init__(self, model, heat):
+        self.model, self.heat = model, heat
+
+    def __call__(self, batch):
+        return self.heat * nn.functional.mse_loss(self.model(batch[0]), batch[1])
+
+
+def in_turn(directory=None, *, epochs=2, turn, count=2):
+    """Losses by step, of criteria that each cool when they are used."""
+    model, seen = a_model(), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    criteria = [Criterion(model, 1.0 + number) for number in range(count)]
+    facts = {"parts": train.Blocks("blocks"), "global_batch": 4, "micro_batch": 4, "checkpoint_dir": directory}
+    with train.session(model, optimizer, samples(), **facts) as s:
+        for batch in s.batches(epochs=epochs):
+            criterion = criteria[turn(s.steps)]
+            s.step(criterion, batch)
+            seen[s.steps] = s.loss
+            criterion.heat *= 0.9
+    return seen
+
+
+@pytest.mark.parametrize(
+    "turn", [lambda step: step % 2, lambda step: int(step > 2), lambda step: int(2 < step < 6 or step > 14)]
+)
+def test_what_each_function_asks_for_that_is_given_for_a_step_is_in_checkpoints(tmp_path, turn):
+    whole = in_turn(epochs=5, turn=turn)
+    in_turn(tmp_path, turn=turn)
+    in_turn(tmp_path, epochs=3, turn=turn)
+    again = in_turn(tmp_path, epochs=5, turn=turn)
+    assert {step: loss for step, loss in again.items() if step > 12} == {
+        step: loss for step, loss in whole.items() if step > 12
+    }
+
+
+def test_what_of_a_state_is_of_a_function_that_is_yet_to_come_is_handed_on_and_laid_when_it_comes():
+    model, shared = a_model(), [1.0]
+
+    def remembering():
+        return Remembering(Cut(model, "blocks"), torch.optim.SGD(model.parameters(), lr=0.1), {})
+
+    def functions():
+        own, factor = [2.0], 1.0
+
+        def first(_):
+            return shared, factor
+
+        def second(_):
+            return shared, factor, own
+
+        def change(value):
+            nonlocal factor
+            factor = value
+
+        return first, second, own, change
+
+    first, second, own, change = functions()
+    told = remembering()
+    told.also({"loss_of": first})
+    told.also({"loss_of (second)": second})
+    shared[0], own[0] = 3.0, 4.0
+    change(5.0)
+    state = unpacked(packed(told.state(range(BLOCKS))))
+
+    first, second, own, change = functions()
+    joins = remembering()
+    joins.also({"loss_of": first})
+    joins.lay(state)
+    assert (first(0), own) == (([3.0], 5.0), [2.0])
+    handed = joins.state(range(BLOCKS))
+    assert handed["held"]["loss_of (second) closure"]["own"] == [4.0]
+    shared[0] = 6.0  # as a line before the next step does
+    change(7.0)
+    joins.also({"loss_of (second)": second})
+    assert second(0) == ([6.0], 7.0, [4.0])
+
+
+def test_functions_go_by_their_names_and_those_that_cannot_be_told_apart_by_none():
+    class Trainer:
+        def loss(self, _):
+            """Of a batch."""
+
+    def made(heat):
+        return lambda _: heat
+
+    known, trainer, one = Given(), Trainer(), made(1.0)
+    assert known.new(one) == {"loss_of": one}
+    assert known.new(one) == {}
+    method = trainer.loss
+    assert known.new(method) == {f"loss_of ({method.__qualname__})": method}
+    assert known.new(trainer.loss) == {}, "a method is another object each time"
+    scaled = partial(never, heat=1.0)
+    assert known.new(scaled) == {"loss_of (never)": scaled}
+    assert known.new(partial(never, heat=0.5)) == {}
+    two = made(2.0)
+    name = f"loss_of ({one.__qualname__})"
+    assert known.new(two) == {name: two}
+    assert known.new(one) == known.new(two) == {}
+    assert known.new(made(3.0)) == {name: None}, "who joins could take the third for the second"
+    assert known.new(made(4.0)) == known.new(two) == {}
