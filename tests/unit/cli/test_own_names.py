@@ -91,3 +91,37 @@ def test_an_epoch_that_is_read_in_a_closure_is_counted(tmp_path):
     head, loop = looped(READERS["a function"], WEIGHED).replace(SAVE, "").split("def weight")
     body = "".join(f"    {line}" for line in f"def weight{loop}".splitlines(keepends=True))
     assert "for epoch in s.epochs():" in same(f"{head}def main():\n{body}\n\nmain()\n{SAVE}", tmp_path)
+
+
+COUNTS = "def weight({}):\n    cache['n'] += 1\n    return 1 / (1 + 0.1 * cache['n'])\n"
+DECORATED = """def counted(f):
+    n = 0
+
+    def g():
+        nonlocal n
+        n += 1
+        return f() / n
+
+    return g
+
+
+@counted
+def weight():
+    return 2.0
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [COUNTS.format("cache={'n': 0}"), "seen = {'n': 0}\n" + COUNTS.format("*, cache=seen"), DECORATED],
+)
+def test_what_a_function_remembers_by_itself_is_lost(before):
+    with pytest.raises(CannotConvert, match=r"weight\(\) remembers"):
+        converted(looped(before, WEIGHED))
+
+
+def test_a_default_that_nobody_changes_or_uses_is_no_memory(tmp_path):
+    before = "def weight(cache={'n': 2}):\n    return 1 / cache['n']\n"
+    same(looped(before, WEIGHED), tmp_path)
+    given = COUNTS.format("cache={'n': 0}")
+    same(looped(given, WEIGHED.replace("weight()", "weight({'n': 1})")), tmp_path / "given")

@@ -24,6 +24,7 @@
     counting.py   a count of batches before their steps
     leaving.py    where the loop is left before its end
     remembering.py  names become those of what is kept
+    memories.py   what functions remember from call to call
     with_bar.py   a bar in a `with` around the batches
     functions.py  functions that are looked at where they are called
     epoch_function.py  a loop in a function

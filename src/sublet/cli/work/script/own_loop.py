@@ -7,6 +7,7 @@ import ast
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.facts import Facts, Loop
 from sublet.cli.work.script.flow import Flow
+from sublet.cli.work.script.memories import refuse_memories
 from sublet.cli.work.script.reading import Script, is_method, root_of
 from sublet.cli.work.script.remembering import keep_names
 from sublet.cli.work.script.session import Names, models_of, roles_of
@@ -44,6 +45,7 @@ def to_own_loop(script: Script, facts: Facts, loop: Loop, names: Names) -> Splic
     roles = roles_of(facts, models_of(script, facts))
     effects = Effects(script, inner, roles.state | roles.loaders)
     _refuse_gradients(effects, inner)
+    refuse_memories(effects, inner)
     flow = Flow(effects, inner, inner, roles, own_loop=True)
     flow.check_given()
     own = _carried(flow, kept)

@@ -16,6 +16,7 @@ from sublet.cli.work.script.flow import Flow, Roles
 from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_skips
+from sublet.cli.work.script.memories import refuse_memories
 from sublet.cli.work.script.now_and_then import KEEPS
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
@@ -48,6 +49,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     roles = roles_of(facts, models)
     effects = Effects(script, around, roles.state | roles.loaders)
     refuse_unfreezing(effects, around, inner, roles)
+    refuse_memories(effects, around)
     update = update_of(effects, around, inner, roles, models)
     flow = Flow(effects, around, inner, roles, loader=_loader_of(script, loop))
     kept = _carried(flow, update)
