@@ -25,11 +25,14 @@ import torch
 from sublet.train.reach import Place, places_of, remembered
 from sublet.train.remembered import FACT, GONE, HELD, LONG, OTHER, PLAIN, Remembered, is_gone, kind_of, meant, told
 from sublet.train.replaced import Replaced
-from sublet.train.values import has_dice, tensors_in
+from sublet.train.values import CONTAINERS, has_dice, tensors_in
 
 __all__ = ["OTHERS", "Attributes"]
 
 OTHERS = "others"  # in a state: held by other objects than at first
+SHARED = "shared"  # in a state: of these, where the very same list or dict is, too: a place and a name
+
+SHAREABLE = CONTAINERS - {tuple, frozenset}  # what is written into at one place is another at all of them
 
 # Objects that are not opened, or built, but only say something.
 FACTS = (torch.Tensor, torch.dtype, torch.device, torch.Size, np.generic, enum.Enum, PurePath)
@@ -65,13 +68,17 @@ class Attributes:
         """What has changed; of tensors references, not copies."""
         places = self._places()
         self._check(places)
-        found: dict[str, dict[str, Any]] = {PLAIN: {}, HELD: {}, OTHERS: {}}
+        found: dict[str, dict[str, Any]] = {PLAIN: {}, HELD: {}, OTHERS: {}, SHARED: {}}
+        holders = self._holders(places)
         for place in places:
             first = self._first.get(place.name, {})
             for name, value in self._changed(place):
                 found[kind_of(value)].setdefault(place.name, {})[name] = told(value)
                 if kind_of(value) == HELD and not (name in first and first[name].value is value):
                     found[OTHERS].setdefault(place.name, []).append(name)
+                    holder = holders.get(id(value), [place.name, name])
+                    if holder != [place.name, name]:
+                        found[SHARED].setdefault(place.name, {})[name] = holder
             for name in self._gone(place):
                 found[PLAIN].setdefault(place.name, {})[name] = GONE
         return {
@@ -101,6 +108,7 @@ class Attributes:
         """
         for place in filter(lambda each: of(each.name), self._places()):
             self._lay_in(place, state)
+        self._share(state.get(SHARED, {}), of)
         for name, (parameter, was) in self._trained.items():
             if of(name):
                 parameter.requires_grad_(state["trained"].get(name, was))
@@ -127,6 +135,26 @@ class Attributes:
                     place.values[name] = was
             elif kind_of(present[name]) == PLAIN:
                 del place.values[name]
+
+    def _holders(self, places: list[Place]) -> dict[int, list[str]]:
+        """Of each list and dict the place and the name that tell of it: where it was at first, or is first."""
+        found: dict[int, list[str]] = {}
+        held = [(place.name, *each) for place in places for each in place.items() if type(each[1]) in SHAREABLE]
+        for at_first in (True, False):
+            for place, name, value in held:
+                was = self._first.get(place, {}).get(name)
+                if (was is not None and was.value is value) == at_first:
+                    found.setdefault(id(value), [place, name])
+        return found
+
+    def _share(self, shared: Mapping[str, Mapping[str, Any]], of: Callable[[str], bool]) -> None:
+        """One list in several attributes, as it was, if all have come to hold the same."""
+        places = {place.name: place.values for place in self.places}
+        for place in filter(lambda each: of(each.name), self.places):
+            for name, (where, called) in shared.get(place.name, {}).items():
+                one, other = places.get(where, {}).get(called), place.values.get(name)
+                if type(one) in SHAREABLE and Remembered(one).is_still(other):
+                    place.values[name] = one
 
     def lay(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """These, by the names of their places, which have been looked for; all else is left as it is."""

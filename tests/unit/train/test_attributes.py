@@ -187,7 +187,7 @@ def stored(attributes):
 def test_only_what_has_changed_is_stored_so_an_edited_setting_stays_edited():
     model = Net(p=0.2)
     attributes, _ = attributes_of(model)
-    nothing_changed = {"plain": {}, "held": {}, "others": {}, "trained": {}, "buffers": {}, "made": {}}
+    nothing_changed = {"plain": {}, "held": {}, "others": {}, "shared": {}, "trained": {}, "buffers": {}, "made": {}}
     assert stored(attributes) == nothing_changed
     model.temperature = 0.5
     state = stored(attributes)
@@ -287,6 +287,28 @@ def test_values_come_back_as_what_they_were():
     assert (again.listed, again.seeds) == ([1], {"numpy": 3, "fact": 4})
     assert not hasattr(again, "complex")
     assert again._is_full_backward_hook is None
+
+
+def test_one_list_in_several_attributes_is_one_again():
+    """Made while it trains, or there at first in one of them; what only looks alike is not."""
+    model, other = Net(), Net()
+    for each in (model, other):
+        each.last.table = {"a": 1}
+    attributes, others = Attributes(model, {}), Attributes(other, {})
+    model.marks = model.first.marks = model.last.marks = [1]
+    model.norm.marks = [1]
+    model.table = model.first.table = model.last.table
+    kept, state = other.last.table, attributes.state_dict()
+    others.load_state_dict(HostCopy().take(state).state())
+    assert other.marks == [1]
+    assert other.marks is other.first.marks is other.last.marks
+    assert other.norm.marks == [1]
+    assert other.norm.marks is not other.marks
+    assert other.table is other.first.table is other.last.table is kept
+    model.first.marks = [1, 2]  # of another worker, which is not at the same step
+    state["held"] = attributes.state_dict()["held"]
+    others.load_state_dict(HostCopy().take(state).state())
+    assert (other.marks, other.first.marks) == ([1], [1, 2])
 
 
 def test_zero_and_its_negative_one_and_true_differ():

@@ -218,7 +218,7 @@ def merged(
 
     What those say who are `late` counts least, and nothing of how it was a step ago.
     """
-    found: dict[str, Any] = {what: {} for what in ("plain", "held", "others", BEGAN, STEPPED, *BY_NAME)}
+    found: dict[str, Any] = {what: {} for what in ("plain", "held", "others", "shared", BEGAN, STEPPED, *BY_NAME)}
     for rank, state in sorted(states, key=lambda each: (each[0] not in late, each[0] == who.get(0))):
         for what, by_name in state.items():
             if rank in late and what in (BEGAN, STEPPED):

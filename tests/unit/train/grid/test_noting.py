@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 
 from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.noting import BEGAN, STEPPED, UNTOLD, Noting  # noqa: E402
-from sublet.train.grid.remembering import Remembering, packed, unpacked  # noqa: E402
+from sublet.train.grid.remembering import Remembering, merged, packed, unpacked  # noqa: E402
 from sublet.train.reach import Place  # noqa: E402
 from sublet.train.remembered import GONE, told_of_itself  # noqa: E402
 from sublet.train.values import SMALL  # noqa: E402
@@ -278,3 +278,17 @@ def test_of_two_places_of_one_name_each_is_compared_with_itself():
     places = [Place("f closure", one), Place("f closure", other)]
     then = Noting(places).now()
     assert not then.since(lambda *_: True, places)
+
+
+def test_one_list_of_which_two_workers_tell_is_one_at_who_takes_it_at_each_moment():
+    model, taker = Net(), Net()
+    gives, takes = remembering(model), remembering(taker)
+    model.made = model.blocks[1].made = [1.0]
+    gives.note_batch()
+    gives.note_step()
+    model.made[0] = 2.0
+    state = merged([(rank, unpacked(packed(gives.state({rank})))) for rank in range(2)], {0: 0, 1: 1})
+    for moment, value in {BEGAN: 1.0, STEPPED: 1.0, "": 2.0}.items():
+        takes.lay(copy.deepcopy(state), moment=moment)
+        assert taker.made == [value]
+        assert taker.made is taker.blocks[1].made
