@@ -27,10 +27,7 @@ def findings_of(parts: Sequence[Part], quick: bool, tell: Tell, *, longest: Sequ
                 done.result()  # what went wrong there goes wrong here
                 tell(f"{count} of {len(parts)} parts: {runs[done].__name__}")
         except BaseException:
-            for run in runs:
-                run.cancel()  # else those that have not begun are run first
-            for child in multiprocessing.active_children():
-                child.terminate()  # nor does anybody wait for those that have, or that the pool hands out ahead
+            pool.shutdown(cancel_futures=True)  # else those that have not begun are run first
             raise
         found = {part: run.result() for run, part in runs.items()}
     return [found[part] for part in parts]
