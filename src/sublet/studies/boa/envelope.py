@@ -30,8 +30,7 @@ from sublet.studies.study import Findings, StudyTable, Tell, at_most
 __all__ = ["Spent", "mean_at", "tight_budgets"]
 
 # What concerns budgets was tried on pollux-1 and 2, and looked at on 5 and 6. Shares of a cluster were tuned on 3 and 4
-# too, and workloads of one number are nested: these are two draws, and neither is held out. `unseen_workload` has jobs
-# that no constant has met.
+# too, and workloads of one number are nested: these are two draws, and neither is held out.
 REPORTED = ("pollux-3", "pollux-4", "pollux-1.5-3", "pollux-1.5-4")
 OURS = (1.1, 1.2, 1.32, 1.63, 2.0)  # times the least that the work costs
 THEIRS = tuple(float(aim) for aim in np.geomspace(1.0, 3.0, 22))
