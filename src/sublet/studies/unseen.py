@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sublet.domain.job import Job
+from sublet.sim.workloads import load_workload
+from sublet.sim.workloads.workload import Workload
 from sublet.studies import pollux_oracle
 from sublet.studies.peers import Setting, cluster_of_t4
 
-__all__ = ["NUMBERS", "besides", "unseen_cluster"]
+__all__ = ["NUMBERS", "besides", "unseen_cluster", "unseen_workload"]
 
 NUMBERS = ("1", "2", "3", "4", "5", "6")
 
@@ -41,3 +43,10 @@ def unseen_cluster(*numbers: str) -> Setting:
     ]
     jobs.sort(key=lambda job: job.submit_s)
     return cluster_of_t4(f"pollux 2.0-{'+'.join(numbers)} besides 1.0", jobs)
+
+
+def unseen_workload(number: str) -> Workload:
+    """The same jobs of one number, for nodes that are rented."""
+    twice, once = load_workload(f"pollux-2.0-{number}"), load_workload(f"pollux-{number}")
+    jobs = tuple(besides(twice.jobs, once.jobs))
+    return replace(twice, name=f"{twice.name} besides {once.name}", jobs=jobs)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sublet.errors import MissingData
 from sublet.studies.cluster import REPORTED_T4, TWICE_T4
 from sublet.studies.pollux_oracle import jobs_of
-from sublet.studies.unseen import besides, unseen_cluster
+from sublet.studies.unseen import besides, unseen_cluster, unseen_workload
 from sublet.testing.values import a_job
 
 BY_CHANCE = 4  # of 160 jobs, that two draws have at the same second with the same of five models
@@ -45,6 +45,10 @@ def test_no_two_traces_are_of_the_same_jobs(traces):
 def test_two_traces_together_have_the_jobs_of_both(traces):
     for numbers in TWICE_T4:
         assert marks(unseen_cluster(*numbers).jobs) == sum((marks(traces[each]) for each in numbers), Counter())
+
+
+def test_nodes_that_are_rented_get_the_same_jobs(traces):
+    assert [job.submit_s for job in unseen_workload("1").jobs] == [job.submit_s for job in traces["1"]]
 
 
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))

@@ -177,7 +177,7 @@ RENTAL = (
             for rival in ("boa", "boa-ideal")
         ),
         source=Source.REBUILD,
-        data=Data.TUNED,
+        data=Data.HELD_OUT,
     ),
     Claim(
         what="`price` as it ships where changes cost restarts, at its own dollars, the worst of six: mean time",

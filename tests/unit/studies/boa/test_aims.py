@@ -14,7 +14,7 @@ from sublet.studies.boa import envelope
 def test_rivals_aim_at_all_budgets_from_the_least_to_three_times_that(monkeypatch):
     """The quick run, of three jobs: what is noted is what each policy was told to aim at."""
     try:
-        workload = envelope.load_workload(envelope.REPORTED[0])
+        workload = envelope.unseen_workload(envelope.REPORTED[0])
     except MissingData as missing:
         pytest.skip(str(missing).splitlines()[0])
     few = replace(workload, jobs=workload.jobs[:3])
@@ -24,7 +24,7 @@ def test_rivals_aim_at_all_budgets_from_the_least_to_three_times_that(monkeypatc
         aims.setdefault(type(policy).__name__, []).append(average / least)
         return run(workload, offer, policy, average)
 
-    monkeypatch.setattr(envelope, "load_workload", lambda _: few)
+    monkeypatch.setattr(envelope, "unseen_workload", lambda _: few)
     monkeypatch.setattr(envelope, "aimed", noted)
     found = envelope.tight_budgets(True, lambda _: None)
     assert set(aims) == {"Boa", "BoaIdeal", Price.__name__, "_Curious"}
