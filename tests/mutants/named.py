@@ -55,8 +55,9 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="sizes leak into what is guessed from the past",
         file="policies/price/beliefs.py",
-        old="left = [_of_the_past(had_h, ended) for had_h in had_h_J]",
-        new="left = [min(h, _of_the_past(had, ended)) for h, had in zip(asked.standing.gpu_hours_J, had_h_J)]",
+        old="left = [left_by_all_h(had_h, ended, newcomer_h=NEWCOMER_H) for had_h in had_h_J]",
+        new="left = [min(h, left_by_all_h(had, ended, newcomer_h=NEWCOMER_H))"
+        " for h, had in zip(asked.standing.gpu_hours_J, had_h_J)]",
         tests=("tests/unit/policies/price/test_beliefs.py",),
     ),
     Named(

@@ -1,64 +1,76 @@
-"""How much work is left of a job that does not say: from finished jobs of its group, given what it has had so far.
+"""How much work is left of a job that does not say: one rule, for policies that are told no sizes and for live scripts.
 
-Work is in hours of one worker. Of jobs that took longer than this one has had, it is one: so much more than that, in
-the mean, is expected. One that has outlived them all is expected to need as much again as it has had.
+Of jobs of its group that are done, it is one of those that did more: so much more than it has done, in the mean, is
+expected. One that has done more than all of them is thought to be near its end. While none of them is done, one that
+runs on tells that its siblings are long, too; and what all jobs have needed, of any group, is what they have in common.
 
->>> [Sizes((1.0, 2.0, 6.0)).expected_h(had) for had in (0.0, 1.5, 7.0)]
-[3.0, 4.0, 14.0]
+>>> from sublet.domain.ended import Needed
+>>> past = Ended((Needed("m", 8.0, 8.0), Needed("n", 1.0, 2.0)))
+>>> [round(left_by_all_h(had_h, past, newcomer_h=0.1), 3) for had_h in (0.0, 4.0, 9.0)]
+[2.55, 4.067, 9.1]
+>>> had = Had(done=3.0, gpu_h=4.0)
+>>> [left_by_group_h(had, works, otherwise_h=1.0, most_had_h=10.0) for works in ((1.0, 5.0, 9.0), (2.0,), ())]
+[4.0, 0.75, 16.0]
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-import numpy as np
-
+from sublet.domain.ended import Ended
 from sublet.domain.plan import JobState
-from sublet.domain.quantity import positive
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.learned import Learned
 
-__all__ = ["UNKNOWN_H", "Sizes", "had_h"]
+__all__ = ["UNKNOWN_H", "Had", "gpu_rate_of", "had_by", "left_by_all_h", "left_by_group_h"]
 
-UNKNOWN_H = 1.0  # a job of which nothing is known is taken to need so long on one worker
+AS_MUCH_AGAIN = 2.0  # jobs that are imagined beside those that are done: each needs as much again as it has had
+OUTLIVED = 0.25  # of what it has done is left of a job that has done more than any of its group
+UNKNOWN_H = 1.0  # hours of one worker: live, a job of which nothing is known is taken to need so long
 _ONE = Learned(guess=1.0)  # what is assumed of a width before anything is measured; a script that tells nothing has it
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Of finished jobs, the smallest first."""
+class Had(NamedTuple):
+    """By a job, so far."""
 
-    hours: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        for each in self.hours:
-            positive("hours", each)
-        object.__setattr__(self, "hours", tuple(sorted(self.hours)))
-
-    def expected_h(self, had: float) -> float:
-        """The whole of a job that has had so much: a mean over all that took longer."""
-        longer = self.hours[bisect_right(self.hours, had) :]
-        if longer:
-            return sum(longer) / len(longer)
-        return 2.0 * had if self.hours else max(UNKNOWN_H, 2.0 * had)
-
-    def quantile_h(self, share: float) -> float:
-        """Precondition: any."""
-        return float(np.quantile(self.hours, share))
-
-    def describe(self, had: float) -> str:
-        """Whence the size of a job is known that has had so much."""
-        more = f"it has had {had:.2g} h of one worker, and {self.expected_h(had) - had:.2g} h more are expected"
-        if not self.hours:
-            return f"its size is not known, and no job of its group has finished: {more}"
-        jobs = "1 finished job" if len(self.hours) == 1 else f"{len(self.hours)} finished jobs"
-        spread = f"median {self.quantile_h(0.5):.2g} h, p90 {self.quantile_h(0.9):.2g} h"
-        return f"its size is learned from {jobs} of this group: {spread}; {more}"
+    done: float = 0.0  # in the unit of its group
+    gpu_h: float = 0.0  # that it held, pauses included
 
 
-def had_h(state: JobState, now_s: float) -> float:
-    """What a job has had so far in hours of one worker: a wider one has had more, by the speed that is assumed."""
+def left_by_all_h(had_h: float, ended: Ended, *, newcomer_h: float) -> float:
+    """GPU-hours: the mean of what was left, after as much, of all that needed more. Cost: O(log n) for n that are done.
+
+    `newcomer_h` is what one is thought to need of which nothing is known: it stands beside what a job has had.
+    """
+    longer = len(ended.gpu_hours) - bisect_right(ended.gpu_hours, had_h)
+    rest_h = ended.gpu_hours_from(longer) - longer * had_h
+    return (AS_MUCH_AGAIN * (had_h + newcomer_h) + rest_h) / (AS_MUCH_AGAIN + longer)
+
+
+def left_by_group_h(
+    had: Had, works: Sequence[float], *, gpu_rate: float = 1.0, otherwise_h: float, most_had_h: float
+) -> float:
+    """GPU-hours. `works` are those of its group that are done, the least first; `gpu_rate` is work per GPU-hour.
+
+    While there are none: `otherwise_h`, and no less than is left of one that is twice as long as any of them that runs
+    has had GPU-hours (`most_had_h`, this one included).
+    """
+    if not works:
+        return max(otherwise_h, 2.0 * most_had_h - had.gpu_h)
+    longer = works[bisect_right(works, had.done * (1.0 + 1e-9)) :]
+    left = sum(longer) / len(longer) - had.done if longer else OUTLIVED * had.done
+    return left / gpu_rate
+
+
+def gpu_rate_of(workers: int) -> float:
+    """Of a script that tells nothing, at its narrowest: hours of one worker that it does in a GPU-hour."""
+    return _ONE.rate("", (workers,), 0.0) / workers
+
+
+def had_by(state: JobState, now_s: float) -> Had:
+    """What a script has had that tells nothing: its work is hours of one worker, by the speed that is assumed."""
     stints: Iterable[tuple[float, float, int]] = (*state.stints, (state.held_since_s, now_s, state.gpus))
-    return sum(max(0.0, to_s - from_s) * _ONE.rate("", (gpus,), 0.0) for from_s, to_s, gpus in stints) / SECONDS_PER_H
+    done_s = sum(max(0.0, to_s - from_s) * _ONE.rate("", (gpus,), 0.0) for from_s, to_s, gpus in stints)
+    return Had(done=done_s / SECONDS_PER_H, gpu_h=max(0.0, state.attained_gpu_s(now_s)) / SECONDS_PER_H)

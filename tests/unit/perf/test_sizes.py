@@ -9,50 +9,65 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sublet.domain.ended import Ended, Needed
 from sublet.domain.plan import JobState
-from sublet.perf.sizes import UNKNOWN_H, Sizes, had_h
+from sublet.perf.sizes import OUTLIVED, Had, gpu_rate_of, had_by, left_by_all_h, left_by_group_h
 from sublet.testing.values import a_job
 
 DRAWN = 4000
 SIGMA = 0.8  # of the logarithm; the median is an hour
+HAD = (0.0, 0.3, 1.0, 2.0, 4.0)
 
 
 def lognormal(share):
     return math.exp(SIGMA * NormalDist().inv_cdf(share))
 
 
-@pytest.mark.parametrize("had", [0.0, 0.3, 1.0, 2.0, 4.0])
-def test_the_mean_residual_work_given_what_it_has_had_is_that_of_the_planted_distribution(had):
+def longer_h(had):
     """E[S | S > a] of a lognormal is exp(s^2 / 2) Phi(s - ln a / s) / Phi(-ln a / s)."""
-    sizes = Sizes(tuple(lognormal((at + 0.5) / DRAWN) for at in range(DRAWN)))
     z = math.log(had) / SIGMA if had else -math.inf
     upper = NormalDist().cdf(SIGMA - z) / NormalDist().cdf(-z) if had else 1.0
-    assert sizes.expected_h(had) == pytest.approx(math.exp(SIGMA**2 / 2.0) * upper, rel=0.01)
+    return math.exp(SIGMA**2 / 2.0) * upper
 
 
-@given(st.lists(st.floats(0.01, 100.0), max_size=8), st.floats(0.0, 150.0), st.floats(0.0, 50.0))
-def test_who_has_had_more_is_never_thought_smaller_and_never_at_its_end(hours, had, more):
-    sizes = Sizes(tuple(hours))
-    assert sizes.expected_h(had + more) >= sizes.expected_h(had) * (1.0 - 1e-12)
-    if had > 0.0:
-        assert sizes.expected_h(had) > had
+PLANTED = tuple(lognormal((at + 0.5) / DRAWN) for at in range(DRAWN))
 
 
-def test_without_any_that_finished_an_hour_is_assumed_and_then_as_much_again():
-    assert [Sizes().expected_h(had) for had in (0.0, 0.4, 3.0)] == [UNKNOWN_H, UNKNOWN_H, 6.0]
-    assert "no job of its group has finished" in Sizes().describe(0.0)
+@pytest.mark.parametrize("had", HAD)
+def test_the_mean_residual_work_given_what_it_has_had_is_that_of_the_planted_distribution(had):
+    left_h = left_by_group_h(Had(had, had), PLANTED, otherwise_h=99.0, most_had_h=99.0)
+    assert had + left_h == pytest.approx(longer_h(had), rel=0.01)
+    ended = Ended(tuple(Needed("", 1.0, gpu_h) for gpu_h in PLANTED))
+    assert had + left_by_all_h(had, ended, newcomer_h=0.1) == pytest.approx(longer_h(had), rel=0.02)
 
 
-def test_where_the_size_comes_from_is_said_with_its_quantiles():
-    said = Sizes((2.0,) * 8 + (4.0,) * 4).describe(1.0)
-    assert "learned from 12 finished jobs of this group: median 2 h, p90 4 h" in said
-    assert "it has had 1 h of one worker, and 1.7 h more are expected" in said
+@given(st.lists(st.floats(0.01, 100.0), max_size=8), st.floats(0.0, 150.0), st.floats(0.0, 50.0), st.floats(0.0, 90.0))
+def test_who_has_had_more_is_never_thought_smaller_and_never_at_its_end(hours, had, more, sibling_h):
+    ended = Ended(tuple(Needed("", 1.0, gpu_h) for gpu_h in hours))
+
+    def size_h(works, had_h):
+        otherwise_h = left_by_all_h(had_h, ended, newcomer_h=1.0)
+        most_h = max(had_h, sibling_h)
+        return had_h + left_by_group_h(Had(had_h, had_h), works, otherwise_h=otherwise_h, most_had_h=most_h)
+
+    for works in (sorted(hours), ()):
+        assert size_h(works, had + more) >= size_h(works, had) * (1.0 - 1e-8)
+        if had > 0.0 or not works:
+            assert size_h(works, had) > had
+
+
+def test_one_that_has_outlived_its_group_is_near_its_end_and_what_a_gpu_does_is_reckoned_with():
+    assert left_by_group_h(Had(8.0, 9.0), (1.0, 6.0), gpu_rate=4.0, otherwise_h=0.0, most_had_h=9.0) == (
+        OUTLIVED * 8.0 / 4.0
+    )
+    assert left_by_group_h(Had(2.0, 9.0), (1.0, 6.0), gpu_rate=4.0, otherwise_h=0.0, most_had_h=9.0) == 1.0
 
 
 def test_a_wider_job_has_had_more_and_waiting_counts_for_nothing():
-    state = JobState(
-        job=a_job(), seq=0, stints=((0.0, 3600.0, 1), (7200.0, 10_800.0, 4)), gpus=2, held_since_s=20_000.0
-    )
+    stints = ((0.0, 3600.0, 1), (7200.0, 10_800.0, 4))
+    state = JobState(job=a_job(), seq=0, stints=stints, gpu_s=5 * 3600.0, gpus=2, held_since_s=20_000.0)
     speedup = {gpus: 1.0 / (0.05 + 0.95 / gpus) for gpus in (1, 2, 4)}
-    assert had_h(state, 23_600.0) == pytest.approx(speedup[1] + speedup[4] + speedup[2])
-    assert had_h(state, 20_000.0) == pytest.approx(speedup[1] + speedup[4])
+    assert had_by(state, 23_600.0) == pytest.approx((speedup[1] + speedup[4] + speedup[2], 7.0))
+    assert had_by(state, 20_000.0) == pytest.approx((speedup[1] + speedup[4], 5.0))
+    assert gpu_rate_of(1) == pytest.approx(1.0)
+    assert gpu_rate_of(4) == pytest.approx(speedup[4] / 4)

@@ -5,12 +5,12 @@
     past       what all jobs have needed that are done: of those that needed more than this one has had, it is one
     nothing    all jobs alike
 
-Only `declared` reads the size of a job that is not done yet.
+Only `declared` reads the size of a job that is not done yet. The rule of the others is that of scripts which run live
+and do not say how large they are (`perf.sizes`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -18,14 +18,13 @@ import numpy as np
 
 from sublet.domain.ended import Ended, group_of
 from sublet.domain.units import SECONDS_PER_H
+from sublet.perf.sizes import Had, left_by_all_h, left_by_group_h
 from sublet.policies.price.choices import TRIFLE_H, Asked
 from sublet.solve.arrays import Floats
 
 __all__ = ["WorkBelief", "believed_left_h"]
 
-NEWCOMER_H = 0.1  # GPU-hours, beside what a job has had
-AS_MUCH_AGAIN = 2.0  # jobs that are imagined beside those that are done: each needs as much again as it has had
-OUTLIVED = 0.25  # of what it has done is left of a job that has done more than any of its group
+NEWCOMER_H = 0.1  # GPU-hours, beside what a job has had; only the order of jobs follows from it
 
 
 class WorkBelief(StrEnum):
@@ -46,18 +45,11 @@ def believed_left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:
         left_h_J = 1.0 / weight_J
     else:
         had_h_J = (asked.standing.attained_gpu_s_J / SECONDS_PER_H).tolist()
-        left = [_of_the_past(had_h, ended) for had_h in had_h_J]
+        left = [left_by_all_h(had_h, ended, newcomer_h=NEWCOMER_H) for had_h in had_h_J]
         if knows is WorkBelief.LEARNED:
             left = _of_the_group(asked, ended, had_h_J, left)
         left_h_J = np.array(left) / weight_J
     return np.asarray(np.maximum(TRIFLE_H, left_h_J))
-
-
-def _of_the_past(had_h: float, ended: Ended) -> float:
-    """The mean of what was left, after as much, of those that needed more."""
-    longer = len(ended.gpu_hours) - bisect_right(ended.gpu_hours, had_h)
-    rest_h = ended.gpu_hours_from(longer) - longer * had_h
-    return (AS_MUCH_AGAIN * (had_h + NEWCOMER_H) + rest_h) / (AS_MUCH_AGAIN + longer)
 
 
 def _of_the_group(asked: Asked, ended: Ended, had_h_J: Sequence[float], otherwise_J: Sequence[float]) -> list[float]:
@@ -69,12 +61,14 @@ def _of_the_group(asked: Asked, ended: Ended, had_h_J: Sequence[float], otherwis
     left_h_J = []
     facts = zip(group_J, asked.standing.done_J.tolist(), asked.table.gpu_rate_J.tolist(), strict=True)
     for (group, done, gpu_rate), had_h, otherwise_h in zip(facts, had_h_J, otherwise_J, strict=True):
-        if not group or not gpu_rate:
-            left_h_J.append(otherwise_h)
-        elif works := ended.work_by_group.get(group):
-            longer = works[bisect_right(works, done * (1.0 + 1e-9)) :]
-            left = sum(longer) / len(longer) - done if longer else OUTLIVED * done
-            left_h_J.append(left / gpu_rate)
-        else:
-            left_h_J.append(max(otherwise_h, 2.0 * most_had_h[group] - had_h))
+        left_h = otherwise_h
+        if group and gpu_rate:
+            left_h = left_by_group_h(
+                Had(done, had_h),
+                ended.work_by_group.get(group, ()),
+                gpu_rate=gpu_rate,
+                otherwise_h=otherwise_h,
+                most_had_h=most_had_h[group],
+            )
+        left_h_J.append(left_h)
     return left_h_J

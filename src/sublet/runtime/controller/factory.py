@@ -20,6 +20,7 @@ from sublet.runtime.controller.intervals import Every, Losses, Pace, intervals, 
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.profile_store import ProfileStore
 from sublet.runtime.controller.records import JobRecord, pools_for
+from sublet.runtime.controller.size_beliefs import SizeBeliefs
 from sublet.runtime.controller.size_files import SizeFiles, group_of
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable
@@ -58,7 +59,11 @@ class RecordFactory:
         self._state_dir, self._server_id, self._era = state_dir, server_id, era
         self._disk, self._host_of, self._carries = disk, host_of, carries
         self.profiles = ProfileStore(state_dir / "profiles")
-        self.sizes = SizeFiles(state_dir / "sizes")
+        self.sizes = SizeBeliefs(
+            SizeFiles(state_dir / "sizes"),
+            there=lambda: inbox.kernel.jobs,
+            ended=lambda: inbox.kernel.tenancy.census.ended,
+        )
         self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
 
     def record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
@@ -84,7 +89,7 @@ class RecordFactory:
         )
         pools = pools_for(spec, self._offers)
         profile, size_group = self.profiles.begin(spec), group_of(spec)
-        size_h = self.sizes.of(size_group).expected_h(0.0)
+        size_h = self.sizes.size_h(size_group, spec.min_workers)
         record = JobRecord(
             job_id, spec, group, submitted_s, pools, profile=profile, size_group=size_group, size_h=size_h
         )
@@ -118,7 +123,7 @@ class RecordFactory:
             self._inbox.now_s(),
             pools_for(spec, self._offers),
             size_group=size_group,
-            size_h=self.sizes.of(size_group).expected_h(0.0),
+            size_h=self.sizes.size_h(size_group, spec.min_workers),
         )
 
     def _environment(self, record: JobRecord, checkpoints: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from sublet.runtime.controller.funding import Funding
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord, kernel_job
-from sublet.runtime.controller.size_files import SizeFiles
+from sublet.runtime.controller.size_beliefs import SizeBeliefs
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.stopping import Stopping
 from sublet.runtime.controller.table import JobTable
@@ -60,8 +60,8 @@ class Lifecycle:
         self._unsaved: dict[str, None] = {}  # jobs whose facts wait for their turn to be saved
 
     @property
-    def sizes(self) -> SizeFiles:
-        """How large jobs were that did not say."""
+    def sizes(self) -> SizeBeliefs:
+        """How large jobs are that do not say."""
         return self._factory.sizes
 
     # ------------------------------------------------------------------ coming and going

@@ -108,7 +108,7 @@ class Router:
             noticed_wall=self._noticed_wall,
             paces=paces,
         )
-        self._sizes = LearnedSizes(inbox, jobs=jobs, files=jobs.sizes, paces=paces)
+        self._sizes = LearnedSizes(inbox, jobs=jobs, beliefs=jobs.sizes, paces=paces)
         self._answers = Answers(
             inbox,
             jobs=jobs,

@@ -11,7 +11,6 @@ import io
 import math
 from pathlib import Path
 
-from sublet.perf.sizes import Sizes
 from sublet.runtime.controller.profile_store import script_digest, text_of
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private, private_file
@@ -39,13 +38,9 @@ class SizeFiles:
         self._folder = folder
         self._known: dict[str, dict[str, float]] = {}  # group -> job -> hours
 
-    def of(self, group: str) -> Sizes:
-        """Those of a group."""
-        return Sizes(tuple(self._jobs(group).values())) if group else Sizes()
-
-    def knows(self, group: str) -> bool:
-        """Whether any job of a group has finished."""
-        return bool(group and self._jobs(group))
+    def of(self, group: str) -> tuple[float, ...]:
+        """Hours of those of a group, the least first."""
+        return tuple(sorted(self._jobs(group).values())) if group else ()
 
     def keep(self, group: str, job: str, hours: float) -> None:
         """A job has finished after so many; told twice, it counts once."""

@@ -11,12 +11,12 @@ from collections import defaultdict
 
 from sublet.domain import events as news
 from sublet.domain.plan import JobState
-from sublet.perf.sizes import had_h
+from sublet.perf.sizes import had_by
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
-from sublet.runtime.controller.size_files import SizeFiles
+from sublet.runtime.controller.size_beliefs import SizeBeliefs
 
 __all__ = ["LearnedSizes"]
 
@@ -27,8 +27,8 @@ WORTH_TELLING = 0.1  # relative change of a size that is worth a new plan
 class LearnedSizes:
     """Of all jobs that do not say."""
 
-    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, files: SizeFiles, paces: Paces = PACES) -> None:
-        self._inbox, self._jobs, self._files, self._paces = inbox, jobs, files, paces
+    def __init__(self, inbox: Inbox, *, jobs: Lifecycle, beliefs: SizeBeliefs, paces: Paces = PACES) -> None:
+        self._inbox, self._jobs, self._beliefs, self._paces = inbox, jobs, beliefs, paces
         self._looked_wall: dict[str, float] = defaultdict(lambda: -math.inf)
 
     def tick(self, record: JobRecord, wall_s: float) -> None:
@@ -38,8 +38,10 @@ class LearnedSizes:
             return
         self._looked_wall[record.id] = wall_s
         now_s = self._inbox.now_s()
-        record.had_h = had_h(state, now_s)
-        told_h, size_h = record.size_h, self._files.of(record.size_group).expected_h(record.had_h)
+        had = had_by(state, now_s)
+        record.had_h = had.done
+        self._beliefs.note(record.size_group, record.id, had.gpu_h)
+        told_h, size_h = record.size_h, self._beliefs.size_h(record.size_group, record.spec.min_workers, had)
         if abs(size_h / told_h - 1.0) > WORTH_TELLING:
             record.size_h = size_h
             self._jobs.relearn(record)
@@ -50,6 +52,6 @@ class LearnedSizes:
         self._looked_wall.pop(record.id, None)
         if record.size_group and state is not None:
             try:
-                self._files.keep(record.size_group, record.id, had_h(state, self._inbox.now_s()))
+                self._beliefs.keep(record.size_group, record.id, had_by(state, self._inbox.now_s()).done)
             except OSError:  # the next jobs are guessed at, and this one has finished all the same
                 log.exception("what is learned of %s cannot be written", record.size_group)

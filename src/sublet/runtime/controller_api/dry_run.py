@@ -10,7 +10,6 @@ from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.kernel.waiting import Waiting
-from sublet.perf.sizes import UNKNOWN_H
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.controller_api.expecting import expected_of
 from sublet.runtime.controller_api.explain import alternatives_of, weigh_by_rent
@@ -29,7 +28,7 @@ __all__ = ["answer_dry_run"]
 async def answer_dry_run(controller: Controller, spec: JobSpec, warning: str = "") -> DryRunView:
     """The policy's answer, as if the job had just been submitted; `warning` is what its owner would be told then."""
     record = controller.factory.bare_record("dry-run", spec)
-    job, sizes = kernel_job(record, controller.clock.speedup), controller.factory.sizes.of(record.size_group)
+    job, sizes = kernel_job(record, controller.clock.speedup), controller.factory.sizes
     snapshot = controller.kernel.snapshot(frozen=True)
     state = JobState(job=job, seq=1 << 30, as_of_s=snapshot.now_s, held_since_s=snapshot.now_s)
     waiting = Waiting()
@@ -41,10 +40,11 @@ async def answer_dry_run(controller: Controller, spec: JobSpec, warning: str = "
     by_shape = weigh_by_rent(snapshot, state)
     chosen = None if shape is None else by_shape.get(shape)
     notes = [*spec.notes, *([warning] if warning else [])]
-    if sizes.hours:
-        notes.append(sizes.describe(0.0))
+    if sizes.knows(record.size_group):
+        notes.append(sizes.describe(record.size_group, record.size_h))
     elif spec.work is None or spec.samples_per_s is None:
-        notes.append(f"how much work it is and how fast it goes is not known: {UNKNOWN_H:g} h on one worker is assumed")
+        assumed = f"{record.size_h:.3g} h on one worker is assumed"
+        notes.append(f"how much work it is and how fast it goes is not known: {assumed}")
     reason = "it would wait: nothing is free for it within the budget now" if chosen is None else "as the policy has it"
     found: DryRunView = {
         "name": spec.name,

@@ -46,7 +46,7 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
         if not record.rates:
             notes.append("its speed was not measured yet: what is shown is a guess")
         if record.size_group:
-            notes.append(controller.factory.sizes.of(record.size_group).describe(record.had_h))
+            notes.append(controller.factory.sizes.describe(record.size_group, record.size_h, record.had_h))
         if record.pinned is not None:
             notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
     elif state is not None and not controller.decisions.refused:
