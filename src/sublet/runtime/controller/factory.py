@@ -14,13 +14,13 @@ from sublet.machine.remote import is_remote
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.believed_sizes import SizeBeliefs
 from sublet.runtime.controller.bucket_copies import CARRIED, has_checkpoints
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.intervals import Every, Losses, Pace, intervals, losses_of
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.controller.profile_store import ProfileStore
 from sublet.runtime.controller.records import JobRecord, pools_for
-from sublet.runtime.controller.size_beliefs import SizeBeliefs
 from sublet.runtime.controller.size_files import SizeFiles, group_of
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable

@@ -16,13 +16,13 @@ from sublet.domain import events as news
 from sublet.domain.job import Job
 from sublet.domain.plan import Phase
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.believed_sizes import SizeBeliefs
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.factory import RecordFactory
 from sublet.runtime.controller.funding import Funding
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.records import JobRecord, kernel_job
-from sublet.runtime.controller.size_beliefs import SizeBeliefs
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.stopping import Stopping
 from sublet.runtime.controller.table import JobTable

@@ -12,11 +12,11 @@ from collections import defaultdict
 from sublet.domain import events as news
 from sublet.domain.plan import JobState
 from sublet.perf.sizes import had_by
+from sublet.runtime.controller.believed_sizes import SizeBeliefs
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import PACES, Paces
 from sublet.runtime.controller.records import JobRecord
-from sublet.runtime.controller.size_beliefs import SizeBeliefs
 
 __all__ = ["LearnedSizes"]
 
