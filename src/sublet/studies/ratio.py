@@ -26,7 +26,11 @@ class Ratio:
     @classmethod
     def over(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
         """Trace by trace."""
-        ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+        return cls.of([one / other for one, other in zip(ours, theirs, strict=True)])
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Ratio:
+        """Of each trace."""
         if len(ratios) == 1:
             return cls(mean=ratios[0], off=math.nan)
         sure = float(student.ppf(0.975, len(ratios) - 1))

@@ -22,3 +22,7 @@ def test_of_two_traces_it_is_wide():
 
 def test_one_trace_has_none():
     assert math.isnan(Ratio.over([3.0], [4.0]).off)
+
+
+def test_ratios_that_are_there_already_are_taken_as_they_are():
+    assert Ratio.of([1.0, 0.5]) == Ratio.over([3.0, 1.0], [3.0, 2.0])

@@ -130,7 +130,7 @@ def _samples(model: str, capacity: tuple[int, ...], step_s: float, losses: Losse
 
 
 def _ratio(gains: Mapping[tuple[str, str], float]) -> Ratio:
-    return Ratio.over(list(gains.values()), [1.0] * len(gains))
+    return Ratio.of(list(gains.values()))
 
 
 NOTE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sublet.domain.units import SECONDS_PER_H
@@ -16,6 +16,7 @@ from sublet.sim.rides.record import Record
 from sublet.sim.rides.ride import BOOT_S, RideResult, Way, ride
 from sublet.sim.rides.ways import way_of
 from sublet.studies.liveput.deadline import Punctual, certain_samples, least_usd, replay_punctual
+from sublet.studies.ratio import Ratio
 from sublet.studies.study import Check, Findings, StudyTable, at_least, at_most, within
 
 __all__ = ["money_findings"]
@@ -24,6 +25,7 @@ VALUES = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # of a sample, as multiples of what i
 LOW_VALUE = 1.25
 DEAREST = 32.0  # where samples are worth so much, it makes as many as it can
 HALVINGS = 7
+PER_DOLLAR = 1.3  # times parcae's samples per dollar where samples are worth little
 SAVES = 1.25  # times fewer dollars than parcae for at least its samples
 DRAWN = ("bert", "gpt-1.5b")
 FLOORS = {  # samples per dollar by permanent instances on demand, hour lh: own re-run of Parcae's tables and costs
@@ -31,6 +33,7 @@ FLOORS = {  # samples per dollar by permanent instances on demand, hour lh: own 
     "gpt-1.5b": {0: 6377, 2: 4976, 4: 4089, 8: 3201, 16: 2332},
 }
 FLOOR_TOLERANCE = 0.03  # another way of looking ahead than that re-run's
+LOW = "lh"  # the hour of few instances
 MOST = 32
 WITHIN_S = 8 * SECONDS_PER_H
 SHARES = (0.3, 0.6, 0.9, 1.0, 1.1)  # of what liveput does in that time on spot alone
@@ -40,18 +43,20 @@ ROUNDING = 1e-9
 JobOf = Callable[[str], SpotJob]
 
 
-def money_findings(job_of: JobOf, whole: Record, low: Record, *, quick: bool) -> Findings:
-    """All of the above over the whole trace; `low` is its hour of few instances."""
+def money_findings(job_of: JobOf, whole: Record, hours: Mapping[str, Record], *, quick: bool) -> Findings:
+    """All of the above over the whole trace; `hours` are parts of it that share nothing, one of them `LOW`."""
     found = {model: _bought(job_of(model), whole, quick=quick) for model in (DRAWN if quick else PARCAE_MODELS)}
-    floors = {model: _floors(job_of(model), low) for model in FLOORS}
+    by_hour = {model: [_over_parcae(job_of(model), hour) for hour in hours.values()] for model in found}
+    floors = {model: _floors(job_of(model), hours[LOW]) for model in FLOORS}
     due = {model: _due(job_of(model), whole, quick=quick) for model in ("gpt-6.7b",)}
     return Findings(
-        checks=[*_money_checks(found), *_floor_checks(floors), *_due_checks(due)],
-        tables=[_money_table(found), _floor_table(floors), _due_table(due)],
+        checks=[*_money_checks(found), *_hour_checks(by_hour), *_floor_checks(floors), *_due_checks(due)],
+        tables=[_money_table(found), _hour_table(list(hours), by_hour), _floor_table(floors), _due_table(due)],
         plots={"Between cheapest and fastest, whole trace": frontier_plot({m: found[m].points() for m in DRAWN})},
         notes=[
             "value of a sample: multiples of what it costs at the least; the constant grid is the best in hindsight",
             "at 1.1 of the least cost next to nothing can be earned: a constant grid may keep a little more, unchecked",
+            "dollars for parcae's samples have no interval: one trace, and of an hour alone a boot is too large a part",
             "deadlines: 8 hours; the bound is in hindsight, by the Lagrangian, and nobody could have known it",
         ],
     )
@@ -111,6 +116,27 @@ def _as_many(job: SpotJob, whole: Record, samples: float, least_usd: float) -> R
     return found
 
 
+def _over_parcae(job: SpotJob, hour: Record) -> float:
+    """Samples per dollar where samples are worth little."""
+    ours = ride(job, Way(Liveput(LOW_VALUE * least_usd_per_sample(job))), hour, boot_s=BOOT_S)
+    return ours.samples_per_usd / ride(job, way_of("parcae", job, hour), hour).samples_per_usd
+
+
+def _hour_checks(by_hour: Mapping[str, Sequence[float]]) -> list[Check]:
+    checks = []
+    for model, times in by_hour.items():
+        ratio = Ratio.of(times)
+        label = f"{model}: samples per dollar over parcae's, mean of {len(times)} hours"
+        checks.append(at_least(label, ratio.mean, PER_DOLLAR, off=ratio.off, unit="x"))
+    return checks
+
+
+def _hour_table(hours: Sequence[str], by_hour: Mapping[str, Sequence[float]]) -> StudyTable:
+    rows = [[model, *(f"{each:.2f}" for each in times), str(Ratio.of(times))] for model, times in by_hour.items()]
+    title = f"Samples per dollar over parcae's, a sample worth {LOW_VALUE:g} of what it costs at least, by hour"
+    return StudyTable(title=title, columns=["model", *hours, "mean, 95 % interval"], rows=rows)
+
+
 class _ConstantGrids:
     """One grid throughout, for each; those are run that could be the best, were their changes free."""
 
@@ -138,7 +164,7 @@ def _money_checks(found: Mapping[str, _Bought]) -> list[Check]:
         at_least(
             f"{model}: samples per dollar of parcae's, a sample worth {LOW_VALUE:g} of what it costs at least",
             found[model].by_value[LOW_VALUE].samples_per_usd / found[model].runs["parcae"].samples_per_usd,
-            1.3,
+            PER_DOLLAR,
             unit="x",
         )
         for model in found

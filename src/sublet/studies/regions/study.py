@@ -106,11 +106,13 @@ class Row:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of the mean, by Student, as if only windows side by side counted; NaN for one."""
-        count = min(len(self.over_best), math.floor(self.side_by_side))
-        if count < 2:
-            return math.nan
-        return float(student.ppf(0.975, count - 1)) * stdev(self.over_best) / math.sqrt(count)
+        """Of cost over the best in hindsight."""
+        return half_width(self.over_best, self.side_by_side)
+
+    def over(self, ours: Row) -> tuple[float, float]:
+        """Its cost over that of another, window by window: the mean, and half of its interval."""
+        ratios = [mine.usd / other.usd for mine, other in zip(self.outcomes, ours.outcomes, strict=True)]
+        return fmean(ratios), half_width(ratios, self.side_by_side)
 
     @property
     def in_time(self) -> float:
@@ -120,6 +122,14 @@ class Row:
     def share(self, what: Callable[[Outcome], float]) -> float:
         """Of the best cost, on average."""
         return fmean(what(each) / best for each, best in zip(self.outcomes, self.best_usd, strict=True))
+
+
+def half_width(values: Sequence[float], side_by_side: float) -> float:
+    """Of the 95 % interval of the mean, by Student, as if only windows side by side counted; NaN for one."""
+    count = min(len(values), math.floor(side_by_side))
+    if count < 2:
+        return math.nan
+    return float(student.ppf(0.975, count - 1)) * stdev(values) / math.sqrt(count)
 
 
 def rows_of(windows: Sequence[Window], part: Set, policies: Mapping[str, Callable[[], Policy]]) -> list[Row]:
@@ -198,18 +208,23 @@ def _checks(part: Set, rows: Mapping[tuple[str, float, float], Sequence[Row]]) -
     if not of_set:
         return []
     ours = [row for found in of_set for row in found if row.policy == OURS]
-    mean = fmean(row.mean for row in ours)
-    known = [row.half_width for row in ours if not math.isnan(row.half_width)]
-    off = fmean(known) if known else math.nan  # of the same hours: more jobs in them are not more windows
+    mean, off = _all_jobs([(row.mean, row.half_width) for row in ours])
     checks = [
         equals(f"{part.name}: deadlines kept", fmean(row.in_time for row in ours), 1.0),
         at_most(f"{part.name}: cost / best", mean, GOAL, published=PUBLISHED[part.name], off=off),
     ]
     for name in POLICIES:
         if name != OURS:
-            theirs = fmean(row.mean for found in of_set for row in found if row.policy == name)
-            checks.append(at_least(f"{part.name}: {name} / {OURS}", theirs / mean, 1.0))
+            theirs = [row for found in of_set for row in found if row.policy == name]
+            times, off = _all_jobs([row.over(own) for row, own in zip(theirs, ours, strict=True)])
+            checks.append(at_least(f"{part.name}: {name} / {OURS}", times, 1.0, off=off))
     return checks
+
+
+def _all_jobs(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Means, and of their intervals the mean: of the same hours, so that more jobs in them are not more windows."""
+    known = [off for _, off in found if not math.isnan(off)]
+    return fmean(each for each, _ in found), fmean(known) if known else math.nan
 
 
 NOTES = (
@@ -218,6 +233,7 @@ NOTES = (
     "the published figure is SkyNomad's own, on other windows of the same records; it does not say if probes are in it",
     "intervals: 95 %, by Student's t with as many windows as fit side by side into a set, whole; none where one does",
     "the interval of cost / best is the mean of those of its jobs that have one: they run in the same hours",
+    "a rival's cost over ours is the mean over windows, with an interval of the same kind",
 )
 
 STUDY = Study(

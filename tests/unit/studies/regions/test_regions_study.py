@@ -9,7 +9,8 @@ import pytest
 
 from sublet.domain.units import SECONDS_PER_H
 from sublet.policies.regions.policy import Regions
-from sublet.studies.regions.ride import best_usd, ride
+from sublet.studies.regions import study
+from sublet.studies.regions.ride import Outcome, best_usd, ride
 from sublet.studies.regions.rivals import GreedySpot, OnDemand
 from sublet.studies.regions.scene import gcp_h100, region_of, v100_2023
 from sublet.studies.regions.skynomad import SkyNomad, VirtualInstance
@@ -122,3 +123,30 @@ def test_so_many_windows_fit_into_a_set_as_it_has_hours():
     (row,) = rows_of(windows, SHIPPED, {"on demand": OnDemand})
     assert len(row.over_best) == 4
     assert row.side_by_side == pytest.approx(241.0 / 6.0)
+
+
+def row(policy, *usd, side_by_side=9.0):
+    outcomes = tuple(
+        Outcome(usd=each, in_time=True, starts=1, egress_usd=0.0, probes_usd=0.0, places=()) for each in usd
+    )
+    return Row(policy=policy, over_best=usd, outcomes=outcomes, best_usd=(1.0,) * len(usd), side_by_side=side_by_side)
+
+
+def test_what_a_rival_costs_over_ours_is_a_mean_over_windows_with_its_interval():
+    """1, 2 and 3 times as much: the deviation is 1, and t of two degrees of freedom is 4.303."""
+    ours, theirs = row("regions", 1.0, 2.0, 1.0), row("other", 1.0, 4.0, 3.0)
+    assert theirs.over(ours) == pytest.approx((2.0, 4.302653 / math.sqrt(3)), rel=1e-6)
+
+
+def test_a_check_of_a_rival_has_the_mean_over_jobs_and_the_mean_of_their_intervals():
+    jobs = {
+        ("h100", work_h, 1.5): [row(name, *usd) for name, usd in (("regions", (1.0, 1.0, 1.0)), *others)]
+        for work_h, others in (
+            (24.0, [(name, (1.0, 2.0, 3.0)) for name in POLICIES if name != "regions"]),
+            (100.0, [(name, (4.0, 4.0, 4.0)) for name in POLICIES if name != "regions"]),
+        )
+    }
+    found = {check.name: check for check in study._checks(SHIPPED, jobs)}
+    assert found["h100: greedy spot / regions"].ours == pytest.approx(3.0)
+    assert found["h100: greedy spot / regions"].off == pytest.approx(4.302653 / math.sqrt(3) / 2.0, rel=1e-6)
+    assert found["h100: cost / best"].off == 0.0
