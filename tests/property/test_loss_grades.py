@@ -85,6 +85,9 @@ LOSSES += [
     "(b.sum().item() * out).mean()",
     "torch.cdist(out, b).mean()",
 ]
+ROWS += ["out[: len(a) // 2 + 1]", "(out * b)[-1]", "(out * torch.linspace(1, 2, len(a)).unsqueeze(1))"]
+ROWS += ["out[: len(b)]", "(out * torch.arange(a.shape[0])[:, None])", "(out + torch.zeros(len(a), 3))"]
+ROWS += ["(out * torch.full_like(b, 1 / len(b)))", "(out * torch.full((len(a), 3), 2.0))", "(b[0] * out)"]
 CURVES = [
     "torch.sqrt({0}.abs())",
     "({0}) ** 2",
@@ -95,6 +98,8 @@ CURVES = [
     "({0}.item() * {0})",
 ]
 NUMBERS = ["0.5", "3", "2.0"]
+SIZES = ["(1.0 if len(a) == 3 else 0.1)", "len(a) ** 0.5", "(0.5 if len(a) > 0 else 2)", "(len(a) // 2 + 1)"]
+DIVISORS = ["len(a)", "a.shape[0]", "b.size(0)", "b.sum()", "float(len(a))", "(2 * len(a))", "(len(a) + 1)"]
 SHARES = ["(1 / len(a))", "(2.0 / b.shape[0])", "(1 / a.size(1))", "(1 / b.shape[1])"]
 WEIGHTS = ["w.pow(2).sum()", "sum(p.abs().sum() for p in weights)"]
 
@@ -114,10 +119,8 @@ def _scalars() -> st.SearchStrategy[str]:
         first,
         lambda inner: st.one_of(
             st.tuples(inner, st.sampled_from("+-"), inner).map(lambda each: f"({each[0]} {each[1]} {each[2]})"),
-            st.tuples(st.sampled_from([*NUMBERS, *SHARES]), inner).map(lambda each: f"({each[0]} * {each[1]})"),
-            st.tuples(inner, st.sampled_from([*NUMBERS, "len(a)", "a.shape[0]", "b.size(0)", "b.sum()"])).map(
-                lambda each: f"({each[0]} / {each[1]})"
-            ),
+            st.tuples(st.sampled_from([*NUMBERS, *SHARES, *SIZES]), inner).map(lambda each: f"({each[0]} * {each[1]})"),
+            st.tuples(inner, st.sampled_from([*NUMBERS, *DIVISORS])).map(lambda each: f"({each[0]} / {each[1]})"),
             inner.map(lambda each: f"(-{each})"),
             st.tuples(st.sampled_from(CURVES), inner).map(lambda each: each[0].format(f"torch.as_tensor({each[1]})")),
         ),
@@ -192,7 +195,13 @@ def test_a_loss_adds_up_over_the_parts_of_a_batch_as_it_is_said_to(text, size, c
         ("torch.autograd.grad(mean(out, b), w)[0].pow(2).sum()", Grade.CURVED),
         ("mean(out / out.sum(), b)", Grade.PAIRED),
         ("mean(out, b) * torch.bincount(label).max()", Grade.PAIRED),
+        ("mean(out, b) * (1.0 if len(a) == 4 else 0.1)", Grade.SIZED),
+        ("mean(out[: len(a) // 2], b[: len(a) // 2])", Grade.SIZED),
+        ("summed(out, b) / (len(a) - 1)", Grade.SIZED),
+        ("(out * torch.linspace(1, 2, len(a)).unsqueeze(1)).mean()", Grade.PLACES),
+        ("(out * b)[-1].mean()", Grade.CHOSEN),
         # what everybody has stays a mean
+        ("summed(out, b) / float(2 * len(a))", Grade.MEAN),
         ("mean(out * torch.autograd.grad(mean(out, b), a)[0].sign(), b)", Grade.MEAN),
         ("mean(out * torch.autograd.grad(out.sum(), a, create_graph=True)[0], b)", Grade.MEAN),
         ("F.cross_entropy(out.transpose(1, 2), label, label_smoothing=0.1)", Grade.MEAN),

@@ -247,3 +247,41 @@ def test_an_order_of_the_samples_is_refused():
     with pytest.raises(CannotConvert, match="goes by the others of its batch") as error:
         converted(source)
     assert source.splitlines()[error.value.line - 1].strip() == line
+
+
+NOISE = "with torch.no_grad():\n    for p in model.parameters():\n        p.add_(0.01 * torch.randn_like(p))\n"
+LASTING = {  # between two epochs, at which all workers are to be the same
+    "noise on weights": ("", NOISE),
+    "by a name": (
+        "",
+        NOISE.replace("p.add_(0.01 * torch.randn_like(p))", "n = torch.randn_like(p)\n        p.add_(n)"),
+    ),
+    "in a function": ("def shake():\n" + "".join(f"    {line}\n" for line in NOISE.splitlines()), "shake()\n"),
+    "what is kept": ("lam = 0.5", "lam = torch.rand(1).item()\n"),
+}
+
+
+def between(before, after):
+    loss = "loss = lam * F.mse_loss(model(a), b)" if "lam" in before else LOSS
+    lines = "".join(f"    {line}\n" for line in after.splitlines())
+    return looped(loss, before=before).replace("torch.save(", f"{lines}torch.save(")
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_what_lasts_is_not_changed_by_dice_of_each_workers_own(name, tmp_path):
+    before, after = LASTING[name]
+    with pytest.raises(CannotConvert, match=r"what lasts .* would be another in each"):
+        converted(between(before, after))
+    alike = [
+        text.replace("torch.randn_like(p)", "torch.from_numpy(np.random.randn(*p.shape)).to(p)")
+        for text in LASTING[name]
+    ]
+    source = between(*(text.replace("torch.rand(1).item()", "np.random.rand()") for text in alike))
+    mended = converted(source)
+    expected = run(source, tmp_path / "plain")
+    assert differs(expected, run(mended, tmp_path / "calm")) == 0.0
+    assert differs(expected, run_struck(mended, tmp_path / "struck", 3, 7)) == 0.0
+
+
+def test_what_is_only_looked_at_between_epochs_may_be_drawn_by_torch():
+    assert "train.session(" in converted(between("", "sample = model(torch.randn(2, 4))\nprint(sample)\n"))

@@ -111,13 +111,45 @@ def weight():
 """
 
 
+IN_A_DICT = DECORATED.replace("    n = 0", "    n = {'n': 0}").replace("        nonlocal n\n", "")
+IN_A_DICT = IN_A_DICT.replace("n += 1", "n['n'] += 1").replace("f() / n", "f() / n['n']")
+CACHED = "from functools import lru_cache\n\n@lru_cache(None)\ndef weight():\n    return model.weight.detach().mean()\n"
+
+
 @pytest.mark.parametrize(
     "before",
-    [COUNTS.format("cache={'n': 0}"), "seen = {'n': 0}\n" + COUNTS.format("*, cache=seen"), DECORATED],
+    [
+        COUNTS.format("cache={'n': 0}"),
+        "seen = {'n': 0}\n" + COUNTS.format("*, cache=seen"),
+        DECORATED,
+        IN_A_DICT,
+        CACHED,
+        CACHED.replace("lru_cache(None)", "functools.cache").replace(
+            "from functools import lru_cache", "import functools"
+        ),
+        CACHED.replace("model.weight.detach().mean()", "torch.rand(()).item()"),
+    ],
 )
 def test_what_a_function_remembers_by_itself_is_lost(before):
     with pytest.raises(CannotConvert, match=r"weight\(\) remembers"):
         converted(looped(before, WEIGHED))
+
+
+def test_a_cache_of_what_follows_from_arguments_and_a_decorator_that_measures_are_no_memory(tmp_path):
+    same(
+        looped(CACHED.replace("weight():", "weight(n=2):").replace("model.weight.detach().mean()", "1 / n"), WEIGHED),
+        tmp_path,
+    )
+    timed = IN_A_DICT.replace("f() / n['n']", "f()").replace("n['n'] += 1", "n['s'] = time.time()")
+    same(looped("import time\n" + timed, WEIGHED), tmp_path / "timed")
+
+
+@pytest.mark.parametrize("line", ["globals()['tau'] = tau * 0.8", "vars().update(tau=tau * 0.8)"])
+def test_a_name_that_is_given_a_value_by_no_name_is_refused(line):
+    source = looped("tau = 1.0\n", "tau * F.mse_loss(model(a), b)", f"    {line}\n")
+    with pytest.raises(CannotConvert, match=r"\(\) gives a name a value") as error:
+        converted(source)
+    assert source.splitlines()[error.value.line - 1].strip() == line
 
 
 def test_a_default_that_nobody_changes_or_uses_is_no_memory(tmp_path):

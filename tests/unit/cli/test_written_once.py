@@ -139,6 +139,32 @@ ROWS = {  # the whole script, and what stands under a condition
         script(after="with open('rows.txt', 'w') as f:\n    json.dump(epoch, f)"),
         "        if s.rank == 0:\n            with open('rows.txt', 'w') as f:\n",
     ),
+    "a file that is put in the place of another": (
+        script(after="Path('new.txt').write_text(str(epoch))\nos.replace('new.txt', 'rows.txt')"),
+        "        if s.rank == 0:\n            os.replace('new.txt', 'rows.txt')\n",
+    ),
+    "one that is moved by its path": (
+        script(after="p = Path('new.txt')\np.write_text(str(epoch))\np.rename('rows.txt')"),
+        "        if s.rank == 0:\n            p.rename('rows.txt')\n",
+    ),
+    "old ones that are removed": (
+        script(
+            after="Path(f'{epoch}.old').write_text('x')\nPath('rows.txt').write_text('x')\n"
+            "for old in Path('.').glob('*.old'):\n    old.unlink()"
+        ),
+        "            if s.rank == 0:\n                old.unlink()\n",
+    ),
+    "a folder that is made and removed": (
+        script(
+            after="if not os.path.exists('d'):\n    os.mkdir('d')\nos.makedirs('e', exist_ok=True)\n"
+            "Path('rows.txt').write_text('x')\nshutil.rmtree('d')"
+        ),
+        "            if s.rank == 0:\n                os.mkdir('d')\n        os.makedirs('e', exist_ok=True)\n",
+    ),
+    "a folder that goes behind the loop": (
+        script(after="os.makedirs('d', exist_ok=True)\nPath('rows.txt').write_text('x')", later="shutil.rmtree('d')\n"),
+        "\nif s.rank == 0:\n    shutil.rmtree('d')\n",
+    ),
     "a copy of a file": (
         script(after="torch.save(model.state_dict(), 'last.pt')\nshutil.copyfile('last.pt', 'rows.txt')"),
         "        if s.rank == 0:\n            shutil.copyfile('last.pt', 'rows.txt')\n",
@@ -192,6 +218,46 @@ REFUSED = {
     "`seen` changes there": ("seen = []", f"{ADDS}seen.append(epoch)\n    f.write(str(seen))"),
     "each opens the file, and empties it": ("", "f = open('rows.txt', 'w')\nf.write(str(epoch))\nf.close()"),
 }
+
+
+MOVED = {
+    "`names` changes there": ("names = ['a', 'b', 'c']", "os.remove(names.pop(0))"),
+    "what comes of it is used": ("", "p = Path('a').rename('b')\nprint(p)"),
+}
+
+
+@pytest.mark.parametrize("why", MOVED)
+def test_what_only_the_first_worker_can_do_is_left_to_one_or_refused(why):
+    before, after = MOVED[why]
+    source = script(before=before, after=after)
+    with pytest.raises(CannotConvert) as error:
+        converted(source)
+    assert (
+        f"each worker would do it, and fail where another has, and it cannot be left to one: {why}" in error.value.why
+    )
+    assert source.splitlines()[error.value.line - 1].strip() == after.splitlines()[0]
+    advised = after.replace("os.remove(names.pop(0))", "old = names.pop(0)\nos.remove(old)")
+    advised = advised.replace("p = Path('a').rename('b')\nprint(p)", "Path('a').rename('b')")
+    last = advised.splitlines()[-1]
+    assert f"        if s.rank == 0:\n            {last}\n" in converted(script(before=before, after=advised))
+
+
+@pytest.mark.parametrize("line", ["os.makedirs(f'e{epoch}')", "os.mkdir('d')", "(Path('d') / '1').mkdir(parents=True)"])
+def test_a_folder_that_may_be_there_is_refused_and_what_is_advised_is_converted(line):
+    for source in (script(after=line), script(before=line.replace("{epoch}", ""))):
+        with pytest.raises(CannotConvert, match="a folder is made that may be there") as error:
+            converted(source)
+        assert error.value.do == "exist_ok=True"
+        assert "mkdir" in source.splitlines()[error.value.line - 1] or "makedirs" in source
+    asked = f"if not os.path.isdir('d'):\n    {line}"
+    assert "train.session(" in converted(script(after=asked))
+    if "os.mkdir" not in line:
+        assert "train.session(" in converted(script(after=f"{line[:-1]}, exist_ok=True)"))
+
+
+def test_text_is_no_path():
+    mended = converted(script(before="p = Path('a.pt')", after="name = str(p).replace('.pt', '')\nprint(name)"))
+    assert "s.rank" not in mended
 
 
 @pytest.mark.parametrize("why", REFUSED)

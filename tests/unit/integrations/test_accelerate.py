@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.integrations.accelerate import Accelerator  # noqa: E402
 from sublet.integrations.accelerate.accelerator import NAMES  # noqa: E402
+from tests.rigs.converted_runs import differs, run, run_struck  # noqa: E402
 
 
 def parts(batch_size=6, samples=36):
@@ -94,6 +97,78 @@ def test_it_goes_on_where_it_was_with_what_was_registered(tmp_path, monkeypatch)
     assert (seen, count) == ([2, 3, 4], 30)
     monkeypatch.delenv("SUBLET_CHECKPOINT_DIR")
     assert all(torch.equal(weights[name], value) for name, value in run(5)[2].items())
+
+
+COUNTED = """import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from sublet.integrations.accelerate import Accelerator
+
+torch.manual_seed(3)
+x = torch.randn(36, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=6)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+kept = accelerator.keep(completed=0, history=[])
+assert kept.completed == 0
+for epoch in accelerator.epochs(5):
+    for a, b in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(F.mse_loss(model(a), b))
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            kept.completed += 1
+        if kept.completed >= 10:
+            break
+    kept.history.append(epoch)
+    if kept.completed >= 10:
+        break
+accelerator.end_training()
+state = dict(accelerator.unwrap_model(model).state_dict())
+torch.save(state | {"completed": kept.completed, "history": kept.history}, "model.pt")
+"""
+
+
+def test_what_a_script_counts_goes_on_where_it_is_kept(tmp_path):
+    expected = run(COUNTED, tmp_path / "calm")
+    assert (expected["completed"], expected["history"]) == (10, [0, 1, 2, 3])
+    assert differs(expected, run_struck(COUNTED, tmp_path / "struck", 2, 7)) == 0.0
+
+
+def test_what_is_kept_is_said_once_before_the_loop():
+    accelerator = Accelerator(cpu=True)
+    kept = accelerator.keep(completed=0)
+    with pytest.raises(InvalidValue, match="one of completed"):
+        kept.other = 1
+    with pytest.raises(InvalidValue, match="called once"):
+        accelerator.keep(best=0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "accumulated", "words"),
+    [
+        (36, 2, ""),
+        (36, 1, ""),
+        (37, 1, ""),
+        (42, 2, r"has 6 of 12 samples.*1/2 of the mean.*there is 1:"),
+        (45, 2, r"has 9 of 12 samples.*1/2 of the mean.*there are 2:"),
+    ],
+)
+def test_a_last_step_that_is_not_accelerates_is_said_at_the_start(samples, accumulated, words, capsys):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulated)
+    model, optimizer, loader = accelerator.prepare(*parts(samples=samples)[:3])
+    seen = 0
+    for _ in accelerator.epochs(1):
+        for a, b in loader:
+            accelerator.backward(F.mse_loss(model(a), b))
+            optimizer.step()
+            seen += len(a)
+    assert seen == samples
+    told = capsys.readouterr().err
+    assert re.search(words, told) if words else "the last step" not in told
 
 
 def test_who_breaks_out_of_the_loop_says_that_training_is_over(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """accelerate's Accelerator for one process, with a session that knows of the others.
 
 prepare     the first DataLoader is the training's; others are for evaluation, and every worker sees all of them
+keep        what the script counts by itself, as part of the state
 epochs      opens the session, and gives the epochs that are left
 backward    keeps the loss; `optimizer.step()` is `s.step(loss)` (`prepared.py`)
 collectives gather, reduce and barriers have one member: what they give is this worker's, and all evaluate all
@@ -9,6 +10,7 @@ collectives gather, reduce and barriers have one member: what they give is this 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -19,7 +21,14 @@ from torch.utils.data import DataLoader
 
 from sublet import train
 from sublet.errors import InvalidValue
-from sublet.integrations.accelerate.prepared import Batches, Optimizer, Registered, Scheduler
+from sublet.integrations.accelerate.prepared import (
+    Batches,
+    Optimizer,
+    Registered,
+    Remembered,
+    Scheduler,
+    uneven_step,
+)
 from sublet.integrations.data import require_map_style
 from sublet.train.loop import Session
 
@@ -42,6 +51,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
                 raise InvalidValue(name, type(named[name]).__name__, "left out: every worker holds the whole model")
         self._session: Session | None = None
         self._batches: Batches | None = None
+        self._remembered: Remembered | None = None
         self._every, self._seed = scheduler_every, seed
         self._loss: torch.Tensor | None = None  # that waits for optimizer.step()
         self._clips: dict[str, tuple[Any, float, float]] = {}
@@ -83,6 +93,16 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
 
     # ------------------------------------------------------------------------------------------------ the loop
 
+    def keep(self, **values: Any) -> Remembered:
+        """Values that are part of the state, with what they are at first: `kept = accelerator.keep(completed=0)`.
+
+        As `s.keep` of a session. It is called once, before `accelerator.epochs()`.
+        """
+        if self._session is not None or self._remembered is not None or not values:
+            raise InvalidValue("accelerator.keep()", "a call", "called once, before accelerator.epochs(), with values")
+        self._remembered = Remembered(values)
+        return self._remembered
+
     def epochs(self, count: int) -> Iterator[int]:
         """In place of `range(count)`: the epochs that are left, from the one that training is in."""
         if self._batches is None or not self._optimizers:
@@ -107,6 +127,10 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
             extra_state=Registered(self._custom_objects) if self._custom_objects else None,
         )
         self._session, self._is_open = session.__enter__(), True
+        if self._remembered is not None:
+            self._remembered.open(self._session)
+        if self._session.rank == 0 and (uneven := uneven_step(loader, self.gradient_accumulation_steps)):
+            print(f"sublet: {uneven}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
         with self._ended_by_errors():
             for epoch in session.epochs():
                 self._take_place()

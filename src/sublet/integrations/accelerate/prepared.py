@@ -7,6 +7,7 @@ workers, the clipping and the update happen there, one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from accelerate.optimizer import AcceleratedOptimizer
@@ -14,8 +15,9 @@ from accelerate.scheduler import AcceleratedScheduler
 from torch.utils.data import DataLoader
 
 from sublet.errors import InvalidValue
+from sublet.train.loop import Session
 
-__all__ = ["Batches", "Optimizer", "Registered", "Scheduler", "Steps"]
+__all__ = ["Batches", "Optimizer", "Registered", "Remembered", "Scheduler", "Steps", "uneven_step"]
 
 
 class Steps(Protocol):
@@ -78,6 +80,25 @@ class Scheduler(AcceleratedScheduler):  # type: ignore[misc]  # its types are no
         self._steps.note_scheduler(self)
 
 
+class Remembered:
+    """What a script counts: its own values before the session is there, and the session's from then on."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        object.__setattr__(self, "_kept", SimpleNamespace(**values))
+
+    def open(self, session: Session) -> None:
+        """A state that was saved comes with the first batch."""
+        object.__setattr__(self, "_kept", session.keep(**vars(self._kept)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_kept"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(self._kept, name):
+            raise InvalidValue("kept", name, f"one of {', '.join(sorted(vars(self._kept)))}, which keep() was given")
+        setattr(self._kept, name, value)
+
+
 class Registered:
     """What `register_for_checkpointing` was given, as part of the session's state."""
 
@@ -92,3 +113,20 @@ class Registered:
         """What `state_dict` gave."""
         for number, each in enumerate(self._objects):
             each.load_state_dict(saved[str(number)])
+
+
+def uneven_step(loader: DataLoader[Any], accumulated: int) -> str:
+    """How the last step of an epoch differs from accelerate's, in words; "" if it is as all others."""
+    size, samples = loader.batch_size or 1, len(loader.sampler)  # type: ignore[arg-type]  # of a map-style dataset
+    batches = samples // size if loader.drop_last else -(-samples // size)
+    rest = samples - (batches - 1) * size if not loader.drop_last else size
+    last = batches % accumulated or accumulated  # batches in the last step
+    if accumulated == 1 or (last == accumulated and rest == size):
+        return ""
+    count = (last - 1) * size + rest
+    return (
+        f"the last step of each epoch has {count} of {size * accumulated} samples, and goes by their mean, at any "
+        f"number of workers; accelerate takes 1/{accumulated} of the mean of each batch in it, of which there "
+        f"{'is 1' if last == 1 else f'are {last}'}: weights may differ from accelerate's from there on. They do not "
+        f"where the number of samples is a multiple of {size * accumulated}"
+    )

@@ -78,10 +78,12 @@ def inspect(script: Script, facts: Facts) -> Inspected:
         converted = convert(script, facts)
     except CannotConvert as error:
         by_hand = Finding(line=error.line, what=error.why, do=error.do)
-    remembers = () if facts.frameworks else tuple(_remembered(script, facts))
+    by_script = not facts.frameworks or facts.frameworks == ["accelerate"]  # which leaves the loop to it
+    accelerator = _accelerator(script)
+    remembers = tuple(each for each in _remembered(script, facts) if by_script and each.name != accelerator)
     return Inspected(
         facts=facts,
-        findings=tuple(_findings(facts, remembers)),
+        findings=tuple(_findings(facts, remembers, accelerator)),
         remembers=remembers,
         converted=converted,
         by_hand=by_hand,
@@ -138,9 +140,15 @@ def loss_of(facts: Facts) -> str:
     return "sum" if facts.loss.grade is Grade.SUM else "a sum, and something else"
 
 
-def _findings(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding]:
+def _accelerator(script: Script) -> str:
+    """What the script calls its Accelerator; "" if it has none."""
+    makes = [(name, value) for name, value in bindings_in(script.tree) if isinstance(value, ast.Call)]
+    return next((name for name, made in makes if script.full_name(made.func).endswith("accelerate.Accelerator")), "")
+
+
+def _findings(facts: Facts, remembers: tuple[Carried, ...], accelerator: str) -> Iterator[Finding]:
     yield from _of_gradients(facts)
-    yield from _of_memory(facts, remembers)
+    yield from _of_memory(facts, remembers, accelerator)
     if facts.has_session:
         return
     if not facts.loads:
@@ -218,8 +226,24 @@ def _of_gradients(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _of_memory(facts: Facts, remembers: tuple[Carried, ...]) -> Iterator[Finding]:
+def _of_accelerator(remembers: tuple[Carried, ...], accelerator: str) -> Iterator[Finding]:
+    """Its loop is the script's own, and so is what it counts."""
+    for each in remembers:
+        name, part = each.name, each.part or each.name
+        do = f"kept = {accelerator}.keep({name}={part}) before {accelerator}.epochs(), and kept.{name} in the loop"
+        do = f"{accelerator}.register_for_checkpointing({name})" if each.how == "extra" else do
+        yield Finding(
+            line=each.line,
+            what=f"`{name}` is remembered from turn to turn, and lost with the process: it then begins anew",
+            do=each.do if each.how == "lost" else do,
+        )
+
+
+def _of_memory(facts: Facts, remembers: tuple[Carried, ...], accelerator: str = "") -> Iterator[Finding]:
     """What the script keeps by itself, in memory and in files."""
+    if accelerator:
+        yield from _of_accelerator(remembers, accelerator)
+        return
     if facts.frameworks:
         return
     if facts.resumes and facts.has_session and not facts.loops:

@@ -37,11 +37,14 @@ class Written:
     do: str = ""
 
     def refusal(self) -> CannotConvert:
-        """Of rows, which would be there once for each worker."""
+        """Of rows, which would be there once for each worker, and of files that only the first worker finds."""
+        moved = self.what is Writes.MOVED
+        each = "each worker would do it, and fail where another has" if moved else "each worker would write it"
+        only = "a line of its own for it, after what is computed: `old = names.pop(0)`, then `os.remove(old)`"
         return CannotConvert(
-            f"each worker would write it, and it cannot be left to one: {self.why}",
+            f"{each}, and it cannot be left to one: {self.why}",
             self.statement.lineno,
-            self.do or "a statement that only writes, after what is computed for it",
+            self.do or (only if moved else "a statement that only writes, after what is computed for it"),
         )
 
 
@@ -61,8 +64,8 @@ def rows_after(effects: Effects, around: ast.stmt) -> Iterator[Written]:
             put_back = any("# sublet: " in line for line in between)  # it is of another function then
             away = elsewhere or ("the session is in a function" if put_back else "")
             for each in _of(effects, statement):
-                if each.what is Writes.ROWS or (each.what is Writes.LOG and not (away or each.why)):
-                    do = "write it in that function, behind the loop" if away else ""
+                if each.what >= Writes.MOVED or (each.what is Writes.LOG and not (away or each.why)):
+                    do = "do it in that function, behind the loop" if away else ""
                     yield Written(statement=each.statement, what=each.what, why=away or each.why, do=do)
         scope = script.scope_of(behind)
         calls = [] if isinstance(scope, ast.Module) else [*_calls_of(script, scope.name)]
@@ -124,7 +127,7 @@ def _of(effects: Effects, statement: ast.stmt) -> Iterator[Written]:
         if isinstance(statement, ast.Assign) and "a" in mode_of(effects, head):
             continue  # opened by each, and written to by one
         what = written_by(effects, head, scope)
-        if what in (Writes.ROWS, Writes.FILE):
+        if what >= Writes.FILE:
             emptied = isinstance(statement, ast.Assign) and mode_of(effects, head).startswith(("w", "x"))
             why = "each opens the file, and empties it" if emptied else "what comes of it is used"
             rows = Writes.ROWS if emptied else what

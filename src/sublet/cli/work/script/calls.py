@@ -44,6 +44,7 @@ READING = FRESH | _words("""
     isfinite new_zeros new_ones cumsum roll view_as type_as expand_as masked_select where nonzero unique
     narrow select flip diff prod cos sin argsort sign scale get_scale parse_args parse_known_args exists
     is_file is_dir mkdir with_suffix resolve get_device_properties
+    unlink rename replace rmdir symlink_to hardlink_to touch write_text write_bytes
 """)
 GROWS = _words("""
     append appendleft extend update add insert pop popleft popitem clear remove discard setdefault sort

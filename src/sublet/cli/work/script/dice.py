@@ -11,11 +11,12 @@ equally often (sublet.train.choices), so they are for choices: drawn for each sa
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sublet.cli.work.script.batchwise import NO_SIZES, ByBatch
 from sublet.cli.work.script.calls import SAMPLED, draws, seeds, tells
 from sublet.cli.work.script.effects import Effects
+from sublet.cli.work.script.functions import statement_of
 from sublet.cli.work.script.grades import WHY, Grade
 from sublet.cli.work.script.kinds import Function, Kind, within
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
@@ -28,6 +29,10 @@ OWN = {
     "do": "random.random(), np.random.rand(6) < p, np.random.permutation(6): the same in all workers; or draw for each "
     "sample: torch.rand(len(x)), a transform of the dataset",
 }
+APART = {
+    "why": "torch's dice are each worker's own, and what lasts (weights, or what is kept) would be another in each",
+    "do": "numpy's, which are the same in all workers: torch.from_numpy(np.random.randn(*p.shape)).to(p)",
+}
 ALIKE = {
     "why": "this is drawn for each sample, or by what samples are, and these dice are the same in all workers only "
     "while all draw equally often: a worker has a part of the batch, so what is chosen next may be another in each",
@@ -39,8 +44,10 @@ BY_CHANCE = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugm
 MOVES = ("to", "cuda", "cpu", "float", "double", "half", "long", "view", "reshape", "unsqueeze")
 
 
-def refuse_dice(effects: Effects, around: ast.AST, inner: ast.AST) -> None:
+def refuse_dice(effects: Effects, around: ast.For, inner: ast.AST, kept: Iterable[str] = ()) -> None:
     """CannotConvert if dice of each worker's own choose for all of a batch, or those of all are thrown for samples."""
+    if line := _moved_by_torch(effects, around, inner, kept):
+        raise CannotConvert(APART["why"], line, APART["do"])
     for find, words in ((chosen_by_torch, OWN), (drawn_by_samples, ALIKE)):
         if line := min(find(effects, around, inner), default=0):
             raise CannotConvert(words["why"], line, words["do"])
@@ -48,6 +55,42 @@ def refuse_dice(effects: Effects, around: ast.AST, inner: ast.AST) -> None:
     for call in (each for piece in by.names for each in by.calls(piece) if _mixes(effects.script, by, each, piece)):
         why, do = WHY[Grade.PAIRED]
         raise CannotConvert(why, call.lineno, do)
+
+
+def _moved_by_torch(effects: Effects, around: ast.For, inner: ast.AST, kept: Iterable[str]) -> int:
+    """The line between two epochs at which a die of each worker's own bears on what is the same in all."""
+    scope, told = effects.script.scope_of(around), _told(effects, around)
+    lasting = {*effects.state, *kept}
+    for statement in (each for each in around.body if inner is not around and each is not inner):
+        if id(statement) in told or not effects.done_by(statement, scope).writes.keys() & lasting:
+            continue
+        for piece in (statement, *effects.reached(statement)):
+            for node in ast.walk(piece):
+                if isinstance(node, ast.Call) and _is_own(effects, node) and _bears(effects, node, lasting):
+                    return node.lineno
+    return 0
+
+
+def _bears(effects: Effects, call: ast.Call, lasting: set[str]) -> bool:
+    """Whether the statement of a draw, or one that goes by what it gives, changes something that lasts."""
+    scope, own = effects.script.scope_of(call), statement_of(effects.script, call)
+    names = set(effects.done_by(own, scope).binds)
+    beside = (node for node in ast.walk(effects.script.parents[own]) if isinstance(node, ast.stmt) and node is not own)
+    goes_by = [own, *(each for each in beside if names & effects.done_by(each, scope).reads.keys())]
+    return any(_changes(effects, each, lasting, scope) for each in goes_by)
+
+
+def _changes(effects: Effects, statement: ast.stmt, lasting: set[str], scope: Scope) -> bool:
+    """Whether it surely changes one of them: by a name, by a part, or in place; a method that is called may not."""
+    done = effects.done_by(statement, scope)
+    if done.binds.keys() & lasting:
+        return True
+    parts = [node for node in ast.walk(statement) if isinstance(node, ast.Attribute | ast.Subscript)]
+    stored = any(isinstance(node.ctx, ast.Store) for node in parts)
+    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    attrs = [func.attr for func in calls if isinstance(func, ast.Attribute)]
+    placed = any(name.endswith("_") or name == "load_state_dict" for name in attrs)
+    return (stored or placed or isinstance(statement, ast.AugAssign)) and bool(done.writes.keys() & lasting)
 
 
 def _mixes(script: Script, by: ByBatch, call: ast.Call, piece: ast.AST) -> bool:

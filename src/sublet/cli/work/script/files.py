@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.kinds import Function, within
+from sublet.cli.work.script.moves import moves
 from sublet.cli.work.script.reading import Scope, is_method, names_in, root_of
 
 __all__ = ["SAVES", "Writes", "mode_of", "told_to", "writes_file", "written_by"]
@@ -28,10 +29,9 @@ TOLD = (
     "add_embedding",
     "add_pr_curve",
 )
-MOVES = (
-    "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.move", "shutil.rmtree", "os.remove", "os.unlink",
-    "os.rename", "os.replace", "torch.jit.save", "torch.onnx.export", "torchvision.utils.save_image",
-    "matplotlib.pyplot.savefig",
+WHOLE = (
+    "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.rmtree", "shutil.copytree", "shutil.make_archive",
+    "torch.jit.save", "torch.onnx.export", "torchvision.utils.save_image", "matplotlib.pyplot.savefig",
 )  # fmt: skip
 COMMANDS = (
     "os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output",
@@ -48,7 +48,8 @@ class Writes(IntEnum):
     LOG = 1  # lines of `logging`, into a file
     STATE = 2  # by torch.save, and the like
     FILE = 3  # whole
-    ROWS = 4  # that are added to what is there
+    MOVED = 4  # or removed, or made, which fails where it was done already
+    ROWS = 5  # that are added to what is there
 
 
 def writes_file(effects: Effects, call: ast.Call, scope: Scope) -> bool:
@@ -98,7 +99,9 @@ def _written(effects: Effects, call: ast.Call, scope: Scope, *, fresh: bool) -> 
         return Writes.FILE if fresh else Writes.ROWS
     if full in COMMANDS:
         return Writes.ROWS if any(word in effects.script.text(call) for word in ADDS) else Writes.FILE
-    if full in WRITERS + NUMPY + MOVES or is_method(call, *METHODS, "savefig", "unlink"):
+    if moves(effects, call, scope):
+        return Writes.MOVED
+    if full in (*WRITERS, *NUMPY, *WHOLE, "os.mkdir") or is_method(call, *METHODS, "savefig", "unlink"):
         return Writes.FILE
     told = full.startswith("logging.") and full.rpartition(".")[2] in LEVELS
     told = told or (is_method(call, *LEVELS) and _is_logger(effects, root_of(call.func), scope))

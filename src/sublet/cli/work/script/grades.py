@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable
 from enum import Enum
 
-__all__ = ["BATCH", "ODDS", "ROWS", "WHY", "Grade", "by_operator", "over", "slope_of", "worst"]
+__all__ = ["BATCH", "COUNTS", "ODDS", "ROWS", "WHY", "Grade", "by_operator", "over", "slope_of", "worst"]
 
 
 class Grade(Enum):
@@ -24,6 +24,7 @@ class Grade(Enum):
     TURNED = "one for each sample, which are not in the first place any more"
     SOME = "one for each of some samples"
     COUNT = "how many samples"
+    MULTIPLE = "a multiple of how many samples"
     SHARE = "of no sample, divided by how many there are"
     ODD = "something else"
     CURVED = "a function of a mean"
@@ -33,14 +34,18 @@ class Grade(Enum):
     PAIRED = "of samples beside each other"
     QUOTIENT = "a sum divided by another"
     SLOPE = "a gradient of a mean"
+    SIZED = "something that goes by how many samples there are"
+    PLACES = "the place of each sample in its batch"
 
 
 ROWS = frozenset({Grade.EACH, Grade.TURNED, Grade.SOME})
 ODDS = (  # the clearest reason first
-    Grade.SLOPE, Grade.PAIRED, Grade.CHOSEN, Grade.PARTIAL, Grade.WEIGHED, Grade.QUOTIENT, Grade.CURVED, Grade.ODD,
+    Grade.SLOPE, Grade.PAIRED, Grade.CHOSEN, Grade.SIZED, Grade.PLACES, Grade.PARTIAL, Grade.WEIGHED, Grade.QUOTIENT,
+    Grade.CURVED, Grade.ODD,
 )  # fmt: skip
 BATCH = frozenset({Grade.MEAN, Grade.SUM, *ROWS, *ODDS})
 FREE = frozenset({Grade.NUMBER, Grade.NONE})
+COUNTS = frozenset({Grade.COUNT, Grade.MULTIPLE})
 
 ALONE = "keep the batch in one worker: a session that is written by hand, and --workers 1; or train.checkpointed"
 COUNTED = 'a sum, and how many it is of: reduction="counted" and s.step(summed_loss, counted=n); or ' + ALONE
@@ -59,6 +64,15 @@ WHY = {
         'a gradient of a sum (reduction="sum" of the loss), which is that of each sample; or its sign; or ' + ALONE,
     ),
     Grade.PAIRED: ("the loss of a sample goes by the others of its batch: a worker has a part of them", ALONE),
+    Grade.SIZED: (
+        "the loss goes by how many samples the batch has: a worker has a part of them",
+        "what follows from the samples, or from the step (s.steps); drop_last=True of the loader, if it is for the "
+        "last batch; or " + ALONE,
+    ),
+    Grade.PLACES: (
+        "the loss of a sample goes by its place in the batch: in a worker's part it has another",
+        "what follows from the sample, given by the dataset; or " + ALONE,
+    ),
 }
 
 
@@ -71,13 +85,14 @@ def by_operator(op: ast.operator, left: Grade, right: Grade) -> Grade:
         return Grade.PAIRED
     if isinstance(op, ast.Add | ast.Sub):
         return _added(op, both)
-    if isinstance(op, ast.Div) and right is Grade.COUNT:
-        found = {Grade.SUM: Grade.MEAN, Grade.COUNT: Grade.NONE}.get(left, Grade.SHARE)
+    if isinstance(op, ast.Div) and right in COUNTS:
+        found = Grade.NONE if left in COUNTS else Grade.MEAN if left is Grade.SUM else Grade.SHARE
         return Grade.ODD if found is Grade.SHARE and left in BATCH else found
     if Grade.SHARE in both:
         return _shared(op, both)
-    if Grade.COUNT in both:
-        return Grade.ODD if both & BATCH else Grade.COUNT
+    if both & COUNTS:
+        scales = (isinstance(op, ast.Mult) and both & FREE) or (isinstance(op, ast.Div) and right in FREE)
+        return Grade.ODD if both & BATCH else Grade.MULTIPLE if scales else Grade.SIZED
     if rows := both & ROWS:
         return Grade.PAIRED if both & {Grade.SUM, Grade.MEAN} else _row(rows)
     if isinstance(op, ast.Div) and left is right is Grade.SUM:
@@ -93,7 +108,7 @@ def _shared(op: ast.operator, both: set[Grade]) -> Grade:
     """Of what is divided by the samples already: a sum becomes a mean, all else is the larger the fewer there are."""
     if both == {Grade.SHARE, Grade.SUM} and isinstance(op, ast.Mult):
         return Grade.MEAN
-    if Grade.COUNT in both:
+    if both & COUNTS:
         return Grade.NONE
     return Grade.ODD if both & BATCH else Grade.SHARE
 
@@ -101,6 +116,8 @@ def _shared(op: ast.operator, both: set[Grade]) -> Grade:
 def _added(op: ast.operator, both: set[Grade]) -> Grade:
     if both == {Grade.SUM, Grade.NONE}:
         return Grade.ODD  # it would count once for each worker
+    if both & COUNTS and both & FREE:
+        return Grade.SIZED
     left = both - FREE
     if len(left) < 2:  # noqa: PLR2004 - two sides
         return left.pop() if left else Grade.NONE if Grade.NONE in both else Grade.NUMBER
@@ -113,11 +130,11 @@ def _added(op: ast.operator, both: set[Grade]) -> Grade:
 def worst(grades: Iterable[Grade]) -> Grade:
     """Of what is made from all of them, as far as nothing else is known."""
     given = set(grades)
-    kinds = given - FREE - {Grade.COUNT, Grade.SHARE}
-    if not kinds and Grade.SHARE in given:
-        return Grade.SHARE
+    kinds = given - FREE - COUNTS - {Grade.SHARE}
+    if not kinds and (sizes := given & {Grade.SHARE, *COUNTS}):
+        return next(grade for grade in (Grade.SHARE, Grade.COUNT, Grade.MULTIPLE) if grade in sizes)
     if not kinds:
-        return Grade.COUNT if Grade.COUNT in given else Grade.NONE if Grade.NONE in given or not given else Grade.NUMBER
+        return Grade.NONE if Grade.NONE in given or not given else Grade.NUMBER
     if odd := _oddest(kinds):
         return odd
     if len(kinds) == 1:
@@ -127,7 +144,7 @@ def worst(grades: Iterable[Grade]) -> Grade:
 
 def over(grade: Grade) -> Grade:
     """Of a function that is no sum: of one it is something else."""
-    return Grade.ODD if grade is Grade.SUM else Grade.NONE if grade is Grade.COUNT else grade
+    return Grade.ODD if grade is Grade.SUM else Grade.NONE if grade in COUNTS else grade
 
 
 def slope_of(grades: list[Grade]) -> Grade:

@@ -17,6 +17,7 @@ from sublet.cli.work.script.grades import Grade
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_skips
 from sublet.cli.work.script.memories import refuse_memories
+from sublet.cli.work.script.moves import refuse_folders
 from sublet.cli.work.script.now_and_then import KEEPS
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
@@ -50,6 +51,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     effects = Effects(script, around, roles.state | roles.loaders)
     refuse_unfreezing(effects, around, inner, roles)
     refuse_memories(effects, around)
+    refuse_folders(effects)
     update = update_of(effects, around, inner, roles, models)
     flow = Flow(effects, around, inner, roles, loader=_loader_of(script, loop))
     kept = _carried(flow, update)
@@ -58,7 +60,7 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
     under += [each for each in ends if not any(each in ast.walk(other) for other in under)]
     parts = {each.name: each.part for each in flow.carried if each.how == "part"}
     flow.check_workers([*kept, *parts, update.more.get("extra_state", "")])
-    refuse_dice(effects, around, inner)
+    refuse_dice(effects, around, inner, kept)
     splice = Splice(script)
     made = _session_call(script, facts, loop, names, update)
     for statement in update.gone:
@@ -92,7 +94,7 @@ def _by_one(
     found: dict[ast.stmt, str] = dict.fromkeys(saves_by_all(effects.script, around), first)
     made = {each for other in under for each in ast.walk(other)}
     for each in (*rows_before(effects, around), *written_in(effects, around), *rows_after(effects, around)):
-        if each.why and each.what is Writes.ROWS:
+        if each.why and each.what >= Writes.MOVED:
             raise each.refusal()
         if not each.why and each.what is not Writes.STATE:
             at = each.statement.lineno

@@ -1,0 +1,72 @@
+"""Values that go by how many samples a batch has: a worker has a part of them, and would come to others.
+
+A sum that is divided by `len(x)` is a mean, and `torch.zeros(len(x), 1)` is as long as the batch. But `1.0 if
+len(x) == 8 else 0.1` is another value for 4 samples, and `torch.linspace(1, 2, len(x))` one for each place in a batch.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from sublet.cli.work.script.grades import BATCH, COUNTS, ODDS, ROWS, Grade, worst
+from sublet.cli.work.script.reading import names_in
+
+__all__ = ["compared", "fits", "of_size", "sizes_under"]
+
+PLACED = ("linspace", "logspace", "arange", "eye", "range", "tril_indices", "triu_indices", "hann_window")
+SAME = ("float", "int", "tensor", "as_tensor", "abs", "Tensor", "FloatTensor")  # of a number, that number
+FILLED = ("full", "full_like", "new_full")
+SCALARS = ("math.", "numpy.", "min", "max", "pow", "round", "divmod")
+
+
+def of_size(full: str, given: list[Grade]) -> Grade | None:
+    """Of a function that is given how many samples there are, or what is made from that; None if it is no matter."""
+    last, sizes = full.rpartition(".")[2], {grade for grade in given if grade in COUNTS or grade is Grade.SHARE}
+    if not sizes:
+        return None
+    if last in FILLED:
+        fill = given[-1] if len(given) > 1 else Grade.NONE
+        return fill if fill in COUNTS or fill is Grade.SHARE else None
+    if set(given) & BATCH:
+        return None
+    if last in PLACED and full != "range" and sizes & COUNTS:
+        return Grade.PLACES
+    if last in SAME:
+        return worst(given)
+    return Grade.SIZED if full.startswith(SCALARS) and not full.startswith("numpy.random.") else None
+
+
+def compared(node: ast.Compare, given: list[Grade]) -> Grade:
+    """Whether two sizes are alike is so in every part; whether there are any samples, in every part that has some."""
+    found = worst(given)
+    if found in ROWS or found in ODDS:
+        return found
+    if found in BATCH:
+        return Grade.CURVED
+    sizes = [grade for grade in given if grade in COUNTS]
+    if not sizes or len(sizes) == len(given) or _asks_for_any(node):
+        return Grade.NONE
+    return Grade.SIZED
+
+
+def _asks_for_any(node: ast.Compare) -> bool:
+    """`len(x) > 0`, `n == 0`, `n >= 1`."""
+    said = [each.value for each in node.comparators if isinstance(each, ast.Constant)]
+    kinds = (ast.Lt | ast.GtE) if said == [1] else (ast.Gt | ast.Eq | ast.NotEq)
+    return said in ([0], [1]) and all(isinstance(each, kinds) for each in node.ops)
+
+
+def fits(value: ast.expr | None, *, sized: bool) -> bool:
+    """Whether a value is only made as long as the batch is: `hidden = torch.zeros(1, len(x), 8)`."""
+    return isinstance(value, ast.Call) and sized
+
+
+def sizes_under(statement: ast.If) -> list[tuple[set[str], ast.expr | None]]:
+    """Names that are given a value under a condition, and which."""
+    found: list[tuple[set[str], ast.expr | None]] = []
+    for node in (each for part in (*statement.body, *statement.orelse) for each in ast.walk(part)):
+        if isinstance(node, ast.Assign):
+            found += [(names_in(target), node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+            found.append((names_in(node.target), None if isinstance(node, ast.AugAssign) else node.value))
+    return found
