@@ -491,3 +491,37 @@ def test_what_is_no_script_is_refused(tmp_path, capsys, data, why):
     for verb in ("inspect", "convert"):
         assert run([verb, str(path)]) == 2
         assert why in capsys.readouterr().err
+
+
+COUNTING = """import math
+import torch
+from torch.utils.data import DataLoader
+MODULE import Accelerator
+
+accelerator = Accelerator()
+loader = DataLoader(samples, batch_size=4)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+completed = 0
+for epoch in EPOCHS(5):
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        completed += 1
+        if completed >= 20:
+            break
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "epochs"),
+    [("from accelerate", "range"), ("from sublet.integrations.accelerate", "accelerator.epochs")],
+)
+def test_what_a_script_counts_beside_an_accelerator_is_kept_by_it(module, epochs):
+    script = Script(Path("train.py"), COUNTING.replace("MODULE", module).replace("EPOCHS", epochs))
+    found = [each for each in inspect(script, look_at(script)).findings if "remembered" in each.what]
+    assert [each.what.split()[0] for each in found] == ["`completed`"]
+    assert found[0].do.startswith("kept = accelerator.keep(completed=completed) before accelerator.epochs()")

@@ -115,5 +115,5 @@ def _asks(statement: ast.stmt, name: str) -> bool:
         return name in names_in(statement.value)
     if isinstance(statement, ast.Assign) and all(root_of(each) == name for each in statement.targets):
         return False
-    told = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-    return not (told and root_of(statement.value) == name) and name in names_in(statement)  # type: ignore[attr-defined]
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return not (isinstance(call, ast.Call) and root_of(call) == name) and name in names_in(statement)
