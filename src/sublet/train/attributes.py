@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -168,10 +168,8 @@ class Attributes:
                 into = place.values.get(name) if isinstance(value, Mapping) and FACT in value else None
                 place.values[name] = meant(value, into, type(first[name].value) if name in first else None)
 
-    def also(self, others: Mapping[str, Any], waits: Mapping[str, Any] | None = None) -> None:
-        """What else is called, from now on; what `waits`, of a state that was laid before, says of it is laid now."""
-        known = {place.name for place in self.places}
-        shared = {each for place in self.places for _, each in place.shares()} if waits else set()
+    def also(self, others: Mapping[str, Any]) -> None:
+        """What else is called, from now on."""
         self._others |= others
         found = remembered(self._places())
         self._homes = {place.name: place.values for place in self.places} | self._homes
@@ -179,20 +177,6 @@ class Attributes:
             first = self._first.setdefault(place, {})  # of a file's names more may be asked for now than before
             for name, value in values.items():
                 first.setdefault(name, value)
-        for each in self.places if waits else ():
-            if each.name not in known:
-                # What others that are called have, too, was laid with them, and the script may have changed it since.
-                theirs = {name for name, where in each.shares() if where in shared}
-                self._lay_late(each, waits or {}, theirs)
-
-    def _lay_late(self, place: Place, state: Mapping[str, Any], but: Collection[str]) -> None:
-        saved = {
-            kind: {place.name: {name: value for name, value in by_place[place.name].items() if name not in but}}
-            for kind in (PLAIN, HELD)
-            if place.name in (by_place := state.get(kind, {}))
-        }
-        if saved:
-            self._lay_in(place, {PLAIN: {}, HELD: {}, OTHERS: state.get(OTHERS, {}), **saved})
 
     def _say_iterators(self) -> None:
         """Nobody can say where one is, nor take it there."""

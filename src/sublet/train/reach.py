@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sublet.train.remembered import HELD, MANY, OTHER, Remembered, kind_of
+from sublet.train.remembered import MANY, OTHER, Remembered, kind_of
 
 __all__ = ["HOOKS", "Place", "is_still", "is_users", "places_of", "remembered"]
 
@@ -64,11 +64,13 @@ class Place(NamedTuple):
         """All but what is torch's."""
         return [(name, value) for name, value in self.values.items() if name not in self.skips]
 
-    def shares(self) -> list[tuple[str, int]]:
-        """By name what other places may have, too: variables of a closure, and lists, tensors, ..."""
-        cells = self.values.cells if isinstance(self.values, _Cells) else {}
-        held = [(name, id(value)) for name, value in self.items() if kind_of(value) == HELD]
-        return held + [(name, id(cell)) for name, cell in cells.items()]
+    def cells(self) -> list[tuple[str, types.CellType]]:
+        """Variables of a function around this one, by name."""
+        return list(self.values.cells.items()) if isinstance(self.values, _Cells) else []
+
+    def asked(self) -> set[tuple[int, str]]:
+        """Names that a file is asked for."""
+        return self.values.asked() if isinstance(self.values, _Some) else set()
 
 
 def places_of(roots: Iterable[tuple[str, Any]]) -> list[Place]:
@@ -264,6 +266,9 @@ class _Some(MutableMapping[str, Any]):
 
     def __init__(self, variables: dict[str, Any], names: set[str]) -> None:
         self._variables, self._names = variables, names
+
+    def asked(self) -> set[tuple[int, str]]:
+        return {(id(self._variables), name) for name in self._names}
 
     def __getitem__(self, name: str) -> Any:
         return self._variables[name]

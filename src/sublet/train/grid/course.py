@@ -67,6 +67,7 @@ class Course:
         self._judged: Iterator[float] = iter(())  # evaluations before that step, in a pass that goes over it
         self._called = copy.copy(progress)  # what the loop saw when it called for a step
         self._seems: Progress | None = None  # what it sees, where that is not how far training is
+        self.given = self.gave = ""  # which function, with what, for the step under way; and for the last one
         self._astray = False  # in this pass; in the next one the loop sees what it saw before the last step
 
     # ------------------------------------------------------------------------------------------ states
@@ -82,6 +83,7 @@ class Course:
             "at": self.at,
             "stepped": self.stepped_before,
             "began": self.began,
+            "given": self.gave,
         }
         return now | {name: value for name, value in self._owed.items() if name != "values"}
 
@@ -104,6 +106,7 @@ class Course:
         self._owed = {name: copy.deepcopy(tree.get(name)) for name in OF_THE_PLACE}
         began = copy.deepcopy(tree.get("began"))
         self._began = began and {**began, "loss": Losses(began["loss"])}
+        self.gave = tree.get("given") or ""
         same = called and was.steps == progress.steps and (tree["at"] == CALL or not progress.steps)
         if same or self.at == END:
             self._seems, self._owed = None, {}
@@ -215,7 +218,7 @@ class Course:
         self._progress.advance()
         self._schedules.step()
         self._progress.scheduled += 1
-        self._owed, self._seems, self._astray = {}, None, False
+        self._owed, self._seems, self._astray, self.gave = {}, None, False, self.given
         self.at, self._stepped, self._began = STEPPED, self._small(), self._begins
         if self.remembers is not None:
             self.remembers.note_step()

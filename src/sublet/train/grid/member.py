@@ -76,7 +76,7 @@ class Member:
         self.losses = Losses()  # of the last step that was applied
         self._own: tuple[int, ...] = ()  # units of our place
         self._ran = (0, 0)  # blocks that we run, from, and up to
-        self._keeping, self._unkept, self._alike = Keeping(self.holdings), Unkept(), alike.Alike(optimizer)
+        self._keeping, self._unkept, self.alike = Keeping(self.holdings), Unkept(), alike.Alike(optimizer)
 
     # ------------------------------------------------------------------------------------------ meetings
 
@@ -308,13 +308,13 @@ class Member:
             float(orders),
             float(self._keeping.asks),
         )
-        words[units + RATES : units + SAVES] = self._alike.say(self.applied, trains=seat.trains)
+        words[units + RATES : units + SAVES] = self.alike.say(self.applied, trains=seat.trains)
         if self.vault is not None:
             words[units + SAVES :] = self.vault.say(mesh, self.applied + 1)
         said = torch.tensor(words, dtype=torch.float64)
         mesh.sum(said, seat.everyone())
         words = said.tolist()
-        self._alike.hear(words[units + RATES : units + SAVES], self.applied)
+        self.alike.hear(words[units + RATES : units + SAVES], self.applied)
         agreed_s = WALL.monotonic()
         self.point("agreed")
         self._agreed, self.losses = said, losses if alone else Losses(words[units + LOSS])

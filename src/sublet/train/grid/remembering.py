@@ -12,7 +12,6 @@ Beside them a state has what was another when the batch of its last step began, 
 
 from __future__ import annotations
 
-import copy
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -20,12 +19,13 @@ from typing import Any
 
 import torch
 
-from sublet.train.attributes import OTHERS, Attributes
+from sublet.train.attributes import Attributes
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, Tree
 from sublet.train.grid.absent import plainly
 from sublet.train.grid.cutting import AFTER, BEFORE, Cut
 from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.noting import BEGAN, STEPPED, Noted, Noting
+from sublet.train.reach import Place
 from sublet.train.remembered import GONE, HELD, PLAIN, Remembered
 
 __all__ = ["Remembering", "gathered", "handed_to_first"]
@@ -48,7 +48,6 @@ class Remembering:
         self._begins: Noted | None = None
         self._noted: dict[str, Noted | None] = {BEGAN: None, STEPPED: None}
         self._noting = Noting(self._attributes.places)
-        self._waits = dict[str, dict[str, Any]]()  # of a state: of functions that we have yet to be given
 
     def note_batch(self) -> None:
         """One begins."""
@@ -58,12 +57,12 @@ class Remembering:
         """That of the batch that began last is made."""
         self._noted = {BEGAN: self._begins, STEPPED: self._noting.now()}
 
-    def also(self, called: Mapping[str, Any]) -> None:
-        """What else is called for steps, from now on; as the state has it that was laid last, if that names it."""
+    def also(self, called: Mapping[str, Any]) -> list[Place]:
+        """What else is called, or may be; where all is that a state knows from now on."""
         with self._cut.whole(), plainly():
-            self._attributes.also(called, self._waits)
-        self._forget_known()
+            self._attributes.also(called)
         self._noting = Noting(self._attributes.places)
+        return self._attributes.places
 
     def state(self, blocks: Collection[int]) -> dict[str, Any]:
         """What has changed, of these blocks; with the first or the last of all of them also what is of none."""
@@ -74,8 +73,6 @@ class Remembering:
                 name: now[name] for name, was in self._buffers.items() if name in now and not was.is_still(now[name])
             }
             self._tell_moments(found)
-        for kind, by_place in self._waits.items():  # others may be given these functions before us
-            found[kind] = {**copy.deepcopy(by_place), **found[kind]}
         self._noting = Noting(self._attributes.places)
         ends = bool({0, self.blocks - 1} & {*blocks})
         return self._only(found, lambda home: ends if home is None else home in blocks)
@@ -102,9 +99,7 @@ class Remembering:
         with self._cut.whole(), plainly():
             if blocks is None:
                 self._attributes.prepare(state)
-                self._waits = {kind: dict(state.get(kind, {})) for kind in (PLAIN, HELD, OTHERS)}
                 self._attributes.load_state_dict(state)
-                self._forget_known()
                 self._attributes.lay(state.get(moment, {}))
                 self._write(state.get("written"))  # of another kind of session: they are with the weights
             elif blocks:
@@ -113,13 +108,6 @@ class Remembering:
         if moment:
             self._noting = Noting(self._attributes.places)
             self._noted[moment] = self._noting.now()
-
-    def _forget_known(self) -> None:
-        known = {place.name for place in self._attributes.places}
-        self._waits = {
-            kind: {name: copy.deepcopy(values) for name, values in by_place.items() if name not in known}
-            for kind, by_place in self._waits.items()
-        }
 
     def _write(self, written: Mapping[str, torch.Tensor] | None) -> None:
         """What a script has written, it has written at all workers."""

@@ -36,7 +36,7 @@ from sublet.train.grid.cutting import Cut
 from sublet.train.grid.dice import AT_BATCH, STEPPED
 from sublet.train.grid.fits import check_fits, check_not_compiled
 from sublet.train.grid.gathering import Gathered, Gathering
-from sublet.train.grid.given import Given
+from sublet.train.grid.given import FIRST, Given, check_again, in_hand, lines
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
@@ -177,7 +177,7 @@ class GridSession(Judges, Keeps):
         whole("epochs", total, 1)
         if not self._open or self._epochs:
             raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
-        self._epochs = total
+        self._epochs, self._lines = total, lines()
         self._course.remembers = Remembering(self._cut, self._optimizer, self._samples.called)
         self._course.come_to(BATCH, self._losses)
         while self._course.seen.epoch < total:
@@ -215,11 +215,15 @@ class GridSession(Judges, Keeps):
         self._link.script_waits()
         progress = self._progress
         self._look_at_dice()
-        if self._member is not None and self._course.remembers is not None and (new := self._given.new(loss_of)):
-            self._course.remembers.also(new)  # before a state is laid, which may name it
+        if self._given.is_new(loss_of):
+            check_not_compiled(self._model, loss_of)
+        sign = "" if self._member is None else self._given.sign(loss_of)
+        if self._course.goes_over:
+            check_again(sign, self._course.gave, progress.steps)
         self._course.come_to(CALL)
         before, self._evaluations = progress.steps, 0
         member = self._member or self._begin(loss_of)
+        member.alike.given = self._course.given = sign or self._given.sign(loss_of)
         if self._alike and not self._course.to_step:
             member.judged = []  # by the pass before this one, which may have left some out
         if self._ordered:
@@ -259,11 +263,11 @@ class GridSession(Judges, Keeps):
 
     def _begin(self, loss_of: LossOf) -> Member:
         """With the user's function in hand: what is before the blocks and what after them, and our first grid."""
-        check_not_compiled(self._model, loss_of)
         self._schedules.find_late()
         self._own.begin()
         if self._course.remembers is not None:
-            self._course.remembers.also({**self._given.new(loss_of), **self._schedules.called})
+            known = {FIRST: loss_of, **in_hand(self._lines), **self._schedules.called}
+            self._given.know(self._course.remembers.also(known))
         atom = Atom(0, min(self._micro_batch, self._samples.count))
         self._cut.learn(lambda: self._call(loss_of, loaded(self._samples, 0, atom), atom))
         self._member = member = Member(

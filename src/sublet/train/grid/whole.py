@@ -70,6 +70,7 @@ class Whole:
         }
         tree["optimizer"] = self._optimizer(moments, counted, stepped=stepped)
         course = {"at": self._course.at, "stepped": self._course.stepped_before, "began": self._course.began}
+        course["given"] = self._course.gave
         return {**tree, **course, "attributes": values, "loss": self._loss()}
 
     def values(
@@ -104,6 +105,7 @@ class Whole:
             "at": tree.get("at", BATCH),  # a session without parts saves between two steps, and says no loss
             "stepped": tree.get("stepped"),
             "began": tree.get("began"),
+            "given": tree.get("given", ""),
             "loss": tree.get("loss", math.nan),
             "values": tree.get("attributes"),  # one of an earlier version has none
         }
