@@ -8,7 +8,8 @@ Any split of short pools among many jobs is one of many that are nearly as good,
 minute that passes and every speed that is learned. So jobs that have a place keep it, unless a newcomer gains more by
 it than they lose: a new split is weighed against the steady one, in which those that have a place stay as far as there
 is room, and the others take what is left. Of those that have one, each may take what is better for it; none is moved so
-that another of them can be. For a newcomer they make room if that leaves fewer waiting, or if it pays.
+that another of them can be. For a newcomer they make room if that leaves fewer waiting, or if it pays. Newcomers have
+nothing to keep from one another: where nobody else gives way, the new split stands.
 
 What it pays ends early. Who gives way would have made room anyway by the time it ends, so that what the newcomers gain
 counts only until then:
@@ -349,10 +350,13 @@ def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats)
 
 
 def _pays(table: OptionsTable, held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
-    """Whether a new split is better than the old: nobody loses, or newcomers gain more than others do. Cost: O(J)."""
+    """Whether a new split is better than the old: nobody who has a place loses, or newcomers gain more. Cost: O(J).
+
+    Among newcomers the new split stands: nobody has anything to keep, and it counts that who is short leaves soon.
+    """
     if (new_J == WAIT).sum() != (old_J == WAIT).sum():
         return bool((new_J == WAIT).sum() < (old_J == WAIT).sum())
-    gained, lost, until_h = [], 0.0, np.inf
+    gained, lost, until_h, gives_way = [], 0.0, np.inf, False
     for row, (held, new, old) in enumerate(zip(held_J.tolist(), new_J.tolist(), old_J.tolist(), strict=True)):
         if new == old:
             continue
@@ -363,6 +367,7 @@ def _pays(table: OptionsTable, held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
         if gain < 0.0:
             lost -= gain
             until_h = min(until_h, hours)
+            gives_way |= held != WAIT
         elif held == WAIT:
             gained.append((gain, hours))
-    return not lost or sum(gain * min(1.0, until_h / hours) for gain, hours in gained if hours) > lost
+    return not gives_way or sum(gain * min(1.0, until_h / hours) for gain, hours in gained if hours) > lost

@@ -7,16 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from sublet.domain.budget import Limit
+from sublet.domain.events import JobSubmitted
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
+from sublet.perf.speedup import Amdahl
 from sublet.planning.menu import menu_of
 from sublet.planning.options import OptionsTable, options_of
 from sublet.planning.terms import Refusals, Terms
 from sublet.policies.price.choices import OVERTAKERS, _next_in_line, _without_gambles, within_purse
 from sublet.policies.price.congestion import WAIT, _pays, uses_of
+from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.sizes import examples
 
 INF = math.inf
 
@@ -78,6 +85,36 @@ def test_gains_of_newcomers_add_up_and_so_do_losses():
     assert pays(four, [[1.0, 1.0]] * 4, held, new, old)  # 4 for 3.9
     assert not pays([*four[:3], [5.0, 7.6]], [[1.0, 1.0]] * 4, held, new, old)
     assert not pays(four, [[0.0, 1.0], *[[1.0, 1.0]] * 3], held, new, old)  # who is done anyway gains nothing
+
+
+def test_newcomers_alone_have_nothing_to_keep_from_one_another():
+    assert pays([[10.0, 9.0], [5.0, 9.0]], HOURS, [WAIT, WAIT], NEW, OLD)  # 1 for 4, which the split has weighed
+    assert not pays([[10.0, 9.0], [5.0, 9.0]], HOURS, [WAIT, 0], NEW, OLD)
+    three = [[10.0, 9.0], [5.0, 9.0], [5.0, 5.5]]
+    assert not pays(three, [*HOURS, [20.0, 1.0]], [WAIT, WAIT, 0], [1, 1, 1], [0, 0, 0])  # one gives way, for less
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    short_h=st.floats(0.5, 10.0),
+    times=st.floats(1.05, 60.0),
+    parallel=st.sampled_from([0.9, 0.95, 0.99]),
+    hour_usd=st.sampled_from([5.0, 20.0, 200.0]),
+    size=st.sampled_from([1, 2, 4]),
+    first=st.booleans(),
+)
+def test_of_two_newcomers_alike_but_for_their_work_the_short_one_has_no_fewer_gpus(
+    short_h, times, parallel, hour_usd, size, first
+):
+    """It leaves soon, and then the other has them all."""
+    hours = {"short": short_h, "long": short_h * times}
+    driver = Driver([an_offer("o", gpus=size)], limits={"o": Limit(max_nodes=12 // size)})
+    for name in ("short", "long") if first else ("long", "short"):
+        job = a_job(name, work=3600.0 * hours[name], speed=Amdahl(parallel=parallel), max_gpus=12, restart_s=30.0)
+        driver.tell(JobSubmitted(0.0, job))
+    plan = Price(hour_usd=hour_usd).decide(driver.kernel.snapshot())
+    if plan.congestion_usd_per_gpu_h:  # else each has what suits it, and a restart counts for less in a long one
+        assert plan.shapes["short"].gpus >= plan.shapes["long"].gpus >= 1
 
 
 def test_gpus_of_each_row_are_laid_side_by_side_after_waiting():
