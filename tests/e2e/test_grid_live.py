@@ -77,6 +77,22 @@ def test_a_job_file_with_stages_trains_in_parts_and_is_one_process_to_the_bit(su
         assert set(ends_as_one_process(world, job_id, tmp_path, 10)) == {2}
 
 
+def test_a_script_with_parts_whose_job_has_one_stage_trains_in_copies(submit, tmp_path):
+    """The kernel knows of no grid: it is data parallel."""
+    with rig(Struck, policy="liveput", most_nodes=2) as world:
+        world.start()
+        if not FULL:
+            job_id = submit(world, tmp_path, workers=2, stages=1, steps=10, pace_ms=1.0)
+            assert set(ends_as_one_process(world, job_id, tmp_path, 10)) == {2}
+            return
+        job_id = submit(world, tmp_path, workers="1..2", stages=1)
+        world.until_grid(job_id, 2, 1)
+        os.kill(world.workers()[0], signal.SIGKILL)
+        world.until(lambda: world.job(job_id)["grid"] == "1 x 1", "one is left")
+        world.until_grid(job_id, 2, 1)
+        assert set(ends_as_one_process(world, job_id, tmp_path)) == {1, 2}
+
+
 def test_a_worker_that_is_killed_costs_no_step_and_another_takes_its_place(submit, tmp_path):
     """With one copy: who keeps the part hands it on."""
     with rig(Struck, policy="liveput", most_nodes=2) as world:

@@ -163,7 +163,9 @@ class GroupCore(ABC):
         self, generation: int, placement: Placement, batch: int, form: Form | None, *, trains: bool
     ) -> None:
         self.generation, self._placement, self._batch = generation, placement, batch
-        self.places.take(form)
+        if self.before.formed is not None and not self.places.cut:
+            self.places.become_copies(self._wanted // self._each)
+        self.places.take(form, self._wanted // self._each)
         self.places.formed = self.before.formed or self.places.grid
         self._nodes = {node_id for node_id, _ in placement}
         self._next_round()

@@ -67,7 +67,7 @@ class ElasticGroup(InGrid):
             return  # the kernel is about to hear why
         same = self._trains_as(placement, form) and batch == self._batch
         self._take_order(generation, placement, batch)
-        self.places.take(form)
+        self.places.take(form, self._wanted // self._each)
         if same:  # it has left a node already, say, or has other spares
             self._launch_missing(wall_s)
             self._answer_move()

@@ -21,6 +21,7 @@ from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.group.regroup import AT_ONCE, Regrouping, failure_of
 from sublet.runtime.group.states import Ending, Forming, Gathering, Idle, Over, Stopping, Training
 from sublet.runtime.group.workers import Worker, WorkerPhase, split_by_room
+from sublet.runtime.jobs.bounds import Shards
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.grids import GRIDS_SINCE, STAGES
@@ -40,6 +41,7 @@ class InGrid(Regrouping):
             return False
         here, room = Counter(worker.node_id for worker in self._roster.members), Counter(dict(placement))
         if self.places.grid is not None:
+            form = self.places.form_of(form, sum(room.values()) // self._each)
             return form == self.places.form and self.places.formed == self.places.grid and here <= room
         if self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY):
             return False
@@ -222,18 +224,19 @@ class InGrid(Regrouping):
 
     def _refuses(self, worker: Worker, message: wire.Ready, wall_s: float) -> bool:
         """Its session cannot be a member of a grid, or hold a range: the job is given up, in words."""
+        in_ranges = self.spec.shards is Shards.ON
+        if message.blocks and not (self.places.cut or in_ranges or self._roster.members):
+            self.places.become_copies(self._wanted // self._each)
         self.places.hear(message)
         if isinstance(self.state, Over | Stopping):
             return False
-        self.ranging.hear(message, self._wanted)
+        if not self.places.cut:
+            self.ranging.hear(message, self._wanted)
         why = ""
-        if not self.places.cut and message.blocks:
-            why = (
-                "its session names parts (parts=), and its job has one stage, which is a model that is not cut; next: "
-            )
-            why += "parallel: {stages: auto}, or 2 and more, in the job file; or leave parts= out of the session"
-        elif not self.places.cut:
+        if not self.places.cut:
             why = self.ranging.refuses(message)
+            if message.blocks and not why:
+                why = "its session names parts (parts=), and those of the others name none; next: one script for all"
         elif message.version < GRIDS_SINCE:
             why = f"its session speaks version {message.version} of the wire, and grids came with {GRIDS_SINCE}; next: "
             why += "install this sublet where the script runs"

@@ -13,7 +13,7 @@ from sublet.planning.seating import Seats, seats
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire import messages as wire
-from sublet.wire.grids import NO_PLACE
+from sublet.wire.grids import NO_PLACE, STAGES
 
 __all__ = ["Form", "Places"]
 
@@ -48,9 +48,20 @@ class Places:
         """That was ordered."""
         return None if self.form is None else self.form.grid
 
-    def take(self, form: Form | None) -> None:
-        """An order."""
-        self.form = form if self.cut else None
+    def take(self, form: Form | None, workers: int) -> None:
+        """An order, of so many."""
+        self.form = self.form_of(form, workers)
+
+    def form_of(self, form: Form | None, workers: int) -> Form | None:
+        """What an order means: copies of one part need no plan of their own, there is one for each worker."""
+        if self.cut and form is None and self.stages == 1:
+            return Form(Grid(max(1, workers)))
+        return form if self.cut else None
+
+    def become_copies(self, workers: int) -> None:
+        """A job of one stage whose session names parts: it is a grid, of copies of one part."""
+        self.cut = STAGES
+        self.take(None, workers)
 
     def hear(self, message: wire.Ready) -> None:
         """A session is ready: what its model takes, and what there is for it."""

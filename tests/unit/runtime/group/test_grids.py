@@ -11,6 +11,7 @@ from sublet.runtime.group.build import build_group
 from sublet.runtime.group.census import Census
 from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import Outcome
+from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT, EXIT_MEMORY
@@ -377,7 +378,7 @@ def test_a_grid_whose_parts_do_not_fit_is_not_tried_and_the_shallowest_that_does
 def test_too_few_for_another_depth_are_no_more_copies_of_the_old_one_than_were_ordered():
     """What a copy more would cost, only a plan has weighed."""
     places = Places("stages")
-    places.take(Form(Grid(1, 8)))
+    places.take(Form(Grid(1, 8)), 8)
     places.formed = Grid(3, 2)
     assert places.possible(6, broken=True) == Grid(1, 2)
     assert places.possible(6, broken=False) is None
@@ -451,15 +452,46 @@ def test_a_part_that_does_not_fit_where_its_owner_has_said_how_many_is_told():
     assert "of 2 parts; next: parallel.stages: auto" in news.why
 
 
-def test_a_session_in_parts_is_told_where_its_job_has_one_stage():
-    """It would be ordered into a group without places, and end with a mistake that is not its own."""
-    group = build_group("job-1", JobSpec(name="job", argv=("x",), cwd="/"), log_of=str, env=dict)
-    group.move(1, on("a"), 0, 0.0)
-    ((_, start),) = sent(group, wire.StartWorker)
-    group.hear(wire.Ready(worker_id=start.worker_id, version=2, blocks=(7, 7)), 1.0)
+def in_one_stage(*nodes, **facts):
+    spec = JobSpec(name="job", argv=("x",), cwd="/", max_workers=8, **facts)
+    group = build_group("job-1", spec, log_of=str, env=dict)
+    group.move(1, on(*nodes), 0, 0.0)
+    ready(group, 1.0)
+    return group
+
+
+def test_a_session_in_parts_whose_job_has_one_stage_is_as_many_copies_as_workers():
+    group = in_one_stage("a", "b")
+    assert sorted(told(group).values()) == [(0, 0), (1, 0)]
+    all_join(group, 2.0)
+    group.news.clear()
+    group.move(2, on("a", "b"), 0, 3.0)
+    assert [news.outcome for news in group.news] == [Outcome.MOVED], "it trains as that"
+    group.news.clear()
+    group.move(3, on("a", "b", "c"), 0, 4.0)
+    ready(group, 5.0)
+    assert sorted(told(group).values()) == [(0, 0), (1, 0), (2, 0)]
+    all_join(group, 6.0)
+    kill(group, "b", 7.0)
+    assert sorted(told(group).values()) == [(0, 0), (1, 0)]
+
+
+def test_the_next_controller_knows_that_a_job_of_one_stage_is_copies():
+    group = in_one_stage("a", "b")
+    told(group)
+    all_join(group, 2.0)
+    census = Census.from_facts(group.census.facts())
+    after = build_group("job-1", group.spec, log_of=str, env=dict)
+    after.before = census
+    after.adopt(2, on("a", "b"), 0, trains=True, wall_s=3.0)
+    assert (after.places.formed, after.places.grid) == (Grid(2), Grid(2))
+
+
+def test_a_session_in_parts_is_told_where_its_job_asks_for_ranges():
+    group = in_one_stage("a", shards=Shards.ON)
     (news,) = group.news
     assert news.outcome is Outcome.FAILED
-    assert "its job has one stage, which is a model that is not cut; next: parallel: {stages: auto}" in news.why
+    assert "leave parts= out of it" in news.why
 
 
 def test_the_next_controller_knows_who_sat_where():
