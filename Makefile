@@ -21,7 +21,7 @@ test bench claims mutants adoption scenarios policies-live soak: export OMP_NUM_
 test bench claims mutants adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test pytest check bench claims mutants docs screenshots figures adoption faults scenarios policies-live soak clean help
+.PHONY: setup demo test pytest check bench loader claims mutants docs screenshots figures adoption faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -43,6 +43,10 @@ check: $(READY) ## lint, formatting, types, layers
 
 bench: $(READY) ## measure speed
 	$(BIN)/python -m benchmarks.run
+
+loader: $(READY) ## what a session costs where a DataLoader's workers load, beside DDP and torchdata, which it installs: some ten minutes
+	$(BIN)/python -m pip install $(PIP_ARGS) $(addprefix -c ,$(CONSTRAINTS)) 'torchdata>=0.11'
+	$(BIN)/python -m benchmarks.loader
 
 claims: $(READY) ## run the studies behind the README's tables, and write them (QUICK=1: minutes; ONLY=boa,fleet; RENDER=1: only write)
 	$(BIN)/python -m sublet.studies.claims $(if $(QUICK),--quick) $(if $(RENDER),--render) $(if $(ONLY),--only $(ONLY))

@@ -3,14 +3,14 @@
     DDP + DataLoader        what everybody has (of one process: the plain loop)
     session + DataLoader    the same loader handed to a session
     session alone           the dataset handed to a session: it loads in the training process
-    DDP + torchdata         its StatefulDataLoader, where it is installed
+    DDP + torchdata         its StatefulDataLoader: `make loader` installs it, and runs this
 
 Each is W processes of its own, one thread each; they take turns in blocks of steps, so that a busy machine disturbs all
 alike, and those who wait do nothing. The first steps of a block, whose samples were loaded while others trained, do not
 count. CPU time of a process and its loader's workers is shown beside wall time, because a busy machine changes it less.
 All are started several times: whether the C library gives memory back after a step, and asks for it again in the next,
 goes by where things lie, and stays as it is for the life of a process (none to 500 page faults a step).
-`python -m benchmarks.loader`; with `quick` fewer blocks.
+`make loader`, or `python -m benchmarks.loader`; with `quick` fewer blocks.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 GOAL = 0.03
 KINDS = ("DDP + DataLoader", "session + DataLoader", "session alone", "DDP + torchdata")
+TORCHDATA = "'torchdata>=0.11'"  # as the extra `integrations` of pyproject.toml has it
 FEATURES, HIDDEN, BATCH, LOADER_WORKERS = 256, 512, 64, 2
 SLOW_S = 0.005  # an item
 BLOCKS = {"slow": 8, "fast": 20}
@@ -62,7 +63,10 @@ class Items(Dataset[tuple[torch.Tensor, int]]):
 def main() -> None:
     """Print the table."""
     quick = "quick" in sys.argv[1:]
-    kinds = [kind for kind in KINDS if "torchdata" not in kind or find_spec("torchdata") is not None]
+    kinds = list(KINDS)
+    if find_spec("torchdata") is None:
+        kinds.remove(KINDS[-1])
+        print(f"left out: {KINDS[-1]}, which is not installed; next: make loader, or pip install {TORCHDATA}\n")
     print(f"ms a step of {BATCH} samples, {LOADER_WORKERS} loader workers a process: wall (median; over DDP's) and CPU")
     for items in ("slow", "fast"):
         for width in (1, 2):
@@ -112,6 +116,7 @@ def _ports(kinds: list[str]) -> Iterator[tuple[str, int]]:
 
 def _start(kind: str, items: str, rank: int, width: int, port: int) -> subprocess.Popen[str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("SUBLET_")}
+    env |= {"PYTHONWARNINGS": "ignore:'set_vital'"}  # of torchdata, once for each process
     env |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "RANK": str(rank), "WORLD_SIZE": str(width)}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-m", "benchmarks.loader", "--worker", kind, items]

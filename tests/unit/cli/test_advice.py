@@ -294,6 +294,17 @@ REFUSED = {
         "parameters are unfrozen amid training",
         "model.thaw()",
     ),
+    "a part that was made frozen, and is thawed and frozen": (
+        script(
+            before="class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.one, self.two = nn.Linear(4, 3), nn.Linear(3, 1)\n        self.one.requires_grad_(False)\n\n"
+            "    def forward(self, rows):\n        return self.two(self.one(rows))\n\n\n"
+            "model = Net()\nopt = torch.optim.SGD(model.parameters(), lr=0.1)",
+            after="model.one.requires_grad_(True)\nif epoch == 2:\n    model.one.requires_grad_(False)",
+        ),
+        "parameters are unfrozen amid training",
+        "model.one.requires_grad_(True)",
+    ),
     "a parameter of its own": (
         script(
             before="more = nn.Parameter(torch.zeros(1), requires_grad=False)",

@@ -278,6 +278,13 @@ def test_an_object_that_keeps_its_rows_and_writes_all_of_them_is_refused_as_one_
         converted(script(before=keeps, after="log.log(epoch)"))
 
 
+@pytest.mark.parametrize("mode", ["w", "x", "wt"])
+def test_a_file_that_is_held_open_and_begins_empty_is_refused(mode):
+    source = script(before=f"f = open('rows.txt', '{mode}')", after="f.write(str(epoch))")
+    with pytest.raises(CannotConvert, match="`f` begins empty in every process that goes on"):
+        converted(source)
+
+
 def test_a_file_that_every_start_begins_anew_and_the_loop_adds_to_is_refused():
     begins, adds = "with open('rows.txt', 'w') as f:\n    f.write('epoch\\n')", f"{ADDS}f.write('x')"
     with pytest.raises(CannotConvert, match=r"'rows\.txt' begins empty in every process"):

@@ -83,6 +83,14 @@ def test_a_step_that_is_taken_again_gives_the_same_samples():
     assert all(torch.equal(a, b) for a, b in zip(first, samples.load(0, piece), strict=True))
 
 
+def test_who_begins_amid_a_step_is_given_its_micro_batch_and_none_before_it():
+    samples = loaded(DataLoader(Noisy(), batch_size=6, num_workers=1, shuffle=True))
+    order = Samples(Noisy(), 5, None, None).order(0).tolist()
+    _, *left = samples.pieces(6, 6, 0, 1, 2)
+    found = [samples.load(0, piece)[0].tolist() for piece in left]
+    assert found == [order[8:10], order[10:12]]
+
+
 def test_a_loader_leaves_the_random_numbers_of_the_script_alone():
     torch.manual_seed(3)
     expected = torch.rand(3)
