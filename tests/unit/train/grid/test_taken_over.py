@@ -246,6 +246,19 @@ def test_what_was_right_after_a_step_is_handed_on_by_who_has_taken_it():
     assert taker.course.tree() == given_by(script, 5, CALL)
 
 
+def test_a_state_of_an_evaluation_that_a_loop_does_not_come_by_is_left_behind_at_its_next_call():
+    """It would wait there for ever, and make no step."""
+    judges = Script(4, 3, tuple(range(17, 0, -1)), 3, 9, judges_always=True)
+    course = Loop(judges).course
+    course.come_to(BATCH)
+    course.come_to(CALL)
+    course.take(given_by(judges, 2, evaluation(0)))
+    for steps in (False, True):  # it goes over the last one, and then makes one
+        course.come_to(BATCH)
+        course.come_to(CALL)
+        assert course.to_step is steps
+
+
 def test_what_is_taken_at_the_end_stays_there():
     script = Script(2, 2, tuple(range(17, 0, -1)), patience=9, rests=99, judges_always=False)
     taker, tree = Loop(script), given_by(script, 4, END)
