@@ -235,12 +235,35 @@ SPOT = (
         data=Data.TUNED,
     ),
     Claim(
+        what="`liveput`: samples over a rival's, mean of four whole traces, the least of four models",
+        over="`greedy-live`, `parcae`",
+        knows="the same",
+        study="liveput",
+        figures=tuple(
+            Figure(check=f"*: samples of liveput over {rival}, mean *", label=rival, take=Take.LEAST, digits=3)
+            for rival in ("greedy-live", "parcae")
+        ),
+        source=Source.REBUILD,
+        data=Data.TUNED,
+    ),
+    Claim(
         what="samples per dollar where a sample is worth 1.25 of what it costs at the least",
         over="`parcae`, which makes more samples",
         knows="the same",
         study="liveput",
         figures=tuple(
             Figure(check=f"{model}: samples per dollar of parcae's, *", label=model) for model in PARCAE_MODELS
+        ),
+        source=Source.REBUILD,
+        data=Data.TUNED,
+    ),
+    Claim(
+        what="the same, the mean of four hours that share no minute",
+        over="`parcae`",
+        knows="the same",
+        study="liveput",
+        figures=tuple(
+            Figure(check=f"{model}: samples per dollar over parcae's, mean *", label=model) for model in PARCAE_MODELS
         ),
         source=Source.REBUILD,
         data=Data.TUNED,
