@@ -132,6 +132,8 @@ def exposed(effects: Effects, statements: list[ast.stmt], scope: Scope) -> tuple
 def _in_nested(effects: Effects, statement: ast.stmt, scope: Scope) -> tuple[set[str], set[str]]:
     asked: set[str] = set()
     bound: set[str] = set()
+    if isinstance(statement, ast.Match):
+        return _in_cases(effects, statement, scope)
     for head in _heads(statement):
         done = effects.done_by(head, scope)
         asked |= (done.reads.keys() | done.changes.keys() | done.sets.keys()) - bound
@@ -140,9 +142,40 @@ def _in_nested(effects: Effects, statement: ast.stmt, scope: Scope) -> tuple[set
     asked |= {name for each, _ in parts for name in each} - bound
     surely = [names for (_, names), (_, sure) in zip(parts, _blocks(statement), strict=True) if sure]
     bound |= {name for names in surely for name in names}
-    if isinstance(statement, ast.If) and statement.orelse:
-        bound |= parts[0][1] & parts[1][1]
-    return asked, bound
+    return asked, bound | _bound_in_any_case(effects, statement, scope)
+
+
+def _bound_in_any_case(effects: Effects, statement: ast.stmt, scope: Scope) -> set[str]:
+    """Names that are given a value whichever of several blocks runs."""
+    ways: list[list[ast.stmt]] = []
+    match statement:
+        case ast.If():
+            ways = [statement.body, statement.orelse]
+        case ast.Try():  # what ends by `raise` does not go on from here
+            handlers = [each.body for each in statement.handlers if not isinstance(each.body[-1], ast.Raise)]
+            ways = [[*statement.body, *statement.orelse], *handlers]
+        case _:
+            pass
+    bound = [exposed(effects, way, scope)[1] for way in ways]
+    return set.intersection(*bound) if bound else set()
+
+
+def _in_cases(effects: Effects, statement: ast.Match, scope: Scope) -> tuple[set[str], set[str]]:
+    """Each case has the names of its pattern; one is sure to be taken if there is `case _`."""
+    asked, bound = exposed(effects, [ast.Expr(statement.subject)], scope)
+    ways: list[set[str]] = []
+    for case in statement.cases:
+        captured = set(effects.done_by(case.pattern, scope).binds)
+        guard = [] if case.guard is None else [ast.Expr(case.guard)]
+        more, sure = exposed(effects, [*guard, *case.body], scope)
+        asked |= effects.done_by(case.pattern, scope).reads.keys() | (more - captured - bound)
+        ways.append(sure | captured)
+    return asked, bound | (set.intersection(*ways) if any(map(_takes_all, statement.cases)) else set())
+
+
+def _takes_all(case: ast.match_case) -> bool:
+    """`case _:`, or `case other:`."""
+    return case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
 
 
 def _heads(statement: ast.stmt) -> list[ast.AST]:
@@ -155,7 +188,8 @@ def _heads(statement: ast.stmt) -> list[ast.AST]:
         case ast.With():
             return list(statement.items)
         case ast.Match():
-            return [statement.subject]
+            guards = [case.guard for case in statement.cases if case.guard is not None]
+            return [statement.subject, *guards, *(case.pattern for case in statement.cases)]
         case _:
             return []
 

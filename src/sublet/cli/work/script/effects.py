@@ -22,7 +22,7 @@ from sublet.cli.work.script.calls import (
     is_known,
     tells,
 )
-from sublet.cli.work.script.kinds import Function, Kind, Kinds, bindings_in, goes_by_itself, within
+from sublet.cli.work.script.kinds import ENDLESS, Function, Kind, Kinds, bindings_in, goes_by_itself, within
 from sublet.cli.work.script.reading import Scope, Script, names_in, root_of
 
 __all__ = ["Done", "Effects", "passed"]
@@ -169,6 +169,8 @@ class Effects(Kinds):
                     done.reads.setdefault(each.id, each.lineno)
                 case ast.Name():
                     done.binds.setdefault(each.id, each.lineno)
+                case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                    done.binds.setdefault(name, each.lineno)
                 case ast.AugAssign():
                     done.reads |= dict.fromkeys(names_in(each.target), each.lineno)
                     self._change(done, each.target, scope, rebound=True)
@@ -387,7 +389,7 @@ def _is_number(script: Script, value: ast.expr) -> bool:
             full = script.full_name(value.func)
             item = isinstance(value.func, ast.Attribute) and value.func.attr == "item"
             return item or full in ("float", "int", "len", "round", "str") or full.startswith("math.")
-        case ast.Attribute():
-            return script.full_name(value) in ("math.inf", "numpy.inf", "torch.inf", "math.nan")
+        case ast.Attribute() | ast.Name():
+            return script.full_name(value) in ENDLESS
         case _:
             return False

@@ -22,7 +22,8 @@ from sublet.cli.work.script.held import held_module
 from sublet.cli.work.script.keeping import cannot_keep, goes_on
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
-from sublet.cli.work.script.settings import dataset_of, is_setting
+from sublet.cli.work.script.remembering import is_inner
+from sublet.cli.work.script.settings import dataset_of, is_number_set, is_setting
 from sublet.cli.work.script.splice import CannotConvert
 
 __all__ = ["Carried", "Flow", "Roles"]
@@ -135,6 +136,8 @@ class Flow:
     def _is_part(self, name: str) -> bool:
         """Whether it stands for a part of what the session knows, and for nothing else, in every turn."""
         scope = self.effects.script.scope_of(self.around)
+        if is_inner(self.effects.script, name, scope):
+            return True  # what it stands for is looked at itself
         others = self.effects.same_as({name}, scope) - {name}
         rebound = any(name in line.done.binds for line in self.course.inside)
         own = any(self.effects.makes(value) for value in self.effects.given(name, scope))
@@ -219,6 +222,8 @@ class Flow:
         varies = self.roles.state | self._written(self.course.turns)
         varies |= names_in(self.inner.target) if isinstance(self.inner, ast.For) else set()
         lasting = {each.name for each in self.carried} & self.relevant
+        scope = self.effects.script.scope_of(self.around)
+        counted = names_in(self.around.target) if isinstance(self.around, ast.For) else set()
         for line in self.course.before:
             done, at = line.done, getattr(line.node, "lineno", line.top.lineno)
             if (names := freezes_by(line.top)) is not None and not names & varies:
@@ -228,6 +233,7 @@ class Flow:
             if line.saves or line.jumps or line.updates:
                 raise _again(at, "a step, a file or an end is made,", "put it after the batches of an epoch")
             fixed = self.roles.optimizers if done.sets else frozenset()  # a rate that follows from the epoch
+            fixed |= self.roles.models if is_number_set(self.effects, line.node, scope, counted) else frozenset()
             changed = (done.changes.keys() | done.sets.keys()) & (
                 self.roles.state - fixed
             ) | done.writes.keys() & lasting

@@ -36,12 +36,13 @@ class Grade(Enum):
     SLOPE = "a gradient of a mean"
     SIZED = "something that goes by how many samples there are"
     PLACES = "the place of each sample in its batch"
+    DIVIDED = "one for each sample, divided by how many there are"
 
 
 ROWS = frozenset({Grade.EACH, Grade.TURNED, Grade.SOME})
 ODDS = (  # the clearest reason first
-    Grade.SLOPE, Grade.PAIRED, Grade.CHOSEN, Grade.SIZED, Grade.PLACES, Grade.PARTIAL, Grade.WEIGHED, Grade.QUOTIENT,
-    Grade.CURVED, Grade.ODD,
+    Grade.SLOPE, Grade.PAIRED, Grade.CHOSEN, Grade.SIZED, Grade.PLACES, Grade.DIVIDED, Grade.PARTIAL, Grade.WEIGHED,
+    Grade.QUOTIENT, Grade.CURVED, Grade.ODD,
 )  # fmt: skip
 BATCH = frozenset({Grade.MEAN, Grade.SUM, *ROWS, *ODDS})
 FREE = frozenset({Grade.NUMBER, Grade.NONE})
@@ -69,6 +70,10 @@ WHY = {
         "what follows from the samples, or from the step (s.steps); drop_last=True of the loader, if it is for the "
         "last batch; or " + ALONE,
     ),
+    Grade.DIVIDED: (
+        "what each sample adds to the loss is divided by how many there are, before it is summed: a worker has fewer",
+        "divide the sum: `losses.sum() / len(x)`, or losses.mean(); with weights for samples `(w * losses).mean()`",
+    ),
     Grade.PLACES: (
         "the loss of a sample goes by its place in the batch: in a worker's part it has another",
         "what follows from the sample, given by the dataset; or " + ALONE,
@@ -87,10 +92,12 @@ def by_operator(op: ast.operator, left: Grade, right: Grade) -> Grade:
         return _added(op, both)
     if isinstance(op, ast.Div) and right in COUNTS:
         found = Grade.NONE if left in COUNTS else Grade.MEAN if left is Grade.SUM else Grade.SHARE
-        return Grade.ODD if found is Grade.SHARE and left in BATCH else found
+        return _divided(left) if found is Grade.SHARE and left in BATCH else found
     if Grade.SHARE in both:
         return _shared(op, both)
     if both & COUNTS:
+        if isinstance(op, ast.Mult) and both - COUNTS == {Grade.MEAN}:
+            return Grade.SUM
         scales = (isinstance(op, ast.Mult) and both & FREE) or (isinstance(op, ast.Div) and right in FREE)
         return Grade.ODD if both & BATCH else Grade.MULTIPLE if scales else Grade.SIZED
     if rows := both & ROWS:
@@ -110,7 +117,12 @@ def _shared(op: ast.operator, both: set[Grade]) -> Grade:
         return Grade.MEAN
     if both & COUNTS:
         return Grade.NONE
-    return Grade.ODD if both & BATCH else Grade.SHARE
+    return _divided(*both & BATCH) if both & BATCH else Grade.SHARE
+
+
+def _divided(grade: Grade) -> Grade:
+    """By how many samples there are, where it is no sum."""
+    return Grade.DIVIDED if grade in ROWS else Grade.SIZED if grade is Grade.MEAN else Grade.ODD
 
 
 def _added(op: ast.operator, both: set[Grade]) -> Grade:

@@ -10,19 +10,23 @@ from sublet.cli.work.script.grades import BATCH, COUNTS, ODDS, ROWS, WHY, Grade,
 from sublet.cli.work.script.kinds import Function
 from sublet.cli.work.script.mixing import (
     CHOOSING,
+    HALVING,
     LINEAR,
     MIXING,
     MOVING,
     PAIRING,
     at_least,
+    crosses,
     divides_by_weights,
+    halves,
     moved,
     place_of,
     turned,
 )
 from sublet.cli.work.script.reading import Scope, is_method, names_in
-from sublet.cli.work.script.sizes import compared, fits, of_size, sizes_under
-from sublet.cli.work.script.tensors import is_tensor, number_of
+from sublet.cli.work.script.sizes import compared, fits, of_size, sized_in, sizes_under
+from sublet.cli.work.script.tensors import is_beyond_first, is_tensor, number_of
+from sublet.cli.work.script.ways import goes_on, met, ways_of
 
 __all__ = ["Grader", "Known"]
 
@@ -50,12 +54,14 @@ class Grader:
     def run(self, body: list[ast.stmt], known: Known, wanted: list[ast.expr], found: set[Grade]) -> None:
         """Statement by statement; the grades of what is wanted, where it stands, and of what is returned."""
         for statement in body:
-            for block in ("body", "orelse", "finalbody"):
-                if isinstance(statement, ast.For) and block == "body":
-                    drawn = self.grade(statement.iter, known)
-                    known |= dict.fromkeys(names_in(statement.target), drawn)
-                if not isinstance(statement, Function | ast.ClassDef) and (inner := getattr(statement, block, None)):
-                    self.run(inner, known, wanted, found)
+            if isinstance(statement, ast.For):
+                known |= dict.fromkeys(names_in(statement.target), self.grade(statement.iter, known))
+            for ways in ways_of(statement):
+                ends: list[Known] = []
+                for way in ways:
+                    ends.append(dict(known))
+                    self.run(way, ends[-1], wanted, found)
+                known |= met(known, [end for way, end in zip(ways, ends, strict=True) if goes_on(way)])
             if isinstance(statement, ast.If) and self.grade(statement.test, known) is Grade.SIZED:
                 self._chosen_by_size(statement, known, found)
             if isinstance(statement, ast.Assign):
@@ -68,6 +74,9 @@ class Grader:
                 known[statement.target.id] = self._combined(statement, before, self.grade(statement.value, known))
             elif isinstance(statement, ast.Return) and statement.value is not None:
                 found.add(self.grade(statement.value, known))
+            elif isinstance(statement, ast.Expr) and is_method(statement.value, "append", "add", "update"):
+                for each in statement.value.args:
+                    self._put_into(statement.value.func.value, each, known)
             inside = {id(node) for node in ast.walk(statement)} if isinstance(statement, ast.Expr) else set()
             for each in wanted:
                 if id(each) in inside:
@@ -96,6 +105,12 @@ class Grader:
             known |= dict.fromkeys(names_in(target.elts[0]), Grade.COUNT)
         elif isinstance(target, ast.Name | ast.Tuple | ast.List):
             known |= dict.fromkeys(names_in(target), self.grade(value, known))
+        elif isinstance(target, ast.Subscript):
+            self._put_into(target.value, value, known)
+
+    def _put_into(self, whole: ast.expr, value: ast.expr, known: Known) -> None:
+        if isinstance(whole, ast.Name):
+            known[whole.id] = worst([known.get(whole.id, Grade.NUMBER), self.grade(value, known)])
 
     def grade(self, node: ast.expr, known: Known) -> Grade:
         """Of one expression."""
@@ -150,7 +165,7 @@ class Grader:
 
     def _combined(self, node: ast.BinOp | ast.AugAssign, left: Grade, right: Grade) -> Grade:
         found = by_operator(node.op, left, right)
-        if found is Grade.ODD and Grade.ODD not in (left, right):
+        if found in (Grade.ODD, Grade.SUM) and found not in (left, right):
             self.sums.add(node.lineno)  # part of it grows with the samples
             self.penalty |= isinstance(node.op, ast.Add | ast.Sub) and {left, right} == {Grade.SUM, Grade.NONE}
         return self._noted(found, node)
@@ -167,7 +182,7 @@ class Grader:
         first = parts[0] if parts else node.slice
         given = Grade.NONE if isinstance(first, ast.Slice) else self.grade(first, known)
         begins = first.lower if isinstance(first, ast.Slice) and first.lower is not None else first
-        if whose in COUNTS and _is_beyond_first(begins):
+        if whose in COUNTS and is_beyond_first(begins):
             return Grade.NONE
         if given is Grade.PLACES and whose in ROWS:
             return whose  # `rows[torch.arange(len(rows)), labels]`
@@ -216,7 +231,7 @@ class Grader:
             return self._summed(call, of_all) if each else of_all
         if full == "len" or is_method(call, *SIZES):
             counted = self.grade(func.value, known) if isinstance(func, ast.Attribute) else of_all
-            if counted is Grade.EACH and call.args and _is_beyond_first(call.args[0]):
+            if counted is Grade.EACH and call.args and is_beyond_first(call.args[0]):
                 return Grade.NONE
             return {Grade.EACH: Grade.COUNT, Grade.SOME: Grade.SUM}.get(counted, Grade.NUMBER)
         if full.startswith("torch.") and full.rpartition(".")[2] in ("sum", "mean"):
@@ -242,7 +257,7 @@ class Grader:
             return Grade.EACH
         if Grade.SHARE in given and of_all in BATCH and what in ("mul", "multiply"):
             self.sums.add(call.lineno)
-            return Grade.ODD
+            return self._noted(Grade.DIVIDED if of_all in ROWS else Grade.ODD, call)
         if of_all is Grade.MEAN:
             return of_all if what in LINEAR else self._noted(Grade.CURVED, call)
         if of_all not in ROWS:
@@ -252,29 +267,26 @@ class Grader:
         if what in PAIRING or what == "einsum":
             aside = Grade.TURNED in rows or what not in ("matmul", "mm", "addmm")
             alone = what in ("cov", "corrcoef", "pdist", "bincount", "histc")
-            paired = (self._crosses(call, given) if what == "einsum" else aside and len(rows) > 1) or alone
+            paired = (crosses(call, given) if what == "einsum" else aside and len(rows) > 1) or alone
             return self._noted(Grade.PAIRED, call) if paired else of_all
         if what in MIXING and place_of(self._script, call) in ("", "0", "(0,)", "[0]") and len(rows) == 1:
             return self._noted(Grade.PAIRED if what in ("roll", "flip") else Grade.CHOSEN, call)
         if what in CHOOSING and place_of(self._script, call) != "1":
             return self._noted(Grade.SOME, call)
+        if what in HALVING and halves(self._script, call):
+            return self._noted(Grade.PLACES, call)
         if what in MOVING:
             return moved(self._script, call, what, of_all)
         if {Grade.EACH, Grade.TURNED} <= set(rows) and what not in ("cat", "stack"):
             return self._noted(Grade.PAIRED, call)
         return Grade.EACH if what == "squeeze" and of_all is Grade.TURNED else of_all
 
-    def _crosses(self, call: ast.Call, given: list[Grade]) -> bool:
-        """Whether samples of one are put beside those of another, or added up."""
-        said = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ""
-        sides, _, made = str(said).replace(" ", "").partition("->")
-        firsts = {side[:1] for side, grade in zip(sides.split(","), given[1:], strict=False) if grade in ROWS}
-        return len(firsts) != 1 or not made.startswith(tuple(firsts))
-
     def _of_method(self, call: ast.Call, func: ast.Attribute, of_all: Grade, known: Known) -> Grade:
         whose = self.grade(func.value, known)
         if func.attr in ("sum", "mean"):
             return self._reduced(call, func.attr, whose, call.args)
+        if func.attr in ("values", "items"):  # of a dict
+            return whose
         made = self._effects.class_of(func.value.id, self._scope) if isinstance(func.value, ast.Name) else None
         method = (
             next((each for each in made.body if isinstance(each, Function) and each.name == func.attr), None)
@@ -310,6 +322,8 @@ class Grader:
         )
         if made is not None and forward is not None and "Loss" in made.name:
             return self._of_function(forward, call, known, bound=True)
+        if forward is not None and of_all is Grade.EACH and (found := sized_in(self._script, forward)):
+            return self._noted(*found)
         return Grade.EACH if of_all is Grade.TURNED else over(of_all)
 
     def _of_function(self, function: Function, call: ast.Call, known: Known, *, bound: bool = False) -> Grade:
@@ -381,8 +395,3 @@ class Grader:
 
     def _over_samples(self, drawn: ast.GeneratorExp | ast.ListComp, known: Known) -> bool:
         return any(self.grade(part.iter, known) is Grade.EACH for part in drawn.generators)
-
-
-def _is_beyond_first(place: ast.expr) -> bool:
-    """Whether it is a dimension that is not that of samples: a negative one may be."""
-    return isinstance(place, ast.Constant) and type(place.value) is int and place.value > 0

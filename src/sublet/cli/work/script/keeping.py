@@ -7,12 +7,14 @@ import ast
 from sublet.cli.work.script.calls import GROWS, is_known
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.kinds import ENDLESS, GENERATORS, Kind, bindings_in, within
-from sublet.cli.work.script.reading import Scope, Script, is_method, names_in
+from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
 
 __all__ = ["cannot_keep", "goes_on"]
 
 PLAIN_CALLS = ("float", "int", "list", "dict", "str", "bool", "len", "max", "min", "sum", "round", "range")
 MAKERS = ("zeros", "ones", "full", "tensor", "empty", "zeros_like", "ones_like", "full_like", "rand", "randn", "eye")
+COLLECTIONS = ("collections.deque", "collections.Counter", "collections.OrderedDict")
+FACTORIES = ("int", "float", "str", "list", "dict", "set")
 COPIES = ("item", "clone", "tolist", "copy")
 ENDS = ast.Return | ast.Yield | ast.YieldFrom | ast.Await
 LAZY = ("iter", "map", "filter", "zip", "enumerate", "reversed")
@@ -32,6 +34,8 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
             f"keep its state: {name} = copy.deepcopy(model.state_dict()); or change it in place",
         )
     before, inside = _values(loop, name, scope)
+    if not before and (reason := _of_the_process(effects, loop, name)):
+        return reason
     if name in effects.functions:
         return (
             f"`{name}` is a function, and remembers something from call to call",
@@ -53,6 +57,8 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
     bad = [value for value in before if not _is_plain(effects, value, scope)]
     bad += [value for value in inside if not _is_new(effects, value, scope)]
     foreign = [value for value in before if isinstance(value, ast.Call) and _is_foreign(effects, value)]
+    if reason := next((found for value in before if (found := _of_library(effects, name, value))), None):
+        return reason
     if bad and foreign and not ordered:
         return (
             f"`{name}` is of `{effects.script.text(foreign[0].func)}`, which is not in this script: it may remember",
@@ -75,6 +81,33 @@ def cannot_keep(effects: Effects, loop: ast.stmt, name: str, others: frozenset[s
     for other, value in bindings_in(scope):
         if other != name and value.lineno < loop.lineno and name in effects.held(value):
             return f"`{name}` is also `{other}`, and a kept one is another", "one name for it"
+    return None
+
+
+def _of_the_process(effects: Effects, loop: ast.stmt, name: str) -> tuple[str, str] | None:
+    """A class, or a module of Python: what is written into it is there in this process alone."""
+    parts = [node for node in within(loop) if isinstance(node, ast.Attribute | ast.Subscript) and root_of(node) == name]
+    part = next((effects.script.text(node) for node in parts if isinstance(node.ctx, ast.Store)), name)
+    own = "a name of its own in the loop, with a value before it, which s.keep() keeps"
+    if name in effects.classes:
+        return f"`{part}` is of the class itself, which begins anew in a process that goes on", f"{own}; or use s.steps"
+    if effects.script.is_imported(name):
+        return f"`{part}` is this process's alone, and begins anew in one that goes on", f"{own}; or use s.steps"
+    return None
+
+
+def _of_library(effects: Effects, name: str, value: ast.expr) -> tuple[str, str] | None:
+    full = effects.script.full_name(value.func) if isinstance(value, ast.Call) else ""
+    if full == "collections.defaultdict" and not _is_plain(effects, value, effects.script.scope_of(value)):
+        return (
+            f"`{name}` is a defaultdict, and of what it makes s.keep() knows only {', '.join(FACTORIES)}",
+            "defaultdict(int), say, in place of a function of your own",
+        )
+    if full.startswith("torchvision.transforms."):
+        return (
+            f"`{name}` is called in the loop, and may draw for the whole batch what each worker would draw for its own",
+            "give it to the dataset, as its transform, where it draws for each sample",
+        )
     return None
 
 
@@ -178,6 +211,8 @@ def _is_plain(effects: Effects, value: ast.expr, scope: Scope) -> bool:
             return _is_plain_call(effects, value, scope)
         case ast.Attribute():
             return effects.script.full_name(value) in ENDLESS
+        case ast.Name() if effects.script.full_name(value) in ENDLESS:
+            return True
         case ast.Name():
             given = effects.given(value.id, scope)
             return bool(given) and effects.is_number(value.id, scope)
@@ -193,6 +228,10 @@ def _is_plain_call(effects: Effects, call: ast.Call, scope: Scope) -> bool:
         return _is_plain_call(effects, call.func.value, scope)
     if full in GENERATORS:
         return True
+    if full == "collections.defaultdict":
+        return len(call.args) == 1 and effects.script.full_name(call.args[0]) in FACTORIES
+    if full in COLLECTIONS:
+        return all(_is_plain(effects, each, scope) for each in call.args)
     if full == "copy.deepcopy" and len(call.args) == 1:
         return is_method(call.args[0], "state_dict") or _is_plain(effects, call.args[0], scope)
     if full in PLAIN_CALLS:

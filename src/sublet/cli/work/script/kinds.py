@@ -17,6 +17,7 @@ MOVES = ("to", "cuda", "cpu", "float", "double", "half", "eval", "train", "requi
 TELLERS = ("getLogger", "SummaryWriter", "tqdm", "trange", "open", "writer", "DictWriter", "Progress", "Console")
 ENDLESS = ("math.inf", "numpy.inf", "torch.inf", "math.nan", "numpy.nan", "torch.nan")
 GENERATORS = ("torch.Generator", "random.Random", "numpy.random.default_rng", "numpy.random.RandomState")
+CALM = ("Normalize", "Resize", "CenterCrop", "Pad", "Grayscale", "ConvertImageDtype", "ToDtype")  # of torchvision
 ODD = (*GENERATORS, "itertools.cycle")
 
 
@@ -129,12 +130,12 @@ class Kinds:
     def kind_of(self, value: ast.expr, scope: Scope, seen: frozenset[str] = frozenset()) -> Kind:
         """What a value is."""
         match value:
+            case ast.Name() | ast.Attribute() if self.script.full_name(value) in ENDLESS:
+                return Kind.PLAIN
             case ast.Name():
                 return self.of(value.id, scope, seen)
             case ast.Lambda():
                 return Kind.LAZY
-            case ast.Attribute() if self.script.full_name(value) in ENDLESS:
-                return Kind.PLAIN
             case ast.Attribute() | ast.Await() | ast.Yield():
                 return Kind.ODD
             case ast.Subscript() | ast.Starred():
@@ -164,6 +165,8 @@ class Kinds:
             return Kind.TELLER
         if full == "functools.partial":
             return Kind.PLAIN if call.args and is_known(self.script.full_name(call.args[0])) else Kind.ODD
+        if full.startswith("torchvision.transforms.") and self._is_calm_transform(call):
+            return Kind.PLAIN
         if full in ODD or full.startswith(("torch.optim.", "torch.utils.data.", "torchvision.")):
             return Kind.ODD
         if isinstance(call.func, ast.Attribute) and not self.is_imported(call.func.value):
@@ -175,6 +178,13 @@ class Kinds:
             parts = [self.kind_of(each, scope, seen) for each in call.args]
             return Kind.PLAIN if all(each is Kind.PLAIN for each in parts) else Kind.ODD
         return Kind.PLAIN if full in BUILTINS or is_known(full) else Kind.ODD
+
+    def _is_calm_transform(self, call: ast.Call) -> bool:
+        """Whether it does the same to every sample, and draws nothing: `Normalize(...)`, or several of these."""
+        last = self.script.full_name(call.func).rpartition(".")[2]
+        inner = call.args[0].elts if call.args and isinstance(call.args[0], ast.List) else []
+        several = last == "Compose" and bool(inner)
+        return last in CALM or (several and all(isinstance(e, ast.Call) and self._is_calm_transform(e) for e in inner))
 
     def is_imported(self, node: ast.AST) -> bool:
         """Whether it is a module of Python, or something in one."""

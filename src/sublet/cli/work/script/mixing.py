@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from sublet.cli.work.script.grades import Grade
+from sublet.cli.work.script.grades import ROWS, Grade
 from sublet.cli.work.script.reading import Script, is_method
 
 __all__ = [
-    "CHOOSING", "LINEAR", "MIXING", "MOVING", "PAIRING", "at_least", "divides_by_weights", "moved", "place_of",
-    "turned",
+    "CHOOSING", "HALVING", "LINEAR", "MIXING", "MOVING", "PAIRING", "at_least", "crosses", "divides_by_weights",
+    "halves", "moved", "place_of", "turned",
 ]  # fmt: skip
 
 LINEAR = (  # of a mean they are one, too
@@ -26,12 +26,24 @@ PAIRING = (
     "matmul", "mm", "addmm", "linear", "outer", "cdist", "cov", "corrcoef", "pdist", "tensordot", "kron",
     "bincount", "histc",
 )  # fmt: skip
+HALVING = ("chunk", "tensor_split")
+JOINED = ("cat", "concat", "concatenate", "vstack", "stack", "repeat", "tile")
 MOVING = ("t", "transpose", "permute", "swapaxes", "unsqueeze", "movedim", "adjoint")
 
 
 def turned(rows: Grade) -> Grade:
     """Once more, and samples are in the first place again."""
     return {Grade.EACH: Grade.TURNED, Grade.TURNED: Grade.EACH}.get(rows, rows)
+
+
+def halves(script: Script, call: ast.Call) -> bool:
+    """Whether it cuts a batch by the places of its samples: `x.chunk(2)`, where nothing was put together before."""
+    given = call.args[script.full_name(call.func).startswith("torch.") :]
+    place = next((word.value for word in call.keywords if word.arg == "dim"), given[1] if given[1:] else None)
+    by_samples = place is None or script.text(place) == "0"
+    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
+    joined = any(is_method(each, *JOINED) or script.full_name(each.func).rpartition(".")[2] in JOINED for each in calls)
+    return by_samples and not joined
 
 
 def moved(script: Script, call: ast.Call, what: str, rows: Grade) -> Grade:
@@ -73,3 +85,11 @@ def divides_by_weights(name: str) -> bool:
     return name in ("CrossEntropyLoss", "NLLLoss", "NLLLoss2d", "cross_entropy", "nll_loss", "partial") or (
         name.endswith("_loss") and any(word in name for word in ("mse", "l1", "huber"))
     )
+
+
+def crosses(call: ast.Call, given: list[Grade]) -> bool:
+    """Whether `einsum` puts samples of one beside those of another, or adds them up."""
+    said = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ""
+    sides, _, made = str(said).replace(" ", "").partition("->")
+    firsts = {side[:1] for side, grade in zip(sides.split(","), given[1:], strict=False) if grade in ROWS}
+    return len(firsts) != 1 or not made.startswith(tuple(firsts))

@@ -10,7 +10,7 @@ from sublet.cli.work.script.files import SAVES
 from sublet.cli.work.script.reading import Scope, Script, is_method
 from sublet.cli.work.script.splice import CannotConvert, Splice
 
-__all__ = ["keep_names", "read_by_others", "saves_by_all"]
+__all__ = ["is_inner", "keep_names", "read_by_others", "saves_by_all"]
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -36,7 +36,27 @@ def keep_names(script: Script, splice: Splice, loop: Around, names: dict[str, in
         line = script.lines[node.lineno - 1].encode()
         if line[node.col_offset : node.end_col_offset].decode() != node.id:
             raise CannotConvert(f"`{node.id}` is in a text", node.lineno, f"write kept.{node.id} there")
-        splice.replace(node, f"{kept}.{node.id}")
+        _refuse_amid(script, node)
+        if not splice.tell(node, f"{kept}.{node.id}"):
+            splice.replace(node, f"{kept}.{node.id}")
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name in names:
+            raise CannotConvert(
+                f"`{node.name}` is remembered from turn to turn, and given a value by a `case`",
+                node.lineno,
+                f"another name there, and a line `{node.name} = ...` in the case",
+            )
+
+
+def _refuse_amid(script: Script, node: ast.Name) -> None:
+    given = script.parents.get(node)
+    if isinstance(given, ast.NamedExpr) and given.target is node:
+        raise CannotConvert(
+            f"`{node.id}` is remembered from turn to turn, and given a value amid an expression: what is kept is an "
+            "attribute, to which `:=` gives none",
+            node.lineno,
+            f"a line of its own before it: `{node.id} = {script.text(given.value)}`",
+        )
 
 
 def read_by_others(script: Script, loop: Around) -> set[str]:
@@ -118,6 +138,19 @@ def _is_bound_within(script: Script, node: ast.Name) -> bool:
                 return True
         path.append(above)
     return False
+
+
+def is_inner(script: Script, name: str, scope: Scope) -> bool:
+    """Whether comprehensions alone give it a value."""
+    given = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name]
+    stored = [node for node in given if isinstance(node.ctx, ast.Store)]
+    own = not isinstance(scope, ast.Module) and name in _arguments(scope)
+    return not own and bool(stored) and all(_is_drawn(script, node) for node in stored)
+
+
+def _is_drawn(script: Script, node: ast.Name) -> bool:
+    parts = [each for each in script.above(node) if isinstance(each, ast.comprehension)]
+    return any(node in ast.walk(each.target) for each in parts)
 
 
 def _is_in_lambda(script: Script, node: ast.Name) -> bool:

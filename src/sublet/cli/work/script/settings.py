@@ -18,7 +18,7 @@ from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.kinds import Function, Kind
 from sublet.cli.work.script.reading import Scope, root_of
 
-__all__ = ["dataset_of", "is_setting"]
+__all__ = ["dataset_of", "is_number_set", "is_setting"]
 
 
 def dataset_of(effects: Effects, loader: str, scope: Scope) -> str:
@@ -95,3 +95,25 @@ def _asked_by(methods: dict[str, Function], *names: str) -> set[str]:
                 found.add(node.attr)
                 left += [node.attr] if node.attr in methods and node.attr not in left else []
     return found
+
+
+def is_number_set(effects: Effects, node: ast.AST, scope: Scope, counted: set[str]) -> bool:
+    """`model[1].p = 0.1 * epoch`: an attribute is given a number that is reckoned from the epoch alone."""
+    if not isinstance(node, ast.Assign) or not all(isinstance(each, ast.Attribute) for each in node.targets):
+        return False
+    return _is_reckoned(effects, node.value, scope, counted)
+
+
+def _is_reckoned(effects: Effects, value: ast.expr, scope: Scope, counted: set[str]) -> bool:
+    match value:
+        case ast.Constant():
+            return True
+        case ast.Name():
+            return value.id in counted or effects.is_number(value.id, scope)
+        case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.IfExp():
+            parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
+        case ast.Call(keywords=[]) if effects.script.full_name(value.func) in ("min", "max", "float", "int"):
+            parts = value.args
+        case _:
+            return False
+    return all(_is_reckoned(effects, each, scope, counted) for each in parts)

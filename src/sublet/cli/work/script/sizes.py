@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 
 from sublet.cli.work.script.grades import BATCH, COUNTS, ODDS, ROWS, Grade, worst
-from sublet.cli.work.script.reading import names_in
+from sublet.cli.work.script.kinds import Function, bindings_in
+from sublet.cli.work.script.mixing import HALVING, halves
+from sublet.cli.work.script.reading import Script, is_method, names_in
 
-__all__ = ["compared", "fits", "of_size", "sizes_under"]
+__all__ = ["compared", "fits", "of_size", "sized_in", "sizes_under"]
 
 PLACED = ("linspace", "logspace", "arange", "eye", "range", "tril_indices", "triu_indices", "hann_window")
 SAME = ("float", "int", "tensor", "as_tensor", "abs", "Tensor", "FloatTensor")  # of a number, that number
@@ -70,3 +72,36 @@ def sizes_under(statement: ast.If) -> list[tuple[set[str], ast.expr | None]]:
         elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
             found.append((names_in(node.target), None if isinstance(node, ast.AugAssign) else node.value))
     return found
+
+
+def sized_in(script: Script, forward: Function) -> tuple[Grade, ast.expr] | None:
+    """What a model's own `forward` plainly makes of the size of its batch, and where; None if nothing is seen.
+
+    Seen are a size that is compared with a number, one that something is divided by, and halves of the batch. Sizes
+    that tensors are made with, or brought into, are no matter.
+    """
+    given = {each.arg for each in forward.args.args[1:]}
+    sizes = {script.text(part) for name in given for part in _sizes_of(forward, name)}
+    sizes |= {name for name, value in bindings_in(forward) if script.text(value) in sizes}
+    for node in ast.walk(forward):
+        if isinstance(node, ast.Compare) and script.text(node.left) in sizes and _is_of_some(script, node):
+            return Grade.SIZED, node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and script.text(node.right) in sizes:
+            return Grade.SIZED, node
+        if is_method(node, *HALVING) and names_in(node.func.value) <= given and halves(script, node):
+            return Grade.PLACES, node
+    return None
+
+
+def _sizes_of(forward: Function, name: str) -> list[ast.expr]:
+    """`len(x)`, `x.size(0)` and `x.shape[0]` that are spoken of."""
+    said = (f"len({name})", f"{name}.size(0)", f"{name}.shape[0]")
+    return [node for node in ast.walk(forward) if isinstance(node, ast.expr) and ast.unparse(node) in said]
+
+
+def _is_of_some(script: Script, node: ast.Compare) -> bool:
+    """Whether a number of samples is asked for, and not only whether there are any; nor to say that it is too few."""
+    asked = script.parents.get(node)
+    refuses = isinstance(asked, ast.Assert) or (isinstance(asked, ast.If) and isinstance(asked.body[-1], ast.Raise))
+    said = [each.value for each in node.comparators if isinstance(each, ast.Constant)]
+    return not refuses and bool(said) and all(type(each) is int and each > 1 for each in said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from sublet.cli.work.script.texts import long_texts
 __all__ = ["CannotConvert", "Splice", "renamed"]
 
 INDENT = "    "
+SAYS = re.compile(rb"\s*=\s*(?=[!:}])")
 
 
 class CannotConvert(Exception):
@@ -67,6 +69,21 @@ class Splice:
     def replace(self, piece: ast.expr | ast.stmt, text: str) -> None:
         """An expression by another, or a plain statement; what else was to become of its parts is nothing then."""
         self._changed.append((Span.of(piece), text))
+
+    def tell(self, piece: ast.Name, text: str) -> bool:
+        """Another name in `f"{step=}"`, which says the first one still; False if it is nothing like that."""
+        line = self._script.lines[piece.lineno - 1].encode()
+        found = SAYS.match(line, piece.end_col_offset or 0)
+        begins = len(line[: piece.col_offset].rstrip()) - 1
+        if found is None or not self._is_in_text(piece) or line[begins : begins + 1] != b"{":
+            return False
+        said = line[begins + 1 : found.end()].decode()
+        shown = "!r" if line[found.end() : found.end() + 1] == b"}" else ""
+        self._changed.append((Span((piece.lineno, begins), (piece.lineno, found.end())), f"{said}{{{text}{shown}"))
+        return True
+
+    def _is_in_text(self, piece: ast.Name) -> bool:
+        return isinstance(self._script.parents.get(piece), ast.FormattedValue)
 
     def leave(self, piece: ast.expr, part: ast.expr, before: str, after: str) -> None:
         """Of an expression only a part of it, as it is or will be, between two texts."""

@@ -10,7 +10,7 @@ from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.kinds import Function, bindings_in
 from sublet.cli.work.script.reading import Scope
 
-__all__ = ["is_tensor", "number_of"]
+__all__ = ["is_beyond_first", "is_tensor", "number_of"]
 
 SEVERAL = (  # that give tuples, or may
     "max", "min", "topk", "sort", "kthvalue", "median", "mode", "split", "chunk", "unbind", "size", "values", "items",
@@ -26,6 +26,11 @@ def number_of(index: ast.expr) -> int | None:
     sign = -1 if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub) else 1
     value = index.operand if isinstance(index, ast.UnaryOp) else index
     return sign * value.value if isinstance(value, ast.Constant) and type(value.value) is int else None
+
+
+def is_beyond_first(place: ast.expr) -> bool:
+    """Whether it is a dimension that is not that of samples: a negative one may be."""
+    return isinstance(place, ast.Constant) and type(place.value) is int and place.value > 0
 
 
 def is_tensor(

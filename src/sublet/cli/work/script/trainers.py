@@ -61,6 +61,7 @@ def refuse_apart(script: Script) -> None:
             )
         if loops:
             _refuse_counting(script, function, loops[0])
+            _refuse_deeper(script, function, calls[0], loops[0])
             raise CannotConvert(
                 f"the update is in {function.name}(), and the loop in line {loops[0].lineno} calls it",
                 made[0].lineno,
@@ -71,6 +72,18 @@ def refuse_apart(script: Script) -> None:
 
 def _around(script: Script, call: ast.AST) -> ast.For | ast.While | None:
     return next((each for each in script.above(call) if isinstance(each, ast.For | ast.While)), None)
+
+
+def _refuse_deeper(script: Script, function: ast.stmt, call: ast.Call, loop: ast.For | ast.While) -> None:
+    """A step that is called amid an expression, in a statement that is not the loop's own: `with open(...)`."""
+    statement = next(each for each in script.above(call) if isinstance(each, ast.stmt))
+    if statement not in loop.body and getattr(statement, "value", None) is not call:
+        name, called = getattr(function, "name", ""), script.text(call)
+        raise CannotConvert(
+            f"{name}() makes a step, and is called amid an expression, within another statement of the loop",
+            call.lineno,
+            f"a line of its own in the loop, before it: `loss = {called}`, and loss in its place",
+        )
 
 
 def _refuse_counting(
