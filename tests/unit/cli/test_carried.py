@@ -286,7 +286,7 @@ REFUSED = {
     "what a function changes": (
         script(
             more="def note(v):\n    seen.append(v)\n",
-            before="seen = collections.Counter()",
+            before="seen = collections.ChainMap()",
             after="note(1)",
             later="model[0].bias.data += len(seen)",
         ),
