@@ -24,6 +24,7 @@ class Row:
     since_s: float  # of the machine's monotonic clock, when its first micro-batch began
     at_s: float  # when the step was over
     loss: str  # to the bit
+    spare: bool = False  # it has no place any more: others may have made the step again without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,10 @@ class Accounts:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Of all workers that wrote there, in order of time; a line that is being written is left out."""
+    """Of all workers that wrote there, in order of time; a line that is being written is left out.
+
+    So is what a spare had made of a step that the others made again.
+    """
     found = []
     for path in sorted(folder.iterdir()):
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -60,7 +64,10 @@ def read_rows(folder: Path) -> list[Row]:
                 facts = json.loads(line)
                 tuples = {name: tuple(facts[name]) for name in ("grid", "place", "samples")}
                 found.append(Row(**{**facts, **tuples}))
-    return sorted(found, key=lambda row: row.at_s)
+    stands = {(row.step, row.generation) for row in found if not row.spare}
+    again = {step for step, _ in stands}
+    kept = [row for row in found if not row.spare or row.step not in again or (row.step, row.generation) in stands]
+    return sorted(kept, key=lambda row: row.at_s)
 
 
 def accounts(rows: Sequence[Row], *, steps: int, batch: int, samples: int) -> Accounts:

@@ -144,8 +144,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
             before = s.steps
             s.step(loss_of, batch)
             mine = made.get("worker") == name  # who starts from a checkpoint has `made` of whoever wrote that
-            if mine and made.get("step") == s.steps - 1 >= before and s.place != (-1, -1):
-                row = {**made, "loss": s.loss.hex(), "at_s": time.monotonic()}
+            if mine and made.get("step") == s.steps - 1 >= before:
+                row = {**made, "loss": s.loss.hex(), "at_s": time.monotonic(), "spare": s.place == (-1, -1)}
                 os.write(diary, (json.dumps(row) + "\n").encode())
 
 

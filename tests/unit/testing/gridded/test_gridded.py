@@ -73,6 +73,28 @@ def test_what_two_copies_took_was_taken_twice_and_another_is_missing():
     assert (found.missing, found.twice, found.clean) == (2, 2, False)
 
 
+def test_what_a_copy_took_counts_though_it_is_spare_since_unless_the_step_was_made_again(tmp_path):
+    """The second copy of the last step has lost its places: once it was heard to the end, once the first redid all."""
+
+    def written(folder, rows):
+        folder.mkdir()
+        for each in rows:
+            with (folder / each.worker).open("a") as diary:
+                diary.write(json.dumps(asdict(each)) + "\n")
+        return read_rows(folder)
+
+    rows = [replace(each, spare=True) if (each.step, each.place[0]) == (1, 1) else each for each in an_epoch()]
+    assert counted(written(tmp_path / "heard", rows)).clean
+    again = [
+        replace(each, samples=(1, 3, 4, 6), generation=2, grid=(1, 2))
+        if (each.step, each.spare) == (1, False)
+        else each
+        for each in rows
+    ]
+    assert counted(written(tmp_path / "again", again)).clean
+    assert not counted(again).clean
+
+
 @pytest.mark.parametrize("otherwise", [{"loss": "0x2"}, {"samples": (2, 5)}, {"generation": 2}])
 def test_workers_that_say_different_things_of_a_step_are_told_of(otherwise):
     rows = an_epoch()
