@@ -204,7 +204,8 @@ class Session(Evaluates, Keeps):
             self._state.begin(self._schedules.all, {**self._steps.called, **self._schedules.called})
             self._settle_in(self._members.enter())
             if self._link.line is None:
-                say_finished(self._saver.directory, self._progress.steps, over=extent.over(self._progress))
+                over = extent.over(self._progress) or self._own.ended_early
+                say_finished(self._saver.directory, self._progress.steps, over=over)
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
         progress = self._progress

@@ -108,6 +108,29 @@ def test_stopping_early_and_the_best_checkpoint_are_those_of_lightning(tmp_path)
     assert found[1][0] < 9
 
 
+def test_a_training_that_stopped_early_is_over_at_its_next_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SUBLET_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+
+    def start(epochs):
+        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
+        stop = EarlyStopping("val_loss", mode="max", patience=2)
+        strategy, module = SubletStrategy(global_batch=8), Module()
+        usual = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+        trainer = L.Trainer(strategy=strategy, callbacks=[stop], max_epochs=epochs, default_root_dir=tmp_path, **usual)
+        trainer.fit(module, loader(), loader(16))
+        assert strategy._feed.closed
+        return trainer.global_step, module.state_dict()
+
+    steps, weights = start(9)
+    assert steps == 15
+    for _ in range(2):  # what the second leaves behind is over, too
+        again, found = start(9)
+        assert again == steps
+        assert all(torch.equal(found[name], weights[name]) for name in weights)
+        assert "is finished (15 steps)" in capsys.readouterr().err
+    assert start(12)[0] == 20  # more epochs are an order to train on, until it is stopped again
+
+
 class Full(torch.autograd.Function):
     """Runs out of memory once, in the backward pass of one step."""
 

@@ -242,6 +242,28 @@ def test_the_loss_of_a_training_is_that_of_all_its_starts(tmp_path, monkeypatch)
     assert again.training_loss == pytest.approx(expected, rel=1e-5)  # there was nothing left to train
 
 
+def test_a_training_that_stopped_early_is_over_at_its_next_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUBLET_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    more = {"per_device_train_batch_size": 4, "eval_strategy": "epoch", "metric_for_best_model": "eval_loss"}
+
+    def start(epochs):
+        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
+        args = arguments(tmp_path, num_train_epochs=epochs, greater_is_better=True, **more)  # so it gets worse
+        stop = transformers.EarlyStoppingCallback(2)
+        data = {"train_dataset": Texts(20), "eval_dataset": Texts(6)}
+        trainer = Trainer(model=llama(), args=args, callbacks=[stop], **data)
+        trainer.train()
+        return trainer.state.global_step, trainer.model.state_dict()
+
+    steps, weights = start(9)
+    assert steps == 15
+    for _ in range(2):  # what the second leaves behind is over, too
+        again, found = start(9)
+        assert again == steps
+        assert all(torch.equal(found[name], weights[name]) for name in weights)
+    assert start(12)[0] == 20  # more epochs are an order to train on, until it is stopped again
+
+
 # ------------------------------------------------------------------------------------ what transformers may move
 
 

@@ -89,7 +89,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
             seed=self.seed,
             scheduler=[config.scheduler for config in configs] or None,
             scheduler_every=configs[0].interval if configs else "step",
-            extra_state=Kept(trainer),
+            extra_state=Kept(trainer, steps),
         )
         self.session.__enter__()
         feed.begin(self.session)
@@ -127,6 +127,11 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
     def on_exception(self, exception: BaseException) -> None:
         """It is not; the exit of a worker that was told to leave comes by here too."""
         self._close(exception)
+
+    def teardown(self) -> None:
+        """A training that was over before it began has no end that Lightning tells of."""
+        self._close(None)
+        super().teardown()
 
     def _close(self, error: BaseException | None) -> None:
         session = self.session
