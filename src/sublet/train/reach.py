@@ -26,7 +26,7 @@ import torch
 
 from sublet.train.remembered import MANY, OTHER, Remembered, kind_of
 
-__all__ = ["HOOKS", "Place", "is_still", "is_users", "places_of", "remembered"]
+__all__ = ["HOOKS", "TORCHS", "Place", "is_still", "is_users", "places_of", "remembered", "slots_of"]
 
 DEEPEST = 12  # objects in objects
 HOOKS = (
@@ -71,6 +71,10 @@ class Place(NamedTuple):
     def asked(self) -> set[tuple[int, str]]:
         """Names that a file is asked for."""
         return self.values.asked() if isinstance(self.values, _Some) else set()
+
+    def itself(self) -> Any:
+        """What has these values: a list, a class, an object with slots; of others the dict in which they are."""
+        return self.values.of if isinstance(self.values, _Items | _Slots | _Own) else self.values
 
 
 def places_of(roots: Iterable[tuple[str, Any]]) -> list[Place]:
@@ -140,7 +144,7 @@ class _Walk:
                 self._look_at_class(name, thing, inner)
         elif isinstance(getattr(thing, "__dict__", None), dict) and _is_looked_into(thing):
             self._look_at_object(name, thing, inner)
-        elif (slots := _slots_of(type(thing))) and is_users(type(thing).__module__):
+        elif (slots := slots_of(type(thing))) and is_users(type(thing).__module__):
             self._take(Place(name, _Slots(thing, slots)), inner)
 
     def _look_at_object(self, name: str, thing: Any, inner: Any) -> None:
@@ -173,6 +177,8 @@ class _Walk:
         self._take(Place(f"{name} closure", _Cells(cells)), inner)
         self._take(Place(f"{name} attributes", function.__dict__), inner)
         self._take(Place(f"{name} defaults", _Items(function.__defaults__ or ())), inner)
+        if function.__kwdefaults__:
+            self._take(Place(f"{name} keyword defaults", function.__kwdefaults__), inner)
         asked, attributes = _asked_by(function.__code__)
         self._ask(function.__globals__, asked)
         for each in asked:
@@ -233,7 +239,7 @@ def _is_ours(hook: Any) -> bool:
     return str(getattr(hook, "__module__", None)).startswith(f"{TRAIN}.")
 
 
-def _slots_of(kind: type) -> list[str]:
+def slots_of(kind: type) -> list[str]:
     """Attributes of a class that has no others."""
     found = [vars(each).get("__slots__", ()) for each in kind.__mro__]
     return [name for each in found for name in ((each,) if isinstance(each, str) else each)]
@@ -243,19 +249,21 @@ class _Slots(MutableMapping[str, Any]):
     """Attributes that are not in a dict."""
 
     def __init__(self, thing: Any, slots: list[str]) -> None:
-        self._thing, self._slots = thing, slots
+        self.of, self._slots = thing, slots
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self._thing, name)
+        if not hasattr(self.of, name):  # it has no value, or none any more
+            raise KeyError(name)
+        return getattr(self.of, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        object.__setattr__(self._thing, name, value)  # of one that is frozen, too
+        object.__setattr__(self.of, name, value)  # of one that is frozen, too
 
     def __delitem__(self, name: str) -> None:
-        delattr(self._thing, name)
+        delattr(self.of, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._slots if hasattr(self._thing, name)])
+        return iter([name for name in self._slots if hasattr(self.of, name)])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -323,19 +331,19 @@ class _Own(MutableMapping[str, Any]):
     """What a class of the script has in attributes of its own."""
 
     def __init__(self, kind: type) -> None:
-        self._kind = kind
+        self.of = kind
 
     def __getitem__(self, name: str) -> Any:
-        return vars(self._kind)[name]
+        return vars(self.of)[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self._kind, name, value)
+        setattr(self.of, name, value)
 
     def __delitem__(self, name: str) -> None:
-        delattr(self._kind, name)
+        delattr(self.of, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in vars(self._kind) if not name.startswith("__")])
+        return iter([name for name in vars(self.of) if not name.startswith("__")])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -345,23 +353,23 @@ class _Items(MutableMapping[str, Any]):
     """What is in a list, by its number; what is in a tuple can be written to, and not replaced."""
 
     def __init__(self, items: Sequence[Any]) -> None:
-        self._items = items
+        self.of = items
 
     def __getitem__(self, name: str) -> Any:
-        if int(name) >= len(self._items):  # it was longer where it was saved: whoever holds it is given all of it
+        if int(name) >= len(self.of):  # it was longer where it was saved: whoever holds it is given all of it
             raise KeyError(name)
-        return self._items[int(name)]
+        return self.of[int(name)]
 
     def __setitem__(self, name: str, value: Any) -> None:
         at = int(name)
-        if isinstance(self._items, list | deque) and at < len(self._items):
-            self._items[at] = value
+        if isinstance(self.of, list | deque) and at < len(self.of):
+            self.of[at] = value
 
     def __delitem__(self, name: str) -> None:
         """What is in a list stays in it."""
 
     def __iter__(self) -> Iterator[str]:
-        return map(str, range(len(self._items)))
+        return map(str, range(len(self.of)))
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.of)

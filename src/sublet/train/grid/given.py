@@ -6,14 +6,15 @@ lists and dicts, methods. What these ask for is part of the state as what the fi
 given yet or not. Every process begins its loop with `s.steps` of 0, so all of them know the same, by the same names.
 
 A function that is made later (a `partial` or a lambda for every step, one that a phase begins with) nobody can lay
-values into before it is there. So each has a `sign`: which one it is, with the numbers and words that it holds and no
-state knows. A worker that takes a state over, which goes over the last step, must come to the sign of that step, and
-members say theirs when they agree on one.
+values into before it is there. So each has a sign (`signs.py`): which one it is, with the numbers and words that it
+holds and no state knows. A worker that takes a state over, which goes over the last step, must come to the sign of that
+step, and members say theirs when they agree on one.
 """
 
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import inspect
 import textwrap
@@ -22,7 +23,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from sublet.errors import InvalidValue
+from sublet.train.grid.signs import DEEPEST, Sign
 from sublet.train.reach import Place, is_users
 from sublet.train.remembered import MANY, PLAIN, kind_of
 from sublet.train.values import is_small
@@ -30,7 +34,8 @@ from sublet.train.values import is_small
 __all__ = ["FIRST", "MADE", "Given", "check_again", "in_hand", "lines"]
 
 FIRST = "loss_of"
-DEEPEST = 4  # functions in functions
+FIXED = (tuple, frozenset, type, types.FunctionType, types.ModuleType, enum.Enum, torch.dtype, torch.Tensor)
+ANY = ".*"  # behind a name: an attribute of it that the lines ask for by `getattr`
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MADE = (
     "the same for a step in every worker, with the same in it: make it before the loop, so that what it holds is part "
@@ -83,6 +88,8 @@ def _taken_by(frame: types.FrameType) -> set[str]:
         if isinstance(node, FUNCTIONS):  # what is in it counts if it is taken itself
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "getattr" and node.args:
+                found |= {f"{each.id}{ANY}" for each in ast.walk(node.args[0]) if isinstance(each, ast.Name)}
             left += [*node.args, *node.keywords]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             left += [node.func.value, *node.args, *node.keywords]
@@ -104,11 +111,19 @@ def _givable(name: str, value: Any, taken: set[str]) -> Iterator[tuple[str, Any]
         yield from ((f"{name}.{each}", thing) for each, thing in known if _can_be_given(thing))
     elif type(value) in (list, tuple, deque, dict) and len(value) <= MANY:
         inside = value.items() if isinstance(value, Mapping) else enumerate(value)
-        yield from ((f"{name}.{key}", each) for key, each in inside if _can_be_given(each))
-    elif is_users(type(value).__module__):
-        own = getattr(value, "__dict__", {})
-        if any(callable(getattr(type(value), each, None)) or _can_be_given(own.get(each)) for each in taken):
-            yield name, value  # a method of it
+        known = ((f"{name}.{key}", each) for key, each in inside)
+        yield from ((path, each) for path, each in known if _can_be_given(each) or _gives(name, each, taken))
+    elif _gives(name, value, taken):
+        yield name, value
+
+
+def _gives(name: str, value: Any, taken: set[str]) -> bool:
+    """Whether a method of it is taken, or one that only running lines know the name of."""
+    if not is_users(type(value).__module__):
+        return False
+    own = getattr(value, "__dict__", {})
+    found = (callable(getattr(type(value), each, None)) or _can_be_given(own.get(each)) for each in taken)
+    return f"{name}{ANY}" in taken or any(found)
 
 
 def _can_be_given(value: Any) -> bool:
@@ -125,8 +140,8 @@ class Given:
 
     def __init__(self) -> None:
         self._places: list[Place] = []
-        self._homes = dict[int, str]()  # of objects and functions that a state knows, by where their attributes are
-        self._cells = dict[int, str]()
+        self._homes = dict[int, str]()  # of what a state knows: by where its values are, or itself
+        self._reached = dict[int, tuple[str, Place, str, Any, Any]]()  # lists, dicts and objects in values of these
         self._asked = set[tuple[int, str]]()  # names of files
         self._codes = set[Any]()
 
@@ -134,9 +149,13 @@ class Given:
         """These are part of the state."""
         self._places = list(places)  # so that nothing else comes to lie where they are
         for place in self._places:
-            self._homes.setdefault(id(place.values), place.name)
+            if not isinstance(place.itself(), tuple):  # what cannot change is said as it is
+                self._homes.setdefault(id(place.itself()), place.name.removesuffix(" attributes"))
             for name, cell in place.cells():
-                self._cells.setdefault(id(cell), f"{place.name}.{name}")
+                self._homes.setdefault(id(cell), f"{place.name}.{name}")
+            for name, value in place.items():
+                for path, each in _in(f"{place.name}.{name}", value):
+                    self._reached.setdefault(id(each), (path, place, name, value, each))
             self._asked |= place.asked()
 
     def is_new(self, loss_of: Any) -> bool:
@@ -148,42 +167,27 @@ class Given:
 
     def sign(self, loss_of: Any) -> str:
         """The same at all workers that give the same, with the same in it."""
-        return self._sign(loss_of, 0)
+        return Sign(self._name_of, lambda there, name: (id(there), name) in self._asked).of(loss_of)
 
-    def _sign(self, thing: Any, deep: int) -> str:
-        if isinstance(thing, types.MethodType):
-            return f"{self._sign(thing.__func__, deep)} of {self._sign(thing.__self__, deep + 1)}"
-        if isinstance(thing, functools.partial):
-            inside = [*self._values(enumerate(thing.args), deep), *self._values(thing.keywords.items(), deep)]
-            return f"partial of {self._sign(thing.func, deep)}{_listed(inside)}"
-        if isinstance(thing, types.FunctionType):
-            return f"{thing.__qualname__}{_listed(self._held(thing, deep) if is_users(thing.__module__) else ())}"
-        kind, facts = type(thing), getattr(thing, "__dict__", None)
-        if id(facts) in self._homes:
-            return f"{kind.__qualname__} ({self._homes[id(facts)]})"
-        own = facts if isinstance(facts, dict) and is_users(kind.__module__) else {}
-        return f"{kind.__qualname__}{_listed(self._values(own.items(), deep))}"
+    def _name_of(self, thing: Any) -> str | None:
+        """In a state, which then tells what is in it."""
+        facts = thing.keywords if isinstance(thing, functools.partial) else getattr(thing, "__dict__", None)
+        name = self._homes.get(id(facts)) if isinstance(facts, dict) else None
+        name = name or self._homes.get(id(thing))
+        if name is None and id(thing) in self._reached:
+            path, place, key, value, _ = self._reached[id(thing)]
+            name = path if place.values.get(key) is value else None  # it may have been replaced
+        return name
 
-    def _held(self, function: types.FunctionType, deep: int) -> Iterator[str]:
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            if id(cell) in self._cells:
-                yield self._cells[id(cell)]
-            else:
-                yield from self._values([(name, _content(cell))], deep)
-        if id(function.__dict__) not in self._homes:
-            yield from self._values(enumerate(function.__defaults__ or ()), deep)
-            yield from self._values(function.__dict__.items(), deep)
-        there = function.__globals__
-        names = sorted({*function.__code__.co_names} & there.keys())
-        asked = [(name, there[name]) for name in names if (id(there), name) not in self._asked]
-        yield from self._values(((name, value) for name, value in asked if _can_be_said(value)), deep)
 
-    def _values(self, items: Iterable[tuple[Any, Any]], deep: int) -> Iterator[str]:
-        for name, value in items:
-            if _can_be_said(value):
-                yield f"{name} = {_said(value)}"
-            elif deep < DEEPEST:
-                yield f"{name} = {self._sign(value, deep + 1)}"
+def _in(path: str, value: Any, deep: int = 0) -> Iterator[tuple[str, Any]]:
+    """All that can change, by identity: what it has come to is the state's to tell."""
+    if not isinstance(value, FIXED) and kind_of(value) != PLAIN:
+        yield path, value
+    if type(value) in (list, tuple, deque, dict) and deep < DEEPEST and is_small(value):
+        inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, each in inside:
+            yield from _in(f"{path}.{key}", each, deep + 1)
 
 
 def check_again(sign: str, gave: str, step: int) -> None:
@@ -191,30 +195,5 @@ def check_again(sign: str, gave: str, step: int) -> None:
     if gave and sign != gave:
         one, two = sign.split(", "), gave.split(", ")
         own, theirs = [each for each in one if each not in two], [each for each in two if each not in one]
-        name = sign.partition(" with ")[0]
-        raise InvalidValue("loss_of", f"{name}: {', '.join(own)}; step {step} was made by {', '.join(theirs)}", MADE)
-
-
-def _listed(inside: Iterable[str]) -> str:
-    text = ", ".join(inside)
-    return f" with {text}" if text else ""
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it has no value yet
-        return None
-
-
-def _can_be_said(value: Any) -> bool:
-    """Numbers and words, and few of them in lists and dicts."""
-    if kind_of(value) == PLAIN:
-        return True
-    if type(value) not in (list, tuple, deque, dict, set, frozenset) or not is_small(value):
-        return False
-    return all(map(_can_be_said, (*value, *value.values()) if isinstance(value, Mapping) else value))
-
-
-def _said(value: Any) -> str:
-    return repr(sorted(map(repr, value)) if isinstance(value, set | frozenset) else value)
+        told = f"here it is {', '.join(own) or sign}; step {step} was made by {', '.join(theirs) or gave}"
+        raise InvalidValue("loss_of", sign.partition(" with ")[0], f"{MADE}; {told}")  # a long value would be cut
