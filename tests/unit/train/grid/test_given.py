@@ -342,14 +342,16 @@ def test_what_was_there_before_the_loop_is_the_states_matter():
     assert [sign(make()) for make in each] == before
     assert sign(partial(own, log)) != sign(partial(own, nested["log"]))
     made.keywords["seen"] = None  # the state has lost it
+    assert sign(made) == before[0]
     assert sign(each[3]()) != before[3]
+    assert sign(late.__kwdefaults__["heat"]) == "list (known 1 keyword defaults.heat)"
 
 
 def test_an_object_of_which_lines_ask_for_a_method_by_a_word_is_in_hand():
     def lines(words, turns):
         return in_hand(), getattr(turns[0], words[0])
 
-    turns, words = [Criterion(None, 1.0)], ["named"]
+    turns, words = [Trainer()], ["loss"]
     assert lines(words, turns)[0]["lines.turns.0"] is turns[0]
 
 
