@@ -116,3 +116,31 @@ def test_a_batch_that_is_padded_to_its_longest_is_refused(body):
     fixed = body.replace("n = max(len(t) for t in batch)", "n = 9").replace("=True", "='max_length'")
     if fixed != body:
         assert "train.session(" in converted(source.replace(body, fixed))
+
+
+@pytest.mark.parametrize(
+    ("body", "fixed"),
+    [
+        ("return torch.cat([t[:-1] for t in batch])", "return torch.cat([t[None] for t in batch])"),
+        ("return torch.concat(batch, dim=0)", "return torch.cat([torch.stack(batch), torch.stack(batch)], dim=1)"),
+        ("return torch.hstack([t for t in batch])", "return torch.hstack([torch.stack(batch), torch.stack(batch)])"),
+        ("return torch.vstack(batch)", "return torch.stack(batch)"),
+        ("xs, ys = zip(*batch)\n    return torch.cat(xs)", "xs, ys = zip(*batch)\n    return torch.stack(xs)"),
+        (
+            "rows = []\n    for t in batch:\n        rows.append(t)\n    return torch.cat(rows)",
+            "rows = []\n    for t in batch:\n        rows.append(t.unsqueeze(0))\n    return torch.cat(rows)",
+        ),
+        (
+            "return torch.cat([torch.tensor(t) for t in batch])",
+            "return torch.cat([torch.tensor([len(t)]) for t in batch])",
+        ),
+    ],
+)
+def test_samples_that_are_put_end_to_end_are_refused_and_rows_are_not(body, fixed):
+    source = script().replace("loader = ", f"\n\ndef put(batch):\n    {body}\n\n\nloader = ", 1)
+    source = source.replace("batch_size=4", "batch_size=4, collate_fn=put")
+    error = refused(source)
+    assert "put end to end" in error.why
+    assert "a mean over tokens would be another" in error.why
+    assert source.splitlines()[error.line - 1].strip() == body.rpartition("\n")[2].strip()
+    assert "train.session(" in converted(source.replace(body, fixed))

@@ -216,6 +216,90 @@ def test_it_is_refused_for_what_it_does(name):
     assert do in error.value.do
 
 
+CRITERION = "loss = criterion(model(a), F.one_hot(b, 2).float())"
+ROOT = """
+class Root(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mse = nn.MSELoss()
+
+    def forward(self, a, b):
+        return torch.sqrt(self.mse(a, b) + 1e-6)
+
+
+criterion = Root()
+"""
+PARTS = """
+class Both(nn.Module):
+    def overlap(self, p, target):
+        return 1 - (2 * (p * target).sum() + 1) / (p.sum() + target.sum() + 1)
+
+    def forward(self, logits, target):
+        return F.mse_loss(logits, target) + self.overlap(logits.sigmoid(), target)
+
+
+criterion = Both()
+"""
+HEADED = """
+class Headed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, logits, target):
+        return ((self.head(logits) - target) ** 2 * target).sum() / target.sum()
+
+
+criterion = Headed()
+"""
+
+
+@pytest.mark.parametrize(
+    ("criterion", "why"),
+    [
+        (DICE.replace("DiceLoss", "DiceBCE"), "a sum over the batch that is divided by another"),
+        (DICE.replace("DiceLoss", "Criterion"), "a sum over the batch that is divided by another"),
+        (DICE.replace("DiceLoss(nn.Module)", "IoU").replace("DiceLoss", "IoU").replace("forward", "__call__"),
+         "a sum over the batch that is divided by another"),
+        (ROOT, "a function of a mean"),
+        (PARTS, "a sum over the batch that is divided by another"),
+        (HEADED, "a sum over the batch that is divided by another"),
+    ],
+)  # fmt: skip
+def test_a_class_that_is_called_for_the_loss_is_looked_into_by_whatever_name(criterion, why):
+    with pytest.raises(CannotConvert) as error:
+        converted(looped(CRITERION, *STEP, before=OPTIMIZER + criterion))
+    assert why in error.value.why
+
+
+TEACHER = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x) / self.layer(x).sum()
+
+
+teacher = Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "loss"),
+    [
+        (ROOT.replace("torch.sqrt(self.mse(a, b) + 1e-6)", "self.mse(a, b) + (a - b).abs().mean()"), CRITERION),
+        (DICE.replace("DiceLoss", "Dice").replace(".sum()", ".sum(1)").replace("return 1 - (", "return (1 - (")
+         .replace(" + 1)\n", " + 1)).mean()\n"), CRITERION),
+        (TEACHER, "loss = F.mse_loss(model(a), teacher(a).detach())"),
+    ],
+)  # fmt: skip
+def test_one_that_is_a_mean_is_converted_and_networks_are_not_looked_into(before, loss):
+    after = converted(looped(loss, *STEP, before=OPTIMIZER + before))
+    assert "reduction=" not in after.partition("train.session(")[2].partition("\n")[0]
+
+
 METHOD = """
 class Solver(object):
     def __init__(self, net):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from sublet.cli.work.script.calls import READING
+from sublet.cli.work.script.criteria import is_criterion, kept_as, method_of
 from sublet.cli.work.script.effects import Effects
 from sublet.cli.work.script.grades import BATCH, COUNTS, ODDS, ROWS, WHY, Grade, by_operator, over, slope_of, worst
 from sublet.cli.work.script.kinds import Function
@@ -288,11 +289,10 @@ class Grader:
         if func.attr in ("values", "items"):  # of a dict
             return whose
         made = self._effects.class_of(func.value.id, self._scope) if isinstance(func.value, ast.Name) else None
-        method = (
-            next((each for each in made.body if isinstance(each, Function) and each.name == func.attr), None)
-            if made
-            else None
-        )
+        own, kept = kept_as(self._effects, func)
+        if kept and (found := self._of_made(kept, func.attr, call, of_all, known)) is not None:
+            return found
+        method = method_of(made or own, func.attr)
         if method is not None:
             return self._of_function(method, call, known, bound=True)
         tensors = func.attr in READING or func.attr in MIXING or func.attr in PAIRING or func.attr in CHOOSING
@@ -303,28 +303,31 @@ class Grader:
 
     def _of_object(self, name: str, call: ast.Call, of_all: Grade, known: Known) -> Grade:
         """`criterion(...)`, `model(...)`."""
-        for value in self._effects.given(name, self._scope):
+        given = self._effects.given(name, self._scope)
+        if (found := self._of_made(given, name, call, of_all, known)) is not None:
+            return found
+        forward = method_of(self._effects.class_of(name, self._scope), "forward", "__call__")
+        if forward is not None and of_all is Grade.EACH and (seen := sized_in(self._script, forward)):
+            return self._noted(*seen)
+        return Grade.EACH if of_all is Grade.TURNED else over(of_all)
+
+    def _of_made(self, given: list[ast.expr], name: str, call: ast.Call, of_all: Grade, known: Known) -> Grade | None:
+        """Of a call of what is made so, if it is for a loss."""
+        for value in given:
             full = self._script.full_name(value.func) if isinstance(value, ast.Call) else ""
-            if isinstance(value, ast.Call) and full.startswith("torch.nn.") and full.endswith("Loss"):
-                return self._by_reduction(value, call, of_all)
-            if isinstance(value, ast.Call) and full == "functools.partial":
+            of_torch = full.startswith("torch.nn.") and full.endswith("Loss")
+            if isinstance(value, ast.Call) and (of_torch or full == "functools.partial"):
                 return self._by_reduction(value, call, of_all)
             if isinstance(value, ast.Lambda):
                 inner = known | dict(
                     zip([each.arg for each in value.args.args], [self.grade(a, known) for a in call.args], strict=False)
                 )
                 return self.grade(value.body, inner)
-        made = self._effects.class_of(name, self._scope)
-        forward = (
-            next((e for e in made.body if isinstance(e, Function) and e.name in ("forward", "__call__")), None)
-            if made
-            else None
-        )
-        if made is not None and forward is not None and "Loss" in made.name:
+        made = self._effects.made_by(given)
+        forward = method_of(made, "forward", "__call__")
+        if made is not None and forward is not None and is_criterion(self._effects, made, name, call):
             return self._of_function(forward, call, known, bound=True)
-        if forward is not None and of_all is Grade.EACH and (found := sized_in(self._script, forward)):
-            return self._noted(*found)
-        return Grade.EACH if of_all is Grade.TURNED else over(of_all)
+        return None
 
     def _of_function(self, function: Function, call: ast.Call, known: Known, *, bound: bool = False) -> Grade:
         if self._depth >= DEEPEST:

@@ -44,7 +44,7 @@ class Kinds:
             if isinstance(node, Function) and not isinstance(script.parents.get(node), ast.ClassDef)
         }
         calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
-        self._asked_for_parameters = {root_of(node.func) for node in calls if is_method(node, "parameters")}
+        self.asked_for_parameters = {root_of(node.func) for node in calls if is_method(node, "parameters")}
         self._calmed = {root_of(node.func) for node in calls if is_method(node, "eval")}
         self._given: dict[ast.AST, dict[str, list[ast.expr]]] = {}
 
@@ -69,7 +69,7 @@ class Kinds:
         if name in seen:
             return Kind.PLAIN
         worst = max(found, key=list(Kind).index) if found else Kind.ODD
-        return Kind.MODULE if worst is Kind.ODD and name in self._asked_for_parameters else worst
+        return Kind.MODULE if worst is Kind.ODD and name in self.asked_for_parameters else worst
 
     def is_calm(self, name: str, scope: Scope) -> bool:
         """Whether a module is the same after it was called: running means are not, where they are not told to be."""
@@ -83,7 +83,11 @@ class Kinds:
 
     def class_of(self, name: str, scope: Scope) -> ast.ClassDef | None:
         """That of the script which it is made by, if it is always the same."""
-        made = {self.script.full_name(_made_by(value)) for value in self.given(name, scope)}
+        return self.made_by(self.given(name, scope))
+
+    def made_by(self, given: list[ast.expr]) -> ast.ClassDef | None:
+        """The class of the script that all of these are objects of."""
+        made = {self.script.full_name(_made_by(value)) for value in given}
         return self.classes.get(next(iter(made))) if len(made) == 1 else None
 
     def is_told(self, value: ast.expr, scope: Scope) -> bool:
