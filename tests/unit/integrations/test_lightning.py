@@ -45,6 +45,9 @@ class Module(L.LightningModule):
             scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        if self.kind == "asks":
+            steps = self.trainer.estimated_stepping_batches
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.interval}}
 
 
@@ -94,6 +97,19 @@ def test_in_one_process_it_comes_to_what_lightning_comes_to(interval, settings, 
     once = [event for event in events if event[0] not in ("on_before_optimizer_step", "on_after_backward")]
     assert [event for event in ours[2] if event[0] not in ("on_before_optimizer_step", "on_after_backward")] == once
     assert sorted(ours[2]) == sorted(events)  # the update is within the backward pass: these two change places
+
+
+def test_a_schedule_may_ask_how_many_steps_there_are(tmp_path):
+    weights, logs, events, _ = fitted(tmp_path / "plain", None, Module(kind="asks"), loader(36))
+    ours = fitted(tmp_path / "ours", SubletStrategy(global_batch=8), Module(kind="asks"), loader(36))
+    torch.testing.assert_close(ours[0], weights, rtol=1e-4, atol=1e-5)
+    assert ours[1] == [pytest.approx(each, rel=1e-3) for each in logs]
+    assert sorted(ours[2]) == sorted(events)
+    # A loader's own batches are not the steps: these are of 12 samples.
+    scheduler = fitted(tmp_path / "more", SubletStrategy(12), Module(kind="asks"), loader(36))[3].lr_scheduler_configs[
+        0
+    ]
+    assert scheduler.scheduler.total_steps == 9
 
 
 def test_stopping_early_and_the_best_checkpoint_are_those_of_lightning(tmp_path):

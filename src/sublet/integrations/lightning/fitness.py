@@ -23,6 +23,7 @@ NAMES = (  # of a Trainer: its counters, which follow the session's
     "fit_loop.epoch_loop.batch_progress.is_last_batch",
     "fit_loop.epoch_loop._batches_that_stepped",
     "fit_loop.epoch_loop._skip_next_val",
+    "fit_loop._combined_loader",
     "fit_loop._data_fetcher",
     "precision_plugin._after_closure",
 )

@@ -35,6 +35,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
         self.session: Session | None = None
         self._feed: Feed | None = None
         self._hook: Any = None
+        self._is_set_up = False  # there are optimizers
         rank_zero_only.rank = 0  # until we know better: Lightning may have seen the rank of the start
 
     # ------------------------------------------------------------------------------------- who this worker is
@@ -57,6 +58,13 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
 
     # ----------------------------------------------------------------------------------------- from loader to step
 
+    def setup(self, trainer: Any) -> None:
+        """As Lightning's. What `configure_optimizers` has asked for the number of steps is no loader to train from."""
+        super().setup(trainer)
+        self._is_set_up = True
+        if self._feed is not None and self.session is None:
+            self._feed = trainer.fit_loop._combined_loader = None  # noqa: SLF001 - see fitness.NAMES; made again to train
+
     def process_dataloader(self, dataloader: object) -> object:
         """The loader of a training is the session's; it is opened here, before Lightning looks where training is."""
         trainer = self.lightning_module.trainer
@@ -65,10 +73,12 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
         if self.session is not None:
             raise InvalidValue("train_dataloaders", "a second one", "one, and one fit() for each job")
         check_names(trainer)
-        check_trainer(trainer, self.lightning_module)
+        if self._is_set_up:
+            check_trainer(trainer, self.lightning_module)
         check_loader(dataloader, self.global_batch)
         self._feed = Feed(self, trainer, dataloader)
-        self._open(trainer, self._feed)
+        if self._is_set_up:  # otherwise it is trainer.estimated_stepping_batches that asks
+            self._open(trainer, self._feed)
         return self._feed
 
     def _open(self, trainer: Any, feed: Feed) -> None:
