@@ -215,7 +215,7 @@ class InGrid(Regrouping):
         """As told; or it has given what it had, and goes, or waits as one that has just come."""
         worker.step, worker.left = message.step, True
         if worker.gives:
-            worker.gives = False
+            worker.gives = worker.met = False  # it has to meet the others anew
             worker.left = worker.phase is WorkerPhase.LEAVING
             if worker.left:
                 self._send_away(worker)

@@ -37,7 +37,7 @@ class Worker:
     born_s: float = float("-inf")  # wall, when its start was ordered; long ago for one that was there before us
     rank: int = -1
     step: int = 0
-    met: bool = False  # it has trained in a group, here or before this controller was there
+    met: bool = False  # it trains in a group, or did before this controller was there; not since it gave its place up
     left: bool = False  # it said Left
     saves: bool = True  # where it stands when it leaves is where the job does; not if it leaves saving to another
     short: bool = False  # its process ends because a step did not fit, and the next will take fewer samples at a time

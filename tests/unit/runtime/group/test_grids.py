@@ -157,6 +157,24 @@ def test_a_giver_that_stays_waits_as_one_that_has_just_come():
     assert sent(group, wire.Leave) == [], "its GPU is a spare"
 
 
+def test_who_had_given_its_place_up_does_not_wait_for_a_grid_whose_last_step_is_made():
+    """It is called to a place again when the others have made their last step."""
+    group = a_group()
+    group.move(1, (("a", 2),), 0, 0.0, Form(Grid(2, 1)))
+    ready(group, 1.0)
+    sent(group, wire.Regroup)
+    all_join(group, 2.0)
+    group.news.clear()
+    group.move(2, (("a", 2),), 0, 3.0, Form(Grid(1, 1)))
+    stays, gives = (order.worker_id for _, order in sent(group, wire.Regroup))
+    group.hear(wire.Left(worker_id=gives, generation=group.round.number, step=10, done=10.0), 4.0)
+    all_join(group, 5.0)
+    group.move(3, (("a", 2),), 0, 6.0, Form(Grid(2, 1)))
+    assert {order.worker_id for _, order in sent(group, wire.Regroup)} == {stays, gives}
+    group.hear(wire.Finished(worker_id=stays, step=100, done=100.0), 7.0)
+    assert [end.worker_id for _, end in sent(group, wire.EndWorker)] == [gives]
+
+
 def test_if_a_giver_dies_while_all_meet_they_meet_again_without_it():
     group, places = training(Grid(2, 2), "a", "b", "c", "d")
     leaving, *staying = places
