@@ -96,7 +96,7 @@ def dataset(
     """A stream of the samples under a URI, for a session or a DataLoader: `train.session(..., steps=N)`.
 
     Args:
-        uri: s3://bucket/prefix, gs://..., az://..., file:///a/folder or a path; listed once, now.
+        uri: s3://bucket/prefix, gs://..., az://..., file:///a/folder, a path or ~/a/path; listed once, now.
         each: what a sample is: a "record" of `record_bytes` bytes, a "line" without its end, or a "file".
         record_bytes: of a record; all objects have whole ones.
         decode: makes a sample of its bytes; without it the bytes are the sample.

@@ -179,6 +179,43 @@ def test_what_cannot_be_read_is_refused_when_it_is_listed(folder, more, word):
         train.dataset(str(folder), **more)
 
 
+@pytest.mark.parametrize("change", [{"window": 9}, {"shuffle": False}, {"seed": 3}], ids=str)
+def test_another_order_than_that_of_the_checkpoint_is_refused(folder, change):
+    state = records(folder).state_dict()
+    usual = {"each": RECORD, "record_bytes": 4, "suffix": ".bin", "window": 20}
+    with pytest.raises(BadInput, match=f"{next(iter(change))}="):
+        train.dataset(str(folder), **usual | change).load_state_dict(state)
+    kept = {name: value for name, value in state.items() if name not in usual | change}
+    train.dataset(str(folder), **usual | change).load_state_dict(kept)  # an earlier version did not say
+
+
+def test_folders_that_are_linked_are_read_and_circles_once(folder, tmp_path):
+    write(tmp_path / "far", {"b/3.bin": numbered(5, 80)})
+    (folder / "linked").symlink_to(tmp_path / "far")
+    (folder / "a" / "up").symlink_to(folder)
+    (tmp_path / "far" / "b" / "round").symlink_to(tmp_path / "far")
+    assert sorted(itertools.islice(iter(records(folder)), 85)) == list(range(85))
+    assert records(folder).samples == 85
+
+
+def test_a_folder_is_found_as_a_uri_names_it(tmp_path, monkeypatch):
+    write(tmp_path, {"my folder/x": b"1", "100%25/x": b"2"})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for uri in (f"file://{tmp_path}/my%20folder", f"file://localhost{tmp_path}/my%20folder", "~/my folder"):
+        assert a_pass(train.dataset(uri, each=FILE), 0, 1) == [b"1"]
+    assert a_pass(train.dataset(f"file://{tmp_path}/100%25", each=FILE), 0, 1) == [b"2"]  # as it stands, if it is there
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [("{}/gone", "there is no folder"), ("{}/x", "it is a file"), ("file://data/x", "three slashes")],
+)
+def test_what_is_no_folder_is_told_so(uri, why, tmp_path):
+    write(tmp_path, {"x": b"1"})
+    with pytest.raises((InvalidValue, BadInput), match=why):
+        train.dataset(uri.format(tmp_path), each=FILE)
+
+
 def seen_by(data, steps, directory, until=None, **more):
     model = torch.nn.Linear(1, 1)
     optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.0), []

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from sublet.domain.quantity import whole
-from sublet.errors import InvalidValue
+from sublet.errors import BadInput, InvalidValue
 from sublet.machine.objects import Found
 from sublet.train.samples import mixed
 from sublet.train.stored.fetching import Fetching, fetching
@@ -57,6 +57,14 @@ class Stored(IterableDataset[Any]):
         self._decode, self._seed, self._shuffle = decode, seed, shuffle
         self._window = 1 if each == FILE else window  # whole files are in a random order already
         self._pass = self._span = self._given = 0
+        # By which the order is made: with others nobody could say which samples are behind us.
+        self._order = {
+            "each": each,
+            "record_bytes": record_bytes or 0,
+            "window": self._window,
+            "shuffle": int(shuffle),
+            "seed": seed,
+        }
         self.samples = None if each == LINE else self._blocks.units  # in a pass, if that is known
 
     def __iter__(self) -> Iterator[Any]:
@@ -73,11 +81,17 @@ class Stored(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is."""
-        return {"pass": self._pass, "span": self._span, "given": self._given, **self._manifest.state()}
+        return {"pass": self._pass, "span": self._span, "given": self._given, **self._order, **self._manifest.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on there; BadInput if the objects are not those of then."""
+        """Go on there; BadInput if the objects, or their order, are not those of then."""
         self._manifest.require_same(state)
+        for name, ours in self._order.items():
+            said = state.get(name, ours)  # one of an earlier version does not say
+            if said != ours:
+                hint = f"read with {name}={said!r}, or give a new checkpoint directory"
+                why = f"of samples with {name}={said!r}, this has {name}={ours!r}"
+                raise BadInput("checkpoint", why, hint=hint)
         self._pass, self._span, self._given = int(state["pass"]), int(state["span"]), int(state["given"])
 
     def _samples(self, shard: int, count: int) -> Iterator[bytes]:

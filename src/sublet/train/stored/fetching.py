@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
+from sublet.errors import BadInput, InvalidValue
 from sublet.machine.objects import Found, Replaced, StoreFailed
 from sublet.machine.remote import check_uri, is_remote
 
@@ -42,8 +44,16 @@ def fetching(uri: str) -> Fetching:
 
 
 def folder_of(uri: str) -> Path:
-    """Of a path, or of file:///a/path."""
-    return Path(uri.removeprefix("file://"))
+    """Of a path, ~/a/path, or file:///a/path, in which signs may be escaped (%20)."""
+    if not uri.startswith("file://"):
+        return Path(uri).expanduser() if uri.startswith("~/") else Path(uri)
+    host, _, path = uri.removeprefix("file://").partition("/")
+    if host not in ("", "localhost"):
+        raise InvalidValue(
+            "uri", uri, "file:///a/folder, with three slashes: what stands before the third is a machine"
+        )
+    as_it_stands = Path(f"/{path}")
+    return as_it_stands if as_it_stands.exists() else Path(f"/{unquote(path)}")
 
 
 class Folder:
@@ -54,7 +64,12 @@ class Folder:
         self._pool = ThreadPoolExecutor(THREADS)
 
     def list(self) -> list[Found]:
-        """All files below it; without those that begin with a dot."""
+        """All files below it; without those that begin with a dot. BadInput if it is no folder."""
+        if not self._root.is_dir():
+            is_file = self._root.exists()
+            why = "it is a file, and not a folder" if is_file else f"there is no folder {self._root.absolute()}"
+            hint = "name its folder, and suffix= for its name" if is_file else "name the folder of the samples"
+            raise BadInput(self._uri, why, hint=hint)
         return sorted(self._walk(), key=lambda found: found.key)
 
     def ask(self, found: Found, start: int, stop: int) -> Future[bytes]:
@@ -62,8 +77,13 @@ class Folder:
         return self._pool.submit(self._read, found, start, stop)
 
     def _walk(self) -> Iterator[Found]:
-        for folder, folders, names in os.walk(self._root):
-            folders[:] = [each for each in folders if not each.startswith(".")]
+        """Links are followed, but to a folder that we are in already: its files are found there."""
+        within = {str(self._root): frozenset([_identity_of(self._root)])}  # of folders that are still to come
+        for folder, folders, names in os.walk(self._root, followlinks=True):
+            around = within.pop(folder)
+            found = {each: _identity_of(Path(folder, each)) for each in folders if not each.startswith(".")}
+            folders[:] = [each for each, identity in found.items() if identity not in around]
+            within.update({os.path.join(folder, each): around | {found[each]} for each in folders})  # noqa: PTH118 - as os.walk names them
             for name in names:
                 if not name.startswith("."):
                     path = Path(folder) / name
@@ -154,6 +174,11 @@ def _whole(uri: str, found: Found, tag: str, body: bytes, size: int) -> bytes:
     if len(body) != size:
         raise Replaced(uri, found.key, f"{len(body)} bytes came in place of {size}")
     return body
+
+
+def _identity_of(folder: Path) -> tuple[int, int]:
+    facts = folder.stat()
+    return facts.st_dev, facts.st_ino
 
 
 def _tag_of(facts: os.stat_result) -> str:
