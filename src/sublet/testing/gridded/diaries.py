@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Accounts", "Row", "Span", "accounts", "read_rows", "spans", "steps_per_s"]
 
@@ -24,7 +25,6 @@ class Row:
     since_s: float  # of the machine's monotonic clock, when its first micro-batch began
     at_s: float  # when the step was over
     loss: str  # to the bit
-    spare: bool = False  # it has no place any more: others may have made the step again without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +55,32 @@ class Accounts:
 def read_rows(folder: Path) -> list[Row]:
     """Of all workers that wrote there, in order of time; a line that is being written is left out.
 
-    So is what a spare had made of a step that the others made again.
+    Who was killed, or lost its place, before it could say that a step was applied has said which samples it took. They
+    count if others say that the step was applied in that very generation: made again, it is of a later one.
     """
-    found = []
+    found, took = [], dict[tuple[int, int, str], dict[str, Any]]()
     for path in sorted(folder.iterdir()):
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
             if line.endswith("\n"):
                 facts = json.loads(line)
-                tuples = {name: tuple(facts[name]) for name in ("grid", "place", "samples")}
-                found.append(Row(**{**facts, **tuples}))
-    stands = {(row.step, row.generation) for row in found if not row.spare}
-    again = {step for step, _ in stands}
-    kept = [row for row in found if not row.spare or row.step not in again or (row.step, row.generation) in stands]
-    return sorted(kept, key=lambda row: row.at_s)
+                facts |= {name: tuple(facts[name]) for name in ("grid", "place", "samples")}
+                if "loss" in facts:
+                    found.append(Row(**facts))
+                else:
+                    took[facts["step"], facts["generation"], facts["worker"]] = facts
+    applied = {(row.step, row.generation): row for row in found}
+    for row in found:
+        took.pop((row.step, row.generation, row.worker), None)
+    for (step, generation, _), facts in took.items():
+        if (other := applied.get((step, generation))) is not None:
+            found.append(Row(**facts, loss=other.loss, at_s=other.at_s))
+    return sorted(found, key=lambda row: row.at_s)
 
 
 def accounts(rows: Sequence[Row], *, steps: int, batch: int, samples: int) -> Accounts:
     """Whether `steps` steps took each sample of their epochs once; batches do not go over the end of an epoch.
 
-    All parts of a copy take the same samples, and one of them is enough to say so: a worker may be killed after a step
-    was applied and before it wrote that down.
+    All parts of a copy take the same samples, and one of them is enough to say so.
     """
     by_step: dict[int, list[Row]] = {}
     for row in rows:

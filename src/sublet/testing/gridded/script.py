@@ -6,7 +6,8 @@ Tensors, gradients, messages and updates are real. A block sleeps a third of a u
 each micro-batch: what a machine with few cores can do does not decide how fast a grid is. In fewer parts than it is
 told to fit in it runs out of memory, as torch says it of a GPU.
 
-Each worker writes what it did to `FOLDER/<worker>`, a line of JSON for each step: `diaries.Row`.
+Each worker writes what it did to `FOLDER/<worker>`, a line of JSON for each step: `diaries.Row`; and before it one for
+each micro-batch, without a loss: a step may be applied whose worker has to go before it can say so.
 """
 
 from __future__ import annotations
@@ -138,14 +139,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
                 raise torch.OutOfMemoryError(f"a pretended GPU holds a part of {asked.fits_in}, and no more")
             ids, numbers = batch
             made["samples"] += numbers.tolist()
+            os.write(diary, (json.dumps(made) + "\n").encode())
             return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
         for batch in s.batches(epochs=asked.epochs):
             before = s.steps
             s.step(loss_of, batch)
             mine = made.get("worker") == name  # who starts from a checkpoint has `made` of whoever wrote that
-            if mine and made.get("step") == s.steps - 1 >= before:
-                row = {**made, "loss": s.loss.hex(), "at_s": time.monotonic(), "spare": s.place == (-1, -1)}
+            if mine and made.get("step") == s.steps - 1 >= before and s.place != (-1, -1):
+                row = {**made, "loss": s.loss.hex(), "at_s": time.monotonic()}
                 os.write(diary, (json.dumps(row) + "\n").encode())
 
 

@@ -73,26 +73,28 @@ def test_what_two_copies_took_was_taken_twice_and_another_is_missing():
     assert (found.missing, found.twice, found.clean) == (2, 2, False)
 
 
-def test_what_a_copy_took_counts_though_it_is_spare_since_unless_the_step_was_made_again(tmp_path):
-    """The second copy of the last step has lost its places: once it was heard to the end, once the first redid all."""
+def test_what_a_copy_took_counts_though_it_could_not_say_that_it_was_applied_unless_it_was_made_again(tmp_path):
+    """The second copy of the last step has gone before it could: once it was heard to the end, once it was not."""
 
-    def written(folder, rows):
-        folder.mkdir()
-        for each in rows:
-            with (folder / each.worker).open("a") as diary:
-                diary.write(json.dumps(asdict(each)) + "\n")
-        return read_rows(folder)
+    def read_back(name, rows, gone):
+        (tmp_path / name).mkdir()
+        for each in [*rows, *gone]:
+            facts = asdict(each)
+            if each in gone:
+                del facts["loss"], facts["at_s"]
+            with (tmp_path / name / each.worker).open("a") as diary:
+                diary.write(json.dumps(facts) + "\n")
+        return read_rows(tmp_path / name)
 
-    rows = [replace(each, spare=True) if (each.step, each.place[0]) == (1, 1) else each for each in an_epoch()]
-    assert counted(written(tmp_path / "heard", rows)).clean
-    again = [
-        replace(each, samples=(1, 3, 4, 6), generation=2, grid=(1, 2))
-        if (each.step, each.spare) == (1, False)
-        else each
-        for each in rows
-    ]
-    assert counted(written(tmp_path / "again", again)).clean
-    assert not counted(again).clean
+    gone = [each for each in an_epoch() if (each.step, each.place[0]) == (1, 1)]
+    rest = [each for each in an_epoch() if each not in gone]
+    assert counted(rest).missing == 2
+    half = [replace(each, samples=each.samples[:1]) for each in gone]
+    assert counted(read_back("heard", rest, [*half, *gone])).clean
+    assert counted(read_back("half", rest, half)).missing == 1
+    again = [replace(each, samples=(1, 3, 4, 6), generation=2, grid=(1, 2)) if each.step else each for each in rest]
+    assert read_back("again", again, gone) == again
+    assert counted(again).clean
 
 
 @pytest.mark.parametrize("otherwise", [{"loss": "0x2"}, {"samples": (2, 5)}, {"generation": 2}])
