@@ -94,7 +94,7 @@ def told(lived: Lived, alike: Run, again: Run) -> GridDemo:
     """All that is printed was measured in this run, or simulated from what was measured in it."""
     view = lived.view
     found = accounts(lived.rows, steps=view["step"], batch=JOB.batch, samples=JOB.samples)
-    ok = view["phase"] == "finished" and view["step"] == JOB.steps and found.clean and not view["steps_lost"]
+    ok = view["phase"] == "finished" and view["step"] == JOB.steps and found.clean and not (view["steps_lost"] or found.again)
     facts: dict[str, object] = {
         "job": view["phase"].value,
         "steps": view["step"],
@@ -102,6 +102,7 @@ def told(lived: Lived, alike: Run, again: Run) -> GridDemo:
         "samples_taken_twice": found.twice,
         "steps_of_which_workers_disagree": found.disputed,
         "steps_lost": view["steps_lost"],
+        "steps_made_again": found.again,
         "nodes_taken_with_notice": view["preemptions_noticed"],
         "nodes_killed_without_notice": view["preemptions_unnoticed"],
         **_changes(lived.moves),

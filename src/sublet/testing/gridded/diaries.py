@@ -45,6 +45,7 @@ class Accounts:
     missing: int  # samples of these steps that no copy says it took
     twice: int  # that were taken more than once in their epoch
     disputed: int  # steps of which two workers say different things
+    again: int  # steps that were made once more, since all had gone back to a checkpoint
 
     @property
     def clean(self) -> bool:
@@ -80,18 +81,23 @@ def read_rows(folder: Path) -> list[Row]:
 def accounts(rows: Sequence[Row], *, steps: int, batch: int, samples: int) -> Accounts:
     """Whether `steps` steps took each sample of their epochs once; batches do not go over the end of an epoch.
 
-    All parts of a copy take the same samples, and one of them is enough to say so.
+    All parts of a copy take the same samples, and one of them is enough to say so. Of a step that was made again what
+    counts is the last time: going back to a checkpoint has undone what was before.
     """
+    last: dict[int, int] = {}  # generation that made it
+    for row in rows:
+        last[row.step] = max(row.generation, last.get(row.step, row.generation))
     by_step: dict[int, list[Row]] = {}
     for row in rows:
-        by_step.setdefault(row.step, []).append(row)
+        if row.generation == last[row.step]:
+            by_step.setdefault(row.step, []).append(row)
     disputed = 0
     taken: dict[int, Counter[int]] = {}  # by epoch
     per_epoch = -(-samples // batch)
     for step, said in by_step.items():
         by_copy = {row.place[0]: row.samples for row in said}
         agree = all(row.samples == by_copy[row.place[0]] for row in said)
-        disputed += not (agree and len({(row.grid, row.generation, row.loss) for row in said}) == 1)
+        disputed += not (agree and len({(row.grid, row.loss) for row in said}) == 1)
         for each in by_copy.values():
             taken.setdefault(step // per_epoch, Counter()).update(each)
     whole, over = divmod(steps, per_epoch)
@@ -102,6 +108,7 @@ def accounts(rows: Sequence[Row], *, steps: int, batch: int, samples: int) -> Ac
         missing=wanted - once,
         twice=sum(counts.total() - len(counts) for counts in taken.values()),
         disputed=disputed,
+        again=len({(row.step, row.generation) for row in rows}) - len(last),
     )
 
 

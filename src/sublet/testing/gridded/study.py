@@ -165,7 +165,7 @@ def _both(name: str, known: Job, runs: Mapping[str, Lived], stage: _Stage, resta
         live=lived.samples_between(since_s, stage.ends_s, JOB.batch) / hours,
         foretold=simulated(*(run for other, run in runs.items() if other != name)),
         compared=simulated(*runs.values()),
-        lost=found.missing + (0 if name == STORED else found.twice + found.disputed),
+        lost=found.missing + found.twice + found.disputed,
         again=lived.view["steps_lost"],
     )
 

@@ -66,6 +66,7 @@ class Vault:
         self._files: Future[list[NamedFile]] | None = None  # of ours
         self._hosts: dict[int, HostCopy] = {}
         self._under_way: int | None = None  # step of what not all have written yet
+        self._asked = False  # for one, and none has begun since
         self._begun_s = self._blocked_s = 0.0
 
     # ------------------------------------------------------------------------------------------ where grids change
@@ -102,9 +103,11 @@ class Vault:
 
     def say(self, mesh: Mesh, step: int) -> list[float]:
         """In the agreement after which `step` steps are applied."""
-        words, asked = [0.0] * WORDS, self._link.take_save_request()
-        if mesh.rank == 0 and self.saver.is_due(WALL.monotonic(), asked=asked):
-            self._joint = self.saver.open_joint(step)
+        words = [0.0] * WORDS
+        self._asked |= self._link.take_save_request()
+        # Not while all have yet to hear what became of the last one: by that word, its folder is closed.
+        if mesh.rank == 0 and self._under_way is None and self.saver.is_due(WALL.monotonic(), asked=self._asked):
+            self._asked, self._joint = False, self.saver.open_joint(step)
             words[TOKEN] = 0.0 if self._joint is None else float(int(self._joint.token, 16))
         if self._files is not None and self._files.done():
             words[WRITTEN if self._files.exception() is None else FAILED] = 1.0
@@ -264,9 +267,12 @@ class Vault:
         )
 
     def _fail(self) -> None:
-        """One could not write, and says so; member 0 says of itself what it came to."""
+        """One could not write, and says so; member 0 says of itself what it came to.
+
+        Whose folder is gone has nothing to say: member 0 has closed it, and says why.
+        """
         error = None if self._files is None or not self._files.done() else self._files.exception()
-        if error is not None and self._joint is None:
+        if error is not None and self._joint is None and not isinstance(error, FileNotFoundError):
             self._link.say(SaveFailed(worker_id=self._link.worker_id, step=self._under_way or 0, why=str(error)))
         hint = "see what the worker that has it says; the next save tries again"
         self._give_up(CheckpointFailed(self.saver.directory, "a part of it was not written", hint=hint))

@@ -97,10 +97,21 @@ def test_what_a_copy_took_counts_though_it_could_not_say_that_it_was_applied_unl
     assert counted(again).clean
 
 
-@pytest.mark.parametrize("otherwise", [{"loss": "0x2"}, {"samples": (2, 5)}, {"generation": 2}])
+@pytest.mark.parametrize("otherwise", [{"loss": "0x2"}, {"samples": (2, 5)}])
 def test_workers_that_say_different_things_of_a_step_are_told_of(otherwise):
     rows = an_epoch()
     assert counted([replace(rows[0], **otherwise), *rows[1:]]).disputed == 1
+
+
+def test_what_was_made_before_all_went_back_to_a_checkpoint_is_undone():
+    """In 1 x 2 the first time, where one copy took all; and by one alone, which is half of a step."""
+    once = [row(f"w0{part}", 1, (0, part), (1, 3, 4, 6), grid=(1, 2), loss="0x3") for part in (0, 1)]
+    again = [replace(each, generation=3) if each.step else each for each in an_epoch()]
+    found = counted([*once, *again])
+    assert (found.clean, found.steps, found.again) == (True, 2, 1)
+    alone = [replace(each, generation=3) for each in an_epoch() if each.place == (0, 0)]
+    found = counted([*an_epoch(), *alone])
+    assert (found.missing, found.again) == (4, 2)
 
 
 def test_rows_are_read_as_they_were_written_but_for_a_line_that_has_no_end(tmp_path):

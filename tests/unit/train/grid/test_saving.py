@@ -208,6 +208,45 @@ class Full:
         raise OSError(28, "No space left on device", str(path))
 
 
+def test_a_save_that_is_asked_for_as_all_hear_of_one_that_failed_is_made_after_it(tmp_path):
+    """The first member's disk is full for a moment. It alone says why: the others find its folder gone."""
+    threads, grid = Threads(), Grid(1, 3)
+    workers = fresh(threads, grid, "w", tmp_path)
+    first, full = workers[0], FullOnce()
+    first.member.vault.saver._kept.disk = full
+
+    def before(_, step):
+        if step == 2:
+            first.member.vault.saver._pending._future.exception(10)
+
+    def until_it_failed(_, step):
+        if step:
+            full.failed.wait(10)
+
+    first._before = before
+    for other in workers[1:]:
+        other._before = until_it_failed
+    assert set(generation(threads, workers, grid, 6, saves=[1, 2], generation=1).values()) == {"done"}
+    closed(workers)
+    assert [(message.worker_id, message.step) for message in said(workers, SaveFailed)] == [("w0", 2)]
+    assert Directory(tmp_path).steps() == [4]
+    assert not list((tmp_path / "staging").iterdir())
+
+
+class FullOnce:
+    def __init__(self):
+        self.failed = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(DISK, name)
+
+    def create(self, path):
+        if not self.failed.is_set():
+            self.failed.set()
+            raise OSError(28, "No space left on device", str(path))
+        return DISK.create(path)
+
+
 def test_a_grid_that_changes_meanwhile_begins_its_checkpoint_again(tmp_path):
     threads = Threads()
     workers = fresh(threads, Grid(1, 3), "w", tmp_path)
