@@ -94,7 +94,8 @@ def told(lived: Lived, alike: Run, again: Run) -> GridDemo:
     """All that is printed was measured in this run, or simulated from what was measured in it."""
     view = lived.view
     found = accounts(lived.rows, steps=view["step"], batch=JOB.batch, samples=JOB.samples)
-    ok = view["phase"] == "finished" and view["step"] == JOB.steps and found.clean and not (view["steps_lost"] or found.again)
+    undone = view["steps_lost"] or found.again
+    ok = view["phase"] == "finished" and view["step"] == JOB.steps and found.clean and not undone
     facts: dict[str, object] = {
         "job": view["phase"].value,
         "steps": view["step"],
