@@ -4,6 +4,7 @@ A worker enters the agreement of a step only with the whole sum of its part (it 
 after the agreement, and begins the next one only after that. So where anybody has applied a step, everybody who is left
 has applied it or has it pending: who has it pending rolls forward with the numbers that were agreed. Where nobody who
 is left has applied it, nothing that survives has seen it: the sums are thrown away, and its atoms are done again.
+Who comes before the first step is made has nothing, applied or pending, and is one step behind all the same: it takes.
 
 A worker that is further behind was away, and what it holds is old: it counts as empty.
 """
@@ -52,7 +53,7 @@ def meet(standings: Sequence[Standing], want: Sequence[AbstractSet[int]], sizes:
     everyone = range(len(standings))
     if goal == NOTHING:
         return Meeting(applied=0, speaker=None, roll=(), empty=(), moves=())
-    roll = tuple(each for each in everyone if standings[each].applied == standings[each].pending == goal - 1)
+    roll = tuple(each for each in everyone if standings[each].applied == standings[each].pending == goal - 1 != NOTHING)
     current = {each for each in everyone if standings[each].applied == goal}.union(roll)
     empty = tuple(each for each in everyone if each not in current and standings[each].units)
     have = [standings[each].units if each in current else frozenset[int]() for each in everyone]

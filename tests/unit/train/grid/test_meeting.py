@@ -122,6 +122,7 @@ def _come_together(workers, units):
     if met is None:
         return False
     for number in met.roll:
+        assert workers[number].pending == met.applied - 1 >= 0, "there is nothing that it could apply"
         workers[number].apply()
     for number in met.empty:
         workers[number].held = {}
@@ -163,6 +164,14 @@ def test_one_behind_without_its_sums_is_empty():
     met = meet([Standing(applied=5, units={0}), Standing(applied=4, units={0})], [{0}, {0}], {0: 1})
     assert (met.roll, met.empty) == ((), (1,))
     assert met.moves == (Move(0, 0, 1, 0),)
+
+
+def test_who_comes_before_the_first_step_has_none_to_apply():
+    met = meet([Standing(applied=0, units={0}), Standing()], [{0}, {0}], {0: 1})
+    assert (met.applied, met.speaker, met.roll, met.empty) == (0, 0, (), ())
+    assert met.moves == (Move(0, 0, 1, 0),)
+    first = meet([Standing(applied=1, units={0}), Standing(applied=0, pending=0, units={0})], [{0}, {0}], {0: 1})
+    assert first.roll == (1,)
 
 
 def test_a_part_that_nobody_holds_is_lost():

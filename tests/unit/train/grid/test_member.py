@@ -198,6 +198,20 @@ def test_a_step_that_only_the_dead_had_applied_is_made_again():
     assert set(again.values()) == {"Lost"}, "with it went the only copy of its part"
 
 
+@pytest.mark.parametrize("copies", [2, 1])
+def test_who_comes_before_the_first_step_is_made_makes_the_same_steps_as_the_others(tmp_path, copies):
+    """The first grid breaks before it has made one, as where the model does not fit uncut, and a late one joins."""
+    threads, grid = Threads(), Grid(copies, 4 // copies)
+    workers = [Worker(threads, f"w{number}", directory=tmp_path) for number in range(4)]
+    assert set(generation(threads, workers[:2], Grid(1, 2), 0, generation=1).values()) == {"done"}
+    assert set(generation(threads, workers, grid, 3, generation=2).values()) == {"done"}
+    for worker in workers:
+        worker.member.vault.close()
+    assert [worker.progress.steps for worker in workers] == [3, 3, 3, 3]
+    assert [sorted(worker.told) for worker in workers] == [[0, 1, 2]] * 4
+    assert_as_plain(workers, grid, lambda _: copies, 3)
+
+
 def test_a_newcomer_that_dies_while_it_receives_is_replaced():
     threads, grid = Threads(), Grid(1, 3)
     workers = [Worker(threads, f"w{number}") for number in range(3)]
