@@ -33,6 +33,13 @@ class Alike:
         self._optimizer = optimizer
         self.given = ""  # for the step under way
 
+    def check_step(self, counted: int, applied: int) -> None:
+        """By the counter that says which samples come next, as many are made as were applied here: or RanksDiffer."""
+        if counted != applied:
+            hint = "report this: it is a fault in sublet; 'sublet resume' goes on from the checkpoint before it"
+            what = f"the number of steps ({counted} in place of {applied})"
+            raise RanksDiffer(what, ranks=[], step=applied, hint=hint)
+
     def say(self, step: int, *, trains: bool) -> tuple[float, ...]:
         """Before the sum; nothing of who is spare, and of rates in most steps."""
         if not trains:

@@ -232,6 +232,7 @@ class GridSession(Judges, Keeps):
             if parts := self._link.take_keeps():
                 member.keep(self._seat, parts)
             why = ""
+            member.alike.check_step(progress.steps, member.applied)
             try:
                 found: Stepped | None = member.step(
                     self._mesh,

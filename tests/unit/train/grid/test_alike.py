@@ -40,6 +40,14 @@ def test_between_two_looks_nothing_is_said_of_rates():
     heard([0.1, 0.2], step=EVERY + 1)
 
 
+def test_who_counts_another_step_than_it_has_applied_makes_none():
+    alike = Alike(rated(0.1))
+    alike.check_step(3, 3)
+    for counted in (2, 4):
+        with pytest.raises(RanksDiffer, match=f"{counted} in place of 3"):
+            alike.check_step(counted, 3)
+
+
 @pytest.mark.parametrize("grid", [Grid(2, 1), Grid(1, 2)])
 def test_a_rate_that_one_worker_has_for_itself_ends_the_training(grid):
     made = []

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import Subset, TensorDataset, default_collate  # noqa: E402
 
 from sublet import train  # noqa: E402
-from sublet.errors import InvalidValue  # noqa: E402
+from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.train.grid import session as grid_session  # noqa: E402
 from sublet.train.grid.awaited import awaited  # noqa: E402
 from sublet.train.grid.holdings import sizes_of  # noqa: E402
@@ -91,6 +91,11 @@ def plainly(model, optimizer=None, epochs=2, **more):
 def assert_equal(one, other):
     for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_who_is_at_other_samples_than_its_weights_makes_no_step():
+    with pytest.raises(RanksDiffer, match="3 in place of 2"):
+        in_parts(a_net(), before=lambda s: s.steps == 2 and s._progress.advance())
 
 
 @pytest.mark.parametrize("make", [adam, lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)])
