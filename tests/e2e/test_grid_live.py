@@ -6,8 +6,10 @@ Whatever happens, every step is made once, and its loss is that of one process t
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,10 +28,10 @@ STEPS, PACE_MS = 60, 30.0  # of a step that waits for a story to happen
 pytestmark = pytest.mark.timeout(400)
 
 
-def job_file(folder, *, workers, stages, steps=STEPS, pace_ms=PACE_MS, fits_in=1):
+def job_file(folder, *, workers, stages, steps=STEPS, pace_ms=PACE_MS, fits_in=1, disk_s=0.0):
     path = folder / "job.yaml"
     path.write_text(
-        f"name: gpt\nrun: {sys.executable} {SCRIPT} {folder} {steps} {pace_ms} {fits_in}\n"
+        f"name: gpt\nrun: {sys.executable} {SCRIPT} {folder} {steps} {pace_ms} {fits_in} {disk_s}\n"
         f"elastic: {{workers: {workers}}}\nparallel: {{stages: {stages}}}\n",
         encoding="utf-8",
     )
@@ -213,6 +215,24 @@ def test_a_model_that_runs_out_of_memory_uncut_trains_in_as_few_parts_as_fit(sub
         assert (job["failures_user"], job["failures_infra"]) == (0, 0)
         assert why in sublet("explain", job_id).out
         assert set(ends_as_one_process(world, job_id, tmp_path, 20)) == {1}
+
+
+@pytest.mark.parametrize("seed", range(10) if FULL else [3])
+def test_losses_about_the_last_step_cost_none_and_nobody_waits_for_the_others(submit, tmp_path, seed):
+    """It is made, and not kept yet: disks are slow. In the first two grids it runs out of memory, and others join."""
+    dice, steps = random.Random(seed), 24
+    with rig(Struck, policy="liveput", most_nodes=9, speedup=36.0) as world:
+        world.start()
+        job_id = submit(world, tmp_path, workers="3..9", stages="auto", steps=steps, pace_ms=5.0, fits_in=3, disk_s=2.0)
+        (tmp_path / "enough").touch()
+        at = dice.choice([steps - 2, steps, steps])
+        world.until(lambda: world.job(job_id).get("step", 0) >= at, "it is about to end")
+        for verb in dice.sample(["kill", "notice"], 2):
+            nodes = [each["node_id"] for each in world.job(job_id)["places"]]
+            if nodes:
+                world.strike(f"{verb}:{dice.choice(nodes)}")
+            time.sleep(dice.random())
+        ends_as_one_process(world, job_id, tmp_path, steps)
 
 
 PENALISED = """

@@ -1,10 +1,11 @@
 """A tiny GPT that is cut by the name of its blocks, as a job, and as one process that is left alone: the truth for it.
 
-    python gpt_in_parts.py FOLDER STEPS PACE_MS [PARTS]
+    python gpt_in_parts.py FOLDER STEPS PACE_MS [PARTS [DISK_S]]
 
 Every worker writes into FOLDER what the loss of each step was, to the bit, and in which grid it was made. A micro-batch
 takes PACE_MS until somebody has seen enough (a file `enough` in FOLDER), ever longer so that no story comes too late,
-and no time afterwards. In fewer than PARTS parts it runs out of memory, as torch says it of a GPU.
+and no time afterwards. In fewer than PARTS parts it runs out of memory, as torch says it of a GPU. What is written to a
+disk takes up to DISK_S longer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import sys
 import time
 from functools import partial
@@ -76,6 +78,16 @@ def text():
 
 def loss_on(model, batch):
     return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+def slow_down(disk_s):
+    dice, sync = random.Random(os.getpid()), os.fsync
+
+    def later(handle):
+        time.sleep(dice.random() ** 2 * disk_s)
+        sync(handle)
+
+    os.fsync = later
 
 
 def main(folder, steps, pace_s, least):
@@ -187,4 +199,6 @@ def _clip(model, total):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1e3, int((*sys.argv, "1")[4]))
+    folder, steps, pace_ms, least, disk_s = (*sys.argv[1:], *("1", "0")[len(sys.argv) - 4 :])
+    slow_down(float(disk_s))
+    main(Path(folder), int(steps), float(pace_ms) / 1e3, int(least))
