@@ -5,7 +5,8 @@ ever. Some providers know that they did not take the node: that counts against t
 for so long that the agent may have ended for want of a word from it; what came before a start that lasted for hours is
 forgiven, for such a job gets on. Of others it looks as if the cloud had taken it, and what tells the two apart is the
 time: a node that goes without notice within seconds of the start of a job's workers on it, start after start, while
-nodes of others stay, goes because of that job. It then waits longer and longer between two starts, and each counts as
+nodes of others stay, goes because of that job. Workers that were there when the last node went, and train on without
+it, are of no other start. It then waits longer and longer between two starts, and each counts as
 its own failure.
 """
 
@@ -70,7 +71,7 @@ class Blame:
             return set()
         if wall_s - self._settled_s < EARLY_S:
             return set()  # the cloud is taking nodes
-        return {record.id for record in early if self._suspect(record, wall_s)}
+        return {record.id for record in early if self._suspect(record, node_id, wall_s)}
 
     def tick(self, record: JobRecord, wall_s: float) -> None:
         """It has waited long enough."""
@@ -83,11 +84,13 @@ class Blame:
             return True  # it wakes up just now
         return since_s < self._woke_s and wall_s - self._woke_s < self._lease_s
 
-    def _suspect(self, record: JobRecord, wall_s: float) -> bool:
+    def _suspect(self, record: JobRecord, node_id: str, wall_s: float) -> bool:
         found = record.suspicion
-        if record.group.round in found.rounds:
-            return len(found.rounds) >= SURE  # another node of the same start
+        born_s = wall_s - _youngest_s(record, node_id, wall_s)
+        if record.group.round in found.rounds or born_s <= found.counted_s:
+            return len(found.rounds) >= SURE  # another node of the same start, in whatever round its workers are by now
         found.rounds.add(record.group.round)
+        found.counted_s = wall_s
         times = len(found.rounds)
         if times == 1 or record.paused:
             return False

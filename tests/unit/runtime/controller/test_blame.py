@@ -265,6 +265,20 @@ def test_several_nodes_of_one_start_count_once(blame):
     assert record.group.failures["user"] == 1
 
 
+def test_survivors_that_meet_again_are_no_other_start(blame):
+    """Three of four nodes go within seconds: whoever is left trains on, and nobody makes it wait."""
+    record = a_record()
+    start(record, "a", "b", "c", "d", at_s=0.0)
+    for at_s, node in enumerate("abc", 1):
+        assert blame.judge_loss(node, [record], float(at_s)) == set()
+        del record.group.workers[node]
+        record.group.round += 1  # they have met without it
+    assert (record.paused, record.blamed) == ("", "")
+    record.group.workers["e"] = SimpleNamespace(node_id="e", born_s=4.0)
+    blame.judge_loss("e", [record], 5.0)
+    assert record.paused == "back-off", "one that came since, and went as the first did"
+
+
 def test_rests_grow_and_without_a_limit_it_is_tried_for_ever(blame):
     record, rests = a_record(user=None), []
     for turn in range(14):
