@@ -115,3 +115,28 @@ def test_lines_before_the_batches_count_once_whoever_comes_amid_an_epoch(tmp_pat
         assert (end["tau"], end["rate"]) == (expected["tau"], expected["rate"])
         assert end["levels"] == pytest.approx(expected["levels"], rel=1e-4)
         assert end["weights"] == pytest.approx(expected["weights"], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize(("env", "workers"), [({"ENDS_AT": "0"}, 1), ({"ENDS_AT": "0"}, 2), ({"ENDS_AT": "9"}, 2)])
+@pytest.mark.parametrize("length", [{}, {"STEPS": "60"}], ids=["epochs", "steps"])
+def test_a_training_whose_script_left_its_loop_is_over_at_every_later_start(env, workers, length, tmp_path):
+    run = world("left", tmp_path, env=env | length, module=RIG, workers=workers)
+    first, *later = run["starts"]
+    assert len(first) == workers
+    assert all(end == first[0] for end in first)
+    assert first[0]["steps"] == (9 if env["ENDS_AT"] == "9" else 25)  # five of the epoch that ended early, and 20
+    assert first[0]["bad"] == 2
+    assert later == [first, first]  # to the bit, with what was kept, and the lines behind the loop have run
+    assert run["codes"] == [-9] * 2 * workers + [0] * workers
+    said = [text for text in run["said"] if "was ended by its script" in text]
+    assert len(said) == 2  # rank 0 of each later start, once
+    assert all(text.count("there is nothing left to train") == 1 for text in said)
+
+
+def test_whoever_comes_in_place_of_one_that_was_lost_behind_its_loop_has_nothing_to_train(tmp_path):
+    run = world("relieved", tmp_path, env={"ENDS_AT": "0"}, module=RIG)
+    assert run["finished"]
+    assert run["codes"] == [0, -9, 0]
+    first, second = run["ends"]
+    assert first == second
+    assert first["steps"] == 25

@@ -24,7 +24,11 @@ def left_together(gradients: Gradients, group: PeerGroup) -> int:
     """The script has left its loop before the end: how many members have, at this very step; one of BROKEN."""
     gradients.arm()
     gradients.slots[LEFT].fill_(1.0)
-    gradients.sum(group)
+    try:
+        gradients.sum(group)
+    except BROKEN:
+        gradients.give_up(group)  # it may be made again in the next group
+        raise
     left = int(gradients.control[LEFT])
     gradients.clear()
     return left

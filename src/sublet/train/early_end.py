@@ -26,11 +26,9 @@ def leave_epoch(steps: Steps, group: PeerGroup) -> None:
     progress.end_epoch()
     if group.world == 1:
         return
-    gradients = steps.gradients
     try:
-        left_by = left_together(gradients, group)
+        left_by = left_together(steps.gradients, group)
     except BROKEN:
-        gradients.give_up(group)
         group.hang_up()  # the next sum breaks too, and that one is recovered from
         return
     steps.drift.require_all_left(left_by, group, progress)

@@ -20,7 +20,21 @@ class Extent:
     epochs: int | None = None
     steps: int | None = None
 
+    @property
+    def name(self) -> str:
+        """As the script has said it."""
+        return f"epochs={self.epochs}" if self.steps is None else f"steps={self.steps}"
+
     def over(self, progress: Progress) -> bool:
+        """Whether nothing is left to train: all is made, or the script has ended a training of this very length."""
+        return self.reached(progress) or progress.ended == self.name
+
+    def end(self, progress: Progress) -> None:
+        """The script has left its loop for good: whoever comes, or comes back, from now on has nothing to train."""
+        if not self.reached(progress):
+            progress.ended = self.name
+
+    def reached(self, progress: Progress) -> bool:
         """Whether training has come to its end."""
         if self.steps is not None:
             return progress.steps >= self.steps

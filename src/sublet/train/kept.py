@@ -103,11 +103,6 @@ class Own:
         own = self.extra is not None or any(type(value) not in NUMBERS for value in values_of(self.kept).values())
         return own or (self.kept is not None and type(self.kept) is not Unread)
 
-    @property
-    def ended_early(self) -> bool:
-        """Whether an integration has found in its state that a callback had ended the training."""
-        return getattr(self.extra, "ended_early", False) is True
-
     def begin(self) -> None:
         """From now on a state may come."""
         self._begun = True

@@ -27,7 +27,7 @@ from sublet.train.beside import left_together, state_of_rank_0
 from sublet.train.early_end import leave_epoch
 from sublet.train.evaluating import Evaluates
 from sublet.train.extent import Extent, extent_of
-from sublet.train.finished import say_finished
+from sublet.train.finished import look_back
 from sublet.train.first_lines import FirstLines
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LOSS, ORDERS, SAVE
@@ -111,6 +111,7 @@ class Session(Evaluates, Keeps):
                 with self._verdict:
                     self._catch_up()
                     self._schedules.end_epochs(self._progress)
+                    self._extent.end(self._progress)
                     self._finish()
         finally:
             self._open = False
@@ -203,9 +204,7 @@ class Session(Evaluates, Keeps):
             self._schedules.find_late()
             self._state.begin(self._schedules.all, {**self._steps.called, **self._schedules.called})
             self._settle_in(self._members.enter())
-            if self._link.line is None:
-                over = extent.over(self._progress) or self._own.ended_early
-                say_finished(self._saver.directory, self._progress.steps, over=over)
+            look_back(self._saver.directory, extent, self._progress, alone=self._link.line is None, rank=self.rank)
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
         progress = self._progress
@@ -361,7 +360,7 @@ class Session(Evaluates, Keeps):
         while True:
             progress, group = self._progress, self._members.group
             try:
-                if group.world > 1 and not self._extent.over(progress):
+                if group.world > 1 and not self._extent.reached(progress):
                     with talking():
                         left = left_together(self._steps.gradients, group)
                     self._steps.drift.require_all_left(left, group, progress)

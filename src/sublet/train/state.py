@@ -56,6 +56,7 @@ class Progress:
     turn: int = 0  # updates of the step under way that are applied: of several optimizers each has its turn
     begun: bool = False  # the script's lines before the batches of this epoch have run, and are in the state
     halved: int = 0  # how often sums are halved before their backward, for half precision
+    ended: str = ""  # the length of the training whose loop the script has left for good (`Extent.name`)
     proved: str = ""  # of what it was shown that it may be cut into parts: its mark (`grid/mark.py`)
     noise: Noise = field(default_factory=Noise)
 

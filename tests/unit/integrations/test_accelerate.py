@@ -138,6 +138,14 @@ def test_what_a_script_counts_goes_on_where_it_is_kept(tmp_path):
     assert differs(expected, run_struck(COUNTED, tmp_path / "struck", 2, 7)) == 0.0
 
 
+def test_a_training_that_was_ended_with_end_training_is_over_at_its_next_start(tmp_path, monkeypatch, capsys):
+    expected = run(COUNTED, tmp_path)
+    for _ in range(2):
+        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
+        assert differs(expected, run(COUNTED, tmp_path)) == 0.0
+        assert "was ended by its script, which left its loop after 10 steps of epochs=5" in capsys.readouterr().err
+
+
 def test_what_is_kept_is_said_once_before_the_loop():
     accelerator = Accelerator(cpu=True)
     kept = accelerator.keep(completed=0)

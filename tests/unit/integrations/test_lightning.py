@@ -143,7 +143,7 @@ def test_a_training_that_stopped_early_is_over_at_its_next_start(tmp_path, monke
         again, found = start(9)
         assert again == steps
         assert all(torch.equal(found[name], weights[name]) for name in weights)
-        assert "is finished (15 steps)" in capsys.readouterr().err
+        assert "was ended by its script, which left its loop after 15 steps" in capsys.readouterr().err
     assert start(12)[0] == 20  # more epochs are an order to train on, until it is stopped again
 
 

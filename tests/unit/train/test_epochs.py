@@ -297,7 +297,8 @@ def test_a_training_that_was_stopped_goes_on_with_the_rate_of_the_epoch_it_is_in
         model = network()
         optimizer = adam(model)
         more = {"scheduler": lr_scheduler.StepLR(optimizer, 1, 0.5), "scheduler_every": "epoch"}
-        with train.session(model, optimizer, data(), global_batch=16, epochs=2, checkpoint_dir=tmp_path, **more) as s:
+        more |= {"epochs": 3 if stops else 2, "checkpoint_dir": tmp_path}  # of another length: it is to go on
+        with train.session(model, optimizer, data(), global_batch=16, **more) as s:
             for _ in s.epochs():
                 for batch in s:
                     if not stops:

@@ -99,7 +99,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
             seed=self.seed,
             scheduler=[config.scheduler for config in configs] or None,
             scheduler_every=configs[0].interval if configs else "step",
-            extra_state=Kept(trainer, steps),
+            extra_state=Kept(trainer),
         )
         self.session.__enter__()
         feed.begin(self.session)
@@ -175,6 +175,7 @@ class Feed:
         """Meet the others, and set Lightning to where training is."""
         self._session, self._epochs = session, session.epochs()
         self._turn_page(session)
+        self._trainer.should_stop = self._epoch is None  # nothing is left, or a callback had ended it
         progress = self._trainer.fit_loop.epoch_progress
         for span in (progress.current, progress.total):
             span.ready = span.started = span.processed = span.completed = session.steps // self.per_epoch

@@ -28,7 +28,6 @@ class Kept:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self.ended_early = False  # what was restored is of a training that a callback ended
 
     def state_dict(self) -> dict[str, str]:
         """As text, which any checkpoint holds."""
@@ -42,7 +41,6 @@ class Kept:
             "control": trainer.control.state()["args"],
             "callbacks": callbacks,
             "unlogged": trainer.losses(),
-            "ended_early_of": state.max_steps if self._ends_early() else None,
         }
         return {"trainer": json.dumps(facts)}
 
@@ -58,13 +56,6 @@ class Kept:
             for name, value in saved.pop(0).items() if saved else ():
                 setattr(callback, name, value)
         trainer.restore_losses(*facts["unlogged"])
-        # With other epochs or steps than it had it is told to train on; an earlier version did not say.
-        self.ended_early = facts.get("ended_early_of") == trainer.state.max_steps
-
-    def _ends_early(self) -> bool:
-        """Not at the last step, where the Trainer's own callback sets the same flag."""
-        state: TrainerState = self._trainer.state
-        return bool(self._trainer.control.should_training_stop and state.global_step < state.max_steps)
 
     def _callbacks(self) -> list[ExportableState]:
         """Those that remember something."""

@@ -109,14 +109,14 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
             reduction="counted" if self._counts else "mean",
             scaler=self.accelerator.scaler,
             clip_norm=args.max_grad_norm or None,
-            extra_state=(kept := Kept(self)),
+            extra_state=Kept(self),
         ) as session:
             self._session = session
             hooks = [
                 bare(self.optimizer).register_step_pre_hook(self._before_update),
                 bare(self.optimizer).register_step_post_hook(self._after_update),
             ]
-            for epoch in self._epochs(session, kept):
+            for epoch in self._epochs(session):
                 self._train_epoch(session, model, epoch)
                 if self.control.should_training_stop:
                     break
@@ -126,7 +126,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         self._spread_loss()
         return self._finalize_training(trial, samples, started_s)
 
-    def _epochs(self, session: Session, kept: Kept) -> Iterator[int]:
+    def _epochs(self, session: Session) -> Iterator[int]:
         """Those that are left; before the first, when it is known where training is, what begins a training."""
         epochs = session.epochs()
         epoch = next(epochs, None)
@@ -137,9 +137,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         )
         self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
         self._begun = True
-        if kept.ended_early:  # a callback had ended it, which on_train_begin has forgotten
-            self.control.should_training_stop = True
-            return
         if self.args.eval_on_start and not session.steps:
             self._evaluate(self._later[1], self._later[2], skip_scheduler=True)
         while epoch is not None:
