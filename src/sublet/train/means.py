@@ -81,13 +81,23 @@ def _of_labels(node: Any, count: int) -> str | None:
     labels, scores = node._saved_target, node._saved_self  # noqa: SLF001 - as above
     weighed = float(node._saved_total_weight)  # noqa: SLF001 - as above
     if weighed != labels.numel():
-        left_out = int((labels == node._saved_ignore_index).sum())  # noqa: SLF001 - as above
         if node._saved_weight is not None:  # noqa: SLF001 - as above
             return "classes have weights, and the mean is by them"
-        return f"{left_out} of {labels.numel()} labels are left out of it (ignore_index)"
+        counts = labels != node._saved_ignore_index  # noqa: SLF001 - as above
+        if _as_many_each(counts, count):
+            return None
+        return f"{int((~counts).sum())} of {labels.numel()} labels are left out of it (ignore_index)"
     if scores.shape == (count, count) and torch.equal(labels, torch.arange(count, device=labels.device)):
         return "each sample is held against the others of its batch"
     return None
+
+
+def _as_many_each(counts: torch.Tensor, samples: int) -> bool:
+    """Whether as many labels of each sample count: samples come first, or last."""
+    if counts.numel() % samples:
+        return False
+    first, last = counts.reshape(samples, -1).sum(1), counts.reshape(-1, samples).sum(0)
+    return any(bool((each == each[0]).all()) for each in (first, last))
 
 
 def _numbers(node: Any) -> Iterator[Any]:

@@ -144,3 +144,79 @@ def test_samples_that_are_put_end_to_end_are_refused_and_rows_are_not(body, fixe
     assert "a mean over tokens would be another" in error.why
     assert source.splitlines()[error.line - 1].strip() == body.rpartition("\n")[2].strip()
     assert "train.session(" in converted(source.replace(body, fixed))
+
+
+TOKENS = """import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+IGNORE = -100
+
+
+class Rows(Dataset):
+    def __init__(self):
+        self.x = torch.randint(1, 7, (24, 5))
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        return self.x[i]
+
+
+def put(batch):
+    x = torch.stack(batch)
+    y = x.clone()
+    return x, y
+
+
+loader = DataLoader(Rows(), batch_size=8, collate_fn=put)
+model = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 7))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        opt.step()
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("y = x.clone()", "y = x.masked_fill(x > 4, -100)"),
+        ("y = x.clone()", "y = x.clone()\n    y[x > 4] = IGNORE"),
+        (
+            "collate_fn=put",
+            "collate_fn=lambda rows: (torch.stack(rows), torch.full((8, 5), -100))",
+        ),
+        ("return self.x[i]\n", "return self.x[i].masked_fill(self.x[i] > 4, -100)\n"),
+    ],
+)
+def test_labels_of_minus_100_that_a_collate_or_a_dataset_makes_are_refused(was, now):
+    source = TOKENS.replace(was, now)
+    error = refused(source)
+    line = source.splitlines()[error.line - 1]
+    assert "-100" in line or "IGNORE" in line
+    mean = next(n for n, text in enumerate(source.splitlines(), 1) if "F.cross_entropy" in text)
+    assert f"which the loss in line {mean} leaves out of its mean" in error.why
+    assert 'reduction="counted"' in error.do
+    assert "counted=(labels != -100).sum()" in error.do
+    of_model = source.replace("F.cross_entropy(model(x).flatten(0, 1), y.flatten())", "model(x, labels=y).loss")
+    assert f"which the loss in line {mean}" in refused(of_model).why
+
+
+def test_labels_without_it_sums_and_losses_that_ignore_nothing_are_not_refused_for_it(tmp_path):
+    assert "train.session(" in converted(TOKENS)
+    made = TOKENS.replace("y = x.clone()", "y = x.masked_fill(x > 4, -100)")
+    summed = made.replace("y.flatten())", "y.flatten(), reduction='sum')")
+    mended = converted(summed)
+    assert 'reduction="sum"' in mended
+    expected = run(summed, tmp_path / "plain")
+    assert differs(expected, run_struck(mended, tmp_path / "struck", 2, 4)) == 0.0
+    squares = "F.mse_loss(model(x).flatten(0, 1)[:, 0], y.flatten().float())"
+    assert "train.session(" in converted(made.replace("F.cross_entropy(model(x).flatten(0, 1), y.flatten())", squares))

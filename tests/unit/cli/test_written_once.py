@@ -13,7 +13,7 @@ from sublet.cli.work.script.advice import inspect  # noqa: E402
 from sublet.cli.work.script.facts import look_at  # noqa: E402
 from sublet.cli.work.script.reading import Script  # noqa: E402
 from sublet.cli.work.script.splice import CannotConvert  # noqa: E402
-from tests.rigs.converted_runs import converted, differs, run, run_struck  # noqa: E402
+from tests.rigs.converted_runs import converted, differs, run, run_lost, run_struck  # noqa: E402
 
 HEAD = """import csv
 import json
@@ -163,7 +163,7 @@ ROWS = {  # the whole script, and what stands under a condition
     ),
     "a folder that goes behind the loop": (
         script(after="os.makedirs('d', exist_ok=True)\nPath('rows.txt').write_text('x')", later="shutil.rmtree('d')\n"),
-        "\nif s.rank == 0:\n    shutil.rmtree('d')\n",
+        "\nif s.rank == 0:\n    shutil.rmtree('d', ignore_errors=True)\n",
     ),
     "a copy of a file": (
         script(after="torch.save(model.state_dict(), 'last.pt')\nshutil.copyfile('last.pt', 'rows.txt')"),
@@ -239,7 +239,8 @@ def test_what_only_the_first_worker_can_do_is_left_to_one_or_refused(why):
     advised = after.replace("os.remove(names.pop(0))", "old = names.pop(0)\nos.remove(old)")
     advised = advised.replace("p = Path('a').rename('b')\nprint(p)", "Path('a').rename('b')")
     last = advised.splitlines()[-1]
-    assert f"        if s.rank == 0:\n            {last}\n" in converted(script(before=before, after=advised))
+    asked = " and os.path.exists(old)" if last == "os.remove(old)" else ""
+    assert f"        if s.rank == 0{asked}:\n            {last}\n" in converted(script(before=before, after=advised))
 
 
 @pytest.mark.parametrize("line", ["os.makedirs(f'e{epoch}')", "os.mkdir('d')", "(Path('d') / '1').mkdir(parents=True)"])
@@ -336,3 +337,59 @@ def test_inspect_says_who_writes_and_nothing_of_what_one_worker_does(name):
     assert said_of(source)
     assert all(at > loop for at in said_of(source))
     assert said_of(converted(source)) == []
+
+
+NEWEST = "Path(f'{epoch}.txt').write_text('x')\n"
+REMOVALS = {  # of the file of the epoch before; what converted scripts say of it
+    "by its name": ("", f"{NEWEST}if epoch:\n    os.remove(f'{{epoch - 1}}.txt')", "exists(f'{epoch - 1}.txt'):"),
+    "by a name that is kept": (
+        "last = ''",
+        f"{NEWEST}if last:\n    os.unlink(last)\nlast = f'{{epoch}}.txt'",
+        "if s.rank == 0 and os.path.exists(kept.last):",
+    ),
+    "by its path": (
+        "",
+        f"{NEWEST}if epoch:\n    Path(f'{{epoch - 1}}.txt').unlink()",
+        "Path(f'{epoch - 1}.txt').unlink(missing_ok=True)",
+    ),
+    "a folder": (
+        "",
+        "os.makedirs(str(epoch), exist_ok=True)\nif epoch:\n    shutil.rmtree(str(epoch - 1),)",
+        "shutil.rmtree(str(epoch - 1), ignore_errors=True)",
+    ),
+    "in a function": (
+        "def rotate(number):\n    if number >= 0:\n        os.remove(f'{number}.txt')\n\n",
+        f"{NEWEST}rotate(epoch - 1)",
+        "        if os.path.exists(f'{number}.txt'):\n            os.remove(f'{number}.txt')",
+    ),
+    "that is listed": ("", f"for old in Path('.').glob('?.txt'):\n    old.unlink()\n{NEWEST}", "old.unlink()"),
+    "that is asked for": (
+        "",
+        f"{NEWEST}if os.path.exists(f'{{epoch - 1}}.txt'):\n    os.remove(f'{{epoch - 1}}.txt')",
+        "if s.rank == 0:\n                os.remove(f'{epoch - 1}.txt')",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REMOVALS)
+def test_what_was_removed_after_the_last_checkpoint_is_no_error_when_it_is_removed_again(name, tmp_path):
+    before, after, says = REMOVALS[name]
+    source = script(before=before, after=after)
+    mended = converted(source)
+    assert says in mended
+    expected = run(source, tmp_path / "plain")
+    assert differs(expected, run(mended, tmp_path / "calm")) == 0.0
+    assert differs(expected, run_struck(mended, tmp_path / "struck", 4, 9)) == 0.0
+    assert differs(expected, run_lost(mended, tmp_path / "lost", 5, 9)) == 0.0
+    names = {
+        folder: {path.name for path in (tmp_path / folder).iterdir()} - {"checkpoints"} for folder in ("plain", "lost")
+    }
+    assert names["lost"] == names["plain"]
+
+
+def test_a_removal_that_cannot_be_asked_about_is_refused_with_the_line_to_write():
+    source = script(after=f"from os import remove\n{NEWEST}if epoch:\n    remove(f'{{epoch - 1}}.txt')")
+    with pytest.raises(CannotConvert, match="a file is removed, and a process that goes on") as error:
+        converted(source)
+    assert "`if os.path.exists(path):`" in error.value.do
+    assert "remove(f'" in source.splitlines()[error.value.line - 1]

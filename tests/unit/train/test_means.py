@@ -57,6 +57,13 @@ MEANS = {
     "sequences": lambda net, x: F.cross_entropy(
         net(x.unsqueeze(1) * torch.ones(3, 1)).transpose(1, 2), labels(x).unsqueeze(1).expand(-1, 3)
     ),
+    "two of three tokens each": lambda net, x: F.cross_entropy(
+        net(x.unsqueeze(1) * torch.ones(3, 1)).flatten(0, 1),
+        torch.stack([labels(x), labels(x), labels(x) * 0 - 100], 1).flatten(),
+    ),
+    "two of three tokens each, in the first place": lambda net, x: F.cross_entropy(
+        net(x * torch.ones(3, 1, 1)).flatten(0, 1), torch.cat([labels(x), labels(x), labels(x) * 0 - 100])
+    ),
     "yes or no": lambda net, x: F.binary_cross_entropy_with_logits(net(x)[:, 0], (x[:, 0] > 0.5).float()),
     "focal": focal,
     "of sums": lambda net, x: F.mse_loss(net(x), x[:, :1].expand(-1, CLASSES), reduction="sum") / len(x),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from sublet.cli.work.script.effects import Effects
-from sublet.cli.work.script.reading import Scope, is_method
-from sublet.cli.work.script.splice import CannotConvert
+from sublet.cli.work.script.reading import Scope, is_method, names_in, root_of
+from sublet.cli.work.script.splice import CannotConvert, Splice, renamed
 
-__all__ = ["moves", "refuse_folders"]
+__all__ = ["moves", "refuse_folders", "remove_once"]
 
 ONCE = (
     "os.remove", "os.unlink", "os.rename", "os.renames", "os.replace", "os.rmdir", "os.removedirs", "os.symlink",
@@ -20,6 +20,8 @@ TWICE = ("ignore_errors", "missing_ok", "exist_ok", "dirs_exist_ok")  # words by
 GIVES_PATHS = ("with_suffix", "with_name", "with_stem", "joinpath", "resolve", "absolute", "expanduser", "glob",
                "rglob", "iterdir")  # fmt: skip
 ASKS = ("exists", "isdir", "is_dir", "isfile", "is_file")
+REMOVED = ("os.remove", "os.unlink", "os.rmdir")
+LISTS = ("glob", "iglob", "rglob", "iterdir", "listdir", "scandir")  # what is there
 
 
 def moves(effects: Effects, call: ast.Call, scope: Scope) -> bool:
@@ -44,6 +46,51 @@ def refuse_folders(effects: Effects) -> None:
                 node.lineno,
                 "exist_ok=True",
             )
+
+
+def remove_once(effects: Effects, splice: Splice, statement: ast.stmt, kept: dict[str, str]) -> str:
+    """What is removed there may have been removed by the process before, after its last checkpoint.
+
+    Whether it is there, to be asked in the condition of the statement; "" if that is said elsewhere, or goes without.
+    """
+    condition = ""
+    for piece in (statement, *effects.reached(statement)):
+        for call in [node for node in ast.walk(piece) if isinstance(node, ast.Call)]:
+            if _may_be_there(effects, call) or _is_asked(effects, call) or _is_listed(effects, call):
+                continue
+            full, line = effects.script.full_name(call.func), effects.script.parents.get(call)
+            if full == "shutil.rmtree":
+                splice.put_word(call, "ignore_errors=True")
+            elif is_method(call, "unlink") and is_path(effects, call.func.value, effects.script.scope_of(call)):
+                splice.put_word(call, "missing_ok=True")
+            elif full in REMOVED and call.args:
+                asks = f"{root_of(call.func)}.path.exists({effects.script.text(call.args[0])})"
+                if not isinstance(call.func, ast.Attribute) or not isinstance(line, ast.Expr):
+                    raise CannotConvert(
+                        "a file is removed, and a process that goes on from a checkpoint before that does it once more",
+                        call.lineno,
+                        "ask whether it is there: `if os.path.exists(path):` above it",
+                    )
+                if line is statement:
+                    condition = renamed(asks, "", kept)
+                else:
+                    splice.put_under(line, asks)
+    return condition
+
+
+def _is_listed(effects: Effects, call: ast.Call) -> bool:
+    """`for old in folder.glob("*.pt"): old.unlink()`."""
+    names = names_in(call)
+    above = [each for each in effects.script.above(call) if isinstance(each, ast.For)]
+    return any(
+        names & names_in(each.target) and any(is_listing(effects, node) for node in ast.walk(each.iter))
+        for each in above
+    )
+
+
+def is_listing(effects: Effects, node: ast.AST) -> bool:
+    """Whether it says what is there."""
+    return isinstance(node, ast.Call) and effects.script.text(node.func).rpartition(".")[2] in LISTS
 
 
 def is_path(effects: Effects, value: ast.expr, scope: Scope, seen: frozenset[str] = frozenset()) -> bool:

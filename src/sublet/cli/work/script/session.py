@@ -14,10 +14,11 @@ from sublet.cli.work.script.facts import REFUSED, Facts, Loop, Made
 from sublet.cli.work.script.files import Writes
 from sublet.cli.work.script.flow import Flow, Roles
 from sublet.cli.work.script.grades import Grade
+from sublet.cli.work.script.ignored import refuse_ignored
 from sublet.cli.work.script.kinds import bindings_in
 from sublet.cli.work.script.leaving import early_ends, is_left_early, refuse_skips
 from sublet.cli.work.script.memories import refuse_memories
-from sublet.cli.work.script.moves import refuse_folders
+from sublet.cli.work.script.moves import refuse_folders, remove_once
 from sublet.cli.work.script.now_and_then import KEEPS
 from sublet.cli.work.script.padding import refuse_padding
 from sublet.cli.work.script.reading import Script, is_method, names_in, root_of
@@ -82,7 +83,8 @@ def to_session(script: Script, facts: Facts, loop: Loop, names: Names) -> Splice
         splice.put_before(around.lineno, f"{indent}{names.kept} = {names.session}.keep({given})")
         keep_names(script, splice, around, kept, names.kept)
     for statement, condition in _by_one(effects, around, inner, update, under, names).items():
-        splice.put_under(statement, condition)
+        asks = remove_once(effects, splice, statement, {name: f"{names.kept}.{name}" for name in kept})
+        splice.put_under(statement, f"{condition} and {asks}" if asks else condition)
     return splice
 
 
@@ -174,6 +176,7 @@ def _session_call(script: Script, facts: Facts, loop: Loop, names: Names, update
     assert made is not None  # noqa: S101 - that is why it is to be a session
     _refuse_counting(script, [each for each in facts.loaders if each.name == loader])
     refuse_padding(script, made.call)
+    refuse_ignored(script, made.call)
     if any(word.arg == "batch_sampler" for word in made.call.keywords):
         hint = "batch_size=, and sampler= for the order: the session makes the batches"
         raise CannotConvert(f"{loader} has a batch_sampler", made.line, hint)

@@ -90,6 +90,13 @@ class Splice:
         whole, kept = Span.of(piece), Span.of(part)
         self._changed += [(Span(whole.begins, kept.begins), before), (Span(kept.ends, whole.ends), after)]
 
+    def put_word(self, call: ast.Call, text: str) -> None:
+        """One more argument, at the end of a call."""
+        line, column = call.end_lineno or call.lineno, (call.end_col_offset or 1) - 1
+        given = self._script.text(call)[:-1].rstrip()
+        comma = "" if given.endswith("(") else " " if given.endswith(",") else ", "
+        self._changed.append((Span((line, column), (line, column)), comma + text))
+
     def head(self, statement: ast.For, text: str) -> None:
         """Another beginning of a loop: `text` in place of its first line."""
         first, last = statement.lineno, statement.body[0].lineno - 1
