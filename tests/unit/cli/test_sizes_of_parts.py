@@ -123,3 +123,60 @@ def test_what_is_the_same_at_any_width_is_converted(before, loss):
 def test_how_many_fields_a_batch_has_is_not_how_many_samples(fields):
     before = f"a, b = batch[0], batch[1]\nif {fields}:\n    b = b + batch[2]"
     assert "train.session(" in converted(script(MSE, before, "for batch in loader:"))
+
+
+NETWORK = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, rows):
+"""
+
+
+@pytest.mark.parametrize("product", ["self.head(rows) * rows.size(0)", "n * out", "len(rows) * torch.tanh(out)"])
+def test_a_product_with_the_size_of_the_batch_in_a_forward_is_refused(product):
+    body = f"        n = rows.shape[0]\n        out = self.head(rows)\n        return {product}\n"
+    source = script(MSE).replace(f"{NETWORK}        return self.head(rows)\n", NETWORK + body)
+    with pytest.raises(CannotConvert, match=SIZE) as error:
+        converted(source)
+    assert product in source.splitlines()[error.value.line - 1]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "n, wide = rows.shape\nreturn self.head(rows.reshape(n * wide // 4, 4))",
+        "n = rows.size(0)\nflat = rows.view(n * rows.size(1))\nreturn self.head(flat.view(n, -1))",
+        "n, heads = len(rows), int(2.0)\nreturn self.head(rows.repeat(1, heads).view(n * heads, 4))[:n]",
+    ],
+)
+def test_a_product_of_sizes_that_a_forward_brings_tensors_into_is_not(lines):
+    body = "".join(f"        {line}\n" for line in lines.splitlines())
+    source = script(MSE).replace(f"{NETWORK}        return self.head(rows)\n", NETWORK + body)
+    assert lines.splitlines()[0] in source
+    assert "train.session(" in converted(source)
+
+
+@pytest.mark.parametrize("cut", ["a.split(2)", "torch.split(a, 2)", "a.chunk(2)", "torch.cat([a, a], dim=1).chunk(2)"])
+def test_parts_by_the_places_of_samples_are_refused_whatever_was_put_together_elsewhere(cut):
+    before = f"one, two = {cut}"
+    source = script("F.mse_loss(one, two)", before).replace(
+        "x = torch", "z = torch.cat([torch.rand(1), torch.rand(1)])\nx = torch"
+    )
+    with pytest.raises(CannotConvert, match=PLACE) as error:
+        converted(source)
+    assert source.splitlines()[error.value.line - 1].strip() == before
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "one, two = torch.cat([a, a + 1]).split(len(a))",
+        "both = torch.cat([a, a + 1])\nout = model(both)\none, two = out.chunk(2)",
+        "one, two = a.split(2, dim=1)",
+        "one, two = model(a.repeat(2, 1)).chunk(2)",
+    ],
+)
+def test_what_was_put_together_before_may_be_taken_apart(before):
+    assert "train.session(" in converted(script("F.mse_loss(one, two)", before))

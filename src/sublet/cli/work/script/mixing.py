@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from sublet.cli.work.script.grades import ROWS, Grade
-from sublet.cli.work.script.reading import Script, is_method
+from sublet.cli.work.script.kinds import Function, bindings_in
+from sublet.cli.work.script.reading import Script, is_method, names_in
 
 __all__ = [
     "CHOOSING", "HALVING", "LINEAR", "MIXING", "MOVING", "PAIRING", "at_least", "crosses", "divides_by_weights",
@@ -26,7 +27,7 @@ PAIRING = (
     "matmul", "mm", "addmm", "linear", "outer", "cdist", "cov", "corrcoef", "pdist", "tensordot", "kron",
     "bincount", "histc",
 )  # fmt: skip
-HALVING = ("chunk", "tensor_split")
+HALVING = ("chunk", "tensor_split", "split")
 JOINED = ("cat", "concat", "concatenate", "vstack", "stack", "repeat", "tile")
 MOVING = ("t", "transpose", "permute", "swapaxes", "unsqueeze", "movedim", "adjoint")
 
@@ -37,13 +38,41 @@ def turned(rows: Grade) -> Grade:
 
 
 def halves(script: Script, call: ast.Call) -> bool:
-    """Whether it cuts a batch by the places of its samples: `x.chunk(2)`, where nothing was put together before."""
+    """Whether it cuts a batch by the places of its samples: `x.chunk(2)`, where `x` was not put together before."""
     given = call.args[script.full_name(call.func).startswith("torch.") :]
     place = next((word.value for word in call.keywords if word.arg == "dim"), given[1] if given[1:] else None)
     by_samples = place is None or script.text(place) == "0"
-    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
-    joined = any(is_method(each, *JOINED) or script.full_name(each.func).rpartition(".")[2] in JOINED for each in calls)
-    return by_samples and not joined
+    return by_samples and not _was_joined(script, call)
+
+
+def _was_joined(script: Script, call: ast.Call) -> bool:
+    """Whether what is cut follows from what was put together, which a function or a loader may have done elsewhere."""
+    scope = script.scope_of(call)
+    bound, named = [*bindings_in(scope)], set[str]()
+    todo: list[ast.AST] = [call]
+    while todo:
+        value = todo.pop()
+        if _joins(script, value):
+            return True
+        new = names_in(value) - named
+        named |= new
+        todo += [given for name, given in bound if name in new and given is not None]
+    own = (
+        {each.arg for each in ast.walk(scope.args) if isinstance(each, ast.arg)} if isinstance(scope, Function) else ()
+    )
+    elsewhere: list[ast.AST] = [each for each in ast.walk(script.tree) if isinstance(each, Function)]
+    return any(_joins(script, each) for each in ([script.tree] if named & {*own} else elsewhere))
+
+
+def _joins(script: Script, piece: ast.AST) -> bool:
+    """Whether samples are put together there; `torch.cat([a, b], dim=1)` puts columns together."""
+    for call in [node for node in ast.walk(piece) if isinstance(node, ast.Call)]:
+        last = script.full_name(call.func).rpartition(".")[2]
+        if is_method(call, *JOINED) or last in JOINED:
+            columns = last.startswith("conc") or last == "cat"
+            if not columns or place_of(script, call) in ("", "0"):
+                return True
+    return False
 
 
 def moved(script: Script, call: ast.Call, what: str, rows: Grade) -> Grade:

@@ -18,6 +18,7 @@ __all__ = ["compared", "fits", "of_size", "sized_in", "sizes_under"]
 PLACED = ("linspace", "logspace", "arange", "eye", "range", "tril_indices", "triu_indices", "hann_window")
 SAME = ("float", "int", "tensor", "as_tensor", "abs", "Tensor", "FloatTensor")  # of a number, that number
 FILLED = ("full", "full_like", "new_full")
+NUMBERS = ("len", "int", "float", "max", "min", "round", "math.prod", "math.sqrt", "math.ceil", "math.floor")
 SCALARS = ("math.", "numpy.", "min", "max", "pow", "round", "divmod")
 
 
@@ -77,8 +78,8 @@ def sizes_under(statement: ast.If) -> list[tuple[set[str], ast.expr | None]]:
 def sized_in(script: Script, forward: Function) -> tuple[Grade, ast.expr] | None:
     """What a model's own `forward` plainly makes of the size of its batch, and where; None if nothing is seen.
 
-    Seen are a size that is compared with a number, one that something is divided by, and halves of the batch. Sizes
-    that tensors are made with, or brought into, are no matter.
+    Seen are a size that is compared with a number, one that something is divided by or multiplied with, and halves of
+    the batch. Sizes that tensors are made with, or brought into, are no matter, nor products of such.
     """
     given = {each.arg for each in forward.args.args[1:]}
     sizes = {script.text(part) for name in given for part in _sizes_of(forward, name)}
@@ -88,9 +89,24 @@ def sized_in(script: Script, forward: Function) -> tuple[Grade, ast.expr] | None
             return Grade.SIZED, node
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and script.text(node.right) in sizes:
             return Grade.SIZED, node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _weighs(script, forward, node, sizes):
+            return Grade.SIZED, node
         if is_method(node, *HALVING) and names_in(node.func.value) <= given and halves(script, node):
             return Grade.PLACES, node
     return None
+
+
+def _weighs(script: Script, forward: Function, node: ast.BinOp, sizes: set[str]) -> bool:
+    """`self.layer(x) * x.size(0)`, and the same of a name; not `x.size(0) * self.heads`, nor `B * T`."""
+    sides = {script.text(node.left): node.left, script.text(node.right): node.right}
+    others = [side for text, side in sides.items() if text not in sizes]
+    if len(others) != 1 or len(sides) - len(others) != 1:
+        return False
+    bound = dict(bindings_in(forward))
+    other = bound.get(others[0].id, others[0]) if isinstance(others[0], ast.Name) else others[0]
+    called = [each for each in ast.walk(other) if isinstance(each, ast.Call)]
+    numbers = ("size", "dim", "numel", "ndimension", "item")
+    return any(not is_method(each, *numbers) and script.full_name(each.func) not in NUMBERS for each in called)
 
 
 def _sizes_of(forward: Function, name: str) -> list[ast.expr]:
