@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.train import EXIT_LOST
 from tests.rigs.scenario import world
 
 pytest.importorskip("torch")
@@ -140,3 +141,12 @@ def test_whoever_comes_in_place_of_one_that_was_lost_behind_its_loop_has_nothing
     first, second = run["ends"]
     assert first == second
     assert first["steps"] == 25
+
+
+def test_who_has_left_its_loop_when_all_go_back_to_a_checkpoint_does_not_say_that_its_steps_are_all(tmp_path):
+    """The other had a range for itself. Whoever is started then makes what is missing."""
+    run = world("undone", tmp_path, env={"ENDS_AT": "0"}, module=RIG)
+    assert not run["finished"]
+    assert run["codes"] == [EXIT_LOST, -9]
+    assert run["then"]
+    assert run["end"]["steps"] == 25

@@ -4,6 +4,7 @@ swallowed   a script that catches everything, run as an agent runs it: told to l
 annealed    lines before the batches, an evaluation among them: workers come amid an epoch, are killed, and come back
 left        a loop that its script leaves early: all are killed behind it, and started again
 relieved    the same, and one of two is lost before it has said that it left
+undone      the same with ranges, of which one is lost with it: there is only the checkpoint of some steps before
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 from sublet import train
 from sublet.runtime.agent.script import WarmCommand, run_script
 from sublet.testing.trainers import World
-from sublet.wire.messages import Left
+from sublet.wire.messages import Left, SaveNow
+from sublet.wire.saves import Saved
 from tests.rigs.training import Logged, network
 
 LONG_S = 100.0  # on a busy machine
@@ -191,6 +193,27 @@ def relieved(directory: Path) -> dict[str, object]:
     return {"ends": ends, "codes": list(world.codes().values()), "finished": world.finished}
 
 
+def undone(directory: Path) -> dict[str, object]:
+    """What was found of the first, and what another that is started then comes to."""
+    world = World(leaving, directory, SUBLET_CHECKPOINT_DIR=str(directory / "checkpoints"), HANGS="1")
+    world.keep = 1
+    _begin(world, 2)
+    stays, goes = world.members
+    stays.say(SaveNow(worker_id=stays.name))
+    _until(world, lambda: any(isinstance(said, Saved) for _, said in stays.heard), "saved")
+    _until(world, (directory / "hangs").exists, "it hangs")
+    world.kill(goes)
+    world.regroup([stays], broken=True)
+    _until(world, lambda: stays.code is not None, "it ends")
+    found: dict[str, object] = {"finished": world.finished, "codes": list(world.codes().values())}
+    del world.env["HANGS"]
+    (directory / "go").touch()
+    _begin(world, 1)
+    _until(world, lambda: all(worker.code is not None for worker in world.workers), "exits")
+    [end] = [json.loads(path.read_text()) for path in directory.glob("*.end")]
+    return found | {"then": world.finished, "end": end}
+
+
 def _none(_: World) -> None:
     """In peace."""
 
@@ -230,4 +253,4 @@ def _until(world: World, reached: Callable[[], bool], what: str) -> None:
     world.until(reached, what, wait_s=LONG_S)
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (swallowed, annealed, left, relieved)}
+SCENARIOS = {scenario.__name__: scenario for scenario in (swallowed, annealed, left, relieved, undone)}

@@ -54,13 +54,18 @@ def run_lost(source: str, folder: Path, saved: int, lost: int) -> dict[str, Any]
 
 
 def differs(one: Any, other: Any) -> float:
-    """By how much at most; everything that is no tensor is equal, or it is infinite."""
+    """By how much at most, of numbers beyond 1 by which part; all that is no tensor is equal, or it is infinite.
+
+    Of a loss of 600 single precision has every 16384th: rounded the other way it is 6e-5 off.
+    """
     if isinstance(one, dict):
         same = isinstance(other, dict) and list(one) == list(other)
         return max((differs(one[key], other[key]) for key in one), default=0.0) if same else float("inf")
     if isinstance(one, torch.Tensor):
-        same = isinstance(other, torch.Tensor) and one.shape == other.shape
-        return float((one.detach().double() - other.detach().double()).abs().max()) if same else float("inf")
+        if not (isinstance(other, torch.Tensor) and one.shape == other.shape):
+            return float("inf")
+        ours, theirs = one.detach().double(), other.detach().double()
+        return float(((ours - theirs).abs() / theirs.abs().clamp(min=1.0)).max())
     return 0.0 if one == other else float("inf")
 
 

@@ -368,7 +368,7 @@ class Session(Evaluates, Keeps):
                     self._steps.drift.require_equal(group, progress)
                     self._writing.collect(group)
             except Broken as error:
-                self._settle_in(self._members.recover(str(error)))
+                self._settle_in(self._members.recover_behind(str(error)))
                 continue
             if group.rank == 0:
                 stale = None
@@ -382,7 +382,7 @@ class Session(Evaluates, Keeps):
                 finally:
                     self._link.script_waits()
                 if stale is not None:  # a newer group has begun: it has the last word
-                    self._settle_in(self._members.recover(stale))
+                    self._settle_in(self._members.recover_behind(stale))
                     continue
                 step, done, loss = progress.steps, float(progress.done), self._readings.numbers[LOSS]
                 self._link.say(Finished(worker_id=self._worker_id, step=step, done=done, loss=loss))
@@ -394,6 +394,6 @@ class Session(Evaluates, Keeps):
             except Broken as error:
                 if group.rank == 0 or self._link.line is None:
                     return
-                self._settle_in(self._members.recover(str(error)))
+                self._settle_in(self._members.recover_behind(str(error)))
             else:
                 return

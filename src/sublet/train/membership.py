@@ -125,6 +125,14 @@ class Membership:
             raise RuntimeError(f"a worker is gone, and no controller finds another: {why}")
         return self._until(self._following.recover(why))
 
+    def recover_behind(self, why: str) -> Entry:
+        """As `recover`, where the script has left its loop: if all go back to a checkpoint, another process goes on."""
+        made = self._holding.steps
+        entry = self.recover(why)
+        if self._holding.steps < made:
+            self.lost(f"all went back to step {self._holding.steps} when {made} were made")
+        return entry
+
     def lost(self, why: str) -> NoReturn:
         """As the function of this name."""
         lost(why)
