@@ -59,6 +59,7 @@ class Standing:
     submit_s_J: Floats
     deadline_s_J: Floats  # inf = it has none
     attained_gpu_s_J: Floats  # as `JobState.attained_gpu_s`
+    kept_s_J: Floats  # since it got what it holds; 0 = it holds nothing
     pinned_J: Bools  # it has only just got what it has
     waits_J: Bools  # it holds nothing
     hurries_J: Bools
@@ -160,6 +161,7 @@ def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -
     waits_J, has_J, hurries_J, core_J, pauses_J, doubted_J, purse_J = row_FJ[NUMBERS : NUMBERS + FLAGS] != 0.0
     held_J, own_J, whole_J = row_FJ[NUMBERS + FLAGS :].astype(np.intp)
     gpus_J, gpu_s_J, held_since_s_J = had
+    kept_s_J = np.where(gpus_J > 0.0, now_s - held_since_s_J, 0.0)
     ran_s_J = now_s - as_of_s_J
     done_J = np.where((pace_J > 0.0) & (ran_s_J > 0.0), np.minimum(from_J + pace_J * ran_s_J, work_J), from_J)
     goes_J = work_J - done_J
@@ -188,7 +190,8 @@ def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -
         side_J=side_J,
         submit_s_J=submit_s_J,
         deadline_s_J=deadline_s_J,
-        attained_gpu_s_J=gpu_s_J + gpus_J * (now_s - held_since_s_J),
+        attained_gpu_s_J=gpu_s_J + gpus_J * kept_s_J,
+        kept_s_J=kept_s_J,
         pinned_J=has_J & ((held_since_s_J >= now_s) | (ran_s_J < 0.0)),
         waits_J=waits_J,
         hurries_J=hurries_J,

@@ -88,6 +88,7 @@ def alone(state):
         "left_J": menu.work_left(phase, done, state.job.work),
         "gpu_hours_J": menu.gpu_hours_left(done, state.job.work) / state.job.weight,
         "attained_gpu_s_J": state.attained_gpu_s(NOW_S),
+        "kept_s_J": NOW_S - state.held_since_s if state.gpus else 0.0,
         "pinned_J": state.shape is not None and (state.held_since_s >= NOW_S or state.as_of_s > NOW_S),
         "waits_J": state.shape is None or state.phase is Phase.WAITING,
         "deadline_s_J": math.inf if state.job.deadline_s is None else state.job.deadline_s,

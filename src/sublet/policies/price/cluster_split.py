@@ -3,7 +3,8 @@
 A GPU-hour is worth most to a job that uses it well and has little left to do, because it is free again soon. The value
 of a shape is
 
-    how many GPUs' worth of work it does  x  the part of the time that is not lost to the pause  /  work left ** power
+    (how many GPUs' worth of work it does) ** power  x  the part of the time that is not lost to the pause
+        /  (work left) ** power
 
 and the split with the largest sum is found exactly, among those in which nobody waits for want of the least that it
 needs, as far as that goes round.
@@ -27,12 +28,15 @@ SHORT_FIRST = 0.3  # power of the work left: 0 would be blind to it, 1 all but s
 CONCAVE = 0.7  # power of the work done: below 1 no crowd of jobs that scale well takes all
 AGE = 0.3  # power of a job's age: what keeps the longest from waiting for ever costs the mean next to nothing
 YOUNG_H = 0.5  # beside its age
-HORIZON_H = 0.25  # a shape is thought to last this long, or to the end of the job if that is sooner
+AGAIN = 0.33  # a shape is thought to last so many times as long as the job has kept what it has: who moves, moves again
+SOON_H = 0.05  # beside the time that it has kept it
 DUE = 1e6  # times the value of any other: who has waited too long comes first, the oldest before all
 TRIFLE_H = 1e-9  # what is all but done lasts this long
-STICKY = 1.2  # what a job has is worth this much more to it than the same elsewhere
 TOLERANCE = 0.02  # of the value of the best split over several pools: what is proven beyond it buys nothing
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
+
+# AGAIN and SOON_H were chosen on jobs that no study reports: of Pollux at load 1, saturn-1 to 4, philly-1, 2, 4 and 5
+# (docs/background/sharing-a-cluster.md).
 
 # J jobs, C shapes (padded: value -inf), R rows, K rows that a shape uses
 
@@ -46,6 +50,7 @@ class Claims:
     sized: bool  # whether these tell one job from another
     weight_J: Floats
     age_h_J: Floats  # since it came
+    kept_h_J: Floats  # since it got what it has; 0 if it has nothing
     held_J: Ints  # column of a job's shape; WAIT if it has none, or one that is not on the menu
     runs_J: Ints  # the same of those alone that need no pause to have it
     due_s_J: Floats  # how much longer ago it came than anybody should have to wait; 0 = it did not
@@ -150,19 +155,19 @@ def _values(claims: Claims, can_JC: Bools) -> Floats:
     rate_X = table.rate_JC[at]
     worth_X = rate_X / table.gpu_rate_J[job_X]  # in GPUs at their best
     pause_X = table.now_JC[at] - table.left_J[job_X] / rate_X
-    lasts_X: float | Floats = HORIZON_H
-    if claims.sized:
-        lasts_X = np.clip(pause_X + (left_h_J * claims.weight_J)[job_X] / worth_X, TRIFLE_H, HORIZON_H)
-    useful_X = np.clip(1.0 - pause_X / lasts_X, IN_ORDER, 1.0)  # an idle GPU is worth less
+    trains_X = AGAIN * (claims.kept_h_J + SOON_H)[job_X]
+    if claims.sized:  # to the end of the job if that is sooner
+        trains_X = np.clip((left_h_J * claims.weight_J)[job_X] / worth_X, TRIFLE_H, trains_X)
+    useful_X = np.maximum(trains_X / (pause_X + trains_X), IN_ORDER)  # an idle GPU is worth less
     urgent_J = (_median(left_h_J) / left_h_J) ** SHORT_FIRST * (claims.age_h_J + YOUNG_H) ** AGE
-    value_X = (worth_X * useful_X) ** CONCAVE * urgent_J[job_X] * (1.0 - IN_ORDER * np.arange(len(table)))[job_X]
+    value_X = worth_X**CONCAVE * useful_X * urgent_J[job_X] * (1.0 - IN_ORDER * np.arange(len(table)))[job_X]
     value_JC = np.full(can_JC.shape, -np.inf)
     value_JC[at] = np.where(np.isnan(value_X), -np.inf, value_X)
     due_J = claims.due_s_J > 0
     if due_J.any():
         value_JC[due_J] *= (DUE + claims.due_s_J[due_J])[:, None]
     (has,) = (claims.held_J != WAIT).nonzero()
-    value_JC[has, claims.held_J[has]] *= STICKY
+    value_JC[has, claims.held_J[has]] *= 1.0 + IN_ORDER  # of shapes that are worth the same
     for row in has[table.doubted_J[has]].tolist():
         menu, held = table.menus[row], int(claims.held_J[row])
         if menu.doubt_C is not None:  # what is held is known better than what is not

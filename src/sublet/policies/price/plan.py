@@ -242,6 +242,7 @@ def _claims(asked: Asked, terms: Terms, patience_s: float, knows: WorkBelief) ->
         sized=knows in SIZED,
         weight_J=standing.weight_J,
         age_h_J=age_J / SECONDS_PER_H,
+        kept_h_J=standing.kept_s_J / SECONDS_PER_H,
         due_s_J=np.maximum(0.0, age_J - patience_s),
         held_J=np.maximum(standing.own_J, WAIT),  # also where it is not on the menu
         runs_J=standing.held_J,

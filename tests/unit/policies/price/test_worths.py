@@ -40,7 +40,7 @@ def claims(rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=1
         now_JC=pause + left_J[:, None] / rate_JC,
         hours_JC=rate_JC,
     )
-    told = {"left_h_J": 10.0, "weight_J": 1.0, "age_h_J": 0.5, "due_s_J": 0.0, "held_J": WAIT} | facts
+    told = {"left_h_J": 10.0, "weight_J": 1.0, "age_h_J": 0.5, "due_s_J": 0.0, "kept_h_J": 0.0, "held_J": WAIT} | facts
     sized, pinned_J = told.pop("sized", True), np.zeros(jobs, dtype=bool)
     arrays = {name: np.zeros(jobs, dtype=int if name == "held_J" else float) + each for name, each in told.items()}
     return Claims(table=table, sized=sized, pinned_J=pinned_J, runs_J=arrays["held_J"], **arrays)
@@ -62,19 +62,29 @@ def test_a_job_with_less_left_than_the_median_counts_more_and_an_old_one_too():
     assert values([[1.0]], age_h_J=3.5) == pytest.approx(4.0**0.3)
 
 
-def test_of_a_quarter_of_an_hour_the_pause_is_lost_or_of_less_where_the_job_ends_before():
-    """A pause of 0.05 h: a fifth of 0.25. With 0.1 h left after it, a third of 0.15; at weight 0.5 half of 0.1."""
-    assert values([[1.0]], pause=0.05) == pytest.approx(0.8**0.7)
-    assert values([[1.0]], pause=0.05, left_h_J=0.1) == pytest.approx((2.0 / 3.0) ** 0.7)
-    assert values([[1.0]], pause=0.05, left_h_J=0.1, weight_J=0.5) == pytest.approx(0.5**0.7)
-    assert values([[2.0]], pause=0.05, left_h_J=0.1) == pytest.approx(1.0)  # twice as fast: half of 0.1 of two GPUs
-    assert values([[1.0]], pause=0.05, left_h_J=0.1, sized=False) == pytest.approx(
-        0.8**0.7
-    )  # nobody knows what is left
+def test_a_new_place_is_thought_to_last_a_minute_of_training_or_less_where_the_job_ends_before():
+    """A pause of 0.033 h beside 0.33 of 0.05 h. With 0.011 h left, a quarter; at weight 0.5, 0.0055 of 0.0385."""
+    assert values([[1.0]], pause=0.033) == pytest.approx(1.0 / 3.0)
+    assert values([[1.0]], pause=0.033, left_h_J=0.011) == pytest.approx(0.25)
+    assert values([[1.0]], pause=0.033, left_h_J=0.011, weight_J=0.5) == pytest.approx(1.0 / 7.0)
+    assert values([[2.0]], pause=0.033, left_h_J=0.011) == pytest.approx(2.0**0.7 / 7.0)  # twice as fast
+    assert values([[1.0]], pause=0.033, left_h_J=0.011, sized=False) == pytest.approx(1.0 / 3.0)  # who knows
+
+
+def test_the_longer_a_job_has_kept_its_place_the_less_a_move_costs_it():
+    """After 0.95 h another is thought to last 0.33 h, and after 1.95 h 0.66, or to the end of the job."""
+    found = values([[1.0]] * 3, pause=0.11, kept_h_J=[0.0, 0.95, 1.95])[:, 0]
+    assert found == pytest.approx([0.0165 / 0.1265, 0.75, 6.0 / 7.0], rel=1e-5)
+    assert values([[1.0]], pause=0.11, kept_h_J=0.95, left_h_J=0.11) == pytest.approx(0.5)
+
+
+def test_a_pause_costs_the_part_of_the_value_that_it_takes_of_the_time():
+    """Eight GPUs do 8 ** 0.7, and half of it where half of the time is lost."""
+    assert values([[8.0]], pause=0.0165) == pytest.approx(0.5 * 8.0**0.7)
 
 
 def test_what_ends_before_it_begins_is_worth_next_to_nothing_and_not_nothing():
-    assert values([[1.0]], pause=9.0) == pytest.approx(1e-6**0.7)
+    assert values([[1.0]], pause=9.0, left_h_J=1e-8) == pytest.approx(1e-6)
 
 
 def test_what_cannot_run_or_is_more_than_there_is_cannot_be_had():
@@ -95,15 +105,17 @@ def test_who_has_waited_too_long_comes_before_all_and_the_oldest_first():
     assert found.tolist() == pytest.approx([1.0, 1e6 + 5.0, 1e6 + 1000.0], rel=1e-5)
 
 
-def test_what_it_has_is_worth_a_fifth_more_to_a_job():
-    assert values([[1.0, 1.0]] * 2, held_J=[1, WAIT])[0].tolist() == pytest.approx([1.0, 1.2])
+def test_of_shapes_that_are_worth_the_same_a_job_keeps_what_it_has():
+    found = values([[1.0, 1.0]] * 2, held_J=[1, WAIT])
+    assert found[0].tolist() == pytest.approx([1.0, 1.0 + 1e-6], abs=1e-12)
+    assert found[1, 0] == found[1, 1]
 
 
 def test_what_is_believed_of_others_is_worth_less_by_what_may_be_wrong_with_either():
     """Of the shape that it has 30 % may be wrong, of others 40 %: half as much again. One goes as fast in any case."""
     menu = SimpleNamespace(doubt_C=np.array([0.3, 0.4, 0.4]), belief_C=np.array([7, 8, 7]))
     found = values([[1.0] * 3] * 2, held_J=[0, WAIT], menus=[menu, menu])
-    assert found[0].tolist() == pytest.approx([1.2, 1.0 / 1.5, 1.0])
+    assert found[0].tolist() == pytest.approx([1.0, 1.0 / 1.5, 1.0], rel=1e-5)
     assert found[1].tolist() == pytest.approx([1.0] * 3, abs=1e-5)
 
 
