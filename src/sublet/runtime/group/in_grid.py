@@ -219,7 +219,7 @@ class InGrid(Regrouping):
             worker.left = worker.phase is WorkerPhase.LEAVING
             if worker.left:
                 self._send_away(worker)
-        elif worker.saves:
+        elif worker.saves and (worker.met or worker.step or message.step):  # if not, it has met nobody yet, and knows 0
             self.step, self.done = message.step, message.done
 
     def _refuses(self, worker: Worker, message: wire.Ready, wall_s: float) -> bool:

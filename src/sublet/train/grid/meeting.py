@@ -5,6 +5,8 @@ after the agreement, and begins the next one only after that. So where anybody h
 has applied it or has it pending: who has it pending rolls forward with the numbers that were agreed. Where nobody who
 is left has applied it, nothing that survives has seen it: the sums are thrown away, and its atoms are done again.
 Who comes before the first step is made has nothing, applied or pending, and is one step behind all the same: it takes.
+Where nobody has anything, the first who wants a unit makes it, and hands it to the others: what each process has built
+need not be the same, as where a script throws dice that nobody has seeded.
 
 A worker that is further behind was away, and what it holds is old: it counts as empty.
 """
@@ -35,7 +37,7 @@ class Standing:
 class Meeting:
     """The same for all who meet. Workers are their numbers there."""
 
-    applied: int  # steps that all have applied when it is over; 0 with no holder at all: units are made from the seed
+    applied: int  # steps that all have applied when it is over; 0 with no holder at all: each unit is made by one
     speaker: int | None  # who has the numbers that were agreed, for those who roll forward
     roll: tuple[int, ...]  # those who apply the step that they have pending
     empty: tuple[int, ...]  # those whose units are old: they let go of them
@@ -52,7 +54,11 @@ def meet(standings: Sequence[Standing], want: Sequence[AbstractSet[int]], sizes:
     goal = max((standing.applied for standing in standings), default=NOTHING)
     everyone = range(len(standings))
     if goal == NOTHING:
-        return Meeting(applied=0, speaker=None, roll=(), empty=(), moves=())
+        made, first = list[frozenset[int]](), set[int]()
+        for units in want:
+            made.append(frozenset(units) - first)
+            first |= units
+        return Meeting(applied=0, speaker=None, roll=(), empty=(), moves=moves(made, want, sizes) or ())
     roll = tuple(each for each in everyone if standings[each].applied == standings[each].pending == goal - 1 != NOTHING)
     current = {each for each in everyone if standings[each].applied == goal}.union(roll)
     empty = tuple(each for each in everyone if each not in current and standings[each].units)

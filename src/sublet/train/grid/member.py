@@ -72,10 +72,8 @@ class Member:
         self.judged: list[float] = []  # what evaluations since the last step came to
         self.went_back = False  # all of us, to a checkpoint: those who have come to where it was taken are at one place
         self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
-        self._agreed = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64)
-        self.losses = Losses()  # of the last step that was applied
-        self._own: tuple[int, ...] = ()  # units of our place
-        self._ran = (0, 0)  # blocks that we run, from, and up to
+        self._agreed, self.losses = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64), Losses()  # of the last
+        self._own, self._ran = tuple[int, ...](), (0, 0)  # units of our place; blocks that we run, from, and up to
         self._keeping, self._unkept, self.alike = Keeping(self.holdings), Unkept(), alike.Alike(optimizer)
 
     # ------------------------------------------------------------------------------------------ meetings
@@ -165,8 +163,10 @@ class Member:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
             self.first(mesh, self._pipeline.dice, "")
+            self.holdings.make(wanted - {move.unit for move in met.moves if move.taker == mesh.rank})
+            came = self._move(mesh, met)
             mesh.sum(torch.zeros(1), range(mesh.world))  # who is not in the grid to come leaves now
-            self.holdings.make(wanted)
+            self.holdings.take(came, wanted, stepped=False)
             self.applied = 0
             return
         behind = {

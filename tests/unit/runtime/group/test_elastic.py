@@ -42,6 +42,19 @@ def test_a_group_that_is_all_on_the_doomed_node_saves_before_it_goes():
     assert sent(group, wire.Regroup) == []
 
 
+def test_one_that_leaves_before_it_has_met_anybody_does_not_say_how_far_the_job_is():
+    """It was started again, and is paused before it has read the checkpoint: it knows of no step."""
+    group = training("a", step=7)
+    group.stop(2, resumable=True, wall_s=3.0)
+    gone(group, next(iter(group.workers)), 7, 4.0)
+    group.move(3, (("a", 1),), 0, 6.0)
+    all_ready(group, 7.0)
+    assert sent(group, wire.Regroup)
+    group.stop(4, resumable=True, wall_s=8.0)
+    gone(group, next(iter(group.workers)), 0, 9.0)
+    assert (group.step, group.done) == (7, 7.0)
+
+
 def test_a_group_without_workers_on_the_doomed_node_does_nothing():
     group = training("a", "b")
     group.evacuate("c", 3.0)

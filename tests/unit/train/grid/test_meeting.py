@@ -126,11 +126,13 @@ def _come_together(workers, units):
         workers[number].apply()
     for number in met.empty:
         workers[number].held = {}
+    given = {(move.taker, move.unit) for move in met.moves}
+    for number, worker in enumerate(workers):
+        if met.anew:
+            worker.held = {unit: () for unit in units[worker.part] if (number, unit) not in given}
     for move in met.moves:
         workers[move.taker].held[move.unit] = workers[move.giver].held[move.unit]
     for worker in workers:
-        if met.anew:
-            worker.held = dict.fromkeys(units[worker.part], ())
         worker.held = {unit: worker.held[unit] for unit in units[worker.part]}
         worker.applied, worker.pending = met.applied, NOTHING
     return True
@@ -181,4 +183,14 @@ def test_a_part_that_nobody_holds_is_lost():
 def test_where_nobody_has_anything_all_begin():
     met = meet([Standing(), Standing()], [{0}, {1}], {0: 1, 1: 1})
     assert met.anew
-    assert met.applied == 0
+    assert (met.applied, met.moves) == (0, ())
+
+
+@given(st.lists(UNITS, min_size=1, max_size=7))
+def test_where_nobody_has_anything_each_unit_is_made_by_one_and_all_have_that(want):
+    met = meet([Standing() for _ in want], want, {unit: 10 + unit for unit in range(6)})
+    given = {(move.taker, move.unit) for move in met.moves}
+    made = [unit for worker, units in enumerate(want) for unit in units if (worker, unit) not in given]
+    assert met.anew
+    assert sorted(made) == sorted(set().union(*want))
+    assert len(given) == len(met.moves)

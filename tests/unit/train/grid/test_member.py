@@ -198,6 +198,24 @@ def test_a_step_that_only_the_dead_had_applied_is_made_again():
     assert set(again.values()) == {"Lost"}, "with it went the only copy of its part"
 
 
+@pytest.mark.parametrize("grid", [Grid(2, 2), Grid(3, 1), Grid(1, 3)])
+def test_what_each_process_has_built_need_not_be_the_same(grid):
+    """A script that seeds nothing: of each unit all have what the first of them made, weights of both ends too."""
+    threads, seeds = Threads(), iter(range(9))
+
+    def unseeded(tied=False):
+        torch.manual_seed(next(seeds))
+        return Net(tied=tied)
+
+    workers = [Worker(threads, f"w{number}", net=unseeded, tied=False) for number in range(grid.gpus)]
+    assert set(generation(threads, workers, grid, 3).values()) == {"done"}
+    held = {}
+    for worker in workers:
+        for name, weight in worker.weights().items():
+            assert torch.equal(held.setdefault(name, weight), weight), name
+    assert held.keys() == dict(a_net().named_parameters()).keys()
+
+
 @pytest.mark.parametrize("copies", [2, 1])
 def test_who_comes_before_the_first_step_is_made_makes_the_same_steps_as_the_others(tmp_path, copies):
     """The first grid breaks before it has made one, as where the model does not fit uncut, and a late one joins."""
