@@ -298,7 +298,9 @@ class ElasticGroup(InGrid):
         if isinstance(self.state, Over | Stopping | Ending):
             return
         waiting = self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY)
-        if isinstance(self.state, Forming):  # the last step was made before the order to meet came: nobody will
+        if self.broken or self._torn:  # the others lost somebody before they heard it, and wait for one who is through
+            waiting += [worker for worker in self._roster.members if worker.id != message.worker_id]
+        elif isinstance(self.state, Forming):  # the last step was made before the order to meet came: nobody will
             waiting += [worker for worker in self._roster.members if not worker.met]
         for worker in waiting:
             self._roster.end(worker, 0.0, wall_s)

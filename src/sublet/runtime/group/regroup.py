@@ -56,6 +56,7 @@ class Regrouping(GroupCore):
         super().__init__(job_id, spec, log_of=log_of, env=env, host_of=host_of, era=era)
         self.state: ElasticState = Idle(0.0)
         self._unjudged = Unjudged()
+        self._torn = False  # somebody was gone on its way out, before the next group had formed without it
         self._unformed = 0  # rounds in a row that did not form
         self._kept = 0  # steps that are in a checkpoint, as far as we heard
         self._limit_told = 0  # samples at a time, to the members of this round; 0 = none
@@ -187,7 +188,7 @@ class Regrouping(GroupCore):
 
     def _train(self, wall_s: float, *, interim: bool) -> None:
         """All have met; in the interim, all but those who are still on their way."""
-        self.broken, self._unformed, self.finished = False, 0, False
+        self.broken, self._torn, self._unformed, self.finished = False, False, 0, False
         if interim:
             self._gather_anew(wall_s)
         else:
@@ -247,6 +248,7 @@ class Regrouping(GroupCore):
             self._stop_if_empty(wall_s)
             return
         if worker.phase is WorkerPhase.LEAVING:
+            self._torn |= not worker.left
             self._form_if_ready(wall_s)  # perhaps the others waited for that
             return
         member = worker.phase is WorkerPhase.MEMBER

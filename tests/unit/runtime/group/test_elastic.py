@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sublet.domain.events import JobFailed
 from sublet.runtime.controller.history import row_from_event
 from sublet.runtime.group.protocol import Outcome
@@ -192,6 +194,33 @@ def test_a_script_is_finished_when_its_session_says_so():
     group = training("a", "b")
     group.hear(wire.Finished(worker_id=next(iter(group.workers)), step=20, done=20.0), 3.0)
     assert ended_with_0(group, 4.0).outcome is Outcome.FINISHED
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_nobody_waits_for_one_that_is_through_where_another_died_on_its_way_out(dies):
+    """As rank 0 saved for the last time. The others of an old group that is whole hear of the end by themselves."""
+    group = training("a", "b", "c")
+    made_a_step(group, 20, 2.5)
+    group.hear(wire.Saved(worker_id="job-1", step=20, done=20.0, seconds=0.1, blocked_s=0.0, size_bytes=1), 2.6)
+    first, second, third = (next(each for each in group.workers.values() if each.node_id == node) for node in "abc")
+    facts = {"generation": group.round.number, "step": 10, "done": 10.0, "work": 100.0}
+    group.hear(wire.Joined(worker_id=second.id, **facts), 2.7)
+    group.move(2, (("a", 1), ("b", 1), ("d", 1)), 0, 3.0)
+    all_ready(group, 4.0)
+    assert [node for node, _ in sent(group, wire.Leave)] == ["c"]
+    (new,) = group.workers.keys() - {first.id, second.id, third.id}
+    if dies:
+        group.hear(wire.WorkerDown(worker_id=third.id, code=-9), 4.5)
+    group.hear(wire.Finished(worker_id=first.id, step=20, done=20.0), 5.0)
+    ended = {order.worker_id for _, order in sent(group, wire.EndWorker)}
+    if not dies:
+        assert second.id not in ended
+        return
+    assert ended == {second.id, new}
+    for name in ended:
+        group.hear(wire.WorkerDown(worker_id=name, code=-9), 5.5)
+    group.hear(wire.WorkerDown(worker_id=first.id, code=0), 6.0)
+    assert group.news[-1].outcome is Outcome.FINISHED
 
 
 def test_a_newcomer_does_not_wait_for_a_group_whose_last_step_is_made():
