@@ -30,8 +30,11 @@ class Extent:
         return self.reached(progress) or progress.ended == self.name
 
     def end(self, progress: Progress) -> None:
-        """The script has left its loop for good: whoever comes, or comes back, from now on has nothing to train."""
-        if not self.reached(progress):
+        """The script has left its loop for good: whoever comes, or comes back, from now on has nothing to train.
+
+        One that has made no step has looked at a batch, or at nothing: it has trained nothing that could be over.
+        """
+        if progress.steps and not self.reached(progress):
             progress.ended = self.name
 
     def reached(self, progress: Progress) -> bool:

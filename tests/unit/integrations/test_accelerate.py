@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import pytest
 
@@ -144,6 +145,31 @@ def test_a_training_that_was_ended_with_end_training_is_over_at_its_next_start(t
         monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
         assert differs(expected, run(COUNTED, tmp_path)) == 0.0
         assert "was ended by its script, which left its loop after 10 steps of epochs=5" in capsys.readouterr().err
+
+
+def test_a_training_that_an_error_has_ended_is_not_over_though_its_script_ends_it_in_a_finally(tmp_path, monkeypatch):
+    falls = """try:
+    for epoch in accelerator.epochs(5):
+        for a, b in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(F.mse_loss(model(a), b))
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                kept.completed += 1
+            if kept.completed == LIMIT:
+                raise RuntimeError("out of luck")
+finally:
+    accelerator.end_training()
+"""
+    head, _, tail = COUNTED.partition("for epoch in")
+    tail = tail[tail.index("state = dict") :]
+    expected = run(head + falls.replace("LIMIT", "99") + tail, tmp_path / "calm")
+    for limit in ("6", "99"):
+        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
+        with pytest.raises(RuntimeError, match="luck") if limit == "6" else nullcontext():
+            found = run(head + falls.replace("LIMIT", limit) + tail, tmp_path / "struck")
+    assert expected["completed"] == found["completed"] == 15
 
 
 def test_what_is_kept_is_said_once_before_the_loop():

@@ -112,6 +112,15 @@ def test_other_epochs_or_steps_are_an_order_to_train_on_and_the_mark_is_that_of_
     assert start(tmp_path, ends_at=0, steps=40)[1] == 11
 
 
+def test_whoever_has_made_no_step_has_ended_nothing(tmp_path):
+    def looks(s, model, ends_at):
+        for _ in s.epochs():
+            break
+
+    assert start(tmp_path, looks, epochs=3)[1] == 0
+    assert start(tmp_path, epochs=3)[1] == 6
+
+
 def test_a_break_that_ends_one_epoch_alone_is_no_end_of_the_training(tmp_path, capsys):
     def leaves_each(s, model, _):
         for _ in s.epochs():

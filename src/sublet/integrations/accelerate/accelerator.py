@@ -59,6 +59,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         self._within = False  # the batches of an epoch
         self._noted: set[int] = set()  # schedulers that the script has stepped since they were due
         self._is_open = False
+        self._handled: BaseException | None = None  # what the script was about to handle when training began
         super().__init__(*args, **named)
         missing = [name for name in NAMES if not isinstance(getattr(self, name, None), list)]
         if missing:
@@ -126,7 +127,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
             device=self.device,
             extra_state=Registered(self._custom_objects) if self._custom_objects else None,
         )
-        self._session, self._is_open = session.__enter__(), True
+        self._session, self._is_open, self._handled = session.__enter__(), True, sys.exc_info()[1]
         if self._remembered is not None:
             self._remembered.open(self._session)
         if self._session.rank == 0 and (uneven := uneven_step(loader, self.gradient_accumulation_steps)):
@@ -142,7 +143,11 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         """Training is over. `epochs` does it; a script that breaks out of its loop calls it, or `end_training`."""
         if self._session is not None and self._is_open:
             self._is_open = False
-            self._session.__exit__(None, None, None)
+            error = sys.exc_info()[1]  # of a script that ends its training in a `finally`
+            if error is None or error is self._handled:
+                self._session.__exit__(None, None, None)
+            else:
+                self._session.__exit__(type(error), error, error.__traceback__)
             self._take_place()
 
     def end_training(self) -> None:
