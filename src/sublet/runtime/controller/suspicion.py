@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,9 +18,7 @@ class Suspicion:
     rounds: set[Round] = field(default_factory=set)  # starts in a row whose nodes died at once
     inside: set[Round] = field(default_factory=set)  # starts whose nodes the cloud did not take
     rests_until_s: float = 0.0  # wall: a new controller waits no longer
-    counted_s: float = float(
-        "-inf"
-    )  # wall, when the last of `rounds` lost its node: workers of before are of that start
+    counted_s: float = -math.inf  # wall, when the last of `rounds` lost its node: who was there then is of that start
 
     def facts(self) -> dict[str, list[int]]:
         """What a restart must find again."""

@@ -72,7 +72,7 @@ class Member:
         self.judged: list[float] = []  # what evaluations since the last step came to
         self.went_back = False  # all of us, to a checkpoint: those who have come to where it was taken are at one place
         self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
-        self._agreed, self.losses = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64), Losses()  # of the last
+        self._agreed, self.losses = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64), Losses()  # of a step
         self._own, self._ran = tuple[int, ...](), (0, 0)  # units of our place; blocks that we run, from, and up to
         self._keeping, self._unkept, self.alike = Keeping(self.holdings), Unkept(), alike.Alike(optimizer)
 

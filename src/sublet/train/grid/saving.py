@@ -103,8 +103,8 @@ class Vault:
 
     def say(self, mesh: Mesh, step: int) -> list[float]:
         """In the agreement after which `step` steps are applied."""
-        words = [0.0] * WORDS
-        self._asked |= self._link.take_save_request()
+        words, asked = [0.0] * WORDS, self._link.take_save_request()
+        self._asked = mesh.rank == 0 and (self._asked or asked)
         # Not while all have yet to hear what became of the last one: by that word, its folder is closed.
         if mesh.rank == 0 and self._under_way is None and self.saver.is_due(WALL.monotonic(), asked=self._asked):
             self._asked, self._joint = False, self.saver.open_joint(step)
