@@ -145,8 +145,8 @@ def sizes_from(given: npt.ArrayLike | None, shape: tuple[int, ...]) -> Ints:
         return np.broadcast_to(np.arange(shape[-1]), shape)
     array = np.asarray(given)
     with np.errstate(invalid="ignore"):  # what is no number is not equal to what becomes of it
-        size = array.astype(np.intp)
-    if (size != array).any() or (size < 0).any():
+        size = array.astype(np.intp, copy=False)
+    if (size is not array and (size != array).any()) or size.min(initial=0) < 0:
         raise InvalidValue("sizes", given, "whole numbers, 0 or more")
     try:
         return np.broadcast_to(size, shape)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import Infeasible
+from sublet.solve.knapsack import price
 from sublet.solve.knapsack.core import _thin_changes, _worth_trying, core_split
 from sublet.solve.knapsack.price import clearing
 from sublet.solve.knapsack.problem import Problem
@@ -54,6 +55,23 @@ def test_no_price_has_a_lower_bound_than_the_clearing_price():
         assert found.slack == problem.capacity - problem.size_JC[job_J, found.column_J].sum() >= 0
         worth_JC = problem.gain_JC - found.price * problem.size_JC  # nobody would rather have another
         assert worth_JC[job_J, found.column_J] == pytest.approx(worth_JC.max(axis=1))
+
+
+@pytest.mark.parametrize("times", [0.0, 0.3, 0.99, 1.0, 1.01, 3.0])
+def test_wherever_the_clearing_price_is_looked_for_first_it_is_found(times, monkeypatch):
+    for problem in drawn(60):
+        found = clearing(problem)
+        monkeypatch.setattr(price, "_guess", lambda _, guess=times * found.price: guess)
+        other = clearing(problem)
+        monkeypatch.undo()
+        assert other.bound == pytest.approx(found.bound)
+        assert other.price == pytest.approx(found.price)
+
+
+def test_where_no_step_gains_more_than_the_one_before_the_clearing_price_is_guessed():
+    """That of the first step that there is no room for, of all steps in the order of what a unit gains."""
+    problem = Problem.from_tables([[0.0, 4.0, 6.0, 7.0], [0.0, 5.0, 8.0, 8.5]], 3)
+    assert price._guess(problem) == clearing(problem).price == 2.0
 
 
 def unfilled(count, **facts):
