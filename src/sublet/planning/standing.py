@@ -155,8 +155,8 @@ def _kept(state: JobState, menu: Menu) -> _Kept:
 
 
 def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -> Standing:
-    menus, own_kinds, rows, plain = zip(*kept, strict=True)
-    row_FJ = np.frombuffer(b"".join(rows)).reshape(len(kept), -1).T
+    menus, kinds = [each.menu for each in kept], [each.kind for each in kept]
+    row_FJ = np.frombuffer(b"".join([each.row for each in kept])).reshape(len(kept), -1).T.copy()
     from_J, as_of_s_J, pace_J, work_J, gpu_rate_J, weight_J, side_J, submit_s_J, deadline_s_J, *had = row_FJ[:NUMBERS]
     waits_J, has_J, hurries_J, core_J, pauses_J, doubted_J, purse_J = row_FJ[NUMBERS : NUMBERS + FLAGS] != 0.0
     held_J, own_J, whole_J = row_FJ[NUMBERS + FLAGS :].astype(np.intp)
@@ -168,8 +168,7 @@ def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -
     left_J = np.maximum(0.0, goes_J)
     with np.errstate(divide="ignore", invalid="ignore"):
         hours_J = np.where(gpu_rate_J > 0.0, goes_J / gpu_rate_J, np.inf)
-    kinds = list(own_kinds)
-    for at in [] if all(plain) else [at for at, follows in enumerate(plain) if not follows]:
+    for at in [at for at, each in enumerate(kept) if not each.plain]:
         state, menu = states[at], menus[at]
         done = state.done_at(now_s)
         goal, phase = menu.goal(done, state.job.work), menu.phase(done)
