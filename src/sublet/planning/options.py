@@ -171,15 +171,14 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
     With `boots`, to go to another pool costs the rent of a node there while it boots, too. Precondition: any job.
     """
     menus, states, left_J = standing.menus, standing.states, standing.left_J
-    rate_JC, facts_FJC, row_KJC, own_GJ = _side_by_side(standing)
-    gpu_rate_J, last_J, need_J, perfect_J, doubted_J = own_GJ
-    gpus_JC, start_JC, restart_JC, boot_JC = facts_FJC[:PLAIN]
-    gpus_KJC, whole_KJC = facts_FJC[PLAIN:].reshape(2, len(row_KJC), *rate_JC.shape)
+    kinds, kind_J = _stacked(standing.kinds), standing.kind_J
+    gpu_rate_J, last_J, need_J, perfect_J, doubted_J = kinds.own_GU[:, kind_J]
+    rate_JC, gpus_KJC, row_KJC = kinds.rate_UC[kind_J], kinds.gpus_KUC[:, kind_J], kinds.row_KUC[:, kind_J]
     waits_J, held_J = standing.waits_J, standing.held_J
     pay_JC = value_J[:, None]  # where nothing is rented, one for all shapes
     if any(rent_R):
-        pay_JC = pay_JC + (np.asarray(rent_R)[row_KJC] * whole_KJC).sum(axis=0)
-    pause_JC = np.where(waits_J[:, None], start_JC, restart_JC)
+        pay_JC = pay_JC + (np.asarray(rent_R)[row_KJC] * kinds.whole_KUC[:, kind_J]).sum(axis=0)
+    pause_JC = kinds.pause_WUC[waits_J.astype(np.intp), kind_J]
     for row in (standing.pauses_J & ~waits_J).nonzero()[0].tolist():
         pause_JC[row, : len(menus[row].shapes)] = _pauses(menus[row], states[row].job, states[row].runs_in)
     (on_J,) = (held_J != NOTHING).nonzero()
@@ -198,7 +197,7 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
         perfect_J=perfect_J != 0.0,
         doubted_J=doubted_J != 0.0,
         rate_JC=rate_JC,
-        gpus_JC=gpus_JC,
+        gpus_JC=gpus_KJC[0] if len(gpus_KJC) == 1 else kinds.gpus_UC[kind_J],
         row_KJC=row_KJC,
         gpus_KJC=gpus_KJC,
         cost_JC=cost_JC,
@@ -206,7 +205,7 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
         hours_JC=hours_JC,
     )
     if boots:
-        _add_boots(table, on_J, held_J[on_J], pause_JC, pay_JC, boot_JC)
+        _add_boots(table, on_J, held_J[on_J], pause_JC, pay_JC, kinds.boot_UC[kind_J])
     doubted, way_UC = on_J[standing.doubted_J[on_J]].tolist(), cost_JC[:0]
     if doubted:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -229,17 +228,23 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
     return np.array([job.pause_s(Change(was=runs_in, now=shape)) for shape in menu.shapes]) / SECONDS_PER_H
 
 
-def _side_by_side(standing: Standing) -> tuple[Floats, Floats, Ints, Floats]:
-    """Rates, facts and rows of all jobs, and what is of none of their shapes: of each kind once, then to each job."""
-    rate_UC, facts_FUC, row_KUC, own_GU = _stacked(standing.kinds)
-    at = standing.kind_J
-    if len(standing.kinds) == len(at):
-        return rate_UC, facts_FUC, row_KUC, own_GU
-    return rate_UC[at], facts_FUC[:, at], row_KUC[:, at], own_GU[:, at]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Kinds:
+    """What is of the shapes of each kind, and of the kind itself."""
+
+    rate_UC: Floats
+    gpus_UC: Floats
+    pause_WUC: Floats  # hours: to restart, or for those that wait the first start
+    boot_UC: Floats
+    gpus_KUC: Floats
+    whole_KUC: Floats
+    row_KUC: Ints
+    own_GU: Floats
 
 
 @lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
-def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> tuple[Floats, Floats, Ints, Floats]:
+def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> _Kinds:
+    """Side by side, each once."""
     first, most = kinds[0][0], max(len(menu.shapes) for menu, _ in kinds)
     rate_UC, facts_FUC = np.zeros((len(kinds), most)), np.zeros((len(first.facts_FC), len(kinds), most))
     row_KUC = np.zeros((len(first.row_KC), len(kinds), most), dtype=np.intp)
@@ -254,7 +259,17 @@ def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> tuple[Floats, Floats, Ints,
     with np.errstate(invalid="ignore"):
         perfect_U = (rate_UC / gpu_rate_U[:, None] >= PERFECT * gpus_UC).all(axis=1)
     doubted_U = [menu.doubt_C is not None for menu, _ in kinds]
-    return rate_UC, facts_FUC, row_KUC, np.array([gpu_rate_U, last_U, need_U, perfect_U, doubted_U])
+    gpus_KUC, whole_KUC = facts_FUC[PLAIN:].reshape(2, len(row_KUC), *rate_UC.shape)
+    return _Kinds(
+        rate_UC=rate_UC,
+        gpus_UC=gpus_UC,
+        pause_WUC=facts_FUC[2:0:-1],
+        boot_UC=facts_FUC[3],
+        gpus_KUC=gpus_KUC,
+        whole_KUC=whole_KUC,
+        row_KUC=row_KUC,
+        own_GU=np.array([gpu_rate_U, last_U, need_U, perfect_U, doubted_U]),
+    )
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:
