@@ -140,8 +140,15 @@ def _must_run(claims: Claims, room: float) -> Bools:
     need_J = claims.table.need_J
     if need_J.sum() <= room:
         return np.ones(len(need_J), dtype=np.bool_)
+    order_J = np.lexsort((claims.left_h_J, -claims.due_s_J))
+    room_J = room - need_J[order_J].cumsum()
+    first = int((room_J >= 0).argmin())  # the first that there is no room for; those before it all fit
     must_J = claims.pinned_J.copy()
-    for at in np.lexsort((claims.left_h_J, -claims.due_s_J)).tolist():
+    must_J[order_J[:first]] = True
+    room, least = room if first == 0 else float(room_J[first - 1]), need_J.min()
+    for at in order_J[first + 1 :].tolist():
+        if room < least:
+            break
         if need_J[at] <= room:
             room -= float(need_J[at])
             must_J[at] = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sublet.policies.price.cluster_split import _fits, _must_run
 
@@ -28,6 +30,18 @@ def test_else_the_least_work_comes_first_and_each_takes_what_it_needs_from_the_r
     assert _must_run(claims([1, 2, 1, 1], [9, 1, 5, 7]), 3.0).tolist() == [False, True, True, False]
     assert _must_run(claims([3, 2, 1], [1, 5, 9]), 2.0).tolist() == [False, True, False]  # who does not fit is passed
     assert _must_run(claims([2, 1, 1], [1, 5, 9]), 2.5).tolist() == [True, False, False]
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 9.0), st.booleans()), min_size=1, max_size=9), st.data())
+def test_those_before_the_first_that_has_no_room_and_those_behind_it_are_found_as_one_by_one(jobs, data):
+    need, left_h, pinned = zip(*jobs, strict=True)
+    room = data.draw(st.integers(0, sum(need)))
+    expected, left = list(pinned), room
+    for at in sorted(range(len(need)), key=lambda at: left_h[at]):
+        if need[at] <= left:
+            expected[at], left = True, left - need[at]
+    found = _must_run(claims(need, left_h, pinned=pinned), float(room))
+    assert found.tolist() == (expected if room < sum(need) else [True] * len(need))
 
 
 def test_whoever_is_due_comes_before_them_and_who_is_pinned_stays():
