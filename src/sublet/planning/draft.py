@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sublet.domain.job import Job
@@ -24,11 +24,17 @@ class Draft:
 
     `most` is what could be held in each, for those who know it already. With `rows` nodes are held by market: in a pool
     with both, what shapes say is steady is on demand, and all the rest is spot. Without, whatever is there or cheapest.
+    `active` are the jobs with a shape whose owners may want a core on demand, for those who know that some do not.
     Jobs get the core on demand that their owners want, or wait, whether the policy knows of it or not.
     """
 
     def __init__(
-        self, snapshot: Snapshot, most: Mapping[str, float] | None = None, rows: Sequence[Row] | None = None
+        self,
+        snapshot: Snapshot,
+        most: Mapping[str, float] | None = None,
+        rows: Sequence[Row] | None = None,
+        *,
+        active: Iterable[JobState] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.most = most_gpus(snapshot) if most is None else dict(most)
@@ -36,7 +42,8 @@ class Draft:
         self._promised = dict(snapshot.promised)
         self._rows = None if rows is None or len(rows) == len(self.most) else rows  # else each pool is one
         self._steady = dict(snapshot.steady)
-        self._cores = {state.job.id: state for state in snapshot.active.values() if state.job.min_on_demand}
+        active = snapshot.active.values() if active is None else active
+        self._cores = {state.job.id: state for state in active if state.job.min_on_demand}
         self._shapes: dict[str, Shape | None] = {}
         self._reasons: dict[str, str] = {}
 

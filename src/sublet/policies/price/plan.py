@@ -76,12 +76,14 @@ def priced_plan(
     choices = Choices(terms, value, sized=knows is WorkBelief.DECLARED)
     standing = choices.standing(patience_s)
     answer = _Answer() if standing is None else _answer(choices, standing, patience_s, knows)
-    draft = Draft(terms.snapshot, terms.most, terms.rows)
+    everybody = standing if terms.limited else None  # then all that have a shape are among them
+    without_cores = everybody is not None and not everybody.core_J.any()
+    draft = Draft(terms.snapshot, terms.most, terms.rows, active=() if without_cores else None)
     if answer.asked is not None:
         for part in answer.grants.parts:
             _carry_out(answer.asked, part, draft, terms)
     return draft.plan(
-        ask_again_s=None if answer.grants.content else _next_review_s(terms, review_s),
+        ask_again_s=None if answer.grants.content else _next_review_s(terms, everybody, review_s),
         value_of_time_usd_per_h=value.price.usd_per_h if value.worth is None else None,  # else each job has its own
         congestion_usd_per_gpu_h=answer.grants.surcharge,
         warnings=answer.told,
@@ -130,12 +132,13 @@ def _carry_out(asked: Asked, part: _Part, draft: Draft, terms: Terms) -> None:
             draft.put(state, asked.table.menus[row].shapes[column], _reason(asked, row, column, terms))
 
 
-def _next_review_s(terms: Terms, review_s: float) -> float | None:
+def _next_review_s(terms: Terms, everybody: Standing | None, review_s: float) -> float | None:
     """Jobs with phases may want another shape soon; the others only as the price of time creeps."""
     snapshot = terms.snapshot
     if not snapshot.active and not len(snapshot.waiting):
         return None
-    phased = any(state.job.speed.ends for state in snapshot.active.values())
+    phased = everybody is None or any(menu.ends for menu, _ in everybody.kinds)
+    phased = phased and any(state.job.speed.ends for state in snapshot.active.values())
     every_s = review_s if phased else SELDOM * review_s
     return (math.floor(terms.now_s / every_s) + 1) * every_s
 
