@@ -38,8 +38,8 @@ def descend(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, reached: float
     for step in range(STEPS + 1):
         worth_X = gain_X - price_R @ use_RX
         at_J = worth_X.reshape(jobs, choices).argmax(axis=1) + first_J
-        tried = float(price_R @ limit_R + worth_X[at_J].sum())
-        slope_R = limit_R - use_XR[at_J].sum(axis=0)
+        tried = float(price_R @ limit_R + worth_X.take(at_J).sum())
+        slope_R = limit_R - use_XR.take(at_J, axis=0).sum(axis=0)
         fruitless = 0 if step == 0 or tried < best - hoped / 2 * abs(best) else fruitless + 1
         if tried < best:
             best, best_R = tried, price_R

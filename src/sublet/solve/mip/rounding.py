@@ -36,14 +36,13 @@ def near(gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, mos
     over = -np.minimum(left_R1, 0.0).sum()
     for _ in range(2 * len(gain_JC)):
         over_V = -np.minimum(left_R1 + back_RV, 0.0).sum(axis=0)
-        if over > 0:
-            less_V = over - over_V
-            score_V = np.where(less_V > 0, more_V / np.maximum(less_V, 1.0), -np.inf)
-        else:
-            score_V = np.where((over_V == 0) & (more_V > 0), more_V, -np.inf)
-        best = int(score_V.argmax())
-        if score_V[best] == -np.inf:
+        try_V = (over_V < over if over > 0 else (over_V == 0) & (more_V > 0)).nonzero()[0]
+        if not len(try_V):
             break
+        score_V = more_V[try_V]
+        if over > 0:
+            score_V /= np.maximum(over - over_V[try_V], 1.0)
+        best = int(try_V[score_V.argmax()])
         job, over, left_R1 = job_V[best], over_V[best], left_R1 + back_RV[:, best, None]
         column_J[job], own = column_V[best], slice(first_J[job], first_J[job + 1])  # only its own change by that
         more_V[own], back_RV[:, own] = gain_V[own] - gain_V[best], use_RV[:, best, None] - use_RV[:, own]
