@@ -1,18 +1,18 @@
 """Where jobs stand now, side by side: what a decision reads of each state, as arrays over jobs.
 
-What stays until an event touches the job is read from its state once and kept with it: of a thousand jobs of which one
-has changed, one is read. How far a job has come follows from that and the time; only jobs with phases, or without an
-end, are asked one by one.
+States are values: an event that touches a job replaces its state. So the numbers of those that were there at the last
+decision are taken over, in the order in which they stand now: of a thousand jobs of which one has changed, one is read.
+How far a job has come follows from that and the time; only jobs with phases, or without an end, are asked one by one.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,18 +29,11 @@ NOTHING = -1  # column of a job that is on no shape, nor on its way to one
 OFF_MENU = -2  # of one that has a shape that is not on its menu
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, fill the unit interval evenly
 
-# J jobs, F numbers of a state: so many that are counted or measured, then flags, then columns of its menu
-NUMBERS, FLAGS = 12, 7
-_ROW = struct.Struct("22d")
-
-
-class _Kept(NamedTuple):
-    """Of one state: its menu, that with the phase it is in if there is but one, and its numbers."""
-
-    menu: Menu
-    kind: tuple[Menu, int]
-    row: bytes
-    plain: bool  # how far it has come follows from these
+# J jobs, N of them new, U menus of these, F numbers of a state: so many that are counted or measured, then flags, then
+# columns of its menu
+NUMBERS, FLAGS = 12, 8
+_ROW = struct.Struct("23d")
+_NEW = -1  # where a state stood that was not there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,31 +87,103 @@ def side_of(state: JobState) -> float:
 
 
 def standing_on(states: Sequence[JobState], sites: Sites, now_s: float) -> Standing:
-    """Of jobs on these sites, each with what it has on its menu. Cost: O(J), and a menu for each that has changed."""
+    """Of jobs on these sites, each with what it has on its menu. Cost: O(J), and a menu for each state that is new."""
     seen = _seen(sites)
-    last = seen.kept
-    seen.kept = {state: last.get(state) or _kept(state, menu_of(state.job, sites, state.shape)) for state in states}
-    return _standing(states, list(seen.kept.values()), now_s)
+    seen.last = _read_on(seen.last, states, sites)
+    return _standing(states, seen.last, now_s)
 
 
 def standing_of(states: Sequence[JobState], menus: Sequence[Menu], now_s: float) -> Standing:
     """Of jobs with these menus."""
-    return _standing(states, [_kept(state, menu) for state, menu in zip(states, menus, strict=True)], now_s)
+    return _standing(states, _read(states, menus), now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Readings:
+    """Of many states, a column each."""
+
+    place: Mapping[JobState, int]
+    menus: Sequence[Menu]
+    kinds: Sequence[Menu]  # each of these once
+    kind_J: Ints  # which of them
+    number_FJ: Floats
+
+
+_NOTHING_READ = _Readings(
+    place={}, menus=[], kinds=[], kind_J=np.zeros(0, dtype=np.intp), number_FJ=np.zeros((_ROW.size // 8, 0))
+)
 
 
 class _SeenSites:
     """What was read of the states that stood on these sites last."""
 
-    __slots__ = ("kept",)
+    __slots__ = ("last",)
 
     def __init__(self, _: Sites) -> None:
-        self.kept: dict[JobState, _Kept] = {}
+        self.last = _NOTHING_READ
 
 
 _seen = lru_cache(maxsize=64)(_SeenSites)
 
 
-def _kept(state: JobState, menu: Menu) -> _Kept:
+def _read(states: Sequence[JobState], menus: Sequence[Menu]) -> _Readings:
+    """Of jobs with these menus."""
+    number: dict[Menu, int] = {}
+    rows = b"".join([_row(state, menu) for state, menu in zip(states, menus, strict=True)])
+    return _Readings(
+        place=dict(zip(states, range(len(states)), strict=True)),
+        menus=menus,
+        kind_J=np.array([number.setdefault(menu, len(number)) for menu in menus], dtype=np.intp),
+        kinds=list(number),
+        number_FJ=_fixed(np.frombuffer(rows).reshape(len(states), -1).T.copy()),
+    )
+
+
+def _read_on(last: _Readings, states: Sequence[JobState], sites: Sites) -> _Readings:
+    """Of jobs on these sites, each with what it has on its menu; of those that were there last as they were read then.
+
+    Cost: O(J), and a menu for each that is new.
+    """
+    at_J = np.array([last.place.get(state, _NEW) for state in states], dtype=np.intp)
+    (new_N,) = (at_J == _NEW).nonzero()
+    known = last
+    if len(new_N):
+        new = [states[at] for at in new_N.tolist()]
+        known = _joined(last, _read(new, [menu_of(state.job, sites, state.shape) for state in new]))
+        at_J[new_N] = np.arange(len(last.menus), len(known.menus))
+    kinds, kind_J = known.kinds, known.kind_J[at_J]
+    used_U = np.bincount(kind_J, minlength=len(kinds)) > 0
+    if not used_U.all():
+        kinds, kind_J = [kinds[at] for at in used_U.nonzero()[0].tolist()], used_U.cumsum()[kind_J] - 1
+    return _Readings(
+        place=dict(zip(states, range(len(states)), strict=True)),
+        menus=[known.menus[at] for at in at_J.tolist()],
+        kinds=kinds,
+        kind_J=kind_J,
+        number_FJ=_fixed(known.number_FJ[:, at_J]),
+    )
+
+
+def _joined(last: _Readings, new: _Readings) -> _Readings:
+    """Those behind these; their places are not asked for."""
+    number = {menu: at for at, menu in enumerate(last.kinds)}
+    kind_U = np.array([number.setdefault(menu, len(number)) for menu in new.kinds], dtype=np.intp)
+    return _Readings(
+        place={},
+        menus=[*last.menus, *new.menus],
+        kinds=list(number),
+        kind_J=np.concatenate((last.kind_J, kind_U[new.kind_J])),
+        number_FJ=np.concatenate((last.number_FJ, new.number_FJ), axis=1),
+    )
+
+
+def _fixed(number_FJ: Floats) -> Floats:
+    """Nobody who is handed a part of it may change what is taken over."""
+    number_FJ.setflags(write=False)
+    return number_FJ
+
+
+def _row(state: JobState, menu: Menu) -> bytes:
     job, shape, runs = state.job, state.shape, state.phase is Phase.RUNNING
     speed = job.speed_on(state.runs_in)
     plain = isinstance(speed, ConstantRate) and type(speed).work is ConstantRate.work
@@ -127,7 +192,7 @@ def _kept(state: JobState, menu: Menu) -> _Kept:
     own = NOTHING if shape is None else menu.column.get(shape, OFF_MENU)
     here = (state.runs_in if runs else None) or shape  # not what it was promised and may never get
     whole = NOTHING if shape is None or here is None or state.phase is Phase.BROKEN else menu.column.get(here, NOTHING)
-    row = _ROW.pack(
+    return _ROW.pack(
         state.done,
         state.as_of_s,
         pace,
@@ -147,19 +212,21 @@ def _kept(state: JobState, menu: Menu) -> _Kept:
         bool(menu.shapes) and job.pauses is not None,
         menu.doubt_C is not None and job.deadline_s is None,
         job.purse_left_usd is not None,
+        plain and (pace > 0.0 or not runs),  # how far it has come follows from these
         own if own >= 0 and state.phase in SETTLED else NOTHING,
         own,
         whole,
     )
-    return _Kept(menu, (menu, 0), row, plain and (pace > 0.0 or not runs))
 
 
-def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -> Standing:
-    menus, kinds = [each.menu for each in kept], [each.kind for each in kept]
-    row_FJ = np.frombuffer(b"".join([each.row for each in kept])).reshape(len(kept), -1).T.copy()
-    from_J, as_of_s_J, pace_J, work_J, gpu_rate_J, weight_J, side_J, submit_s_J, deadline_s_J, *had = row_FJ[:NUMBERS]
-    waits_J, has_J, hurries_J, core_J, pauses_J, doubted_J, purse_J = row_FJ[NUMBERS : NUMBERS + FLAGS] != 0.0
-    held_J, own_J, whole_J = row_FJ[NUMBERS + FLAGS :].astype(np.intp)
+def _standing(states: Sequence[JobState], known: _Readings, now_s: float) -> Standing:
+    number_FJ, menus = known.number_FJ, known.menus
+    from_J, as_of_s_J, pace_J, work_J, gpu_rate_J, weight_J, side_J, submit_s_J, deadline_s_J, *had = number_FJ[
+        :NUMBERS
+    ]
+    flag_FJ = number_FJ[NUMBERS : NUMBERS + FLAGS] != 0.0
+    waits_J, has_J, hurries_J, core_J, pauses_J, doubted_J, purse_J, plain_J = flag_FJ
+    held_J, own_J, whole_J = number_FJ[NUMBERS + FLAGS :].astype(np.intp)
     gpus_J, gpu_s_J, held_since_s_J = had
     kept_s_J = np.where(gpus_J > 0.0, now_s - held_since_s_J, 0.0)
     ran_s_J = now_s - as_of_s_J
@@ -168,19 +235,23 @@ def _standing(states: Sequence[JobState], kept: Sequence[_Kept], now_s: float) -
     left_J = np.maximum(0.0, goes_J)
     with np.errstate(divide="ignore", invalid="ignore"):
         hours_J = np.where(gpu_rate_J > 0.0, goes_J / gpu_rate_J, np.inf)
-    for at in [at for at, each in enumerate(kept) if not each.plain]:
+    phases: dict[int, int] = {}
+    for at in (~plain_J).nonzero()[0].tolist():
         state, menu = states[at], menus[at]
         done = state.done_at(now_s)
         goal, phase = menu.goal(done, state.job.work), menu.phase(done)
         ends, gpu_rate = goal if phase == len(menu.rate_EC) - 1 else min(menu.ends[phase], goal), menu.gpu_rate_E[phase]
-        done_J[at], left_J[at], kinds[at] = done, max(0.0, ends - done), (menu, phase)
+        done_J[at], left_J[at], phases[at] = done, max(0.0, ends - done), phase
         hours_J[at] = (goal - done) / gpu_rate if gpu_rate else math.inf
-    place: dict[tuple[Menu, int], int] = {}
-    kind_J = np.array([place.setdefault(kind, len(place)) for kind in kinds], dtype=np.intp)
+    kinds, kind_J = {(menu, 0): at for at, menu in enumerate(known.kinds)}, known.kind_J
+    if any(phases.values()):
+        kinds = {}
+        at_J = [kinds.setdefault((menu, phases.get(at, 0)), len(kinds)) for at, menu in enumerate(menus)]
+        kind_J = np.array(at_J, dtype=np.intp)
     return Standing(
         states=states,
         menus=menus,
-        kinds=tuple(place),
+        kinds=tuple(kinds),
         kind_J=kind_J,
         done_J=done_J,
         left_J=left_J,

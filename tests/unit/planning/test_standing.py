@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.menu import menu_of
-from sublet.planning.standing import NOTHING, OFF_MENU, SETTLED, standing_on
+from sublet.planning.standing import NOTHING, OFF_MENU, SETTLED, _seen, standing_on
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HourWorth, TimePrice, ValueOfTime
 from sublet.testing.values import a_job, an_offer
@@ -125,3 +126,31 @@ def test_a_state_that_an_event_has_replaced_is_read_anew():
     assert standing_on([runs], SITES, 20.0).done_J.tolist() == [20.0]
     assert standing_on([replace(runs, done=50.0, as_of_s=20.0)], SITES, 30.0).done_J.tolist() == [60.0]
     assert standing_on([replace(runs, phase=Phase.STOPPING)], SITES, 30.0).done_J.tolist() == [0.0]
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(states(), min_size=1, max_size=6), st.data())
+def test_whatever_was_read_last_jobs_stand_as_if_nothing_had_been(many, data):
+    """Some of the states are taken over, in another order; some are gone, some new, some of a job that has changed."""
+    _seen.cache_clear()
+    taken = data.draw(st.permutations([each for each in many if data.draw(st.booleans())]))
+    changed = [replace(each, done=0.0) if data.draw(st.booleans()) else each for each in taken]
+    now = [*changed, *data.draw(st.lists(states(), min_size=not changed, max_size=2))]
+    standing_on(many, SITES, NOW_S - 10.0)
+    taken_over = standing_on(now, SITES, NOW_S)
+    _seen.cache_clear()
+    anew = standing_on(now, SITES, NOW_S)
+    for each in fields(anew):
+        ours, theirs = getattr(taken_over, each.name), getattr(anew, each.name)
+        if each.name not in {"kinds", "kind_J"}:
+            assert list(ours) == list(theirs), each.name
+    assert set(taken_over.kinds) == set(anew.kinds)  # none that nobody is of, and each of these once
+    assert len(taken_over.kinds) == len(anew.kinds)
+    own = [[each.kinds[at] for at in each.kind_J] for each in (taken_over, anew)]
+    assert own[0] == own[1]
+
+
+def test_nobody_can_change_what_is_taken_over():
+    standing = standing_on([JobState(job=a_job(work=100.0), seq=0)], SITES, NOW_S)
+    with pytest.raises(ValueError, match="read-only"):
+        standing.weight_J[0] = 2.0
