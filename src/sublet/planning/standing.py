@@ -104,13 +104,13 @@ class _Readings:
 
     place: Mapping[JobState, int]
     menus: Sequence[Menu]
-    kinds: Sequence[Menu]  # each of these once
+    kinds: Mapping[Menu, int]  # each of these once, numbered in order
     kind_J: Ints  # which of them
     number_FJ: Floats
 
 
 _NOTHING_READ = _Readings(
-    place={}, menus=[], kinds=[], kind_J=np.zeros(0, dtype=np.intp), number_FJ=np.zeros((_ROW.size // 8, 0))
+    place={}, menus=[], kinds={}, kind_J=np.zeros(0, dtype=np.intp), number_FJ=np.zeros((_ROW.size // 8, 0))
 )
 
 
@@ -134,7 +134,7 @@ def _read(states: Sequence[JobState], menus: Sequence[Menu]) -> _Readings:
         place=dict(zip(states, range(len(states)), strict=True)),
         menus=menus,
         kind_J=np.array([number.setdefault(menu, len(number)) for menu in menus], dtype=np.intp),
-        kinds=list(number),
+        kinds=number,
         number_FJ=_fixed(np.frombuffer(rows).reshape(len(states), -1).T.copy()),
     )
 
@@ -154,7 +154,8 @@ def _read_on(last: _Readings, states: Sequence[JobState], sites: Sites) -> _Read
     kinds, kind_J = known.kinds, known.kind_J[at_J]
     used_U = np.bincount(kind_J, minlength=len(kinds)) > 0
     if not used_U.all():
-        kinds, kind_J = [kinds[at] for at in used_U.nonzero()[0].tolist()], used_U.cumsum()[kind_J] - 1
+        used = [menu for menu, is_used in zip(kinds, used_U.tolist(), strict=True) if is_used]
+        kinds, kind_J = dict(zip(used, range(len(used)), strict=True)), used_U.cumsum()[kind_J] - 1
     return _Readings(
         place=dict(zip(states, range(len(states)), strict=True)),
         menus=[known.menus[at] for at in at_J.tolist()],
@@ -166,12 +167,12 @@ def _read_on(last: _Readings, states: Sequence[JobState], sites: Sites) -> _Read
 
 def _joined(last: _Readings, new: _Readings) -> _Readings:
     """Those behind these; their places are not asked for."""
-    number = {menu: at for at, menu in enumerate(last.kinds)}
+    number = dict(last.kinds)
     kind_U = np.array([number.setdefault(menu, len(number)) for menu in new.kinds], dtype=np.intp)
     return _Readings(
         place={},
         menus=[*last.menus, *new.menus],
-        kinds=list(number),
+        kinds=number,
         kind_J=np.concatenate((last.kind_J, kind_U[new.kind_J])),
         number_FJ=np.concatenate((last.number_FJ, new.number_FJ), axis=1),
     )
@@ -243,15 +244,15 @@ def _standing(states: Sequence[JobState], known: _Readings, now_s: float) -> Sta
         ends, gpu_rate = goal if phase == len(menu.rate_EC) - 1 else min(menu.ends[phase], goal), menu.gpu_rate_E[phase]
         done_J[at], left_J[at], phases[at] = done, max(0.0, ends - done), phase
         hours_J[at] = (goal - done) / gpu_rate if gpu_rate else math.inf
-    kinds, kind_J = {(menu, 0): at for at, menu in enumerate(known.kinds)}, known.kind_J
+    kinds, kind_J = tuple([(menu, 0) for menu in known.kinds]), known.kind_J
     if any(phases.values()):
-        kinds = {}
-        at_J = [kinds.setdefault((menu, phases.get(at, 0)), len(kinds)) for at, menu in enumerate(menus)]
-        kind_J = np.array(at_J, dtype=np.intp)
+        number: dict[tuple[Menu, int], int] = {}
+        at_J = [number.setdefault((menu, phases.get(at, 0)), len(number)) for at, menu in enumerate(menus)]
+        kinds, kind_J = tuple(number), np.array(at_J, dtype=np.intp)
     return Standing(
         states=states,
         menus=menus,
-        kinds=tuple(kinds),
+        kinds=kinds,
         kind_J=kind_J,
         done_J=done_J,
         left_J=left_J,

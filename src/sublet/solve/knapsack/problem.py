@@ -88,7 +88,7 @@ class Problem:
                     available=0,
                     hint="allow it a size, 0 if it may wait",
                 )
-            least_J = size_JC.min(axis=1, where=allowed_JC, initial=np.iinfo(np.intp).max)
+            least_J = np.where(allowed_JC, size_JC, np.iinfo(np.intp).max).min(axis=1)
         needed = int(least_J.sum())
         if needed > capacity:
             raise Infeasible(
