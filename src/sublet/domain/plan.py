@@ -176,6 +176,7 @@ class Snapshot:
     woken: bool  # a plan asked to be asked again, and the time has come
     began_s: float  # when the budget began to count
     allowed: Money | None  # what the aim of the budget has come to since then; None without one
+    falling: Mapping[str, int]  # job -> of its GPUs, those about to be taken, which it may train on until then
     expected: Demand | None  # a forecast that every policy may use, if there is one
     arrived: Demand  # the jobs counted so far; may lag a little behind
     ended: Ended = field(default_factory=Ended)  # those of them that are done

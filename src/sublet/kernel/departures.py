@@ -1,7 +1,8 @@
 """Until when jobs train on nodes that the cloud has announced to take.
 
 A job that says how long it needs to get away (`Job.lead_s`) stays until then, if all that it is to get by leaving is
-fewer GPUs; it is told at once what it will become, so that it can prepare. Others leave at the notice.
+fewer GPUs; it is told at once what it will become, so that it can prepare. Others leave at the notice. Where nothing
+will be left that it could run on, a plan may leave it its promise: it trains on until the nodes go.
 """
 
 from __future__ import annotations
@@ -101,6 +102,16 @@ class Departures:
         if waited:
             self.broken_s = None
         return waited
+
+    def falling(self, jobs: Mapping[str, JobState]) -> dict[str, int]:
+        """GPUs that are about to be taken, by the job that trains on them until it has to leave."""
+        found: dict[str, int] = {}
+        for node_id in self._taken_s:
+            for job_id, gpus in self._cluster.nodes[node_id].jobs.items():
+                state = jobs[job_id]
+                if state.phase is Phase.RUNNING and state.job.lead_s is not None:
+                    found[job_id] = found.get(job_id, 0) + gpus
+        return found
 
     def _on_noticed(self) -> dict[str, None]:
         return dict.fromkeys(job_id for node_id in self._taken_s for job_id in self._cluster.nodes[node_id].jobs)

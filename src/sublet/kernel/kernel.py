@@ -36,7 +36,7 @@ from sublet.kernel.waiting import Waiting
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 9  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 10  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 
 class Kernel:
@@ -208,6 +208,7 @@ class Kernel:
             woken=self._plans.woken,
             began_s=self.began_s,
             allowed=None if self.supply.budget.average is None else self.ledger.allowed(self.now_s),
+            falling=view(self.tenancy.departures.falling(self.jobs)),
             expected=self._expected,
             arrived=self.tenancy.census.demand,
             ended=self.tenancy.census.ended,
@@ -367,7 +368,11 @@ class Kernel:
         return shapes_to_promise(plan, self.jobs, self.supply, stale=stale)
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> RefusePlan | None:
-        return refuse_plan(plan, promises, self.tenancy.promises, jobs=self.jobs, supply=self.supply, stale=stale)
+        tenancy = self.tenancy
+        falling = tenancy.departures.falling(self.jobs)
+        return refuse_plan(
+            plan, promises, tenancy.promises, jobs=self.jobs, supply=self.supply, stale=stale, falling=falling
+        )
 
     # ------------------------------------------------------------------ snapshots
 

@@ -45,12 +45,24 @@ def refuse_plan(
     jobs: Jobs,
     supply: Supply,
     stale: bool,
+    falling: Mapping[str, int],
 ) -> RefusePlan | None:
-    """Why it is not carried out; None = it is."""
+    """Why it is not carried out; None = it is. `falling`: GPUs about to be taken, by the job that trains on them."""
     refusal = refuse_wrong_names(plan, jobs, supply, stale=stale)
     if refusal is None and not stale:
-        refusal = _refuse_over_limits(plan, promises, stand, supply) or _refuse_other_terms(promises, supply)
+        beyond = _beyond({job_id: n for job_id, n in falling.items() if job_id not in plan.shapes}, jobs)
+        refusal = _refuse_over_limits(plan, promises, stand, supply, beyond) or _refuse_other_terms(promises, supply)
     return refusal
+
+
+def _beyond(falling: Mapping[str, int], jobs: Jobs) -> dict[str, int]:
+    """GPUs by pool that were promised to jobs which go on as they are, and are there only until they are taken."""
+    found: dict[str, int] = {}
+    for job_id, gpus in falling.items():
+        state = jobs[job_id]
+        if (shape := state.shape) is not None:
+            found[shape.pool] = found.get(shape.pool, 0) + min(gpus, max(0, shape.gpus - state.gpus + gpus))
+    return found
 
 
 def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -> RefusePlan | None:
@@ -100,8 +112,13 @@ def _may_be(state: JobState, shape: Shape) -> bool:
     return state.job.min_gpus <= shape.gpus <= state.job.max_gpus
 
 
-def _refuse_over_limits(plan: Plan, promises: Sequence[Promise], stand: Lines, supply: Supply) -> RefusePlan | None:
-    """It promises or holds more than pools, quotas or the burn cap allow, with what stands already. None = it fits."""
+def _refuse_over_limits(
+    plan: Plan, promises: Sequence[Promise], stand: Lines, supply: Supply, beyond: Mapping[str, int]
+) -> RefusePlan | None:
+    """It promises or holds more than pools, quotas or the burn cap allow, with what stands already. None = it fits.
+
+    What is there only until it is taken, `beyond` what may be used, is no fault of the plan.
+    """
     all_gpus, all_steady = dict(stand.promised), dict(stand.steady)
     for state, shape in promises:
         if state.shape is not None:
@@ -111,7 +128,7 @@ def _refuse_over_limits(plan: Plan, promises: Sequence[Promise], stand: Lines, s
             all_gpus[shape.pool] += shape.gpus
             all_steady[shape.pool] += shape.steady
     for name, pool in supply.pools.items():
-        gpus, most = all_gpus[name], supply.offering.most_gpus(pool)
+        gpus, most = all_gpus[name] - beyond.get(name, 0), supply.offering.most_gpus(pool)
         if gpus > most:
             return RefusePlan(f"GPUs in pool {name}", gpus, most)
         steady = all_steady[name]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from sublet.domain.actions import MakePlan, PrepareJob, ReleaseNode, ResizeJob, SetTimer
-from sublet.domain.events import JobChanged, NodeLost, NodeNoticed, NodeSlow, TimerFired
+from sublet.domain.actions import MakePlan, PrepareJob, RefusePlan, ReleaseNode, ResizeJob, SetTimer
+from sublet.domain.events import AvailabilityChanged, JobChanged, NodeLost, NodeNoticed, NodeSlow, TimerFired
 from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Grid, Shape
 from sublet.domain.timers import MoveDue
@@ -244,6 +244,29 @@ def test_a_log_knows_what_survivors_did():
     driver.tell(NodeLost(100.0, "n1"))
     driver.tell(TimerFired(101.0, MoveDue()))
     assert replay(driver.journal).jobs["a"].gpus == 3
+
+
+def test_a_plan_may_leave_a_job_what_is_about_to_be_taken_and_give_it_to_nobody_else():
+    driver = running(p(4), nodes=4)
+    driver.tell(AvailabilityChanged(50.0, "o", 4))
+    noticed(driver)
+    driver.submit(a_job("b", gpus=1, min_gpus=1))
+    assert driver.kernel.snapshot().falling == {"a": 1}
+    refused = driver.expect_refusal(Plan(shapes={"b": p(1)}))
+    assert refused == RefusePlan("GPUs in pool p", 4, 3)
+    assert driver.expect_refusal(Plan(shapes={"a": p(5)})).needed == 5  # it is not to be promised anew
+    driver.plan(Plan())
+    state = driver.kernel.jobs["a"]
+    assert (state.phase, state.gpus, state.shape) == (Phase.RUNNING, 4, p(4))
+
+
+@pytest.mark.parametrize("phase", [Phase.RESIZING, Phase.BROKEN])
+def test_only_who_trains_counts_as_on_nodes_about_to_be_taken(phase):
+    driver = running(p(4), nodes=4)
+    noticed(driver)
+    departures, jobs = driver.kernel.tenancy.departures, driver.kernel.jobs
+    assert departures.falling(jobs) == {"a": 1}
+    assert departures.falling({"a": replace(jobs["a"], phase=phase)}) == {}
 
 
 def test_a_job_that_outstays_a_notice_breaks_a_law():
