@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.perf.spot_models import measured_job
+from sublet.sim.rides.ride import ride
+from sublet.sim.rides.ways import way_of
+from sublet.studies.liveput.study import part_of
 from tests.rigs.notices import percent
 
 
@@ -11,3 +15,13 @@ from tests.rigs.notices import percent
 def test_with_boots_and_notices_liveput_makes_99_5_percent_of_its_undisturbed_samples(model, notice_s):
     """Before jobs stayed until they must leave: 99.2, 98.2 and 98.8. All of them: `python -m tests.rigs.notices`."""
     assert percent(model, 45.0, notice_s) >= 99.5
+
+
+@pytest.mark.parametrize("notice_s", [25.0, 120.0])
+def test_where_instances_run_out_a_notice_costs_nothing(notice_s):
+    """Of gpt-6.7b on parcae-ladp; 97.8 percent when a job that would have too few stopped at the notice."""
+    job, record = measured_job("gpt-6.7b"), part_of("lh").record
+    way = way_of("liveput", job, record)
+    told, untold = (ride(job, way, record, notice_s=each, checked=True) for each in (notice_s, 0.0))
+    assert told.samples >= untold.samples
+    assert told.suspended_s == untold.suspended_s

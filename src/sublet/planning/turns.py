@@ -22,24 +22,36 @@ Choose = Callable[[JobState, Pool, int], Shape | None]  # the job, where, and ho
 def serve_in_turn(snapshot: Snapshot, choose: Choose) -> Draft:
     """In order of arrival, what each chooses of what those before it left; in its own pool, if it has one that will do.
 
+    Who finds nothing since some of what it runs on is about to be taken stays until it is.
     Cost: O(jobs that run), whatever the length of the queue.
     """
     draft = Draft(snapshot)
     left = dict(draft.most)
     unserved = dict(snapshot.active)
     for state in _in_order(snapshot):
-        if max(left.values()) < 1:
+        if max(left.values()) < 1 and not snapshot.falling:
             break
         unserved.pop(state.job.id, None)
         shape = _first_choice(state, snapshot.pools, left, choose)
-        if shape is None:
-            draft.take(state, TOO_LITTLE)
-        else:
+        if shape is not None:
             left[shape.pool] -= shape.gpus
             draft.put(state, shape)
+        elif (pool := _stays_in(state, left, snapshot.falling.get(state.job.id, 0))) is not None:
+            left[pool] -= state.gpus - snapshot.falling[state.job.id]
+        else:
+            draft.take(state, TOO_LITTLE)
     for state in unserved.values():
         draft.take(state, TOO_LITTLE)
     return draft
+
+
+def _stays_in(state: JobState, left: Mapping[str, float], falling: int) -> str | None:
+    """The pool where it trains on, as it is, until `falling` GPUs of its own are taken; None = it lacks others too."""
+    shape = state.shape
+    if shape is None or not falling or state.job.lead_s != 0.0 or shape.gpus != state.gpus:
+        return None  # who needs time to save goes at the notice
+    enough = left[shape.pool] < state.gpus <= left[shape.pool] + falling
+    return shape.pool if enough else None
 
 
 def _in_order(snapshot: Snapshot) -> Iterator[JobState]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sublet.domain.budget import Limit
+from sublet.domain.events import AvailabilityChanged, NodeNoticed
 from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import Shape
 from sublet.perf.speedup import ConstantRate, Linear
@@ -67,6 +70,36 @@ def test_who_comes_too_late_gives_back_what_it_has_and_is_told_why():
     first = serve_in_turn(driver.kernel.snapshot(), lambda state, pool, gpus: Shape("p", 4) if state.seq == 0 else None)
     assert first.plan().shapes == {"a": Shape("p", 4), "b": None}
     assert first.plan().reasons == {"b": TOO_LITTLE}
+
+
+def told_of_falls(*nodes, lead_s=0.0):
+    """Two jobs of two GPUs each on four nodes, of which some will be taken."""
+    facts = {"gpus": 2, "min_gpus": 2, "max_gpus": 2, "pools": ("p",), "survives": True, "lead_s": lead_s}
+    driver = Driver(OFFERS)
+    driver.tell(AvailabilityChanged(0.0, "o", 4))
+    driver.submit(a_job("a", **facts), a_job("b", **facts))
+    driver.settle(Turn(all_of_it))
+    on = {job_id: [node_id for node_id, _ in held] for job_id, held in driver.kernel.tenancy.placement.items()}
+    for job_id, place in nodes:
+        driver.tell(NodeNoticed(10.0, on[job_id][place], 99.0))
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lead_s", "shapes"),
+    [
+        ([("b", 0)], 0.0, {}),  # it lacks nothing but what is about to be taken
+        ([("b", 0)], 5.0, {"b": None}),  # it has to save first
+        ([("a", 0)], 0.0, {"b": None}),  # what will be left is for the first in line
+        ([("a", 0), ("b", 0)], 0.0, {"b": None}),
+        ([("a", 0), ("a", 1), ("b", 0)], 0.0, {}),  # neither finds anything: both go on till then
+    ],
+)
+def test_who_finds_nothing_since_its_own_is_about_to_be_taken_stays_until_it_is(nodes, lead_s, shapes):
+    driver = told_of_falls(*nodes, lead_s=lead_s)
+    plan = serve_in_turn(driver.kernel.snapshot(), all_of_it).plan()
+    assert plan.shapes == shapes
+    driver.settle(Turn(all_of_it))  # no plan is refused
 
 
 class UpToThree(ConstantRate):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.events import AvailabilityChanged, NodeNoticed
+from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
 from sublet.domain.plan import Phase
 from sublet.domain.shape import Grid, Shape
 from sublet.market.losses import LossesAhead
@@ -88,6 +88,39 @@ def test_what_is_announced_to_fall_is_no_longer_counted_on():
     changes = capacity_changes(snapshot.pools["p"], snapshot, 8, 12)
     assert changes == [(0.0, 9)]
     assert capacity_by_tick(changes, 8, 30.0, 60.0).tolist() == [9.0, 8.0]
+
+
+@pytest.mark.parametrize("policy", [Fastest(), Liveput()], ids=["fastest", "liveput"])
+def test_who_will_have_too_few_to_train_at_all_trains_until_they_are_taken(policy):
+    driver = driven(policy, [gridded()], supply=2)
+    driver.tell(NodeNoticed(30.0, "n1", 150.0))
+    assert driver.kernel.snapshot().falling == {"g": 1}
+    driver.settle(policy)
+    assert driver.kernel.jobs["g"].phase is Phase.RUNNING
+    driver.tell(AvailabilityChanged(150.0, "o", 1))
+    driver.tell(NodeLost(150.0, "n1"))
+    driver.settle(policy)
+    assert (shape(driver), driver.kernel.jobs["g"].phase) == (None, Phase.WAITING)
+
+
+def test_who_was_to_have_too_few_and_finds_others_in_time_goes_on_there():
+    driver = driven(Fastest(), [gridded()], supply=2)
+    driver.tell(NodeNoticed(30.0, "n1", 150.0))
+    driver.settle(Fastest())
+    driver.tell(AvailabilityChanged(60.0, "o", 3))
+    driver.settle(Fastest())
+    for event in (AvailabilityChanged(150.0, "o", 2), NodeLost(150.0, "n1")):
+        driver.tell(event)
+        driver.settle(Fastest())
+    state = driver.kernel.jobs["g"]
+    assert (state.phase, state.gpus) == (Phase.RUNNING, 2)
+
+
+def test_who_needs_time_to_save_leaves_at_the_notice_where_too_few_will_be_left():
+    driver = driven(Fastest(), [gridded(lead_s=5.0)], supply=2)
+    driver.tell(NodeNoticed(30.0, "n1", 150.0))
+    driver.settle(Fastest())
+    assert shape(driver) is None
 
 
 def test_history_is_what_the_pool_had_for_this_job():
