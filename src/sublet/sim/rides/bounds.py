@@ -19,7 +19,7 @@ from sublet.sim.rides.record import Record
 from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
 
-__all__ = ["Foretold", "constant", "most_kept", "oracle", "path_value"]
+__all__ = ["Foretold", "constant", "most_kept", "oracle", "path_value", "steps_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def most_kept(job: SpotJob, record: Record, usd_per_sample: float, usd_per_h: fl
 def oracle(job: SpotJob, record: Record) -> Foretold:
     """The best path for a market known in advance, by the same program that looks ahead."""
     moments = record.moments()
-    path = best_path(_steps_of(Objective(job), record), SUSPENDED).config_H
+    path = best_path(steps_of(Objective(job), record), SUSPENDED).config_H
     at_s: list[float] = []
     config_T: list[int] = []
     for moment, config in zip(moments, path, strict=True):
@@ -80,9 +80,10 @@ def oracle(job: SpotJob, record: Record) -> Foretold:
 
 def path_value(objective: Objective, record: Record) -> float:
     """What the best path is worth."""
-    return best_path(_steps_of(objective, record), SUSPENDED).value
+    return best_path(steps_of(objective, record), SUSPENDED).value
 
 
-def _steps_of(objective: Objective, record: Record) -> Ahead:
+def steps_of(objective: Objective, record: Record) -> Ahead:
+    """All of a record, for the solver."""
     moments = record.moments()
     return steps_ahead(objective, moments[0].was, [Step(moment.now, moment.lasts_s) for moment in moments])

@@ -12,6 +12,7 @@ from sublet.perf.spot_models import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_u
 from sublet.policies.liveput.policy import Liveput
 from sublet.sim.report.spot import frontier_plot
 from sublet.sim.rides.bounds import constant, most_kept
+from sublet.sim.rides.hindsight import Hindsight
 from sublet.sim.rides.record import Record
 from sublet.sim.rides.ride import BOOT_S, RideResult, Way, ride
 from sublet.sim.rides.ways import way_of
@@ -51,11 +52,18 @@ def money_findings(job_of: JobOf, whole: Record, hours: Mapping[str, Record], *,
     due = {model: _due(job_of(model), whole, quick=quick) for model in ("gpt-6.7b",)}
     return Findings(
         checks=[*_money_checks(found), *_hour_checks(by_hour), *_floor_checks(floors), *_due_checks(due)],
-        tables=[_money_table(found), _hour_table(list(hours), by_hour), _floor_table(floors), _due_table(due)],
+        tables=[
+            _money_table(found),
+            _hour_table(list(hours), by_hour),
+            *_bound_tables(found, by_hour, job_of, whole, hours),
+            _floor_table(floors),
+            _due_table(due),
+        ],
         plots={"Between cheapest and fastest, whole trace": frontier_plot({m: found[m].points() for m in DRAWN})},
         notes=[
             "value of a sample: multiples of what it costs at the least; the constant grid is the best in hindsight",
             "at 1.1 of the least cost next to nothing can be earned: a constant grid may keep a little more, unchecked",
+            "bounds know the market beforehand: where one is below its goal no policy meets that, however good",
             "dollars for parcae's samples have no interval: one trace, and of an hour alone a boot is too large a part",
             "deadlines: 8 hours; the bound is in hindsight, by the Lagrangian, and nobody could have known it",
         ],
@@ -135,6 +143,64 @@ def _hour_table(hours: Sequence[str], by_hour: Mapping[str, Sequence[float]]) ->
     rows = [[model, *(f"{each:.2f}" for each in times), str(Ratio.of(times))] for model, times in by_hour.items()]
     title = f"Samples per dollar over parcae's, a sample worth {LOW_VALUE:g} of what it costs at least, by hour"
     return StudyTable(title=title, columns=["model", *hours, "mean, 95 % interval"], rows=rows)
+
+
+def _bound_tables(
+    found: Mapping[str, _Bought],
+    by_hour: Mapping[str, Sequence[float]],
+    job_of: JobOf,
+    whole: Record,
+    hours: Mapping[str, Record],
+) -> list[StudyTable]:
+    """How near liveput is to the best path, which knows the market beforehand."""
+    as_many, per_usd = [], []
+    for model, one in found.items():
+        job, parcae = job_of(model), one.runs["parcae"]
+        bound = _in_hindsight(job, whole)
+        best_usd, free_usd = bound.least_usd(parcae.samples), bound.least_usd_were_changes_free(parcae.samples)
+        dollars = (parcae.usd, one.as_many.usd, best_usd, free_usd)
+        as_many.append(
+            [model, *(f"{usd:,.2f}" for usd in dollars), *(f"{parcae.usd / usd:.3f}" for usd in dollars[1:])]
+        )
+        over = one.by_value[LOW_VALUE].samples_per_usd / parcae.samples_per_usd
+        bounds = _bounds(job, whole, parcae.samples_per_usd)
+        per_usd.append([model, "whole", f"{over:.2f}", *(f"{each:.2f}" for each in bounds)])
+        each = [_bounds_over_parcae(job, hour) for hour in hours.values()]
+        means = (sum(all_hours) / len(all_hours) for all_hours in zip(*each, strict=True))
+        ours = Ratio.of(by_hour[model]).mean
+        per_usd.append([model, f"mean of {len(hours)} hours", f"{ours:.2f}", *(f"{mean:.2f}" for mean in means)])
+    return [
+        StudyTable(
+            title="At least parcae's samples, whole trace: dollars, and how many times fewer than parcae's",
+            columns=[
+                "model",
+                *("parcae", "liveput", "bound", "bound, changes free"),
+                *("liveput, x", "bound, x", "bound, changes free, x"),
+            ],
+            rows=as_many,
+        ),
+        StudyTable(
+            title=f"Samples per dollar over parcae's, and bounds: best path at a worth of {LOW_VALUE:g}, at any worth",
+            columns=["model", "record", "liveput", "bound at this worth", "bound"],
+            rows=per_usd,
+            texts=2,
+        ),
+    ]
+
+
+def _bounds_over_parcae(job: SpotJob, hour: Record) -> tuple[float, float]:
+    return _bounds(job, hour, ride(job, way_of("parcae", job, hour), hour).samples_per_usd)
+
+
+def _bounds(job: SpotJob, record: Record, base: float) -> tuple[float, float]:
+    """Samples per dollar over `base`, of the path that keeps most at the low worth, and of the one that has most."""
+    bound, worth = _in_hindsight(job, record), LOW_VALUE * least_usd_per_sample(job)
+    best = bound.best(worth)
+    return best.samples / best.usd(worth) / base, bound.most_per_usd() / base
+
+
+def _in_hindsight(job: SpotJob, record: Record) -> Hindsight:
+    return Hindsight(job=job, record=record, usd_per_h=SPOT_USD_PER_H, boot_s=BOOT_S)
 
 
 class _ConstantGrids:
