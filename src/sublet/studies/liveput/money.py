@@ -180,8 +180,8 @@ def _bound_tables(
             rows=as_many,
         ),
         StudyTable(
-            title=f"Samples per dollar over parcae's, and bounds: best path at a worth of {LOW_VALUE:g}, at any worth",
-            columns=["model", "record", "liveput", "bound at this worth", "bound"],
+            title=f"Samples per dollar over parcae's: at a worth of {LOW_VALUE:g}, and the most at any",
+            columns=["model", "record", "liveput", "keeps most, in hindsight", "bound"],
             rows=per_usd,
             texts=2,
         ),
