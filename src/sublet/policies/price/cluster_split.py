@@ -1,13 +1,14 @@
 """Who gets which GPUs of a cluster that is paid for anyway: the split that is worth most.
 
-A GPU-hour is worth most to a job that uses it well and has little left to do, because it is free again soon. The value
-of a shape is
+An hour of a job costs its owner that hour, and all others what its GPUs are worth to them: their going rate
+(`going_rate`), which counts for more where little is left to do, because the GPUs are free again soon. A job is worth
+what it costs in the shape in which that buys most work; and of its shapes the value is
 
-    (how many GPUs' worth of work it does) ** power  x  the part of the time that is not lost to the pause
-        /  (work left) ** power
+    (1 + rate x GPUs of that shape)  x  (work done / work done in that shape) ** power  x  a power of its age
+        x  the part of the time that is not lost to the pause
 
-and the split with the largest sum is found exactly, among those in which nobody waits for want of the least that it
-needs, as far as that goes round.
+The split with the largest sum is found exactly, among those in which nobody waits for want of the least that it needs,
+as far as that goes round.
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ import numpy as np
 
 from sublet.planning.options import OptionsTable
 from sublet.policies.price.congestion import WAIT, uses_of
+from sublet.policies.price.going_rate import going_rate, paid_for_gpus
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.moves import Coupled, best_moves
 
 __all__ = ["Claims", "Split", "split"]
 
-SHORT_FIRST = 0.3  # power of the work left: 0 would be blind to it, 1 all but starves long jobs
-CONCAVE = 0.7  # power of the work done: below 1 no crowd of jobs that scale well takes all
-AGE = 0.3  # power of a job's age: what keeps the longest from waiting for ever costs the mean next to nothing
+SHORT_FIRST = 0.35  # power of the work left, in what GPUs cost a job: 0 is blind to it, 1 all but starves long jobs
+CONCAVE = 0.85  # power of the work done: below 1 fewer jobs move far
+AGE = 0.2  # power of a job's age: what keeps the longest from waiting for ever costs the mean next to nothing
 YOUNG_H = 0.5  # beside its age
 AGAIN = 0.33  # a shape is thought to last so many times as long as the job has kept what it has: who moves, moves again
 SOON_H = 0.05  # beside the time that it has kept it
 DUE = 1e6  # times the value of any other: who has waited too long comes first, the oldest before all
 TRIFLE_H = 1e-9  # what is all but done lasts this long
-TOLERANCE = 0.02  # of the value of the best split over several pools: what is proven beyond it buys nothing
+TOLERANCE = 0.1  # of the value of the best split over several pools: what is proven beyond it buys nothing
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 
-# AGAIN and SOON_H were chosen on jobs that no study reports: of Pollux at load 1, saturn-1 to 4, philly-1, 2, 4 and 5
+# These were chosen on jobs that no study reports: of Pollux at load 1, saturn-1 to 4, philly-1, 2, 4 and 5
 # (docs/background/sharing-a-cluster.md).
 
 # J jobs, C shapes (padded: value -inf), R rows, K rows that a shape uses
@@ -48,6 +50,7 @@ class Claims:
     table: OptionsTable
     left_h_J: Floats
     sized: bool  # whether these tell one job from another
+    frugal_JC: Bools  # shapes that are worth their GPUs
     weight_J: Floats
     age_h_J: Floats  # since it came
     kept_h_J: Floats  # since it got what it has; 0 if it has nothing
@@ -67,17 +70,25 @@ class Split:
 
 def split(claims: Claims, most_R: Floats) -> Split:
     """The most valuable split, to a fiftieth for several pools. Cost: `best_split`, or `best_moves` for those."""
-    can_JC = _possible(claims.table, most_R)
+    can_JC = _possible(claims, most_R)
     sure_J = _sure(claims, can_JC) if len(most_R) == 1 else None
     if sure_J is not None and _fits(claims.table, sure_J, most_R):
         return Split(column_J=sure_J + WAIT, price_R=np.zeros(len(most_R)))
     return _most_valuable(claims, can_JC, most_R)
 
 
-def _possible(table: OptionsTable, most_R: Floats) -> Bools:
-    """Which shapes could be had alone."""
+def _possible(claims: Claims, most_R: Floats) -> Bools:
+    """Which shapes could be had alone, and are worth it; what a job has it may keep."""
+    table = claims.table
     within_KJC = table.gpus_KJC <= np.maximum(most_R, 0.0)[table.row_KJC]
-    return np.asarray((table.cost_JC < np.inf) & (within_KJC[0] if len(within_KJC) == 1 else within_KJC.all(axis=0)))
+    able_JC = (table.cost_JC < np.inf) & (within_KJC[0] if len(within_KJC) == 1 else within_KJC.all(axis=0))
+    can_JC = able_JC & claims.frugal_JC
+    for held_J in (claims.held_J, claims.runs_J):
+        (has,) = (held_J != WAIT).nonzero()
+        can_JC[has, held_J[has]] = able_JC[has, held_J[has]]
+    (stuck,) = np.logical_not(can_JC.any(axis=1)).nonzero()
+    can_JC[stuck] = able_JC[stuck]  # what would be worth it is not to be had
+    return np.asarray(can_JC)
 
 
 def _sure(claims: Claims, can_JC: Bools) -> Ints | None:
@@ -96,7 +107,7 @@ def _sure(claims: Claims, can_JC: Bools) -> Ints | None:
 
 
 def _most_valuable(claims: Claims, can_JC: Bools, most_R: Floats) -> Split:
-    table, value_JC = claims.table, _values(claims, can_JC)
+    table, value_JC = claims.table, _values(claims, can_JC, most_R)
     # Waiting is a column before the others; who must run loses more by it than all others could gain.
     everything = float(value_JC.max(axis=1, initial=0.0).sum())
     wait_J1 = np.where(_must_run(claims, float(most_R.sum())), -1.0 - everything, 0.0)[:, None]
@@ -155,19 +166,25 @@ def _must_run(claims: Claims, room: float) -> Bools:
     return must_J
 
 
-def _values(claims: Claims, can_JC: Bools) -> Floats:
+def _values(claims: Claims, can_JC: Bools, most_R: Floats) -> Floats:
     """What each shape is worth; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
-    table, left_h_J = claims.table, claims.left_h_J
-    job_X, _ = at = can_JC.nonzero()
-    rate_X = table.rate_JC[at]
+    table, left_h_J, weight_J = claims.table, claims.left_h_J, claims.weight_J
+    job_J, at = np.arange(len(table)), can_JC.nonzero()
+    job_X, rate_X = at[0], table.rate_JC[at]
     worth_X = rate_X / table.gpu_rate_J[job_X]  # in GPUs at their best
     pause_X = table.now_JC[at] - table.left_J[job_X] / rate_X
     trains_X = AGAIN * (claims.kept_h_J + SOON_H)[job_X]
     if claims.sized:  # to the end of the job if that is sooner
-        trains_X = np.clip((left_h_J * claims.weight_J)[job_X] / worth_X, TRIFLE_H, trains_X)
+        trains_X = np.clip((left_h_J * weight_J)[job_X] / worth_X, TRIFLE_H, trains_X)
     useful_X = np.maximum(trains_X / (pause_X + trains_X), IN_ORDER)  # an idle GPU is worth less
-    urgent_J = (_median(left_h_J) / left_h_J) ** SHORT_FIRST * (claims.age_h_J + YOUNG_H) ** AGE
-    value_X = worth_X**CONCAVE * useful_X * urgent_J[job_X] * (1.0 - IN_ORDER * np.arange(len(table)))[job_X]
+    hours_JC = np.full(can_JC.shape, np.inf)
+    hours_JC[at] = 1.0 / worth_X
+    rate_R = going_rate(hours_JC, weight_J, table.row_KJC, table.gpus_KJC, np.maximum(most_R, 0.0))
+    short_J = (_median(left_h_J) / left_h_J) ** SHORT_FIRST
+    costs_JC = weight_J[:, None] + short_J[:, None] * paid_for_gpus(rate_R, table.row_KJC, table.gpus_KJC)
+    best_J = (costs_JC * hours_JC).argmin(axis=1)
+    job_cost_J = costs_JC[job_J, best_J] * (claims.age_h_J + YOUNG_H) ** AGE * (1.0 - IN_ORDER * job_J)
+    value_X = job_cost_J[job_X] * (worth_X * hours_JC[job_J, best_J][job_X]) ** CONCAVE * useful_X
     value_JC = np.full(can_JC.shape, -np.inf)
     value_JC[at] = np.where(np.isnan(value_X), -np.inf, value_X)
     due_J = claims.due_s_J > 0

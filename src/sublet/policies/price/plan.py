@@ -21,6 +21,7 @@ from sublet.policies.price.beliefs import WorkBelief, believed_left_h
 from sublet.policies.price.choices import TRIFLE_H, Asked, Choices
 from sublet.policies.price.cluster_split import Claims, split
 from sublet.policies.price.congestion import WAIT, share_pools
+from sublet.policies.price.frugal import frugal
 from sublet.policies.price.settled import settled
 from sublet.solve.arrays import Floats, Ints
 
@@ -224,7 +225,7 @@ def _are_content(asked: Asked, column_J: Ints, terms: Terms) -> bool:
         return False
     if table.doubted_J.any():  # a speed that is measured meanwhile is no event
         return False
-    rate_JC = np.where(table.cost_JC < np.inf, table.rate_JC, 0.0)
+    rate_JC = np.where((table.cost_JC < np.inf) & frugal(standing), table.rate_JC, 0.0)
     return bool((rate_JC[np.arange(len(table)), column_J] >= rate_JC.max(axis=1)).all())
 
 
@@ -242,6 +243,7 @@ def _claims(asked: Asked, terms: Terms, patience_s: float, knows: WorkBelief) ->
     return Claims(
         table=asked.table,
         left_h_J=believed_left_h(asked, terms.snapshot.ended, knows),
+        frugal_JC=frugal(standing),
         sized=knows in SIZED,
         weight_J=standing.weight_J,
         age_h_J=age_J / SECONDS_PER_H,

@@ -19,6 +19,7 @@ from sublet.planning.standing import NOTHING, Standing
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.choices import Asked
+from sublet.policies.price.frugal import frugal_shapes
 from sublet.policies.price.told import Late, Told
 from sublet.solve.arrays import Bools, Floats, Ints
 
@@ -26,7 +27,7 @@ __all__ = ["Settled", "settled"]
 
 UNCLEAR = (NOTHING, False, 1.0, 0.0)
 
-# J jobs, N of them newcomers, U kinds of jobs: a menu and a phase, C shapes
+# H with a deadline or not, J jobs, N of them newcomers, U kinds of jobs: a menu and a phase, C shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,12 +41,15 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Fastest:
-    """Of each kind the shape that does most work in an hour; of several, the first."""
+    """Of each kind the shape that does most work in an hour; of several, the first.
 
-    column_U: Ints  # NOTHING where that is not clear
-    alone_U: Bools  # it has no other
-    rate_U: Floats
-    gpus_U: Floats
+    For those who may have only what is worth its GPUs, and for those who have a deadline and may have all.
+    """
+
+    column_HU: Ints  # NOTHING where that is not clear
+    alone_HU: Bools  # it has no other
+    rate_HU: Floats
+    gpus_HU: Floats
 
 
 def settled(standing: Standing, value: ValueOfTime, terms: Terms) -> Settled | None:
@@ -55,13 +59,14 @@ def settled(standing: Standing, value: ValueOfTime, terms: Terms) -> Settled | N
     if standing.purse_J.any() or standing.core_J.any():
         return None
     fastest, kind_J = _fastest(standing.kinds), standing.kind_J
-    column_J = fastest.column_U[kind_J]
+    at_J = (np.isfinite(standing.deadline_s_J).astype(np.intp), kind_J)
+    column_J = fastest.column_HU[at_J]
     stays_J = standing.held_J == column_J
-    sure_J = (stays_J | fastest.alone_U[kind_J]) & (column_J != NOTHING)
-    if not sure_J.all() or fastest.gpus_U[kind_J].sum() > terms.alone_R[0]:
+    sure_J = (stays_J | fastest.alone_HU[at_J]) & (column_J != NOTHING)
+    if not sure_J.all() or fastest.gpus_HU[at_J].sum() > terms.alone_R[0]:
         return None
     value_J = value.of_all(standing)
-    hours_J = standing.left_J / fastest.rate_U[kind_J]
+    hours_J = standing.left_J / fastest.rate_HU[at_J]
     newcomers, new_N = None, (~stays_J).nonzero()[0]
     if len(new_N):
         among = standing.take(new_N.tolist())
@@ -87,20 +92,19 @@ def _too_late(standing: Standing, hours_J: Floats, column_J: Ints, value_J: Floa
 
 @lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
 def _fastest(kinds: tuple[tuple[Menu, int], ...]) -> _Fastest:
-    column_U, alone_U, rate_U, gpus_U = zip(*(_fastest_of(menu, phase) for menu, phase in kinds), strict=True)
+    column_HU, alone_HU, rate_HU, gpus_HU = np.array(
+        [[_fastest_of(menu, phase, hurries=hurries) for menu, phase in kinds] for hurries in (False, True)]
+    ).transpose(2, 0, 1)
     return _Fastest(
-        column_U=np.array(column_U, dtype=np.intp),
-        alone_U=np.array(alone_U, dtype=np.bool_),
-        rate_U=np.array(rate_U),
-        gpus_U=np.array(gpus_U),
+        column_HU=column_HU.astype(np.intp), alone_HU=alone_HU.astype(np.bool_), rate_HU=rate_HU, gpus_HU=gpus_HU
     )
 
 
 @lru_cache(maxsize=4096)
-def _fastest_of(menu: Menu, phase: int) -> tuple[int, bool, float, float]:
+def _fastest_of(menu: Menu, phase: int, *, hurries: bool) -> tuple[int, bool, float, float]:
     """Its column, whether it is the only one, its rate and GPUs; unclear where phases are ahead or speeds in doubt."""
-    rate_C = menu.rate_EC[phase]
-    if not rate_C.any() or phase < len(menu.rate_EC) - 1 or menu.doubt_C is not None:
+    if phase < len(menu.rate_EC) - 1 or menu.doubt_C is not None or not menu.rate_EC[phase].any():
         return UNCLEAR
+    rate_C = menu.rate_EC[phase] if hurries else np.where(frugal_shapes(menu, phase), menu.rate_EC[phase], 0.0)
     column = int(rate_C.argmax())
     return column, np.count_nonzero(rate_C) == 1, float(rate_C[column]), float(menu.gpus_C[column])

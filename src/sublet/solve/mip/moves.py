@@ -6,8 +6,8 @@
 Without the limits that tie jobs together this is `best_split`, which is tried first where there is one pool: if its
 answer keeps them, it is the best. Otherwise prices of all limits give a bound and a loss per choice, and only choices
 that lose less than the best answer so far go to HiGHS: a few hundred variables instead of tens of thousands. Where near
-is enough, what prices say is rounded first, prices that a short walk downhill finds before those of linear programs:
-mostly that is enough.
+is enough, what prices say is rounded first and made better in pairs, prices that a short walk downhill finds before
+those of linear programs: mostly that is enough.
 
 >>> asked = Coupled.from_tables([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]], [3], current=[2, 1], most_changes=0)
 >>> found = best_moves(asked)
@@ -25,6 +25,7 @@ from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.descent import descend
 from sublet.solve.mip.highs import Chosen, choose, excess
+from sublet.solve.mip.pairs import improved
 from sublet.solve.mip.prices import SHARP, Bound, lowest_bound
 from sublet.solve.mip.problem import NOT_RUNNING, Coupled, Moves
 from sublet.solve.mip.rounding import near
@@ -35,7 +36,7 @@ __all__ = ["NOT_RUNNING", "Coupled", "Moves", "best_moves"]
 FIRST_CHOICES = 300  # for HiGHS at the first try, beside the best of each job: some ten milliseconds
 MORE = 8  # times as many, when these contain no answer
 SAME = 1e-9  # relative: HiGHS proves no more than this
-MANY = 50  # jobs: of fewer, each that is rounded weighs much, and HiGHS is quick
+MANY = 50  # jobs: of fewer, each that is rounded weighs much, so that they are paired; and HiGHS is quick
 NEARER = 0.25  # of a tolerance: prices that say more than they must are rounded better
 ROUGH = 0.05  # of a tolerance: no more of it goes into prices that are not sharp
 
@@ -124,6 +125,8 @@ def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
     loss_JC = proof.losses()
     most_loss, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
     rounded_J = near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
+    if rounded_J is not None and len(asked) < MANY:
+        rounded_J = improved(rounded_J, asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
     if best_J is None or (rounded_J is not None and asked.total(rounded_J) > asked.total(best_J)):
         return rounded_J
     return best_J

@@ -13,8 +13,9 @@ from sublet.domain.ended import Ended, Needed
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.perf.speedup import Amdahl
-from sublet.policies.price.beliefs import WorkBelief, believed_left_h
+from sublet.policies.price.beliefs import NEWCOMER_H, SHORT_FIRST, WorkBelief, believed_left_h
 from sublet.policies.price.policy import Price
+from sublet.policies.price.survival import left_of_all_h
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import sized
@@ -51,10 +52,19 @@ def test_where_nothing_is_known_all_have_as_much_left_as_one_another():
 
 
 def test_of_the_past_a_job_is_one_of_those_that_needed_more_than_it_has_had():
+    """Three are done and it runs itself (`survival`): of four one ended at 1, and two of the three that went on did."""
     ended = [Needed("x", 1.0, gpu_h) for gpu_h in (1.0, 3.0, 8.0)]
-    # beside 3 - 2 and 8 - 2 two that need as much again: 2 + 0.1 each
-    assert left_h(WorkBelief.PAST, ended, ("m", 0.0, 2.0)) == pytest.approx([(1.0 + 6.0 + 2 * 2.1) / 4])
-    assert left_h(WorkBelief.PAST, [], ("m", 0.0, 2.0)) == pytest.approx([2.1])
+    left = left_of_all_h(np.array([2.0]), np.array([1.0, 3.0, 8.0]), newcomer_h=NEWCOMER_H, power=SHORT_FIRST)
+    assert left_h(WorkBelief.PAST, ended, ("m", 0.0, 2.0)) == pytest.approx(left.tolist())
+    assert left_h(WorkBelief.PAST, [], ("m", 0.0, 2.0)) == pytest.approx([2.1], rel=0.2)  # or a little more than that
+
+
+def test_of_all_that_are_there_each_tells_how_long_jobs_are():
+    """Beside one that has run for 30 hours a newcomer seems longer than beside one that has run for a minute."""
+    ended = [Needed("x", 1.0, 1.0)]
+    beside_long, _ = left_h(WorkBelief.PAST, ended, ("m", 0.0, 0.0), ("m", 0.0, 30.0))
+    beside_short, _ = left_h(WorkBelief.PAST, ended, ("m", 0.0, 0.0), ("m", 0.0, 0.02))
+    assert beside_long > 1.2 * beside_short
 
 
 def test_of_its_group_it_is_one_of_those_that_did_more():
@@ -74,8 +84,8 @@ def test_while_none_of_the_group_is_done_one_that_runs_on_tells_that_the_others_
 
 
 def test_jobs_without_a_group_are_guessed_by_all_that_are_done():
-    ended = [Needed("", 5.0, 4.0)]
-    assert left_h(WorkBelief.LEARNED, ended, ("", 1.0, 1.0)) == left_h(WorkBelief.PAST, ended, ("", 1.0, 1.0))
+    """One that needed 4, and two that are imagined and need as much again."""
+    assert left_h(WorkBelief.LEARNED, [Needed("", 5.0, 4.0)], ("", 1.0, 1.0)) == pytest.approx([(2 * 1.1 + 3.0) / 3])
 
 
 @pytest.mark.parametrize("knows", list(WorkBelief))

@@ -29,9 +29,15 @@ def shared(times):
     return {name: state.gpus for name, state in driver.kernel.active.items()}
 
 
-@pytest.mark.parametrize(("times", "gpus"), [(1.8, 2), (2.1, 3)])
+@pytest.mark.parametrize(("times", "gpus"), [(1.7, 2), (1.85, 3)])
 def test_the_powers_of_the_work_left_and_of_the_speed_say_from_when_on_the_shorter_job_gets_more(times, gpus):
-    """With 0.3 and 0.7: times ** 0.3 against (2 ** 0.63 - 1) / (3 ** 0.63 - 2 ** 0.63), which is from 1.92 times on."""
+    """Two such jobs want two GPUs each, not three, from a price p of 3.7 job-hours per GPU-hour on.
+
+    (1 + 3 p) / 3 ** 0.9 = (1 + 2 p) / 2 ** 0.9 at p = 3.7. By that price the short one, for which a GPU is dearer by the
+    power 0.35 of the median over what it has left, would have two, the long one three. So they are worth 1 + 2 p m and
+    1 + 3 p m, by the power 0.85 of the work done beside two and three: a third GPU for the short one adds more than it
+    takes from the long one if that has 1.77 times as much left.
+    """
     assert shared(times) == {"short": gpus, "long": 4 - gpus}
 
 

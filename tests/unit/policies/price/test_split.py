@@ -53,8 +53,8 @@ def claims_of(wanted, gpus, *, settled=False):
 
 def best_of_all(claims, most_R):
     """By trying everything: as few as can be wait that must run, and then the most value."""
-    can_JC = _possible(claims.table, most_R)
-    value_JC, must_J = _values(claims, can_JC), _must_run(claims, float(most_R.sum()))
+    can_JC = _possible(claims, most_R)
+    value_JC, must_J = _values(claims, can_JC, most_R), _must_run(claims, float(most_R.sum()))
     best = (-np.inf, -np.inf)
     for column_J in itertools.product(*([WAIT, *np.flatnonzero(can_C)] for can_C in can_JC)):
         best = max(best, worth(claims, column_J, value_JC, must_J, most_R))
@@ -108,12 +108,12 @@ def test_of_two_pools_none_is_worth_much_more(wanted, here, there, settled):
 
 def test_who_trains_in_the_fastest_shape_or_has_no_other_need_not_be_valued():
     settled, _, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
-    can_JC = _possible(settled.table, terms.alone_R)
+    can_JC = _possible(settled, terms.alone_R)
     assert _sure(settled, can_JC).tolist() == (settled.runs_J - WAIT).tolist()
     new, _, terms = claims_of([(9.0, 2, 0, 0.9), (9.0, 3, 0, 0.9)], [8])
-    assert _sure(new, _possible(new.table, terms.alone_R)).tolist() == [1, 1]
+    assert _sure(new, _possible(new, terms.alone_R)).tolist() == [1, 1]
     many, _, terms = claims_of([(9.0, 2, 0, 0.9), (9.0, 3, 2, 0.9)], [8])
-    assert _sure(many, _possible(many.table, terms.alone_R)) is None
+    assert _sure(many, _possible(many, terms.alone_R)) is None
 
 
 @pytest.mark.parametrize("numbers", [[3.0], [1.0, 4.0], [5.0, 1.0, 9.0], [2.0, 2.0, 7.0, 1.0], [0.5] * 5])

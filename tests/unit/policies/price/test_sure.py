@@ -38,7 +38,7 @@ class Twice:
         asked = None if standing is None else choices.ask(standing)[0]
         if asked is not None:
             claims = _claims(asked, terms, self.policy.patience_s, self.policy.knows)
-            can_JC = _possible(claims.table, terms.alone_R)
+            can_JC = _possible(claims, terms.alone_R)
             ours, twin = split(claims, terms.alone_R), _most_valuable(claims, can_JC, terms.alone_R)
             assert ours.column_J.tolist() == twin.column_J.tolist()
             assert ours.price_R.tolist() == twin.price_R.tolist()

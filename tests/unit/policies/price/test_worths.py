@@ -17,7 +17,9 @@ INF = math.inf
 SURE = SimpleNamespace(doubt_C=None, belief_C=None)  # a menu of known speeds
 
 
-def claims(rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=100.0, gpu_rate=1.0, **facts):
+def claims(
+    rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=100.0, gpu_rate=1.0, frugal=None, **facts
+):
     """Jobs with nothing done, half an hour old, with ten hours left and no place; a row of shapes of each."""
     rate_JC = np.array(rate, dtype=float)
     jobs, shapes = rate_JC.shape
@@ -42,32 +44,45 @@ def claims(rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=1
     )
     told = {"left_h_J": 10.0, "weight_J": 1.0, "age_h_J": 0.5, "due_s_J": 0.0, "kept_h_J": 0.0, "held_J": WAIT} | facts
     sized, pinned_J = told.pop("sized", True), np.zeros(jobs, dtype=bool)
+    frugal_JC = np.ones((jobs, shapes), dtype=bool) if frugal is None else np.array(frugal)
     arrays = {name: np.zeros(jobs, dtype=int if name == "held_J" else float) + each for name, each in told.items()}
-    return Claims(table=table, sized=sized, pinned_J=pinned_J, runs_J=arrays["held_J"], **arrays)
+    return Claims(table=table, sized=sized, frugal_JC=frugal_JC, pinned_J=pinned_J, runs_J=arrays["held_J"], **arrays)
 
 
 def values(*args, most=(99.0,), **facts):
-    made = claims(*args, **facts)
-    return _values(made, _possible(made.table, np.array(most, dtype=float)))
+    made, most_R = claims(*args, **facts), np.array(most, dtype=float)
+    return _values(made, _possible(made, most_R), most_R)
 
 
-def test_it_is_the_power_of_the_work_done_in_gpus_at_their_best():
-    assert values([[3.0, 6.0]], gpu_rate=3.0)[0] == pytest.approx([1.0, 2.0**0.7])
+def test_where_there_is_enough_for_all_it_is_the_power_of_the_work_done_beside_the_fastest():
+    assert values([[3.0, 6.0]], gpu_rate=3.0)[0] == pytest.approx([0.5**0.85, 1.0])
+    assert values([[3.0, 6.0]], gpu_rate=3.0, weight_J=2.0)[0] == pytest.approx([2.0 * 0.5**0.85, 2.0])
 
 
-def test_a_job_with_less_left_than_the_median_counts_more_and_an_old_one_too():
-    """(4 / 1) ** 0.3 and (4 / 16) ** 0.3; and an age of 3.5 hours, with the half beside it, 4 ** 0.3."""
-    found = values([[1.0]] * 3, left_h_J=[1.0, 4.0, 16.0])[:, 0]
-    assert found == pytest.approx([4.0**0.3, 1.0, 0.25**0.3], rel=1e-5)
-    assert values([[1.0]], age_h_J=3.5) == pytest.approx(4.0**0.3)
+def test_where_gpus_are_short_a_job_is_worth_what_it_costs_in_the_shape_that_is_cheapest_with_them():
+    """Both want one GPU at a rate of 1 and more: 1 + p against (1 + 2 p) / 1.5, so that is what two GPUs cost here."""
+    found = values([[1.0, 1.5]] * 2, gpus=[[[1.0, 2.0]] * 2], most=(2.0,))
+    assert found[0] == pytest.approx([2.0, 2.0 * 1.5**0.85], rel=0.02)
+
+
+def test_where_gpus_are_short_they_cost_a_job_with_less_left_than_the_median_more():
+    """Nothing brings three jobs onto two GPUs: 1000 hours an hour, by (4 / 1) ** 0.35 and (4 / 16) ** 0.35."""
+    short = values([[1.0]] * 3, left_h_J=[1.0, 4.0, 16.0], most=(2.0,))[:, 0]
+    assert short == pytest.approx([1.0 + 1e3 * 4.0**0.35, 1001.0, 1.0 + 1e3 * 0.25**0.35], rel=1e-5)
+    assert values([[1.0]] * 3, left_h_J=[1.0, 4.0, 16.0], most=(3.0,))[:, 0] == pytest.approx([1.0] * 3, rel=1e-5)
+
+
+def test_an_old_job_counts_more():
+    """With an age of 3.5 hours, with the half beside it, 4 ** 0.2."""
+    assert values([[1.0]], age_h_J=3.5) == pytest.approx(4.0**0.2)
 
 
 def test_a_new_place_is_thought_to_last_a_minute_of_training_or_less_where_the_job_ends_before():
     """A pause of 0.033 h beside 0.33 of 0.05 h. With 0.011 h left, a quarter; at weight 0.5, 0.0055 of 0.0385."""
     assert values([[1.0]], pause=0.033) == pytest.approx(1.0 / 3.0)
     assert values([[1.0]], pause=0.033, left_h_J=0.011) == pytest.approx(0.25)
-    assert values([[1.0]], pause=0.033, left_h_J=0.011, weight_J=0.5) == pytest.approx(1.0 / 7.0)
-    assert values([[2.0]], pause=0.033, left_h_J=0.011) == pytest.approx(2.0**0.7 / 7.0)  # twice as fast
+    assert values([[1.0]], pause=0.033, left_h_J=0.011, weight_J=0.5) == pytest.approx(0.5 / 7.0)
+    assert values([[2.0]], pause=0.033, left_h_J=0.011) == pytest.approx(1.0 / 7.0)  # twice as fast
     assert values([[1.0]], pause=0.033, left_h_J=0.011, sized=False) == pytest.approx(1.0 / 3.0)  # who knows
 
 
@@ -79,8 +94,8 @@ def test_the_longer_a_job_has_kept_its_place_the_less_a_move_costs_it():
 
 
 def test_a_pause_costs_the_part_of_the_value_that_it_takes_of_the_time():
-    """Eight GPUs do 8 ** 0.7, and half of it where half of the time is lost."""
-    assert values([[8.0]], pause=0.0165) == pytest.approx(0.5 * 8.0**0.7)
+    """Half of what is half as fast, and of the fastest too, where half of the time is lost."""
+    assert values([[4.0, 8.0]], pause=0.0165)[0] == pytest.approx([0.5 * 0.5**0.85, 0.5])
 
 
 def test_what_ends_before_it_begins_is_worth_next_to_nothing_and_not_nothing():
@@ -93,6 +108,13 @@ def test_what_cannot_run_or_is_more_than_there_is_cannot_be_had():
     both = values([[1.0, 1.0]], gpus=[[[2.0, 2.0]], [[1.0, 2.0]]], row=[[[0, 0]], [[1, 1]]], most=(2.0, 1.0))
     assert both[0].tolist() == [1.0, -INF]
     assert values([[1.0]], gpus=[[[0.0]]], most=(-3.0,))[0].tolist() == [1.0]  # who needs none of it has it
+
+
+def test_what_is_not_worth_its_gpus_cannot_be_had_but_by_who_has_it_and_where_nothing_else_can():
+    frugal = [[True, False, False]] * 2
+    found = values([[1.0, 1.0, 1.0]] * 2, frugal=frugal, held_J=[2, WAIT])
+    assert (found > 0.0).tolist() == [[True, False, True], [True, False, False]]
+    assert (values([[1.0] * 3], cost=[[INF, 0.0, 0.0]], frugal=frugal[:1]) > 0.0).tolist() == [[False, True, True]]
 
 
 def test_of_jobs_that_are_alike_the_first_counts_more_by_next_to_nothing():

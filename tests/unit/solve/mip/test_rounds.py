@@ -139,10 +139,10 @@ def test_what_sharper_prices_say_is_rounded_too_before_highs_is_asked(monkeypatc
     """The walk downhill alone does not prove enough for some, and for some of these prices of linear programs do."""
     ways = {"walked": 0, "sharper": 0, "asked": 0}
     for seed in range(60):
-        asked, told = several_pools(seed, jobs=12, choices=8), []
+        asked, told = several_pools(seed, jobs=20, choices=8), []
         with monkeypatch.context() as patched:
             patched.setattr(moves, "choose", lambda *_a, told=told, **_f: told.append(1) or choose(*_a, **_f))
-            found = best_moves(asked, tolerance=0.03, rough=True)
+            found = best_moves(asked, tolerance=0.02, rough=True)
         ways["asked" if told else "walked" if found.method == "prices" else "sharper"] += 1
     assert ways["walked"] > ways["sharper"] > 0
     assert ways["asked"] > 0

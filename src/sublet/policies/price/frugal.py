@@ -1,0 +1,57 @@
+"""Shapes that are worth their GPUs on a cluster where nothing is saved by leaving one idle.
+
+Who is alone on a cluster could have all of it, and would end a little sooner for many times the GPU-hours; the next one
+that comes would make it pause to give most of them back. So a wider shape counts only if it does enough more work: from
+the narrower one that counts, work must grow by a power of the GPUs. Who has a deadline may have all that helps.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from sublet.planning.menu import Menu
+from sublet.planning.standing import Standing
+from sublet.solve.arrays import Bools
+
+__all__ = ["frugal", "frugal_shapes"]
+
+LEAST_POWER = 0.2  # twice the GPUs do at least 15 % more
+
+# LEAST_POWER was chosen on jobs that no study reports (docs/background/sharing-a-cluster.md).
+# J jobs, U kinds of jobs: a menu and a phase, C shapes (padded)
+
+
+def frugal(standing: Standing) -> Bools:
+    """(J, C): what each may choose; all, where its deadline or its owner's doubt about speeds speaks for it."""
+    worth_UC = _side_by_side(standing.kinds)
+    return np.asarray(worth_UC[standing.kind_J] | np.isfinite(standing.deadline_s_J)[:, None])
+
+
+@lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
+def _side_by_side(kinds: tuple[tuple[Menu, int], ...]) -> Bools:
+    worth_UC = np.zeros((len(kinds), max(len(menu.shapes) for menu, _ in kinds)), dtype=np.bool_)
+    for row, (menu, phase) in enumerate(kinds):
+        worth_UC[row, : len(menu.shapes)] = frugal_shapes(menu, phase)
+    return worth_UC
+
+
+@lru_cache(maxsize=4096)
+def frugal_shapes(menu: Menu, phase: int) -> Bools:
+    """(C,): of each pool the narrowest shape that trains, and each that does enough more than the last that counts.
+
+    All where speeds are believed and not known: what is thought to be no faster may be tried.
+    """
+    rate_C, gpus_C = menu.rate_EC[phase], menu.gpus_C
+    if menu.doubt_C is not None:
+        return np.ones(len(rate_C), dtype=np.bool_)
+    worth_C = np.zeros(len(rate_C), dtype=np.bool_)
+    widest: dict[int, tuple[float, float]] = {}  # of those that count so far, by pool: GPUs and rate
+    for at in np.lexsort((-rate_C, gpus_C)).tolist():
+        pool, gpus, rate = int(menu.row_KC[0, at]), float(gpus_C[at]), float(rate_C[at])
+        narrower, reached = widest.get(pool, (gpus, 0.0))
+        if rate > 0.0 and (gpus == narrower or rate >= reached * (gpus / narrower) ** LEAST_POWER):
+            worth_C[at] = True
+            widest[pool] = (gpus, max(rate, reached))  # of as many GPUs, spread otherwise, the fastest comes first
+    return worth_C

@@ -1,0 +1,78 @@
+"""What a GPU costs in hours of jobs: the price at which what is cheapest for each comes to as many GPUs as there are.
+
+Nobody pays for a GPU of a cluster that is there anyway, but whoever has one keeps it from others. If each paid so many
+job-hours for an hour of a GPU, it would take the shape in which its time and its GPUs together cost least,
+
+    (1 + price x GPUs) / work done in an hour
+
+and there is one price at which they want as many as there are. So that much is what an hour of its best shape is worth
+to a job: a job that scales badly pays for its time, one that scales well for its GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sublet.solve.arrays import Floats, Ints
+
+__all__ = ["going_rate", "paid_for_gpus"]
+
+LEAST, MOST = 1e-5, 1e3  # job-hours per GPU-hour
+CLOSE = 1.03  # a price is found to a factor of this: it only weighs jobs against one another
+SOME = 0.1  # where there is enough of all pools together, and not of one: whence prices drift apart
+ROUNDS = 10  # of letting prices of several pools drift apart
+DRIFT = 0.6  # power of what is wanted over what is there
+FURTHEST = 3.0  # in one round
+
+# J jobs, C shapes (padded: infinite hours), R rows, K rows that a shape uses
+
+
+def paid_for_gpus(price_R: Floats, row_KJC: Ints, gpus_KJC: Floats) -> Floats:
+    """(J, C): job-hours in an hour of each shape."""
+    if len(price_R) == 1:
+        return np.asarray(price_R[0] * gpus_KJC.sum(axis=0))
+    return np.asarray((price_R[row_KJC] * gpus_KJC).sum(axis=0))
+
+
+def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floats, most_R: Floats) -> Floats:
+    """(R,): job-hours per GPU-hour; nothing where there is enough for all.
+
+    `hours_JC` is how long a job takes for a unit of its own work. One price for all pools is found by halving; from
+    there those of pools where more is wanted than there is rise, and others fall. Cost: O(J C), some twenty times.
+
+    >>> hours_JC, gpus_KJC = np.array([[1.0, 0.6, 0.45]] * 2), np.array([[[1.0, 2.0, 4.0]] * 2])
+    >>> row_KJC = np.zeros(gpus_KJC.shape, dtype=int)
+    >>> prices = [going_rate(hours_JC, np.ones(2), row_KJC, gpus_KJC, np.array([gpus])) for gpus in (8.0, 4.0, 2.0)]
+    >>> [round(float(price_R[0]), 1) for price_R in prices]  # 1 + 2 p < (1 + p) / 0.6 up to 2; 4 p: up to 0.25
+    [0.0, 0.3, 2.0]
+    """
+    job_J = np.arange(len(hours_JC))
+    time_JC = weight_J[:, None] * hours_JC
+    held_KJC = gpus_KJC * np.where(hours_JC < np.inf, hours_JC, 0.0)
+
+    def wanted(price_R: Floats) -> Floats:
+        column_J = (time_JC + (price_R[row_KJC] * held_KJC).sum(axis=0)).argmin(axis=1)
+        own = (slice(None), job_J, column_J)
+        return np.bincount(row_KJC[own].ravel(), weights=gpus_KJC[own].ravel(), minlength=len(most_R))
+
+    rows, most = len(most_R), most_R.sum()
+    wanted_R = wanted(np.full(rows, LEAST))
+    if (wanted_R <= most_R).all():
+        return np.zeros(rows)
+    if wanted_R.sum() <= most:
+        return _apart(np.full(rows, SOME), wanted, most_R)
+    low, high = LEAST, MOST
+    while high > low * CLOSE:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if wanted(np.full(rows, middle)).sum() <= most else (middle, high)
+    price_R = np.full(rows, high)
+    return price_R if rows == 1 else _apart(price_R, wanted, most_R)
+
+
+def _apart(price_R: Floats, wanted: Callable[[Floats], Floats], most_R: Floats) -> Floats:
+    for at in range(ROUNDS):
+        over_R = np.clip((wanted(price_R) + 1.0) / (most_R + 1.0), 1.0 / FURTHEST, FURTHEST)
+        price_R = np.maximum(LEAST, price_R * over_R ** (DRIFT / (1.0 + 0.1 * at)))
+    return price_R
