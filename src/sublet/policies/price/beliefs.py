@@ -20,12 +20,12 @@ from sublet.domain.ended import Ended, group_of
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.sizes import Had, left_by_all_h, left_by_group_h
 from sublet.policies.price.choices import TRIFLE_H, Asked
+from sublet.policies.price.cluster_split import SHORT_FIRST
 from sublet.policies.price.survival import left_of_all_h
 from sublet.solve.arrays import Floats
 
 __all__ = ["WorkBelief", "believed_left_h"]
 
-SHORT_FIRST = 0.3  # the power of what is left that is averaged, where it is not known
 NEWCOMER_H = 0.1  # GPU-hours, beside what a job has had; only the order of jobs follows from it
 
 

@@ -55,7 +55,7 @@ def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floa
     def wanted(price_R: Floats) -> Floats:
         column_J = (time_JC + (price_R[row_KJC] * held_KJC).sum(axis=0)).argmin(axis=1)
         own = (slice(None), job_J, column_J)
-        return np.bincount(row_KJC[own].ravel(), weights=gpus_KJC[own].ravel(), minlength=len(most_R))
+        return np.bincount(row_KJC[own].ravel(), gpus_KJC[own].ravel(), minlength=len(most_R)).astype(np.float64)
 
     rows, most = len(most_R), most_R.sum()
     wanted_R = wanted(np.full(rows, LEAST))

@@ -13,7 +13,8 @@ from sublet.domain.ended import Ended, Needed
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.perf.speedup import Amdahl
-from sublet.policies.price.beliefs import NEWCOMER_H, SHORT_FIRST, WorkBelief, believed_left_h
+from sublet.policies.price.beliefs import NEWCOMER_H, WorkBelief, believed_left_h
+from sublet.policies.price.cluster_split import SHORT_FIRST
 from sublet.policies.price.policy import Price
 from sublet.policies.price.survival import left_of_all_h
 from sublet.sim.simulator import Cloud, simulate

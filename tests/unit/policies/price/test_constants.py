@@ -33,10 +33,10 @@ def shared(times):
 def test_the_powers_of_the_work_left_and_of_the_speed_say_from_when_on_the_shorter_job_gets_more(times, gpus):
     """Two such jobs want two GPUs each, not three, from a price p of 3.7 job-hours per GPU-hour on.
 
-    (1 + 3 p) / 3 ** 0.9 = (1 + 2 p) / 2 ** 0.9 at p = 3.7. By that price the short one, for which a GPU is dearer by the
-    power 0.35 of the median over what it has left, would have two, the long one three. So they are worth 1 + 2 p m and
-    1 + 3 p m, by the power 0.85 of the work done beside two and three: a third GPU for the short one adds more than it
-    takes from the long one if that has 1.77 times as much left.
+    (1 + 3 p) / 3 ** 0.9 = (1 + 2 p) / 2 ** 0.9 at p = 3.7. By that price the short one, for which a GPU is dearer by
+    the power 0.35 of the median over what it has left (m), would have two, and the long one three. So they are worth
+    1 + 2 p m and 1 + 3 p m, by the power 0.85 of the work done beside two and three: a third GPU for the short one adds
+    more than it takes from the long one if that has 1.77 times as much left.
     """
     assert shared(times) == {"short": gpus, "long": 4 - gpus}
 
