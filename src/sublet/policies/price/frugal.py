@@ -13,9 +13,10 @@ import numpy as np
 
 from sublet.planning.menu import Menu
 from sublet.planning.standing import Standing
+from sublet.planning.value_of_time import ValueOfTime
 from sublet.solve.arrays import Bools
 
-__all__ = ["frugal", "frugal_shapes"]
+__all__ = ["frugal", "frugal_shapes", "hurries"]
 
 LEAST_POWER = 0.25  # twice the GPUs do at least 19 % more
 
@@ -23,10 +24,17 @@ LEAST_POWER = 0.25  # twice the GPUs do at least 19 % more
 # J jobs, U kinds of jobs: a menu and a phase, C shapes (padded)
 
 
-def frugal(standing: Standing) -> Bools:
-    """(J, C): what each may choose; all, where its deadline or its owner's doubt about speeds speaks for it."""
+def hurries(standing: Standing, value: ValueOfTime) -> Bools:
+    """(J,): who has a deadline, or whose owner asked for the quickest; all, where no money is to be saved."""
+    if value.worth is None:
+        return np.ones(len(standing), dtype=np.bool_)
+    return np.asarray(np.isfinite(standing.deadline_s_J) | standing.hurries_J)
+
+
+def frugal(standing: Standing, value: ValueOfTime) -> Bools:
+    """(J, C): what each may choose; all that there is, if it is in a hurry."""
     worth_UC = _side_by_side(standing.kinds)
-    return np.asarray(worth_UC[standing.kind_J] | np.isfinite(standing.deadline_s_J)[:, None])
+    return np.asarray(worth_UC[standing.kind_J] | hurries(standing, value)[:, None])
 
 
 @lru_cache(maxsize=4)  # from one decision to the next they are mostly the same

@@ -23,7 +23,7 @@ from sublet.policies.price.cluster_split import Claims, split
 from sublet.policies.price.congestion import WAIT, share_pools
 from sublet.policies.price.frugal import frugal
 from sublet.policies.price.settled import settled
-from sublet.solve.arrays import Floats, Ints
+from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["priced_plan"]
 
@@ -117,7 +117,7 @@ def _grant(asked: Asked, terms: Terms, value: ValueOfTime, patience_s: float, kn
     if not terms.limited:
         return _Grants([_Part(np.arange(len(asked.standing.states)), asked.table.cost_JC.argmin(axis=1), "")], {})
     if not any(terms.rent_R) or (priceless and len(terms.rows) == 1):
-        return _split_cluster(asked, terms, patience_s, knows)
+        return _split_cluster(asked, terms, value, patience_s, knows)
     return _share(asked, terms, patience_s, by_owner=value.worth is not None)
 
 
@@ -164,6 +164,8 @@ def _reason(asked: Asked, row: int, column: int, terms: Terms) -> str:
     money = float(options.rent_to_the_end(terms.rent_R)[column])
     in_a_hurry = options.value_of_time > BEYOND_USD
     best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"
+    if not any(terms.rent_R) and options.hours_C[column] > options.hours_C.min():
+        best = "what it makes good use of, beside others, of GPUs that are paid for"
     if math.isinf(state.job.work):
         best += ", of the day ahead: it has no end"
     takes = f"{float(options.hours_C[column]):.2f} h for about USD {max(0.0, money):.2f}"
@@ -204,15 +206,16 @@ def _share(asked: Asked, terms: Terms, patience_s: float, *, by_owner: bool) -> 
     return _Grants([nothing, some], surcharge, found.wishes.scarce(found.surcharge_R), places)
 
 
-def _split_cluster(asked: Asked, terms: Terms, patience_s: float, knows: WorkBelief) -> _Grants:
+def _split_cluster(asked: Asked, terms: Terms, value: ValueOfTime, patience_s: float, knows: WorkBelief) -> _Grants:
     """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
-    found = split(_claims(asked, terms, patience_s, knows), terms.alone_R)
+    frugal_JC = frugal(asked.standing, value)
+    found = split(_claims(asked, terms, frugal_JC, patience_s, knows), terms.alone_R)
     waits = "others make more of the GPUs, or have less left to do"
     parts = [_Part(np.arange(len(asked.standing.states)), found.column_J, waits)]
-    return _Grants(parts, _by_row(terms, found.price_R), content=_are_content(asked, found.column_J, terms))
+    return _Grants(parts, _by_row(terms, found.price_R), content=_are_content(asked, frugal_JC, found.column_J, terms))
 
 
-def _are_content(asked: Asked, column_J: Ints, terms: Terms) -> bool:
+def _are_content(asked: Asked, frugal_JC: Bools, column_J: Ints, terms: Terms) -> bool:
     """Whether all have what is worth most to them at any time to come: the fastest shape, where nothing is in doubt.
 
     What they have costs no pause, and no other does more work; so whoever asks them again hears the same, until an
@@ -225,7 +228,7 @@ def _are_content(asked: Asked, column_J: Ints, terms: Terms) -> bool:
         return False
     if table.doubted_J.any():  # a speed that is measured meanwhile is no event
         return False
-    rate_JC = np.where((table.cost_JC < np.inf) & frugal(standing), table.rate_JC, 0.0)
+    rate_JC = np.where((table.cost_JC < np.inf) & frugal_JC, table.rate_JC, 0.0)
     return bool((rate_JC[np.arange(len(table)), column_J] >= rate_JC.max(axis=1)).all())
 
 
@@ -237,13 +240,13 @@ def _by_row(terms: Terms, usd_R: Floats) -> dict[str, float]:
     return {row.name: float(usd) for row, usd in zip(terms.rows, usd_R, strict=True) if usd > 0}
 
 
-def _claims(asked: Asked, terms: Terms, patience_s: float, knows: WorkBelief) -> Claims:
+def _claims(asked: Asked, terms: Terms, frugal_JC: Bools, patience_s: float, knows: WorkBelief) -> Claims:
     standing = asked.standing
     age_J = terms.now_s - standing.submit_s_J
     return Claims(
         table=asked.table,
         left_h_J=believed_left_h(asked, terms.snapshot.ended, knows),
-        frugal_JC=frugal(standing),
+        frugal_JC=frugal_JC,
         sized=knows in SIZED,
         weight_J=standing.weight_J,
         age_h_J=age_J / SECONDS_PER_H,

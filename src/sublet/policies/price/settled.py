@@ -19,7 +19,7 @@ from sublet.planning.standing import NOTHING, Standing
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.choices import Asked
-from sublet.policies.price.frugal import frugal_shapes
+from sublet.policies.price.frugal import frugal_shapes, hurries
 from sublet.policies.price.told import Late, Told
 from sublet.solve.arrays import Bools, Floats, Ints
 
@@ -27,7 +27,7 @@ __all__ = ["Settled", "settled"]
 
 UNCLEAR = (NOTHING, False, 1.0, 0.0)
 
-# H with a deadline or not, J jobs, N of them newcomers, U kinds of jobs: a menu and a phase, C shapes
+# H in a hurry or not, J jobs, N of them newcomers, U kinds of jobs: a menu and a phase, C shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +43,7 @@ class Settled:
 class _Fastest:
     """Of each kind the shape that does most work in an hour; of several, the first.
 
-    For those who may have only what is worth its GPUs, and for those who have a deadline and may have all.
+    For those who may have only what is worth its GPUs, and for those who are in a hurry and may have all.
     """
 
     column_HU: Ints  # NOTHING where that is not clear
@@ -59,7 +59,7 @@ def settled(standing: Standing, value: ValueOfTime, terms: Terms) -> Settled | N
     if standing.purse_J.any() or standing.core_J.any():
         return None
     fastest, kind_J = _fastest(standing.kinds), standing.kind_J
-    at_J = (np.isfinite(standing.deadline_s_J).astype(np.intp), kind_J)
+    at_J = (hurries(standing, value).astype(np.intp), kind_J)
     column_J = fastest.column_HU[at_J]
     stays_J = standing.held_J == column_J
     sure_J = (stays_J | fastest.alone_HU[at_J]) & (column_J != NOTHING)
@@ -93,7 +93,7 @@ def _too_late(standing: Standing, hours_J: Floats, column_J: Ints, value_J: Floa
 @lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
 def _fastest(kinds: tuple[tuple[Menu, int], ...]) -> _Fastest:
     column_HU, alone_HU, rate_HU, gpus_HU = np.array(
-        [[_fastest_of(menu, phase, hurries=hurries) for menu, phase in kinds] for hurries in (False, True)]
+        [[_fastest_of(menu, phase, hurried=hurried) for menu, phase in kinds] for hurried in (False, True)]
     ).transpose(2, 0, 1)
     return _Fastest(
         column_HU=column_HU.astype(np.intp), alone_HU=alone_HU.astype(np.bool_), rate_HU=rate_HU, gpus_HU=gpus_HU
@@ -101,10 +101,10 @@ def _fastest(kinds: tuple[tuple[Menu, int], ...]) -> _Fastest:
 
 
 @lru_cache(maxsize=4096)
-def _fastest_of(menu: Menu, phase: int, *, hurries: bool) -> tuple[int, bool, float, float]:
+def _fastest_of(menu: Menu, phase: int, *, hurried: bool) -> tuple[int, bool, float, float]:
     """Its column, whether it is the only one, its rate and GPUs; unclear where phases are ahead or speeds in doubt."""
     if phase < len(menu.rate_EC) - 1 or menu.doubt_C is not None or not menu.rate_EC[phase].any():
         return UNCLEAR
-    rate_C = menu.rate_EC[phase] if hurries else np.where(frugal_shapes(menu, phase), menu.rate_EC[phase], 0.0)
+    rate_C = menu.rate_EC[phase] if hurried else np.where(frugal_shapes(menu, phase), menu.rate_EC[phase], 0.0)
     column = int(rate_C.argmax())
     return column, np.count_nonzero(rate_C) == 1, float(rate_C[column]), float(menu.gpus_C[column])

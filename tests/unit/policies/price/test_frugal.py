@@ -14,6 +14,7 @@ from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, PowerLaw
 from sublet.planning.standing import standing_on
 from sublet.planning.terms import Terms
+from sublet.planning.value_of_time import HURRY, value_of_time
 from sublet.policies.price.frugal import LEAST_POWER, frugal, frugal_shapes
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
@@ -90,19 +91,32 @@ OFFER = an_offer("o", gpus=8, market=Market.ON_DEMAND)
 STOPS = a_job("stops", speed=Amdahl(parallel=0.35), gpus=1, max_gpus=8)  # n GPUs do the work of n / (0.65 n + 0.35)
 
 
-def widths(*jobs):
+def widths(*jobs, hour_usd=None):
     driver = Driver([OFFER], limits={"o": Limit(min_nodes=1, max_nodes=1)})
     driver.submit(*jobs)
-    driver.settle(Price())
+    driver.settle(Price(hour_usd=hour_usd))
     return {name: state.gpus for name, state in driver.kernel.active.items()}
 
 
 def test_who_is_alone_leaves_idle_what_would_hardly_help_and_takes_it_where_it_is_late():
     """1.21 with two, more than 2 ** 0.25; 1.08 of that with three and 1.19 with eight, less than (n / 2) ** 0.25."""
     assert widths(STOPS) == {"stops": 2}
-    assert widths(replace(STOPS, deadline_s=1e6)) == {"stops": 8}
     assert widths(replace(STOPS, speed=PowerLaw(exponent=0.26))) == {"stops": 8}
     assert widths(replace(STOPS, speed=PowerLaw(exponent=0.24))) == {"stops": 1}
+
+
+def test_who_is_in_a_hurry_takes_all_that_helps():
+    assert widths(replace(STOPS, deadline_s=1e6)) == {"stops": 8}
+    assert widths(replace(STOPS, hurry=True)) == {"stops": 8}
+    assert widths(STOPS, hour_usd=HURRY) == {"stops": 8}
+
+
+def test_its_owner_hears_that_it_is_not_the_quickest():
+    driver = Driver([OFFER], limits={"o": Limit(min_nodes=1, max_nodes=1)})
+    driver.submit(STOPS, replace(STOPS, id="late", deadline_s=1e6, max_gpus=4))
+    said = Price().decide(driver.kernel.snapshot()).reasons
+    assert said["stops"].endswith("what it makes good use of, beside others, of GPUs that are paid for")
+    assert said["late"].endswith("time and rent together are least")
 
 
 def test_rows_of_jobs_of_several_kinds_stand_side_by_side():
@@ -111,11 +125,10 @@ def test_rows_of_jobs_of_several_kinds_stand_side_by_side():
     snapshot = driver.kernel.snapshot()
     terms = Terms.from_snapshot(snapshot)
     waiting = list(snapshot.waiting.by(lambda state: state.seq))
-    assert frugal(standing_on(waiting, terms.sites, terms.now_s)).tolist() == [
-        [True, True] + [False] * 6,
-        [True, True] + [False] * 6,
-        [True] * 8,
-    ]
+    standing = standing_on(waiting, terms.sites, terms.now_s)
+    some, every = [True, True] + [False] * 6, [True] * 8
+    assert frugal(standing, value_of_time(terms, hour_usd=None)).tolist() == [some, some, every]
+    assert frugal(standing, value_of_time(terms, hour_usd=HURRY)).tolist() == [every, every, every]
 
 
 @pytest.mark.parametrize("held", [3, 5])

@@ -26,6 +26,7 @@ from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples
 
 ALWAYS_S = 1e9  # nobody has waited for so long
+ALL = np.array([[True]])  # shapes are worth their GPUs
 
 
 def claims_of(wanted, gpus, *, settled=False):
@@ -48,7 +49,7 @@ def claims_of(wanted, gpus, *, settled=False):
     terms = Terms.from_snapshot(driver.kernel.snapshot())
     choices = Choices(terms, value_of_time(terms))
     asked, _ = choices.ask(choices.standing(ALWAYS_S))
-    return _claims(asked, terms, ALWAYS_S, WorkBelief.DECLARED), asked, terms
+    return _claims(asked, terms, ALL, ALWAYS_S, WorkBelief.DECLARED), asked, terms
 
 
 def best_of_all(claims, most_R):
@@ -130,7 +131,7 @@ def content(*, standing=None, table=None, column_J=None):
     changed = replace(
         asked, standing=replace(asked.standing, **(standing or {})), table=replace(asked.table, **(table or {}))
     )
-    return _are_content(changed, asked.standing.own_J if column_J is None else column_J, terms)
+    return _are_content(changed, ALL, asked.standing.own_J if column_J is None else column_J, terms)
 
 
 def test_who_has_the_fastest_is_content():
@@ -150,6 +151,15 @@ def test_whose_phase_money_core_or_speed_may_change_is_not(change):
     assert not content(**change)
 
 
+def test_who_has_all_that_is_worth_its_gpus_is_content_with_less_than_the_fastest():
+    _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
+    column_J = np.array([asked.standing.own_J[0] - 1, asked.standing.own_J[1]])
+    frugal_JC = np.ones(asked.table.rate_JC.shape, dtype=bool)
+    assert not _are_content(asked, frugal_JC, column_J, terms)
+    frugal_JC[0, column_J[0] + 1 :] = False
+    assert _are_content(asked, frugal_JC, column_J, terms)
+
+
 def test_who_waits_or_has_less_than_the_fastest_is_not():
     _, asked, _ = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
     own_J = asked.standing.own_J
@@ -160,7 +170,7 @@ def test_who_waits_or_has_less_than_the_fastest_is_not():
 def test_while_somebody_was_not_asked_nobody_knows():
     _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
     one = replace(asked, standing=asked.standing.take([0]), table=asked.table.take([0]))
-    assert not _are_content(one, asked.standing.own_J[:1], terms)
+    assert not _are_content(one, ALL, asked.standing.own_J[:1], terms)
 
 
 def test_those_who_run_and_those_who_wait_are_everybody():

@@ -16,6 +16,7 @@ from sublet.planning.value_of_time import value_of_time
 from sublet.policies.price.beliefs import WorkBelief
 from sublet.policies.price.choices import Choices
 from sublet.policies.price.cluster_split import _fits, _most_valuable, _possible, _sure, split
+from sublet.policies.price.frugal import frugal
 from sublet.policies.price.plan import _claims
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
@@ -37,7 +38,8 @@ class Twice:
         standing = choices.standing(self.policy.patience_s)
         asked = None if standing is None else choices.ask(standing)[0]
         if asked is not None:
-            claims = _claims(asked, terms, self.policy.patience_s, self.policy.knows)
+            frugal_JC = frugal(standing, choices.value)
+            claims = _claims(asked, terms, frugal_JC, self.policy.patience_s, self.policy.knows)
             can_JC = _possible(claims, terms.alone_R)
             ours, twin = split(claims, terms.alone_R), _most_valuable(claims, can_JC, terms.alone_R)
             assert ours.column_J.tolist() == twin.column_J.tolist()
