@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from sublet.studies.study import Findings, Tell
 
-__all__ = ["Part", "findings_of", "joined"]
+__all__ = ["Part", "end_with_parent", "findings_of", "joined"]
 
 Part = Callable[[bool, Tell], Findings]  # (quick, tell), as a study; a function of a module, to be found by its name
 
@@ -19,7 +20,9 @@ def findings_of(parts: Sequence[Part], quick: bool, tell: Tell, *, longest: Sequ
     if quick:
         return [part(quick, tell) for part in parts]
     context = multiprocessing.get_context("spawn")  # nobody inherits threads, or what another has read
-    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(
+        max_workers=os.cpu_count(), mp_context=context, max_tasks_per_child=1, initializer=end_with_parent
+    ) as pool:
         order = [*longest, *(part for part in parts if part not in longest)]
         runs = {pool.submit(part, quick, _untold): part for part in order}
         try:
@@ -31,6 +34,18 @@ def findings_of(parts: Sequence[Part], quick: bool, tell: Tell, *, longest: Sequ
             raise
         found = {part: run.result() for run, part in runs.items()}
     return [found[part] for part in parts]
+
+
+def end_with_parent() -> None:
+    """In a process of a pool: it ends as soon as whoever would read its results is gone, however that ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent.join,), daemon=True).start()
+
+
+def _end_after(wait: Callable[[], None]) -> None:
+    wait()
+    os._exit(1)
 
 
 def joined(parts: Sequence[Findings]) -> Findings:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +48,36 @@ def test_the_parts_of_boa_that_take_longest_are_among_its_parts():
     from sublet.studies.boa.study import LONGEST, PARTS  # not for the processes of the others to import
 
     assert set(LONGEST) <= set(PARTS)
+
+
+KILLED = """
+import os, signal, time
+from sublet.studies.parts import findings_of
+from sublet.studies.study import Findings
+
+def long(_quick, _tell):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+    return Findings(checks=[], tables=[])
+
+if __name__ == "__main__":
+    findings_of([long], False, print)
+"""
+
+
+def test_whoever_computes_ends_with_whoever_asked_even_if_that_is_killed(tmp_path):
+    script = tmp_path / "study.py"
+    script.write_text(KILLED)
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as asked:
+        pid = int(asked.stdout.readline())
+        asked.kill()
+    assert eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def eventually(holds, within_s=60.0):
+    end_s = time.monotonic() + within_s
+    while not holds() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return holds()

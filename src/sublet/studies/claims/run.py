@@ -14,6 +14,7 @@ from pathlib import Path
 from sublet import plugins
 from sublet.errors import MissingData
 from sublet.studies.claims.results import Result, Shown
+from sublet.studies.parts import end_with_parent
 from sublet.studies.report import Report
 from sublet.studies.study import Study
 
@@ -28,7 +29,9 @@ def run_all(names: Sequence[str], *, quick: bool, commit: str) -> Iterator[tuple
     """As they end."""
     order = sorted(names, key=lambda name: LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST))
     context = multiprocessing.get_context("spawn")  # nobody inherits threads, or what another has read
-    with ProcessPoolExecutor(max_workers=AT_ONCE, mp_context=context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(
+        max_workers=AT_ONCE, mp_context=context, max_tasks_per_child=1, initializer=end_with_parent
+    ) as pool:
         runs = [pool.submit(run_one, name, quick=quick, commit=commit) for name in order if name not in ALONE]
         for done in as_completed(runs):
             yield done.result()
