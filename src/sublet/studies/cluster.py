@@ -85,10 +85,9 @@ DOUBLING = (
 SPREAD_OUT = "sizes spread: each job ends after 10 to 100 % of its model's work, drawn by the number of the workload"
 ROUGHLY = 0.05  # one trace proves nothing finer: a quick run allows so much more, and looks at means alone
 
-# The power of the work left, of the speed and of the age were chosen on the workloads 1 to 4 of Pollux at load 1 and on
-# philly-1; 5 and 6 of Pollux, saturn-1 to 4 and philly-2, 4, 5 were seen while choosing. Here are others: of Pollux the
-# jobs that load 2 has besides load 1. Saturn's ten are draws of their authors from the same hours, and any two of them
-# have a third of their jobs in common.
+# The constants of price were chosen on the workloads 1 to 6 of Pollux at load 1, on draws of these jobs, on saturn-1 to
+# 4 and on philly-1, 2, 4, 5. Here are others: of Pollux the jobs that load 2 has besides load 1. Saturn's ten are draws
+# of their authors from the same hours, and any two of them have a third of their jobs in common.
 REPORTED_T4 = NUMBERS
 TWICE_T4 = (NUMBERS[0:2], NUMBERS[2:4], NUMBERS[4:6])  # the same jobs, two traces at a time
 REPORTED_MIXED: Sequence[tuple[str, str]] = tuple(("saturn", str(number)) for number in range(5, 11))

@@ -37,7 +37,7 @@ TRIFLE_H = 1e-9  # what is all but done lasts this long
 TOLERANCE = 0.1  # of the value of the best split over several pools: what is proven beyond it buys nothing
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 
-# These were chosen on jobs that no study reports: of Pollux at load 1, saturn-1 to 4, philly-1, 2, 4 and 5
+# These were chosen on jobs that no study reports: Pollux's at load 1, saturn-1 to 4, philly-1, 2, 4 and 5
 # (docs/background/sharing-a-cluster.md).
 
 # J jobs, C shapes (padded: value -inf), R rows, K rows that a shape uses

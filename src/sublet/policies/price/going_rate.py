@@ -11,8 +11,6 @@ to a job: a job that scales badly pays for its time, one that scales well for it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from sublet.solve.arrays import Floats, Ints
@@ -40,7 +38,7 @@ def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floa
     """(R,): job-hours per GPU-hour; nothing where there is enough for all.
 
     `hours_JC` is how long a job takes for a unit of its own work. One price for all pools is found by halving; from
-    there those of pools where more is wanted than there is rise, and others fall. Cost: O(J C), some twenty times.
+    there those of pools of which more is wanted than there is rise, and others fall. Cost: O(J C), some twenty times.
 
     >>> hours_JC, gpus_KJC = np.array([[1.0, 0.6, 0.45]] * 2), np.array([[[1.0, 2.0, 4.0]] * 2])
     >>> row_KJC = np.zeros(gpus_KJC.shape, dtype=int)
@@ -48,31 +46,41 @@ def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floa
     >>> [round(float(price_R[0]), 1) for price_R in prices]  # 1 + 2 p < (1 + p) / 0.6 up to 2; 4 p: up to 0.25
     [0.0, 0.3, 2.0]
     """
-    job_J = np.arange(len(hours_JC))
-    time_JC = weight_J[:, None] * hours_JC
-    held_KJC = gpus_KJC * np.where(hours_JC < np.inf, hours_JC, 0.0)
-
-    def wanted(price_R: Floats) -> Floats:
-        column_J = (time_JC + (price_R[row_KJC] * held_KJC).sum(axis=0)).argmin(axis=1)
-        own = (slice(None), job_J, column_J)
-        return np.bincount(row_KJC[own].ravel(), gpus_KJC[own].ravel(), minlength=len(most_R)).astype(np.float64)
-
-    rows, most = len(most_R), most_R.sum()
-    wanted_R = wanted(np.full(rows, LEAST))
-    if (wanted_R <= most_R).all():
+    wishes, rows = _Wishes(hours_JC, weight_J, row_KJC, gpus_KJC), len(most_R)
+    if (wishes.by_row(np.full(rows, LEAST)) <= most_R).all():
         return np.zeros(rows)
-    if wanted_R.sum() <= most:
-        return _apart(np.full(rows, SOME), wanted, most_R)
-    low, high = LEAST, MOST
+    low, high, most = LEAST, MOST, float(most_R.sum())
+    if wishes.gpus(low) <= most:  # of one pool there is not
+        return _apart(np.full(rows, SOME), wishes, most_R)
     while high > low * CLOSE:
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if wanted(np.full(rows, middle)).sum() <= most else (middle, high)
+        low, high = (low, middle) if wishes.gpus(middle) <= most else (middle, high)
     price_R = np.full(rows, high)
-    return price_R if rows == 1 else _apart(price_R, wanted, most_R)
+    return price_R if rows == 1 else _apart(price_R, wishes, most_R)
 
 
-def _apart(price_R: Floats, wanted: Callable[[Floats], Floats], most_R: Floats) -> Floats:
+class _Wishes:
+    """What all want at a price."""
+
+    def __init__(self, hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floats) -> None:
+        possible_JC = np.where(hours_JC < np.inf, hours_JC, 0.0)
+        self.job_J, self.row_KJC, self.gpus_KJC = np.arange(len(hours_JC)), row_KJC, gpus_KJC
+        self.time_JC, self.held_KJC = weight_J[:, None] * hours_JC, gpus_KJC * possible_JC
+        self.gpus_JC, self.held_JC = gpus_KJC.sum(axis=0), self.held_KJC.sum(axis=0)
+
+    def gpus(self, price: float) -> float:
+        """Of all pools, where they cost the same."""
+        column_J = (self.time_JC + price * self.held_JC).argmin(axis=1)
+        return float(self.gpus_JC[self.job_J, column_J].sum())
+
+    def by_row(self, price_R: Floats) -> Floats:
+        column_J = (self.time_JC + (price_R[self.row_KJC] * self.held_KJC).sum(axis=0)).argmin(axis=1)
+        row_X, gpus_X = (each_KJC[:, self.job_J, column_J].ravel() for each_KJC in (self.row_KJC, self.gpus_KJC))
+        return np.bincount(row_X, gpus_X, minlength=len(price_R)).astype(np.float64)
+
+
+def _apart(price_R: Floats, wishes: _Wishes, most_R: Floats) -> Floats:
     for at in range(ROUNDS):
-        over_R = np.clip((wanted(price_R) + 1.0) / (most_R + 1.0), 1.0 / FURTHEST, FURTHEST)
+        over_R = np.clip((wishes.by_row(price_R) + 1.0) / (most_R + 1.0), 1.0 / FURTHEST, FURTHEST)
         price_R = np.maximum(LEAST, price_R * over_R ** (DRIFT / (1.0 + 0.1 * at)))
     return price_R

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sublet.policies.price.survival import left_of_all_h, survival
 
-HOURS = st.floats(0.01, 100.0)
+HOURS = st.one_of(st.floats(0.01, 100.0), st.sampled_from([1.0, 2.0, 3.0]))  # some at the same time
 
 
 def by_hand(done, runs):
@@ -65,6 +65,11 @@ def test_what_is_left_is_weighed_by_how_likely_it_is():
 def test_who_has_outlived_all_is_one_of_those_that_need_as_much_again():
     """Both that are known needed no more than 2 of its 8 h; 8.1 of what it had, or twice the longest, which it is."""
     assert left([1.0, 2.0], [8.0]) == pytest.approx([8.1])
+
+
+def test_what_is_about_to_end_lasts_a_moment():
+    """At 2 h one of 2.000001 has next to nothing left, which counts as 3.6 s; and one imagined 2.1 h."""
+    assert left([2.000001], [2.0]) == pytest.approx([3.0 / (2.0 / 1e-3 + 1.0 / 2.1)], rel=1e-3)
 
 
 def test_whoever_was_outlived_is_not_counted():
