@@ -39,7 +39,10 @@ class WorkBelief(StrEnum):
 
 
 def believed_left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:
-    """GPU-hours left of each job at its most efficient, over its weight. Cost: O(J log n) for n that are done."""
+    """GPU-hours left of each job at its most efficient, over its weight.
+
+    Cost: O(J log n) for n that are done; O(J n) with `past`.
+    """
     weight_J = asked.standing.weight_J
     if knows is WorkBelief.DECLARED:
         left_h_J = asked.standing.gpu_hours_J

@@ -69,7 +69,7 @@ class Split:
 
 
 def split(claims: Claims, most_R: Floats) -> Split:
-    """The most valuable split, to a fiftieth for several pools. Cost: `best_split`, or `best_moves` for those."""
+    """The most valuable split, to a tenth for several pools. Cost: `best_split`, or `best_moves` for those."""
     can_JC = _possible(claims, most_R)
     sure_J = _sure(claims, can_JC) if len(most_R) == 1 else None
     if sure_J is not None and _fits(claims.table, sure_J, most_R):
@@ -168,14 +168,15 @@ def _must_run(claims: Claims, room: float) -> Bools:
 
 def _values(claims: Claims, can_JC: Bools, most_R: Floats) -> Floats:
     """What each shape is worth; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
-    table, left_h_J, weight_J = claims.table, claims.left_h_J, claims.weight_J
+    table, left_h_J = claims.table, claims.left_h_J
+    weight_J = claims.weight_J / _median(claims.weight_J)  # only how they are to one another counts
     job_J, at = np.arange(len(table)), can_JC.nonzero()
     job_X, rate_X = at[0], table.rate_JC[at]
     worth_X = rate_X / table.gpu_rate_J[job_X]  # in GPUs at their best
     pause_X = table.now_JC[at] - table.left_J[job_X] / rate_X
     trains_X = AGAIN * (claims.kept_h_J + SOON_H)[job_X]
     if claims.sized:  # to the end of the job if that is sooner
-        trains_X = np.clip((left_h_J * weight_J)[job_X] / worth_X, TRIFLE_H, trains_X)
+        trains_X = np.clip((left_h_J * claims.weight_J)[job_X] / worth_X, TRIFLE_H, trains_X)
     useful_X = np.maximum(trains_X / (pause_X + trains_X), IN_ORDER)  # an idle GPU is worth less
     hours_JC = np.full(can_JC.shape, np.inf)
     hours_JC[at] = 1.0 / worth_X

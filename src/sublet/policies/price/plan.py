@@ -228,8 +228,8 @@ def _are_content(asked: Asked, frugal_JC: Bools, column_J: Ints, terms: Terms) -
         return False
     if table.doubted_J.any():  # a speed that is measured meanwhile is no event
         return False
-    rate_JC = np.where((table.cost_JC < np.inf) & frugal_JC, table.rate_JC, 0.0)
-    return bool((rate_JC[np.arange(len(table)), column_J] >= rate_JC.max(axis=1)).all())
+    most_J = np.where((table.cost_JC < np.inf) & frugal_JC, table.rate_JC, 0.0).max(axis=1)
+    return bool((table.rate_JC[np.arange(len(table)), column_J] >= most_J).all())
 
 
 def _is_everybody(standing: Standing, terms: Terms) -> bool:

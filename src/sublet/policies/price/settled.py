@@ -62,7 +62,8 @@ def settled(standing: Standing, value: ValueOfTime, terms: Terms) -> Settled | N
     at_J = (hurries(standing, value).astype(np.intp), kind_J)
     column_J = fastest.column_HU[at_J]
     stays_J = standing.held_J == column_J
-    sure_J = (stays_J | fastest.alone_HU[at_J]) & (column_J != NOTHING)
+    comes_J = fastest.alone_HU[at_J] & (standing.own_J == NOTHING)  # who has another shape may keep that
+    sure_J = (stays_J | comes_J) & (column_J != NOTHING)
     if not sure_J.all() or fastest.gpus_HU[at_J].sum() > terms.alone_R[0]:
         return None
     value_J = value.of_all(standing)

@@ -114,6 +114,9 @@ def _solve_coupled(
         count *= MORE
     if best_J is None:
         raise _nothing(asked, time_limit_s, in_time=ran_s < time_limit_s)
+    if near_enough:
+        best_J = _with_what_is_left(asked, proof, best_J)
+        assert best_J is not None  # noqa: S101 - what it began with fits
     total = asked.total(best_J)
     if bound - total <= SAME * abs(bound):
         bound = total
@@ -121,15 +124,21 @@ def _solve_coupled(
 
 
 def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
-    """What the prices say, made to fit; or the best known so far, if that is better."""
+    """What the prices say, made to fit; or the best known so far, if that is no worse."""
+    found = [None if best_J is None else _with_what_is_left(asked, proof, best_J), _with_what_is_left(asked, proof)]
+    return max((each_J for each_J in found if each_J is not None), key=asked.total, default=None)
+
+
+def _with_what_is_left(asked: Coupled, proof: Bound, start_J: Ints | None = None) -> Ints | None:
+    """From what the prices say, or from a start: such that nobody could gain by what is left over, and of few no two.
+
+    What is lost by that may be less than any tolerance, where one job is worth more than all others together.
+    """
     loss_JC = proof.losses()
     most_loss, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
-    rounded_J = near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
-    if rounded_J is not None and len(asked) < MANY:
-        rounded_J = improved(rounded_J, asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss)
-    if best_J is None or (rounded_J is not None and asked.total(rounded_J) > asked.total(best_J)):
-        return rounded_J
-    return best_J
+    facts = asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss
+    column_J = near(*facts, start=start_J)
+    return column_J if column_J is None or len(asked) >= MANY else improved(column_J, *facts)
 
 
 def _most_loss(asked: Coupled, loss_JC: Floats, proof: Bound, best_J: Ints | None, count: int) -> tuple[float, bool]:

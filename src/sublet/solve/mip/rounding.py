@@ -20,12 +20,20 @@ __all__ = ["near"]
 # J jobs, C choices, R limits, V choices of all jobs that are tried
 
 
-def near(gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, most_loss: float) -> Ints | None:
+def near(
+    gain_JC: Floats,
+    loss_JC: Floats,
+    use_RJC: Floats,
+    limit_R: Floats,
+    most_loss: float,
+    *,
+    start: Ints | None = None,
+) -> Ints | None:
     """A choice per job among those that lose no more than this at the prices; None if none is found that fits.
 
-    Cost: O(V R) a few times for each job that moves.
+    From what loses least, or from a `start`. Cost: O(V R) a few times for each job that moves.
     """
-    column_J: Ints = loss_JC.argmin(axis=1)
+    column_J: Ints = loss_JC.argmin(axis=1) if start is None else start.copy()
     job_V, column_V = np.nonzero(loss_JC <= most_loss)
     gain_V, use_RV = gain_JC[job_V, column_V], use_RJC[:, job_V, column_V]
     job_J = np.arange(len(gain_JC))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
+from sublet.domain.events import JobChanged
 from sublet.domain.offer import Market
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear
@@ -165,3 +166,43 @@ def test_who_was_refused_something_may_ask_again():
 def test_owners_hear_of_deadlines_that_are_past_hope_and_not_of_those_that_are_near(left_s, told):
     wide = replace(WIDE, work=3000.0, deadline_s=left_s)
     assert set(look(OWNED, wide, NARROW).told) == set(told)
+
+
+def test_who_has_more_than_it_would_be_given_keeps_it_also_while_it_is_alone():
+    """It was in a hurry when it got all eight, and is content with them now: eight do 1.36 times the work of one."""
+    driver = Driver(OWNED.offers, limits=OWNED.limits)
+    hurried = a_job("slow", work=1e5, gpus=1, max_gpus=8, speed=Amdahl(parallel=0.3), restart_s=60.0, hurry=True)
+    driver.submit(hurried)
+    driver.settle(Price())
+    assert driver.kernel.active["slow"].gpus == 8
+    driver.tell(JobChanged(100.0, replace(hurried, hurry=False)))
+    plan = BothWays(Price()).decide(driver.kernel.snapshot())
+    assert not plan.shapes
+    assert plan.ask_again_s is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 40), st.sampled_from([1, 3, 12]), st.sampled_from([0.02, 0.3])),
+        min_size=1, max_size=6,
+    )
+)  # fmt: skip
+def test_jobs_whose_last_phase_scales_badly_are_shared_out_alike(wanted):
+    come = [
+        a_job(
+            f"j{at}", submit_s=900.0 * came, work=600.0 * size, gpus=1, max_gpus=most, restart_s=30.0,
+            speed=Phased(ends=(300.0 * size, 1e9), rates=PerfectThen(scales)),
+        )
+        for at, (came, size, most, scales) in enumerate(wanted)
+    ]  # fmt: skip
+    simulate(come, BothWays(Price()), OWNED)
+
+
+@dataclass(frozen=True)
+class PerfectThen:
+    """Rates of two phases: the first by the number of GPUs, the other a little more for each."""
+
+    scales: float
+
+    def __call__(self, gpu, spread):
+        return (float(sum(spread)), 1.0 + self.scales * sum(spread))

@@ -56,7 +56,17 @@ def values(*args, most=(99.0,), **facts):
 
 def test_where_there_is_enough_for_all_it_is_the_power_of_the_work_done_beside_the_fastest():
     assert values([[3.0, 6.0]], gpu_rate=3.0)[0] == pytest.approx([0.5**0.85, 1.0])
-    assert values([[3.0, 6.0]], gpu_rate=3.0, weight_J=2.0)[0] == pytest.approx([2.0 * 0.5**0.85, 2.0])
+    # weights count beside their median
+    assert values([[3.0, 6.0]] * 2, weight_J=[1.0, 3.0])[:, 1] == pytest.approx([0.5, 1.5], rel=1e-5)
+
+
+@pytest.mark.parametrize("times", [1e-9, 1e9])
+def test_weights_count_by_what_they_are_to_one_another(times):
+    shapes = {"gpus": [[[1.0, 2.0]] * 3], "most": (4.0,)}
+    once, scaled = (
+        values([[1.0, 1.5]] * 3, weight_J=np.array([1.0, 2.0, 5.0]) * each, **shapes) for each in (1, times)
+    )
+    assert scaled == pytest.approx(once)
 
 
 def test_where_gpus_are_short_a_job_is_worth_what_it_costs_in_the_shape_that_is_cheapest_with_them():
@@ -81,7 +91,7 @@ def test_a_new_place_is_thought_to_last_a_minute_of_training_or_less_where_the_j
     """A pause of 0.033 h beside 0.33 of 0.05 h. With 0.011 h left, a quarter; at weight 0.5, 0.0055 of 0.0385."""
     assert values([[1.0]], pause=0.033) == pytest.approx(1.0 / 3.0)
     assert values([[1.0]], pause=0.033, left_h_J=0.011) == pytest.approx(0.25)
-    assert values([[1.0]], pause=0.033, left_h_J=0.011, weight_J=0.5) == pytest.approx(0.5 / 7.0)
+    assert values([[1.0]], pause=0.033, left_h_J=0.011, weight_J=0.5) == pytest.approx(1.0 / 7.0)
     assert values([[2.0]], pause=0.033, left_h_J=0.011) == pytest.approx(1.0 / 7.0)  # twice as fast
     assert values([[1.0]], pause=0.033, left_h_J=0.011, sized=False) == pytest.approx(1.0 / 3.0)  # who knows
 

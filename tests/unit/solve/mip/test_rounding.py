@@ -108,3 +108,24 @@ def test_uses_told_by_row_are_the_uses_told_by_pool():
     )
     assert by_row.use_RJC.tolist() == by_pool.use_RJC.tolist()
     assert by_row.size_JC.tolist() == by_pool.size_JC.tolist()
+
+
+def test_nobody_is_left_out_of_what_is_left_over_where_one_is_worth_more_than_any_tolerance():
+    """From starts at random, which may be within the tolerance as they are."""
+    kept = 0
+    for seed in range(300):
+        asked = several_pools(seed, jobs=6, choices=5)
+        gain_JC = asked.gain_JC * np.where(np.arange(6) == 0, 1e6, 1.0)[:, None]
+        asked = Coupled.from_uses(gain_JC, asked.limit_R.astype(int).tolist(), asked.use_RJC)
+        rng, start_J = np.random.default_rng(seed), np.zeros(6, dtype=np.intp)
+        for job in rng.permutation(6)[:4]:  # whoever comes first takes what there is
+            tried_J = start_J.copy()
+            tried_J[job] = rng.integers(5)
+            start_J = tried_J if asked.allows(tried_J) else start_J
+        found = best_moves(asked, start=start_J, tolerance=0.1, rough=True)
+        kept += found.method == "prices"
+        for job, column in itertools.product(range(6), range(5)):
+            other_J = found.column_J.copy()
+            other_J[job] = column
+            assert not asked.allows(other_J) or asked.total(other_J) <= found.total * (1.0 + 1e-9)
+    assert kept > 200
