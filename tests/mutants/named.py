@@ -55,9 +55,8 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="sizes leak into what is guessed from the past",
         file="policies/price/beliefs.py",
-        old="left = [left_by_all_h(had_h, ended, newcomer_h=NEWCOMER_H) for had_h in had_h_J]",
-        new="left = [min(h, left_by_all_h(had, ended, newcomer_h=NEWCOMER_H))"
-        " for h, had in zip(asked.standing.gpu_hours_J, had_h_J)]",
+        old="power=SHORT_FIRST) / weight_J",
+        new="power=SHORT_FIRST) / weight_J\n            left_h_J = np.minimum(left_h_J, asked.standing.gpu_hours_J)",
         tests=("tests/unit/policies/price/test_beliefs.py",),
     ),
     Named(
@@ -133,15 +132,15 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="price: the power of the work left",
         file="policies/price/cluster_split.py",
-        old="SHORT_FIRST = 0.3 ",
-        new="SHORT_FIRST = 0.4 ",
+        old="SHORT_FIRST = 0.35 ",
+        new="SHORT_FIRST = 0.45 ",
         tests=PRICE,
     ),
     Named(
         name="price: the power of the speed",
         file="policies/price/cluster_split.py",
-        old="CONCAVE = 0.7 ",
-        new="CONCAVE = 0.85 ",
+        old="CONCAVE = 0.85 ",
+        new="CONCAVE = 0.7 ",
         tests=PRICE,
     ),
     Named(

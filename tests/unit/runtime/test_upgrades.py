@@ -28,11 +28,11 @@ from tests.rigs.story import Story, adds_up, phase
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 DATA = Path(__file__).parents[2] / "data"
-FIRST, LAST = DATA / "state-0.1-434ea1a", DATA / "state-0.1-1e1ae9c"  # the one with a fence, an archive and a shelf
+LEFT = [DATA / f"state-0.1-{commit}" for commit in ("434ea1a", "1e1ae9c", "28748952")]  # of kernels 5, 9 and 10
 LINES = [line for path in sorted(DATA.glob("wire-*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
 
 
-@pytest.fixture(params=[FIRST, LAST], ids=lambda path: path.name)
+@pytest.fixture(params=LEFT, ids=lambda path: path.name)
 def left(request, tmp_path):
     """What a release left, in a place of its own, and a cloud in which its node still runs."""
     story = Story(tmp_path, budget=Budget(purse=Money.from_usd(5)))
@@ -84,7 +84,7 @@ def test_its_log_is_whole_and_is_compared_where_this_kernel_is_of_its_version(le
     assert (found["events"], found["verified"]) == (expected["seen"], expected["kernel"] == KERNEL_VERSION)
 
 
-@pytest.mark.parametrize("left", [LAST], indirect=True, ids=["last"])
+@pytest.mark.parametrize("left", LEFT[-1:], indirect=True, ids=["last"])
 def test_a_log_of_this_kernel_is_kept_and_lived_again_to_the_same_orders(left):
     """Who counts the kernel up keeps what it leaves then: `python -m tests.rigs.kept_state`."""
     story, expected = left
