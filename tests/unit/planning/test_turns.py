@@ -102,6 +102,38 @@ def test_who_finds_nothing_since_its_own_is_about_to_be_taken_stays_until_it_is(
     driver.settle(Turn(all_of_it))  # no plan is refused
 
 
+def one_of_two(*places, behind=()):
+    """A job on both GPUs that there are, of which those at these places will be taken, and others behind it."""
+    facts = {"gpus": 2, "min_gpus": 2, "max_gpus": 2, "survives": True, "lead_s": 0.0}
+    driver = Driver(OFFERS[:1])
+    driver.tell(AvailabilityChanged(0.0, "o", 2))
+    driver.submit(a_job("a", **facts), *behind)
+    driver.settle(Turn(all_of_it))
+    on = [node_id for node_id, _ in driver.kernel.tenancy.placement["a"]]
+    for place in places:
+        driver.tell(NodeNoticed(10.0, on[place], 99.0))
+    return driver
+
+
+def test_those_behind_who_stays_get_what_its_other_gpus_leave():
+    driver = one_of_two(0, behind=[a_job("b", gpus=1, max_gpus=1)])
+    assert serve_in_turn(driver.kernel.snapshot(), all_of_it).plan().shapes == {}
+    driver.settle(Turn(all_of_it))  # no plan is refused
+
+
+def test_who_will_lose_all_stays_too_though_nothing_is_left_for_anybody():
+    driver = one_of_two(0, 1)
+    assert serve_in_turn(driver.kernel.snapshot(), all_of_it).plan().shapes == {}
+
+
+def test_who_chooses_nothing_of_what_there_is_does_not_stay():
+    driver = told_of_falls(("a", 0))
+    plan = serve_in_turn(
+        driver.kernel.snapshot(), lambda state, pool, gpus: all_of_it(state, pool, 2) if state.seq else None
+    ).plan()
+    assert plan.shapes == {"a": None}
+
+
 class UpToThree(ConstantRate):
     """More than three GPUs are no faster."""
 

@@ -37,7 +37,6 @@ class Survival(NamedTuple):
 
 def survival(done_h: Floats, runs_h: Floats) -> Survival:
     """By Kaplan and Meier: jobs that run need more than they have had. Cost: O(n log n)."""
-    runs_h = runs_h[runs_h > 0.0]
     need_A = np.concatenate((done_h, runs_h))
     is_done_A = np.repeat([1.0, 0.0], [len(done_h), len(runs_h)])
     order_A = np.lexsort((-is_done_A, need_A))
