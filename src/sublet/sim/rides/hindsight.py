@@ -1,8 +1,11 @@
 """The least dollars for so many samples, and the most samples per dollar, for whoever knows the market beforehand.
 
 By the Lagrangian: whoever has so many samples for C keeps *worth x samples - C*, and at no worth more than the best
-path keeps. So each worth bounds C from below, and the one at which the best path makes as many bounds it best. The path
-pays for changes what they are expected to cost; were they free, nobody could be cheaper, whoever is lost.
+path keeps. So each worth bounds C from below, and the one at which the best path makes as many bounds it best.
+
+Were changes free, nobody could be cheaper: that is a bound. The path that pays for changes what they are expected to
+cost is none: it is laid before anybody knows which instances are lost, so whoever is lucky, or sees it, may be cheaper;
+and where a pause is longer than a step it may not be the best of its kind (`best_path`).
 """
 
 from __future__ import annotations
