@@ -215,6 +215,6 @@ def test_stewards_that_nobody_wants_any_more_end_themselves(rig):
             await asyncio.sleep(2.0)
             held = rig.cluster.stewards(namespace)
             assert held  # the one with a node stays
-        await until(lambda: not rig.cluster.stewards(namespace), 20.0)
+        await until(lambda: not rig.cluster.stewards(namespace), 120.0)
 
     asyncio.run(scene())
