@@ -139,8 +139,8 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="a job is left beside what it could have, as it is worth less than the tolerance",
         file="solve/mip/moves.py",
-        old="near(*facts, start=start_J)",
-        new="near(*facts)",
+        old="near(start_J, *facts)",
+        new="near(loss_JC.argmin(axis=1), *facts)",
         tests=("tests/unit/solve/mip/test_rounding.py",),
     ),
     Named(

@@ -115,7 +115,8 @@ def _solve_coupled(
     if best_J is None:
         raise _nothing(asked, time_limit_s, in_time=ran_s < time_limit_s)
     if near_enough:
-        best_J = _with_what_is_left(asked, proof, best_J)
+        some, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
+        best_J = _with_what_is_left(asked, loss_JC, some, best_J)
         assert best_J is not None  # noqa: S101 - what it began with fits
     total = asked.total(best_J)
     if bound - total <= SAME * abs(bound):
@@ -124,20 +125,21 @@ def _solve_coupled(
 
 
 def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
-    """What the prices say, made to fit; or the best known so far, if that is no worse."""
-    found = [None if best_J is None else _with_what_is_left(asked, proof, best_J), _with_what_is_left(asked, proof)]
+    """What the prices say, made to fit; or the best known so far, if that is no worse; both with what is left over."""
+    loss_JC = proof.losses()
+    most_loss, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
+    starts = [loss_JC.argmin(axis=1)] if best_J is None else [best_J, loss_JC.argmin(axis=1)]
+    found = [_with_what_is_left(asked, loss_JC, most_loss, start_J) for start_J in starts]
     return max((each_J for each_J in found if each_J is not None), key=asked.total, default=None)
 
 
-def _with_what_is_left(asked: Coupled, proof: Bound, start_J: Ints | None = None) -> Ints | None:
-    """From what the prices say, or from a start: such that nobody could gain by what is left over, and of few no two.
+def _with_what_is_left(asked: Coupled, loss_JC: Floats, most_loss: float, start_J: Ints) -> Ints | None:
+    """Made to fit, and such that nobody could gain by what is left over, and of few no two.
 
     What is lost by that may be less than any tolerance, where one job is worth more than all others together.
     """
-    loss_JC = proof.losses()
-    most_loss, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
     facts = asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss
-    column_J = near(*facts, start=start_J)
+    column_J = near(start_J, *facts)
     return column_J if column_J is None or len(asked) >= MANY else improved(column_J, *facts)
 
 

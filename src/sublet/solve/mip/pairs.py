@@ -19,7 +19,7 @@ __all__ = ["improved"]
 MOST = 100  # choices beside those that they have: those that lose least
 TINY = 1e-9  # relative: what is more than a rounding error
 
-# J jobs, C choices, R limits, V choices of all jobs that are paired, their own among them
+# J jobs, C choices, R limits, V choices of all jobs that are paired, their own among them; P x Q pairs of these
 
 
 def improved(
@@ -38,17 +38,19 @@ def improved(
         least = np.argpartition(loss_JC[job_V, column_V], most)[:most]
         job_V, column_V = job_V[least], column_V[least]
     gain_V, use_RV = gain_JC[job_V, column_V], use_RJC[:, job_V, column_V]
-    same_VV = job_V[:, None] == job_V
     for _ in range(2 * len(job_J)):
         own_RJ = use_RJC[:, job_J, column_J]
         left_R = limit_R - own_RJ.sum(axis=1)
         more_V, needs_RV = gain_V - gain_JC[job_J, column_J][job_V], use_RV - own_RJ[:, job_V]
-        fits_VV = ~same_VV
+        # One of a pair gains, and the other loses less than the most that any can gain.
+        one_P, other_Q = (more_V > 0).nonzero()[0], (more_V > -more_V.max()).nonzero()[0]
+        fits_PQ = job_V[one_P, None] != job_V[other_Q]
         for needs_V, left in zip(needs_RV, left_R.tolist(), strict=True):
-            fits_VV &= needs_V[:, None] + needs_V <= left
-        more_VV = np.where(fits_VV, more_V[:, None] + more_V, 0.0)
-        one, other = divmod(int(more_VV.argmax()), len(job_V))
-        if more_VV[one, other] <= TINY * abs(float(gain_JC[job_J, column_J].sum())):
+            fits_PQ &= needs_V[one_P, None] <= left - needs_V[other_Q]
+        more_PQ = np.where(fits_PQ, more_V[one_P, None] + more_V[other_Q], 0.0)
+        if not more_PQ.max(initial=0.0) > TINY * abs(float(gain_JC[job_J, column_J].sum())):
             break
-        column_J[job_V[[one, other]]] = column_V[[one, other]]
+        one, other = divmod(int(more_PQ.argmax()), len(other_Q))
+        pair = [one_P[one], other_Q[other]]
+        column_J[job_V[pair]] = column_V[pair]
     return column_J

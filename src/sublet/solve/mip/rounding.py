@@ -5,7 +5,7 @@ there is. Of the choices that lose least, one after another is taken back, those
 give back; then whoever can gain by what is left over does.
 
 >>> gain_JC, use_RJC = np.array([[0.0, 3.0], [0.0, 2.0]]), np.array([[[0.0, 1.0], [0.0, 1.0]]])
->>> near(gain_JC, np.array([[3.0, 0.0], [2.0, 0.0]]), use_RJC, np.array([1.0]), 3.0).tolist()
+>>> near(np.array([1, 1]), gain_JC, np.array([[3.0, 0.0], [2.0, 0.0]]), use_RJC, np.array([1.0]), 3.0).tolist()
 [1, 0]
 """
 
@@ -21,19 +21,13 @@ __all__ = ["near"]
 
 
 def near(
-    gain_JC: Floats,
-    loss_JC: Floats,
-    use_RJC: Floats,
-    limit_R: Floats,
-    most_loss: float,
-    *,
-    start: Ints | None = None,
+    start_J: Ints, gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, most_loss: float
 ) -> Ints | None:
-    """A choice per job among those that lose no more than this at the prices; None if none is found that fits.
+    """A choice per job, from a start, among those that lose no more than this; None if none is found that fits.
 
-    From what loses least, or from a `start`. Cost: O(V R) a few times for each job that moves.
+    Cost: O(V R) a few times for each job that moves.
     """
-    column_J: Ints = loss_JC.argmin(axis=1) if start is None else start.copy()
+    column_J = start_J.copy()
     job_V, column_V = np.nonzero(loss_JC <= most_loss)
     gain_V, use_RV = gain_JC[job_V, column_V], use_RJC[:, job_V, column_V]
     job_J = np.arange(len(gain_JC))

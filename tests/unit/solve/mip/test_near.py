@@ -11,7 +11,7 @@ def rounded(gain, use, left, *, loss=None, most_loss=np.inf):
     """One limit; without a loss at the prices, what all want most loses nothing."""
     gain_JC, use_RJC = np.array(gain, dtype=float), np.array([use], dtype=float)
     loss_JC = gain_JC.max(axis=1, keepdims=True) - gain_JC if loss is None else np.array(loss, dtype=float)
-    found = near(gain_JC, loss_JC, use_RJC, np.array([float(left)]), most_loss)
+    found = near(loss_JC.argmin(axis=1), gain_JC, loss_JC, use_RJC, np.array([float(left)]), most_loss)
     return None if found is None else found.tolist()
 
 

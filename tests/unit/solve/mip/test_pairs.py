@@ -23,7 +23,7 @@ def several_pools(seed, jobs=7, choices=5, pools=3):
 def both(asked, most_loss=np.inf):
     loss_JC = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R).losses()
     facts = asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R
-    before_J = near(*facts, most_loss)
+    before_J = near(loss_JC.argmin(axis=1), *facts, most_loss)
     return before_J, improved(before_J, *facts, most_loss), loss_JC
 
 

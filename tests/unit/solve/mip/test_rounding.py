@@ -31,7 +31,7 @@ def best_of_all(asked):
 def rounded(asked):
     proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R)
     loss_JC = proof.worth_JC.max(axis=1, keepdims=True) - proof.worth_JC
-    return near(asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, np.inf)
+    return near(loss_JC.argmin(axis=1), asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, np.inf)
 
 
 def by_rounding(asked, tolerance):

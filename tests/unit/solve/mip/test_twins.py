@@ -64,7 +64,7 @@ def test_rounding_moves_one_after_the_other_as_by_hand(limits, most_loss):
         gain, use, limit = drawn(seed, limits=limits)
         for price in (0.0, 0.5, 2.0):
             loss = bound_at(gain, use, limit, np.full(limits, price))[0].losses()
-            found = near(gain, loss, use, limit, most_loss)
+            found = near(loss.argmin(axis=1), gain, loss, use, limit, most_loss)
             twin = rounded_by_hand(gain, loss, use, limit, most_loss)
             assert (None if found is None else found.tolist()) == twin
             outcomes["stuck" if twin is None else "moved"] += twin is None or twin != loss.argmin(axis=1).tolist()
