@@ -128,9 +128,12 @@ def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
     """What the prices say, made to fit; or the best known so far, if that is no worse; both with what is left over."""
     loss_JC = proof.losses()
     most_loss, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
-    starts = [loss_JC.argmin(axis=1)] if best_J is None else [best_J, loss_JC.argmin(axis=1)]
-    found = [_with_what_is_left(asked, loss_JC, most_loss, start_J) for start_J in starts]
-    return max((each_J for each_J in found if each_J is not None), key=asked.total, default=None)
+    rounded_J = _with_what_is_left(asked, loss_JC, most_loss, loss_JC.argmin(axis=1))
+    kept_J = None if best_J is None else _with_what_is_left(asked, loss_JC, most_loss, best_J)
+    if rounded_J is None or best_J is None or kept_J is None:
+        return rounded_J if kept_J is None else kept_J
+    rounded = asked.total(rounded_J)
+    return kept_J if asked.total(best_J) >= rounded or asked.total(kept_J) > rounded else rounded_J
 
 
 def _with_what_is_left(asked: Coupled, loss_JC: Floats, most_loss: float, start_J: Ints) -> Ints | None:
