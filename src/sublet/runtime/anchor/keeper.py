@@ -188,10 +188,11 @@ def _size(path: Path) -> int:
 
 
 def _end_of(path: Path, begin: int) -> str:
-    """What one controller has written, or the last of it."""
-    with path.open("rb") as file:
+    """What one controller has written, or the last of it; nothing where no log is kept."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(begin, _size(path) - LAST_BYTES))
         return file.read().decode(errors="replace").strip()
+    return ""
 
 
 class Running(Protocol):

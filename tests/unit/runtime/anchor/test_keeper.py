@@ -50,7 +50,8 @@ class Anchor:
         self.waits = []
         monkeypatch.setattr(keeper, "_wait", self.waits.append)
         monkeypatch.setattr(keeper, "LOOK_S", 0.05)
-        monkeypatch.setattr(keeper, "_renew", lambda *_: None)
+        self.watches = threading.Event()  # it watches a controller, and does its first chore
+        monkeypatch.setattr(keeper, "_renew", lambda *_: self.watches.set())
         monkeypatch.setattr(idle, "IDLE_S", 0.0)
         monkeypatch.setattr(idle, "turn_off", self.offs.append)
 
@@ -136,13 +137,11 @@ def test_a_controller_that_lives_on_after_its_keeper_was_killed_is_kept_by_the_n
         process.stdout.readline()
         keeping = threading.Thread(target=there.keep)
         keeping.start()
-        while not is_held(tmp_path, KEEPER):
-            pass
-        keeping.join(0.3)
-        assert keeping.is_alive()
-        assert there.read("lives") == ""  # a second one would be refused by the lock, again and again
+        assert there.watches.wait(120)
+        assert is_held(tmp_path, KEEPER)
+        assert not (tmp_path / "controller.log").exists()  # a second one would be refused by the lock, again and again
         process.kill()
-    keeping.join(30)
+    keeping.join()
     assert there.read("lives") == "x"
 
 
