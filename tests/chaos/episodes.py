@@ -41,7 +41,7 @@ def kill_workers(kills: int, seed: int = SEED) -> dict[str, float]:
                 break
             alone += len(world.workers()) < 2  # then no survivor has the state
             done += world.kill_a_worker(rng)
-        (job,) = world.until_ended(job_id, patience_s=60 + 3 * kills)
+        (job,) = world.until_ended(job_id, patience_s=90 + 3 * kills)
         assert job["phase"] == "finished", job["error"]
         assert job["step"] == 200 + 60 * kills, job["step"]
         # A checkpoint a second: what a lone worker can lose.
@@ -140,7 +140,7 @@ def _settled(world: Rig) -> None:
         held = [n for n in (nodes or {}).get("nodes", []) if n["phase"] != "gone"]
         return nodes is not None and len(world.agents()) == len(held)
 
-    world.until(same, "what runs is what is held", 15.0)
+    world.until(same, "what runs is what is held")
 
 
 def main() -> None:

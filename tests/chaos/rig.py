@@ -123,7 +123,7 @@ class Rig:
         assert self.process is not None
         with contextlib.suppress(SubletError):
             self._client().post("/v1/shutdown")
-        self.process.wait(60)
+        self.process.wait(120)
 
     # ------------------------------------------------------------------ asking
 
@@ -246,7 +246,7 @@ class Rig:
 
     def audit(self) -> dict[str, Any]:
         """After `down`: nothing runs, the log gives the same life again, and the bill is that of the log, exactly."""
-        self.until(lambda: not self.processes(), "nothing is left running", 15.0)
+        self.until(lambda: not self.processes(), "nothing is left running")
         assert not list((self.state.path / "nodes").glob("*.json")), "a node is still recorded as rented"
         store = Store(self.state.path / "log.sqlite")
         header, lines = store.get("header"), list(store.lines())

@@ -128,7 +128,7 @@ def test_a_job_runs_on_rented_machines_and_nothing_is_left(sublet, state, machin
     assert answer.code == 0, answer.err + (state / "controller.log").read_text(encoding="utf-8")
     try:
         job_id = sublet("submit", job_file, "-o", "json").json["job_id"]
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + 120.0
         while (row := _job(sublet, job_id))["phase"] not in ("finished", "failed"):
             assert time.monotonic() < deadline, (row, (state / "controller.log").read_text(encoding="utf-8")[-3000:])
             time.sleep(0.3)

@@ -226,7 +226,7 @@ async def _trained(box, settings, folder):
     """An unmodified script, and one with the SDK that loses a host in its middle; as they ended."""
     api = controller_from(settings)
     running = asyncio.create_task(api.run())
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + 2 * PATIENCE_S
 
     async def until(job_id, *phases):
         while (view := await api.job(job_id))["phase"] not in (*phases, "finished", "failed"):

@@ -14,7 +14,7 @@ from sublet.testing.memory_cloud import api_over
 from sublet.testing.rigs import LocalRig
 from sublet.testing.values import an_offer
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 # The second node knocks, and the first ends when it has heard that: both run at a time. A failed command is nothing.
 FILE = """

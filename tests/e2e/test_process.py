@@ -19,9 +19,8 @@ pytestmark = pytest.mark.skipif(not SUBLET.exists(), reason="the entry point is 
 
 
 def sublet(*arguments, **environment):
-    return subprocess.run(
-        [SUBLET, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
-    )
+    env = {**os.environ, **environment}
+    return subprocess.run([SUBLET, *arguments], capture_output=True, text=True, timeout=120, check=False, env=env)
 
 
 def on_a_terminal(arguments, **environment):
@@ -41,7 +40,7 @@ def on_a_terminal(arguments, **environment):
     except OSError:  # Linux reports the end of a terminal as an error
         pass
     os.close(main)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=120) == 0
     return said.decode()
 
 
@@ -51,7 +50,7 @@ def test_help_imports_nothing_heavy():
         "heavy = {'numpy', 'scipy', 'matplotlib', 'rich.console', 'sublet.sim', 'sublet.market'} & set(sys.modules);"
         "sys.exit(repr(heavy) if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -83,7 +82,7 @@ def test_a_terminal_shows_a_bar_and_quiet_none():
 
 def test_a_reader_that_leaves_is_no_error():
     done = subprocess.run(
-        ["bash", "-c", f"{SUBLET} offers --limit 0 | head -1"], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", f"{SUBLET} offers --limit 0 | head -1"], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.startswith("offer")
     assert done.stderr == ""
@@ -109,7 +108,7 @@ def test_an_interrupt_ends_a_run_with_130_and_leaves_nothing_half_written(tmp_pa
     while not any(tmp_path.iterdir()) and process.poll() is None:  # until the run has begun
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "error: interrupted"
     assert not any(tmp_path.iterdir())

@@ -65,7 +65,7 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
         await asyncio.wait([running, asyncio.create_task(api.started())], return_when=asyncio.FIRST_COMPLETED)
         provider = api._controller.provider._provider  # behind its pace
 
-        async def reaches(condition, patience_s=60.0):
+        async def reaches(condition, patience_s=120.0):
             await until(lambda: running.done() or condition(), patience_s)
             assert not running.done(), running.exception()
 
@@ -91,7 +91,7 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
         await reaches(lambda: job.group.size == NODES - 1 and job.group.training)
         assert ray_node not in {claim.ray_node for claim in provider._held.values()}
 
-        await reaches(lambda: job.outcome, 120.0)
+        await reaches(lambda: job.outcome, 240.0)
         assert (job.outcome, job.steps_lost, job.noticed) == ("finished", 0, 1)
         assert job.group.step == 3 * -(-20_000 // 256)
         assert "loss" in "".join(path.read_text() for path in (rig.folder / "state").rglob("jobs/*/logs/*.log"))
@@ -138,9 +138,9 @@ def test_a_drained_node_gets_a_notice_with_its_deadline_and_is_not_rented_again(
     async def scene():
         async with controller(rig, "a") as (_, provider, ears):
             ray_node = provider._held["a"].ray_node
-            rig.drain(ray_node, 30.0)
+            rig.drain(ray_node, 300.0)
             notice = await ears.next(NodeNoticed, node_id="a")
-            assert 25.0 < notice.lost_s - notice.at_s <= 30.0
+            assert 100.0 < notice.lost_s - notice.at_s <= 300.0
             await ears.next(AvailabilityChanged, nodes=NODES - 1)
             await provider.release("a")
             for name in ("b", "c"):
@@ -177,7 +177,7 @@ def test_what_others_of_the_cluster_use_is_not_rented_and_what_we_hold_is_not_gi
             assert not waits.done()
             freed = provider._held["n0"].ray_node
             await provider.release("n0")
-            assert await asyncio.wait_for(waits, 90.0) == freed
+            assert await asyncio.wait_for(waits, 120.0) == freed
             for neighbour in (first, second):
                 ray.kill(neighbour)
             await until(lambda: ears.all(AvailabilityChanged)[-1].nodes == NODES)
@@ -199,7 +199,7 @@ def test_what_is_missing_is_waited_for_at_ray_and_rented_when_it_comes(rig):
                     await provider.rent("last", rig.offer_id, "token-last")
             assert provider._waits.count(rig.offer_id) == 1
             add_node(rig.nodes)
-            (came,) = await until(lambda: provider._waits.came(rig.offer_id), 30.0)
+            (came,) = await until(lambda: provider._waits.came(rig.offer_id), 120.0)
             await provider.rent("last", rig.offer_id, "token-last")
             assert provider._held["last"].ray_node == came
             assert provider._waits.count(rig.offer_id) == 0

@@ -96,5 +96,6 @@ def test_every_rank_says_what_its_own_part_of_a_step_takes_and_the_one_that_limp
     found = straggler_among(own_s, median(run["step_s"]))
     assert found is not None, own_s
     assert found.worker_id == run["order"][2]
-    assert max(seconds for name, seconds in own_s.items() if name != found.worker_id) < 0.1 <= own_s[found.worker_id]
+    assert max(own_s, key=own_s.__getitem__) == found.worker_id
+    assert own_s[found.worker_id] >= 0.1
     assert set(run["codes"].values()) == {0}

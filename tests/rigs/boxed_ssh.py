@@ -27,7 +27,7 @@ from sublet.testing.box.sshd import service
 
 NAMES = ("ada", "bell")
 PUBLIC_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
-UP_S = 60.0
+UP_S = 120.0
 SHOW = "for f in /root/.local/state/sublet-nodes/{}/nodes/*.json; do [ -f $f ] && cat $f && printf '\\0'; done"
 _RIGS = itertools.count()
 

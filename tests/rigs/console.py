@@ -70,13 +70,13 @@ def fleet(folder, steps=None, port=0):
 
     thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
     thread.start()
-    assert up.wait(30)
+    assert up.wait(120)
     try:
         yield Fleet(box["cloud"], connect(state.path), box["loop"], state)
     finally:
         with suppress(RuntimeError):
             asyncio.run_coroutine_threadsafe(box["api"].shutdown(), box["loop"])
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 

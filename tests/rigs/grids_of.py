@@ -151,7 +151,7 @@ def _in_sockets(jobs):
     try:
         with ThreadPoolExecutor(len(jobs)) as pool:
             for each in [pool.submit(job, rank) for rank in jobs]:
-                each.result(60)
+                each.result(120)
     finally:
         for each in lines:
             each.close()

@@ -444,13 +444,13 @@ def served(folder: Path) -> Iterator[Served]:
 
     thread = threading.Thread(target=lambda: asyncio.run(whole()), daemon=True)
     thread.start()
-    assert up.wait(20)
+    assert up.wait(120)
     try:
         yield Served(box["api"], state, connect(state.path), box["loop"], thread)
     finally:
         with suppress(RuntimeError):  # it has stopped already
             box["loop"].call_soon_threadsafe(box["api"].over.set)
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -28,7 +28,7 @@ REGION = "us-east-1"
 KIND = "g4dn.xlarge"
 IMAGE = "ami-03cf127a"  # one that moto knows
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
-UP_WITHIN_S = 60.0
+UP_WITHIN_S = 120.0
 
 
 @cache

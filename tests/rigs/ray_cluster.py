@@ -162,7 +162,7 @@ class RayRig(LocalRig):
                 self.nodes.remove_node(node, allow_graceful=False)
         while len(self.nodes.worker_nodes) < NODES:
             add_node(self.nodes)
-        end_s = time.monotonic() + 30.0
+        end_s = time.monotonic() + PATIENCE_S
         while self.machines() != {node.node_id for node in self.nodes.worker_nodes}:
             assert time.monotonic() < end_s, "Ray does not know its machines"
             time.sleep(0.05)

@@ -50,7 +50,7 @@ class SshServer:
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
         self._thread.start()
-        assert started.wait(10.0)
+        assert started.wait(120.0)
 
     def cut(self, user):
         """The network to this machine is gone, for now: connections break, new ones are refused."""
@@ -62,7 +62,7 @@ class SshServer:
 
     def close(self):
         """Nobody is served any more."""
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30.0)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(120.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -150,7 +150,7 @@ def test_36_strangers_change_nothing(tmp_path, measured):
         body = json.dumps({"job": spec_to_json(job_from_command(["true"], name="echo"), secrets=True)})
 
         def ask(method, path, **headers):
-            connection = http.client.HTTPConnection(host, port, timeout=10)
+            connection = http.client.HTTPConnection(host, port, timeout=120)
             connection.request(method, path, body if method == "POST" else None, headers)
             status = connection.getresponse().status
             connection.close()
@@ -191,9 +191,9 @@ def ask():
             door.sendall(line * 10)
             seen = b""
             while seen.count(b"HTTP/1.1 ") < 10:
-                seen += door.recv(65536)
+                seen += door.recv(65536) or sys.exit("hung up on")
             asked += 10
-            if asked == 10 and on.wait() == 0:
+            if asked == 10 and on.wait(120) == 0:
                 print("on", flush=True)
     answers.append(asked)
 

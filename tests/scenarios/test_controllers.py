@@ -55,7 +55,7 @@ def test_06_an_agent_whose_controller_can_do_nothing_any_more_ends_itself_with_i
             await engine.open(lambda node_id, message: heard.set())
             engine.expect("n", "token")
             rig.agent("n", "token", lease_s=lease_s)
-            await asyncio.wait_for(heard.wait(), 30.0)
+            await asyncio.wait_for(heard.wait(), 120.0)
             await engine.close()  # and nothing more is heard of the controller
             began_s = time.monotonic()
             while rig.left():
@@ -100,7 +100,7 @@ def test_08_the_one_that_slept_writes_nothing_launches_nothing_and_ends(tmp_path
                         controller.add(f"late-{number}", a_spec(name="late"))
                     except SubletError:
                         refused += 1
-                await asyncio.wait_for(controller.inbox.ended.wait(), 30.0)
+                await asyncio.wait_for(controller.inbox.ended.wait(), 120.0)
                 ended_s = time.monotonic() - began_s
                 assert refused == 5, "a stale write was taken"
                 assert not any(job_id.startswith("late") for job_id in new._controller.records)
@@ -287,7 +287,7 @@ def test_33_a_store_that_cannot_be_written_ends_its_controller_and_the_next_know
             with pytest.raises(BadInput, match="cannot be written"):
                 await api.submit(a_spec(name="k", max_workers=2))
             with pytest.raises(BadInput, match="cannot be written"):
-                await asyncio.wait_for(running, 30)
+                await asyncio.wait_for(running, 120)
             assert (list(story.cloud.rented), sorted(story.cloud.nodes)) == before, "it acted without its memory"
             other.close()
             await story.cloud.close()

@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import tempfile
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -140,12 +141,13 @@ def test_16_damage_is_found_the_one_before_is_used_and_it_is_told(directory, ful
 def test_17_training_goes_on_while_the_disk_is_full_or_slow_and_the_old_checkpoint_stays(
     directory, measured, monkeypatch
 ):
-    real, state = os.write, {"full": False, "slow_s": 0.0}
+    real, state, writes = os.write, {"full": False}, threading.Event()
+    writes.set()
 
     def write(handle, content):
         if state["full"]:
             raise OSError(errno.ENOSPC, "No space left on device")
-        time.sleep(state["slow_s"])
+        writes.wait(120)
         return real(handle, content)
 
     with Checkpoints(directory, keep=2, writer="w", generation=1) as kept:
@@ -160,12 +162,13 @@ def test_17_training_goes_on_while_the_disk_is_full_or_slow_and_the_old_checkpoi
         assert pending.error is not None, "nobody was told"
         assert "space" in str(pending.error)
         assert newest(directory).step == 1, "the old one is gone"
-        state["full"], state["slow_s"] = False, 0.05
+        state["full"] = False
+        writes.clear()
         slow = kept.save(3, state_of(3), {})
         blocked_s = slow.blocked_s
         assert kept.save(4, state_of(4), {}).step == 3, "one at a time: the next is skipped, not queued"
-        slow.wait(30.0)
-        state["slow_s"] = 0.0
+        writes.set()
+        slow.wait(120.0)
         kept.save(5, state_of(5), {}).wait()
     assert newest(directory).step == 5
     measured(

@@ -25,7 +25,7 @@ from sublet.wire.messages import Broke, Finished, Joined, Leading, Leave, Meet, 
 
 __all__ = ["Worker", "World"]
 
-LATEST_S = 30.0  # any single wait in a scenario
+LATEST_S = 120.0  # any single wait in a scenario
 
 
 class Worker:

@@ -26,6 +26,7 @@ def open_page(chromium, there):
 
     def opened(link=None, **facts):
         context = chromium.new_context(**facts)
+        context.set_default_timeout(120_000)  # milliseconds
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -44,7 +44,7 @@ def there(tmp_path):
 
 def ask(there, method, path, body=b"{}", **headers):
     """One request as a browser sends it: no token."""
-    connection = http.client.HTTPConnection(there.client.host, there.client.port, timeout=10)
+    connection = http.client.HTTPConnection(there.client.host, there.client.port, timeout=120)
     sent = {"Content-Type": "application/json"} if method == "POST" else {}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body if method == "POST" else None, sent)

@@ -20,7 +20,7 @@ from sublet.testing.memory_cloud import api_over
 from tests.rigs.in_memory_api import served
 from tests.rigs.story import Story, a_spec
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def shown(*command):
         assert status == 303
         yield parts.netloc, headers["set-cookie"].partition(";")[0]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()
@@ -37,7 +37,7 @@ def shown(*command):
 
 
 def ask(place, cookie, path, method="GET"):
-    connection = HTTPConnection(place, timeout=30)
+    connection = HTTPConnection(place, timeout=120)
     headers = {"Cookie": cookie, "Content-Type": "application/json", "Origin": f"http://{place}"}
     connection.request(method, path, "{}" if method == "POST" else None, headers)
     answer = connection.getresponse()

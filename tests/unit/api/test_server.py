@@ -36,7 +36,7 @@ def body_of(name="echo", **facts):
 
 def raw(there, method, path, body=b"", *, token=None, **headers):
     """One request exactly as told: status, headers, JSON."""
-    connection = http.client.HTTPConnection(there.client.host, there.client.port, timeout=10)
+    connection = http.client.HTTPConnection(there.client.host, there.client.port, timeout=120)
     sent = {"Authorization": f"Bearer {there.client.token if token is None else token}"}
     sent |= {"Content-Type": "application/json"} if method == "POST" else {}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -236,6 +236,13 @@ def test_readiness_is_another_question_than_life(there):
     assert raw(there, "GET", "/healthz")[0] == 200
 
 
+def until(condition):
+    end_s = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < end_s, "it never came true"
+        time.sleep(0.01)
+
+
 def test_a_log_is_streamed_as_it_grows_and_without_secrets(there, tmp_path):
     job_id = there.client.post("/v1/jobs", body_of(secrets={"TOKEN": "hush-hush"}))["job_id"]
     there.api.change(job_id, **RUNNING)
@@ -249,14 +256,14 @@ def test_a_log_is_streamed_as_it_grows_and_without_secrets(there, tmp_path):
     reader.start()
     with path.open("wb", buffering=0) as file:
         file.write(b"one hush-")
-        time.sleep(0.3)
+        until(lambda: got)
         assert b"".join(got) == b"one "  # what could be the beginning of a secret waits
         file.write(b"hush two\n")
-        time.sleep(0.3)
+        until(lambda: b"".join(got).endswith(b"\n"))
         assert b"".join(got) == b"one *** two\n"
         there.api.change(job_id, phase="finished")
         file.write(b"end\n")
-    reader.join(10)
+    reader.join(120)
     assert b"".join(got) == b"one *** two\nend\n"
     assert b"".join(there.client.stream(f"/v1/jobs/{job_id}/log", tail=1)) == b"end\n"
     assert b"".join(there.client.stream(f"/v1/jobs/{job_id}/log", rank=7)) == b""
@@ -311,7 +318,7 @@ def test_a_job_answers_to_its_id_its_name_and_a_prefix_that_is_its_own(there):
 def test_a_shutdown_answers_first_and_then_lets_everybody_go(tmp_path):
     with served(tmp_path) as there:
         assert there.client.post("/v1/shutdown", {"end_jobs": True})["stopping"]
-        there.thread.join(10)
+        there.thread.join(120)
         assert there.api.ended_jobs
         assert not there.state.address_file.exists()
         assert not there.state.token_file.exists()
@@ -388,7 +395,7 @@ def test_lines_on_which_nothing_comes_are_few_and_cut_nobody_who_is_being_answer
     assert next(stream) == b"first\n"
     lines = []
     for number in range(300):
-        line = socket.create_connection((there.client.host, there.client.port), timeout=10)
+        line = socket.create_connection((there.client.host, there.client.port), timeout=120)
         line.sendall(b"" if number % 2 else b"GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         lines.append(line)
     assert raw(there, "GET", "/v1/jobs")[0] == 200

@@ -61,7 +61,7 @@ def test_a_token_that_is_revoked_opens_nothing_nor_does_a_page_that_it_opened(th
     assert status(lambda: there.client.post("/v1/tokens/alice/revoke")) == 422
     from http.client import HTTPConnection
 
-    connection = HTTPConnection(there.client.host, there.client.port, timeout=10)
+    connection = HTTPConnection(there.client.host, there.client.port, timeout=120)
     connection.request("GET", link)
     answer = connection.getresponse()
     answer.read()
@@ -76,7 +76,7 @@ def test_what_is_told_on_and_on_ends_with_the_token_that_asked_for_it(there, pat
     there.client.post("/v1/jobs", a_job())
     (there.api.folder / "j1-a-0.log").write_text("a line\n")
     alice, bob = client_of(there, "alice", "read"), client_of(there, "bob", "read")
-    lines = [http.client.HTTPConnection(alice.host, alice.port, timeout=30) for _ in range(2)]
+    lines = [http.client.HTTPConnection(alice.host, alice.port, timeout=120) for _ in range(2)]
     answers = []
     for line, client in zip(lines, (alice, bob), strict=True):
         line.request("GET", path, headers={"Authorization": f"Bearer {client.token}"})

@@ -70,7 +70,7 @@ class WallOfAnotherBoot:
 
 def test_cloud_time_goes_on_where_it_was_whatever_the_wall_clock_says(tmp_path, monkeypatch):
     store = Store(tmp_path / "log.sqlite")
-    assert clock_from(store, 60.0).now_s() < 60.0
+    assert clock_from(store, 60.0).now_s() < 600.0
     mark(store, Clock(speedup=60.0, began_s=7200.0))
     monkeypatch.setattr(time, "time", lambda: 4e9)
     assert 7200.0 <= clock_from(store, 60.0).now_s() < 7200.0 + 600.0

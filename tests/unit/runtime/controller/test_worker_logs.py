@@ -129,7 +129,7 @@ def test_following_a_log_moves_to_the_next_worker_and_ends_with_the_job(tmp_path
             second = await led_by_another(api, first)
             prints.say(second.id, "trains on")
             await api.cancel("j-1", now=True)
-            text = await asyncio.wait_for(following, 20.0)
+            text = await asyncio.wait_for(following, 120.0)
             assert f"{first} begins\n" in text
             assert f"from here --\n{second.id} begins\n" in text
             assert f"{second.id} trains on\n" in text

@@ -96,7 +96,7 @@ def test_a_provider_of_somebody_elses_works_by_its_entry_point_alone(attic, tmp_
         running = asyncio.create_task(api.run())
         await api.started()
         await api.submit(job_from_command(["true"], name="a"))
-        await asyncio.wait_for(attic.provider.rented.wait(), 30)
+        await asyncio.wait_for(attic.provider.rented.wait(), 120)
         await api.shutdown(end_jobs=True)
         await running
 

@@ -24,7 +24,7 @@ from sublet.wire.travel import Travel
 from tests.rigs import little_docker
 
 SECRET = "it's\nsecret"  # noqa: S105 - it is
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 DOCKER = shutil.which("docker")
 
 

@@ -46,7 +46,7 @@ class SlowDisk:
         def slow(handle):
             if stat.S_ISREG(os.fstat(handle).st_mode):
                 self.held.set()
-                self._go.wait(20)
+                self._go.wait(120)
             real(handle)
 
         patch.setattr(machine_disk.os, "fsync", slow)
@@ -102,7 +102,7 @@ def test_what_happens_to_the_state_after_save_is_not_in_the_checkpoint(kept, mon
 def test_save_returns_while_the_disk_is_still_busy(kept, monkeypatch):
     disk = SlowDisk(monkeypatch)
     pending = kept.save(1, state_of(1), {})
-    assert disk.held.wait(20)
+    assert disk.held.wait(120)
     assert not pending.done
     assert pending.error is None
     assert kept.newest() is None
@@ -236,7 +236,14 @@ def test_a_save_while_one_is_written_is_skipped_and_the_other_is_handed_out(kept
 def test_a_save_that_waits_comes_after_the_one_that_is_written(kept, monkeypatch):
     disk = SlowDisk(monkeypatch)
     first = kept.save(1, state_of(1), {})
-    threading.Timer(0.05, disk.go).start()
+    wait = first.wait
+
+    def slow():
+        time.sleep(0.05)
+        disk.go()
+        return wait()
+
+    monkeypatch.setattr(first, "wait", slow)
     second = kept.save(2, state_of(2), {}, wait=True)
     assert first.done
     assert second.wait().step == 2
@@ -313,7 +320,7 @@ def test_the_hint_is_not_needed_and_not_believed(kept):
 def test_the_staging_of_a_living_writer_stays_and_that_of_a_dead_one_goes(kept, monkeypatch):
     disk = SlowDisk(monkeypatch)
     pending = kept.save(1, state_of(1), {})
-    assert disk.held.wait(20)
+    assert disk.held.wait(120)
     dead = kept.directory / "staging" / "7-dead"
     dead.mkdir()
     (dead / "data-0000.bin").write_bytes(b"half")
@@ -353,7 +360,7 @@ def test_a_writer_of_an_older_generation_cannot_commit(kept):
 def test_a_writer_that_is_fenced_while_it_writes_cannot_commit(kept, monkeypatch):
     disk = SlowDisk(monkeypatch)
     pending = kept.save(1, state_of(1), {})
-    assert disk.held.wait(20)
+    assert disk.held.wait(120)
     kept.fence(2)
     disk.go()
     with pytest.raises(StaleWriter):
@@ -367,18 +374,18 @@ def test_an_announcement_waits_for_a_commit_that_was_already_allowed(kept, monke
 
     def slow(path, target):
         allowed.set()
-        go.wait(20)
+        go.wait(120)
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", slow)
     pending = kept.save(1, state_of(1), {})
-    assert allowed.wait(20)
+    assert allowed.wait(120)
     fencing = threading.Thread(target=kept.fence, args=(2,))
     fencing.start()
     fencing.join(0.1)
     assert fencing.is_alive()
     go.set()
-    fencing.join(20)
+    fencing.join(120)
     assert pending.done or pending.wait().step == 1
     assert Directory(kept.directory).steps() == [1]
 
@@ -396,7 +403,7 @@ def test_a_survivor_goes_on_in_the_next_generation(kept):
 def test_a_survivor_that_advances_at_the_last_moment_does_not_fence_off_itself(kept, monkeypatch):
     disk = SlowDisk(monkeypatch)
     pending = kept.save(1, state_of(1), {})
-    assert disk.held.wait(20)
+    assert disk.held.wait(120)
     with Directory(kept.directory).locked():
         disk.go()
         time.sleep(0.1)  # it waits for the lock now, as a writer of generation 1
@@ -404,7 +411,7 @@ def test_a_survivor_that_advances_at_the_last_moment_does_not_fence_off_itself(k
         advancing.start()
         while Directory(kept.directory).announced() < 2:
             time.sleep(0.001)
-    advancing.join(20)
+    advancing.join(120)
     assert pending.wait().step == 1
 
 
@@ -443,7 +450,7 @@ def test_a_directory_removed_between_saves_is_made_again(kept):
 def test_a_directory_removed_while_it_is_written_to_fails_that_save_alone(kept, monkeypatch):
     disk = SlowDisk(monkeypatch)
     pending = kept.save(1, state_of(1), {})
-    assert disk.held.wait(20)
+    assert disk.held.wait(120)
     shutil.rmtree(kept.directory)
     disk.go()
     assert "No such file" in fails(pending).why

@@ -33,7 +33,7 @@ def with_all(world, work, staging=None, sharings=None):
         each.find(host, port, lambda: None)
     try:
         with ThreadPoolExecutor(world) as pool:
-            return [each.result(60) for each in [pool.submit(work, rank, lines[rank]) for rank in range(world)]]
+            return [each.result(120) for each in [pool.submit(work, rank, lines[rank]) for rank in range(world)]]
     finally:
         for each in lines:
             each.close()
@@ -91,7 +91,7 @@ def test_who_waits_for_a_sum_of_few_is_told_when_the_connections_end():
     def work(rank, lines):
         mesh = lines.mesh("all", rank, 3)
         mesh.sum(torch.zeros(1), range(3))
-        heard.wait(60)
+        heard.wait(120)
         if rank == 1:
             lines.hang_up()  # in one process, this ends the connections of all
             return
@@ -175,7 +175,7 @@ def test_whoever_hands_over_waits_until_it_has_been_read():
     bring = sharings[1].bring
 
     def late(letter, into):
-        settling.wait(60)
+        settling.wait(120)
         told.append("read")
         bring(letter, into)
 
@@ -290,7 +290,7 @@ def test_two_meshes_of_one_generation_do_not_hear_each_other():
 
 @pytest.mark.parametrize("waits", ["receives", "sums", "forms"])
 def test_hanging_up_wakes_who_waits_for_one_that_never_comes(waits):
-    began = threading.Barrier(2, timeout=60)
+    began = threading.Barrier(2, timeout=120)
 
     def work(rank, lines):
         mesh = lines.mesh("grid", rank, 2)

@@ -196,7 +196,7 @@ class Slow:
         return getattr(DISK, name)
 
     def create(self, path):
-        self.were.add(self.goes_on.wait(10))
+        self.were.add(self.goes_on.wait(120))
         return DISK.create(path)
 
 
@@ -217,11 +217,11 @@ def test_a_save_that_is_asked_for_as_all_hear_of_one_that_failed_is_made_after_i
 
     def before(_, step):
         if step == 2:
-            first.member.vault.saver._pending._future.exception(10)
+            first.member.vault.saver._pending._future.exception(120)
 
     def until_it_failed(_, step):
         if step:
-            full.failed.wait(10)
+            full.failed.wait(120)
 
     first._before = before
     for other in workers[1:]:

@@ -387,7 +387,7 @@ def test_who_leaves_its_loop_early_says_that_it_waits_for_those_who_train_on(mon
     def waits(tensor, _):
         nonlocal said
         sums.append(tensor)
-        for _ in range(500 if early and len(sums) == 1 else 10):
+        for _ in range(12_000 if early and len(sums) == 1 else 10):
             said += capsys.readouterr().err
             if "waits" in said:
                 break

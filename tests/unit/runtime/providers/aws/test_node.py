@@ -93,7 +93,7 @@ def service():
         here.server_close()
 
 
-def turn(metadata, selector, condition, limit_s=10.0):
+def turn(metadata, selector, condition, limit_s=120.0):
     """What the agent's loop does with it."""
     end_s = time.monotonic() + limit_s
     while not condition():
@@ -121,10 +121,12 @@ def test_a_notice_and_a_recommendation_are_told_once_each(selector):
         cloud.announced[REBALANCE] = '{"noticeTime": "2026-01-01T00:00:00Z"}'
         turn(metadata, selector, lambda: told)
         assert told == [("rebalance", 0.0)]
+        announced_s = time.monotonic()
         cloud.interrupt(90.0)
         turn(metadata, selector, lambda: len(told) == 2)
         assert told[1][0] == "interruption"
-        assert told[1][1] == pytest.approx(90.0, abs=2.0)
+        least_s = 89.0 - (time.monotonic() - announced_s)  # the announcement is cut to the second
+        assert least_s <= told[1][1] <= 90.0
         asked = len(cloud.asked)
         turn(metadata, selector, lambda: len(cloud.asked) > asked + 6)
         assert len(told) == 2
@@ -232,7 +234,7 @@ def booted(tmp_path):
         env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SUBLET_RUN_DIR": str(run_dir)}
         env["SUBLET_CODE_DIR"] = str(tmp_path / "code")
         shell = subprocess.Popen(["bash", str(path)], env=env, start_new_session=True)
-        assert shell.wait(timeout=20) == 0
+        assert shell.wait(timeout=120) == 0
         return run_dir
 
     yield boot, tmp_path / "ended", run_dir

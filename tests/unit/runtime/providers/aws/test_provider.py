@@ -387,7 +387,7 @@ def test_the_ledger_of_the_kernel_is_what_ec2_recorded_to_the_second(rig):
             stamp = row["StateTransitionReason"].removeprefix("User initiated (").removesuffix(" UTC)")
             ended = datetime.fromisoformat(stamp)
             assert lease.start_us / 1e6 == pytest.approx(row["LaunchTime"].timestamp() - zero, abs=1.0)
-            assert lease.end_us / 1e6 == pytest.approx(ended.replace(tzinfo=UTC).timestamp() - zero, abs=0.01)
+            assert lease.end_us / 1e6 == pytest.approx(ended.replace(tzinfo=UTC).timestamp() - zero, abs=0.5)
             assert lease.cost.usd == pytest.approx(60.0 / 3600 * 0.4, rel=0.2)  # a minute at least
 
     asyncio.run(scene())
