@@ -6,6 +6,7 @@ others. Checkpoints that are on the anchor's disk alone have objects of their ow
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
@@ -51,7 +52,7 @@ class Backup:
         log = self._state_dir / "log.sqlite"
         if not log.is_file():
             return False
-        seen = [(path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(self._state_dir.glob("log.sqlite*"))]
+        seen = [_look(path) for path in sorted(self._state_dir.glob("log.sqlite*"))]
         names = sorted(path.name for path in (self._state_dir / "content").glob("*"))
         if names != self._names:
             self._objects.put(CONTENT, _packed(self._state_dir, ["content"]))
@@ -77,9 +78,18 @@ def _packed(state_dir: Path, names: Sequence[str], *more: Path) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         for path in [*(state_dir / name for name in names), *more]:
-            if path.exists():
-                archive.add(path, path.name)
+            for each in [path, *sorted(path.rglob("*"))]:
+                with contextlib.suppress(FileNotFoundError):  # a controller works there: drafts of its files go
+                    archive.add(each, each.relative_to(path.parent), recursive=False)
     return packed.getvalue()
+
+
+def _look(path: Path) -> tuple[int, int] | None:
+    """When it was written and how long it is; None for one that SQLite has removed since it was listed."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.stat()
+        return found.st_mtime_ns, found.st_size
+    return None
 
 
 def restore_backup(uri: str, state_dir: Path, spare: Sequence[str]) -> list[str]:

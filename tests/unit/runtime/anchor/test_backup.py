@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
 from sublet.machine.remote import RemoteObjects
-from sublet.runtime.anchor.backup import STATE, _packed, place_of, restore_from
+from sublet.runtime.anchor.backup import STATE, Backup, _packed, place_of, restore_from
 from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
@@ -48,3 +49,37 @@ def test_a_restore_names_the_jobs_that_wait_for_their_secrets(tmp_path):
     (said,) = restore_from(bucket, here, ())
     assert said.startswith("lacks-1: waits for its secrets (HF_TOKEN)")
     assert "sublet resume lacks-1 --secret" in said
+
+
+def test_files_that_a_controller_makes_and_removes_meanwhile_are_in_no_backups_way(tmp_path):
+    """Drafts of parts, and what SQLite has beside a log: they are listed, and gone when they are looked at."""
+    content, over = tmp_path / "content", threading.Event()
+    content.mkdir()
+    (content / "part").write_bytes(b"here")
+
+    def work():
+        while not over.is_set():
+            for number in range(50):
+                (content / f"{number}.new").write_bytes(b"")
+            for number in range(50):
+                (content / f"{number}.new").rename(content / str(number))
+                (content / str(number)).unlink()
+
+    working = threading.Thread(target=work)
+    working.start()
+    try:
+        assert all(_packed(tmp_path, ["content", "settings.json"]) for _ in range(50))
+    finally:
+        over.set()
+        working.join()
+
+
+def test_a_log_that_is_closed_as_a_backup_looks_is_written_all_the_same(tmp_path):
+    memory = pytest.importorskip("obstore.store").MemoryStore
+    Store(tmp_path / "log.sqlite").close()
+    (tmp_path / "log.sqlite-gone").symlink_to(tmp_path / "nowhere")  # as a -wal that was removed when it was listed
+    backup, bucket = Backup(tmp_path, "memory"), RemoteObjects("memory", memory())
+    backup._objects = bucket
+    assert backup.write()
+    assert not backup.write()
+    assert STATE in {each.key for each in bucket.list()}
