@@ -104,7 +104,9 @@ def _look(folder: Path, needed: list[str]) -> dict[str, object]:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    with contextlib.suppress(FileNotFoundError):  # a controller removes the words of the one before it
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def _refuse_running(folder: Path) -> None:

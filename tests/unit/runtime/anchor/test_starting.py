@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -129,3 +130,20 @@ def test_a_state_that_is_handed_over_does_not_leave_its_machine_on_for_ever(tmp_
     monkeypatch.setattr(desk, "_spawn", lambda folder, *words: spawned.append(words))
     desk.main(["fence", str(tmp_path)])
     assert spawned == [("sublet.runtime.anchor.idle",)]
+
+
+def test_words_that_a_controller_removes_as_somebody_looks_are_none(tmp_path):
+    words, over = tmp_path / "start-failure.txt", threading.Event()
+
+    def start_again():
+        while not over.is_set():
+            words.write_text("2\nno such policy")
+            words.unlink()
+
+    starting = threading.Thread(target=start_again)
+    starting.start()
+    try:
+        assert {desk._text(words) for _ in range(20_000)} <= {"", "2\nno such policy"}
+    finally:
+        over.set()
+        starting.join()
