@@ -2,12 +2,11 @@
 
 A point is `before-commit:KIND` or `after-commit:KIND` (KIND an event of the kernel, or `facts`), or `before:CALL` or
 `after:CALL` with a call of the provider. The controller is the real one; only its store and its provider are wrapped,
-and it kills itself as kill -9 does. `none` is no point. Its market strikes when a test says so, too (`Rig.strike`).
+and it kills itself as kill -9 does. `none` wraps nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -21,7 +20,6 @@ from sublet.runtime.controller_api import assemble
 from sublet.runtime.group import overdue
 from sublet.runtime.providers.local import build as local_build
 from sublet.runtime.providers.local.provider import LocalProvider
-from sublet.runtime.providers.protocol import TellMarket
 from sublet.runtime.store import Store
 
 
@@ -59,31 +57,7 @@ class CrashingStore(Store):
             die()
 
 
-class StruckProvider(LocalProvider):
-    """Announces and takes nodes as the files say that a test writes."""
-
-    async def open(self, tell: TellMarket) -> None:
-        """Look for them from now on."""
-        await super().open(tell)
-        self._obeying = asyncio.get_running_loop().create_task(self._obey())
-
-    async def close(self) -> None:
-        """And no more."""
-        self._obeying.cancel()
-        await super().close()
-
-    async def _obey(self) -> None:
-        while True:
-            for path in sorted(self._state_dir.glob("strike-*")):
-                self._strike(local_build.strike_from_text(f"0:{path.read_text(encoding='ascii')}"))
-                path.unlink()
-                if self._replaying is not None:
-                    self._replaying.cancel()
-                self._replaying = asyncio.get_running_loop().create_task(self._follow())
-            await asyncio.sleep(0.05)
-
-
-class CrashingProvider(StruckProvider):
+class CrashingProvider(LocalProvider):
     """Dies before or after a call."""
 
     when, call = "", ""
@@ -120,7 +94,6 @@ def main() -> None:
     """Wrap, and be a controller."""
     if os.environ.get("CHAOS_LIGHT"):
         import_nothing()
-    local_build.LocalProvider = StruckProvider  # type: ignore[attr-defined, misc]
     when, _, what = sys.argv[2].partition(":")
     if when in ("before-commit", "after-commit"):
         CrashingStore.when, CrashingStore.kind = when, what

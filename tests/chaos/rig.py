@@ -78,7 +78,7 @@ class Rig:
         self.settings = Settings(state_dir=str(folder), **facts)
         self.state.write(self.state.settings, settings_to_json(self.settings))
         self.process: subprocess.Popen[bytes] | None = None
-        self.deaths = self._strikes = 0
+        self.deaths = 0
         self.points: list[str] = []  # where the next controllers die, one after the other
 
     # ------------------------------------------------------------------ the controller
@@ -227,11 +227,6 @@ class Rig:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rng.choice(workers), signal.SIGKILL)
         return bool(workers)
-
-    def strike(self, what: str) -> None:
-        """The market announces (`notice:1`), takes (`kill:2`) or gives back (`restore:2`) nodes, now."""
-        self._strikes += 1
-        self.state.write(self.state.path / f"strike-{self._strikes:04}", what)
 
     def kill_a_node(self) -> None:
         """SIGKILL to an agent: its workers die with it, without a word."""

@@ -1,6 +1,7 @@
 """A controller over a cloud that does what it is told at once: `python -m tests.rigs.struck_cloud STATE_DIR POINT`.
 
-A line in the file `strike` of the state directory, and SIGUSR1: `notice:NODE`, `kill:NODE`, or `supply:COUNT` of spot.
+A line in the file `strike` of the state directory, and SIGUSR1: `notice:NODE`, `kill:NODE`, or `supply:COUNT` of spot;
+several nodes behind commas. An end that was announced comes by a `kill`.
 With the policy `by-the-book` a job that may be cut as it likes gets the grid that BOOK names for its GPUs.
 """
 
@@ -36,7 +37,7 @@ class StruckCloud(LocalProvider):
         if verb == "supply":
             self._resupply(AvailabilityChanged(self._clock.now_s(), SPOT, int(what)))
         else:
-            self._strike(Strike(at_s=0.0, verb=verb, nodes=(what,)))
+            self._strike(Strike(at_s=0.0, verb=verb, nodes=tuple(what.split(","))))
         order.unlink()
 
 

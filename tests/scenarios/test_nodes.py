@@ -10,6 +10,7 @@ import pytest
 
 from sublet.runtime.jobs.spec import Retries
 from tests.chaos.rig import rig
+from tests.rigs.struck_cloud import Struck
 from tests.scenarios.stage import Stage, waited_s
 
 SPEEDUP = 10.0
@@ -22,30 +23,32 @@ def quantile(values, share):
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+class StruckStage(Stage, Struck):
+    """Nodes are announced and taken when a test says so."""
+
+
 def notices(full, notice_s, measured):
     """Nodes of a job of three workers are announced and taken, one after the other; what each cost."""
     times, speedup, seen_s = 8 if full else 2, notice_s / NOTICE_S, []
-    with rig(Stage, speedup=speedup, notice_s=notice_s, most_nodes=4) as stage:
+    with rig(StruckStage, speedup=speedup, notice_s=notice_s, most_nodes=4) as stage:
         stage.start()
         job_id = stage.talk(steps=100_000, step_ms=50.0, max_workers=3, market="spot")
-        for number in range(1, times + 1):
-            stage.until_width(job_id, 3)
-            stage.strike("notice:1")
-            seen_s.append(waited_s(stage, lambda n=number: len(_of(stage, "NodeNoticed")) >= n, "it is announced"))
-            node_id = _of(stage, "NodeNoticed")[-1]["node_id"]
-            stage.until(lambda node_id=node_id: node_id in _gone(stage), "it is gone")
-            stage.strike("restore:1")
+        doomed = []
+        for _ in range(times):
+            doomed.append(stage.until_width(job_id, 3)["node_ids"][0])
+            stage.strike(f"notice:{doomed[-1]}")
+            seen_s.append(waited_s(stage, lambda: doomed[-1] in _noticed(stage), "it is announced"))
+            stage.until(lambda: doomed[-1] in _gone(stage), "they have left, and it is given back")
         stage.until_width(job_id, 3)
-        view, told, gone = stage.job(job_id), stage.told(), _gone(stage)
-        noticed = [event for event in told if event["kind"] == "NodeNoticed"]
+        view, told, gone, noticed = stage.job(job_id), stage.told(), _gone(stage), _noticed(stage)
         again = [event for event in told if event["kind"] in ("JobResized", "JobStarted")]
         assert view["steps_lost"] == 0, [(row["at_s"], row["kind"], row["node_id"], row["text"]) for row in told]
-        assert len(noticed) == times
+        assert sorted(noticed) == sorted(doomed)
         back_s = []
-        for event in noticed:
-            later = min(other["at_s"] for other in again if other["at_s"] > event["at_s"])
-            assert later <= gone[event["node_id"]], "they had not left when the node went"
-            back_s.append((later - event["at_s"]) / speedup)
+        for node_id, at_s in noticed.items():
+            later_s = min(event["at_s"] for event in again if event["at_s"] > at_s)
+            assert later_s <= gone[node_id], "they had not left when the node went"
+            back_s.append((later_s - at_s) / speedup)
         stage.post(f"jobs/{job_id}/cancel")
         stage.until_ended(job_id)
         stage.down()
@@ -142,23 +145,27 @@ def _of(stage, *kinds):
     return [event for event in stage.told() if event["kind"] in kinds]
 
 
+def _noticed(stage):
+    """When the end of each node was announced."""
+    return {event["node_id"]: event["at_s"] for event in _of(stage, "NodeNoticed")}
+
+
 def _gone(stage):
-    """When each node went, of the cloud's own accord or given back."""
-    kinds = ("NodeLost", "NodeReleased", "ReleaseNode")
-    return {event["node_id"]: event["at_s"] for event in reversed(stage.told()) if event["kind"] in kinds}
+    """When each node went, or was given back."""
+    told = _of(stage, "NodeLost", "NodeReleased", "ReleaseNode")
+    return {event["node_id"]: event["at_s"] for event in reversed(told)}  # the first word of each counts
 
 
 @pytest.mark.scenario(12, "all nodes at once", "L", heavy=True)
 def test_12_a_sweep_of_all_nodes_resumes_from_the_checkpoint_without_a_crash_loop(measured):
-    with rig(Stage, speedup=SPEEDUP, most_nodes=3) as stage:
+    with rig(StruckStage, speedup=SPEEDUP, most_nodes=3) as stage:
         stage.start()
         job_id = stage.talk(steps=500, step_ms=20.0, max_workers=3, market="spot", checkpoint_every_s=1.0 * SPEEDUP)
-        stage.until_width(job_id, 3)
+        nodes = stage.until_width(job_id, 3)["node_ids"]
         stage.until(lambda: stage.saved_step(job_id) > 0, "it has saved")
-        stage.strike("kill:9")
+        stage.strike(f"kill:{','.join(nodes)}")
         stage.until(lambda: len(_of(stage, "NodeLost")) == 3, "all are taken")
         saved = stage.saved_step(job_id)
-        stage.strike("restore:9")
         back_s = waited_s(stage, lambda: stage.job(job_id).get("phase") == "running", "it trains again")
         resumed = stage.job(job_id)
         (view,) = stage.until_ended(job_id)
@@ -175,13 +182,12 @@ def test_12_a_sweep_of_all_nodes_resumes_from_the_checkpoint_without_a_crash_loo
 @pytest.mark.scenario(13, "a notice, then the node stays; a second notice during recovery", "L", heavy=True)
 def test_13_a_second_notice_during_the_recovery_of_the_first_shrinks_once_each(measured):
     """Two nodes of four are announced, one right after the other."""
-    with rig(Stage, speedup=60.0 / NOTICE_S, most_nodes=4, notice_s=60.0) as stage:
+    with rig(StruckStage, speedup=60.0 / NOTICE_S, most_nodes=4, notice_s=60.0) as stage:
         stage.start()
         job_id = stage.talk(steps=900, step_ms=20.0, max_workers=4, market="spot")
-        stage.until_width(job_id, 4)
-        for number in (1, 2):
-            stage.strike("notice:1")
-            stage.until(lambda n=number: len(_of(stage, "NodeNoticed")) >= n, "it is announced")
+        for node_id in stage.until_width(job_id, 4)["node_ids"][:2]:
+            stage.strike(f"notice:{node_id}")
+            stage.until(lambda node_id=node_id: node_id in _noticed(stage), "it is announced")
         (view,) = stage.until_ended(job_id)
         told = stage.told()
         stage.down()

@@ -19,7 +19,7 @@ __all__ = ["Machine"]
 
 HERE = Path(__file__).parent
 OFF = "#!/bin/sh\nkill -TERM 1\n"  # what `shutdown` and `poweroff` do
-BOOT_S = 60.0  # far more than it takes
+BOOT_S = 120.0  # far more than it takes
 PATH = "/box/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

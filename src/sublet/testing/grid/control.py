@@ -20,7 +20,7 @@ from sublet.wire.messages import Joined, Leading, Leave, Meet, Ready, Regroup, S
 
 __all__ = ["Control", "Process", "Stuck"]
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 LOOK_S = 0.05  # what is waited for may come without a word of a worker
 
 Life = Callable[[str, socket.socket, int, Kept | None], None]  # of a script: name, line, a pipe for what it came to

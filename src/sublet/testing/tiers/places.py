@@ -23,7 +23,7 @@ __all__ = ["ACCESS", "State", "Tiers", "Took", "bucket_server", "state_of"]
 
 State = dict[str, torch.Tensor]
 TENSOR_BYTES = 4 << 20
-UP_S = 30.0  # for a server to answer
+UP_S = 120.0  # for a server to answer
 ACCESS = {"AWS_ACCESS_KEY_ID": "study", "AWS_SECRET_ACCESS_KEY": "study", "AWS_REGION": "us-east-1"}
 
 

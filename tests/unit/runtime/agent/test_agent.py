@@ -151,8 +151,8 @@ def test_who_is_told_to_end_may_tidy_up_within_its_grace(rig):
                 send(rig.start(name, rig.script(f"{name}.py", text)))
                 await until(lambda name=name: rig.printed(name))
             began_s = asyncio.get_running_loop().time()
-            for name in ("tidy", "stubborn", "plain"):
-                send(EndWorker(worker_id=name, grace_s=0.3))
+            for name, grace_s in (("tidy", 120.0), ("stubborn", 0.3), ("plain", 120.0)):
+                send(EndWorker(worker_id=name, grace_s=grace_s))
             assert (await ears.next(WorkerDown, worker_id="tidy")).code == 9
             assert (await ears.next(WorkerDown, worker_id="plain")).code == -signal.SIGTERM
             assert (await ears.next(WorkerDown, worker_id="stubborn")).code == -signal.SIGKILL
