@@ -22,7 +22,7 @@ def look_alone() -> None:
         raise InvalidValue(
             "WORLD_SIZE",
             os.environ["WORLD_SIZE"],
-            "unset: start one process by `python SCRIPT`, or several by `sublet submit --workers N`, not by torchrun "
+            "unset: start one process by `python SCRIPT`, or several by `sublet run --workers N`, not by torchrun "
             "or `accelerate launch`",
         )
     for name in RANKS:

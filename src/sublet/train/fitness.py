@@ -67,7 +67,7 @@ def check_optimizer(optimizer: Any) -> None:
             "optimizer",
             "SparseAdam",
             "one for dense gradients, such as Adam, where there may be more than one worker (they sum dense ones); "
-            "or submit with --workers 1",
+            "or let the job have one (`workers: 1`)",
         )
 
 
