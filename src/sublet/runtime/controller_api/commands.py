@@ -117,13 +117,14 @@ class JobCommands:
         return record
 
     def scale(self, job_id: str, *, low: int, high: int) -> JobRecord:
-        """Other widths."""
+        """Other widths; a script that could have several workers goes on looking for its group."""
         record = self._find_live(job_id, "scale")
         sizes = tuple(size for size in record.spec.sizes if low <= size <= high)
         if record.spec.sizes and not sizes:
             allowed = f"a range with one of its sizes: {', '.join(map(str, record.spec.sizes))}"
             raise InvalidValue("workers", f"{low}..{high}", allowed)
-        spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes)
+        grouped = record.spec.torchrun or record.spec.max_workers > 1
+        spec = replace(record.spec, min_workers=low, max_workers=high, sizes=sizes, torchrun=grouped)
         self._feasibility.refuse_beyond_limits(spec)
         self._note("Scaled", job_id, f"{width(low, high)} from now on")
         self._jobs.respecify(record, spec)

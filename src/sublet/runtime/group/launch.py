@@ -33,13 +33,14 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
 
     Its rank 0 is started before that is known: the agent there finds a free port, and tells.
 
-    Such a script alone is one that was started by hand, unless it was submitted with `torchrun`: many (nanoGPT, say)
-    train distributed as soon as they find RANK.
+    One that never has more than one worker, and was not submitted with `torchrun`, is as if started by hand: many
+    (nanoGPT, say) train distributed as soon as they find RANK. Any other joins its group at each width, at one too.
     """
     users = {**spec.env, **spec.secrets}
     env = {name: value for name, value in ours.items() if name not in USERS_FIRST}
     world = sum(gpus for _, gpus in placement)
-    distributed, local_world = not spec.sdk and not spec.per_node and (spec.torchrun or world > 1), 1
+    joins = spec.torchrun or max(world, spec.max_workers) > 1
+    distributed, local_world = joins and not spec.sdk and not spec.per_node, 1
     if spec.sdk:  # as at the start: its session knows better from then on. It sees one GPU, which is number 0 to it
         env |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     elif spec.per_node:

@@ -38,7 +38,7 @@ class JobSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # as env, but never shown or logged
     sdk: bool = True  # the script opens a `sublet.train` session; False = an unmodified script, restarted to resize
-    torchrun: bool = False  # it was submitted as one for torchrun, and counts on its variables even at one worker
+    torchrun: bool = False  # submitted as one for torchrun, or it had more workers: one alone gets its variables too
     min_workers: int = 1
     max_workers: int = 1
     sizes: tuple[int, ...] = ()  # allowed numbers of workers; () = all from min to max

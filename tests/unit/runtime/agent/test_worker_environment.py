@@ -56,9 +56,16 @@ def found(order):
     return {**getattr(order, "defaults", {}), **order.env}
 
 
-def test_a_script_without_the_sdk_that_is_alone_is_not_told_that_it_is_distributed():
-    (start,) = starts((("a", 1),), sdk=False)
+def test_a_script_without_the_sdk_that_is_for_one_worker_is_not_told_that_it_is_distributed():
+    (start,) = starts((("a", 1),), sdk=False, max_workers=1)
     assert not set(DISTRIBUTED) & set(start.env)
+    assert not start.offers
+
+
+def test_a_script_that_may_have_several_workers_finds_the_variables_of_torchrun_where_it_has_one():
+    (start,) = starts((("a", 1),), sdk=False, max_workers=2)
+    assert [start.env[name] for name in DISTRIBUTED[:3]] == ["0", "1", "0"]
+    assert start.offers, "the agent finds a port for MASTER_ADDR and MASTER_PORT"
 
 
 def test_a_script_that_was_submitted_with_torchrun_finds_its_variables_at_any_width(tmp_path):

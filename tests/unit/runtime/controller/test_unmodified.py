@@ -365,6 +365,21 @@ def test_its_owner_may_still_scale_it(tmp_path):
     living(story, scene)
 
 
+def test_one_that_had_two_workers_joins_its_group_at_one_too(tmp_path):
+    story = Scene(tmp_path)
+    story.policy = Widths(2)
+
+    async def scene(api):
+        await api.submit(a_script(max_workers=2))
+        await until(lambda: asyncio.sleep(0, len(story.cloud.running()) == 2), "it does not start")
+        await api.scale("j-1", low=1, high=1)
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 3), "it does not shrink")
+        last = story.cloud.orders[-1]
+        assert (last.offers, last.env["RANK"], last.env["WORLD_SIZE"]) == (True, "0", "1")
+
+    living(story, scene)
+
+
 # ---------------------------------------------------------------------- what is said
 
 
