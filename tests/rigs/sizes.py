@@ -27,6 +27,7 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/conformance/": 6,
     "tests/conformance/test_forecasters.py": 4,
     "tests/conformance/test_live.py": 0,  # `make policies-live`
+    "tests/conformance/test_live_average.py": 1,  # ten seconds each
     "tests/conformance/test_policies.py": 8,
     "tests/e2e/": 6,
     "tests/e2e/test_advise.py": 4,

@@ -1,4 +1,7 @@
-"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled."""
+"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled.
+
+Where nothing is forecast, as live, what has come so far counts; jobs are as narrow as can be where it is too much.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from sublet.planning.menu import menu_of
 from sublet.planning.ranking import arrival
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import constant_price
-from sublet.policies.boa.widths import boa_widths, exact_width
+from sublet.policies.boa.counted import counted_demand
+from sublet.policies.boa.widths import boa_widths, exact_width, least_widths
 
 __all__ = ["Boa"]
 
@@ -43,8 +47,12 @@ class Boa:
         site = sites[site_at : site_at + 1]
         rent, aim = terms.least(terms.listed_R, site_at), snapshot.budget.average
         forecast, table = snapshot.expected, None
-        if forecast is not None and forecast.hours > 0 and aim is not None and rent > 0:
-            table = boa_widths(forecast, site, rent, aim.usd_per_h, self.seed)
+        if aim is not None and rent > 0:
+            told = forecast if forecast is not None and forecast.hours > 0 else None
+            demand = told or counted_demand(snapshot, everyone)
+            table = boa_widths(demand, site, rent, aim.usd_per_h, self.seed)
+            if table is None and told is None:
+                table = least_widths(demand, site)
         pool, price = site[0].pool, constant_price(terms, site) if self.exact else None
 
         def wanted(state: JobState) -> int:

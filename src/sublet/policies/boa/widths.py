@@ -23,7 +23,7 @@ from sublet.solve.arrays import Floats, Ints
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["boa_widths", "exact_width"]
+__all__ = ["boa_widths", "exact_width", "least_widths"]
 
 DRAWS = 30  # of block lengths
 SHRINK = 0.99
@@ -77,6 +77,12 @@ def boa_widths(
         kind: [int(gpus) for gpus in app.menu.gpus_C[column_E]]
         for (kind, app), column_E in zip(apps.items(), best[1], strict=True)
     }
+
+
+def least_widths(expected: Demand, sites: Sites) -> Mapping[Hashable, Sequence[int]]:
+    """The least that each kind runs on, in every epoch: what is left where no plan is within the budget."""
+    menus = {kind: menu_of(arrivals.like, sites) for kind, arrivals in expected.kinds.items()}
+    return {kind: [int(menu.gpus_C.min())] * len(menu.rate_EC) for kind, menu in menus.items() if menu.shapes}
 
 
 def exact_width(state: JobState, menu: Menu, price: TimePrice, rent: float, now_s: float) -> int:
