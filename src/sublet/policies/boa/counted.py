@@ -1,23 +1,39 @@
 """What comes, where nothing is forecast: the jobs that have come so far, class by class, as fast as they are known now.
 
-A job that runs learns how fast it is, and is then of another kind than when it was counted. Its class stays: there the
-jobs that are gone are taken to have been as those that are here.
+Where those are too many for the average, each is as narrow as it can be. A job that runs learns how fast it is, and is
+then of another kind than when it was counted. Its class stays: there the jobs that are gone are taken to have been as
+those that are here.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from sublet.domain.demand import Arrivals, Demand, kind_of
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.units import SECONDS_PER_H
+from sublet.planning.terms import Sites
 from sublet.planning.value_of_time import SILENT_H
+from sublet.policies.boa.widths import boa_widths, least_widths
 
-__all__ = ["counted_demand"]
+__all__ = ["counted_demand", "widths_at_average"]
+
+
+def widths_at_average(
+    snapshot: Snapshot, present: Sequence[JobState], site: Sites, rent: float, seed: int
+) -> Mapping[Hashable, Sequence[int]]:
+    """GPUs by epoch for every kind of job that is forecast or, without a forecast, has come; none without an aim."""
+    aim, told = snapshot.budget.average, snapshot.expected
+    if aim is None or rent <= 0:
+        return {}
+    if told is not None and told.hours > 0:
+        return boa_widths(told, site, rent, aim.usd_per_h, seed) or {}
+    came = counted_demand(snapshot, present)
+    return boa_widths(came, site, rent, aim.usd_per_h, seed) or least_widths(came, site)
 
 
 def counted_demand(snapshot: Snapshot, present: Iterable[JobState]) -> Demand:

@@ -1,7 +1,4 @@
-"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled.
-
-Where nothing is forecast, as live, what has come so far counts; jobs are as narrow as can be where it is too much.
-"""
+"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from sublet.planning.menu import menu_of
 from sublet.planning.ranking import arrival
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import constant_price
-from sublet.policies.boa.counted import counted_demand
-from sublet.policies.boa.widths import boa_widths, exact_width, least_widths
+from sublet.policies.boa.counted import widths_at_average
+from sublet.policies.boa.widths import exact_width
 
 __all__ = ["Boa"]
 
@@ -45,14 +42,8 @@ class Boa:
 
         site_at = min(range(len(sites)), key=drawbacks)  # it knows one kind of GPU
         site = sites[site_at : site_at + 1]
-        rent, aim = terms.least(terms.listed_R, site_at), snapshot.budget.average
-        forecast, table = snapshot.expected, None
-        if aim is not None and rent > 0:
-            told = forecast if forecast is not None and forecast.hours > 0 else None
-            demand = told or counted_demand(snapshot, everyone)
-            table = boa_widths(demand, site, rent, aim.usd_per_h, self.seed)
-            if table is None and told is None:
-                table = least_widths(demand, site)
+        rent = terms.least(terms.listed_R, site_at)
+        table = widths_at_average(snapshot, everyone, site, rent, self.seed)
         pool, price = site[0].pool, constant_price(terms, site) if self.exact else None
 
         def wanted(state: JobState) -> int:
@@ -60,7 +51,7 @@ class Boa:
                 return 0
             if price is not None:
                 return exact_width(state, menu_of(state.job, site), price, rent, snapshot.now_s)
-            widths = (table or {}).get(kind_of(state.job))
+            widths = table.get(kind_of(state.job))
             if widths is None:  # nothing is known of such jobs
                 return state.job.gpus
             return widths[menu_of(state.job, site).phase(state.done_at(snapshot.now_s))]
