@@ -74,7 +74,7 @@ class Rig:
         self.state = StateDir(folder)
         self.state.prepare()
         self.mark = secrets.token_hex(8)
-        facts = {"policy": "max-speedup", "speedup": 60.0, "lease_s": 20.0, "notice_s": 120.0, **settings}
+        facts = {"policy": "max-speedup", "speedup": 60.0, "lease_s": 60.0, "notice_s": 120.0, **settings}
         self.settings = Settings(state_dir=str(folder), **facts)
         self.state.write(self.state.settings, settings_to_json(self.settings))
         self.process: subprocess.Popen[bytes] | None = None

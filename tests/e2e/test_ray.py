@@ -65,7 +65,7 @@ def test_nodes_are_added_drained_and_killed_and_no_step_is_lost(rig):
         await asyncio.wait([running, asyncio.create_task(api.started())], return_when=asyncio.FIRST_COMPLETED)
         provider = api._controller.provider._provider  # behind its pace
 
-        async def reaches(condition, patience_s=120.0):
+        async def reaches(condition, patience_s=300.0):
             await until(lambda: running.done() or condition(), patience_s)
             assert not running.done(), running.exception()
 
@@ -177,7 +177,7 @@ def test_what_others_of_the_cluster_use_is_not_rented_and_what_we_hold_is_not_gi
             assert not waits.done()
             freed = provider._held["n0"].ray_node
             await provider.release("n0")
-            assert await asyncio.wait_for(waits, 120.0) == freed
+            assert await asyncio.wait_for(waits, 300.0) == freed
             for neighbour in (first, second):
                 ray.kill(neighbour)
             await until(lambda: ears.all(AvailabilityChanged)[-1].nodes == NODES)
