@@ -35,6 +35,7 @@ __all__ = [
     "checkpoints_at",
     "checkpoints_kept",
     "command",
+    "copies",
     "core",
     "digest",
     "image",
@@ -149,6 +150,22 @@ def workers(low: int, high: int, sizes: Sequence[int] = ()) -> None:
     for size in sizes:
         if type(size) is not int or not low <= size <= high:
             raise InvalidValue("elastic.sizes", size, f"from {low} to {high}")
+
+
+def copies(joins: str, low: int, high: int, *, alone: bool) -> None:
+    """What is known of a script's process group (`jobs.groups`); one without any is for one worker, if it is `alone`.
+
+    A script is that which has no session and is started once for each GPU.
+    """
+    if joins not in {"", "yes", "no"}:
+        raise InvalidValue("joins", joins, "yes, no, or left out")
+    if joins == "no" and alone and high > 1:
+        allowed = (
+            "1, for its script joins no process group: each worker would train a copy of the same model\n"
+            "  next: --workers 1; or call torch.distributed.init_process_group() where there are several, "
+            "see guides/what-a-script-must-do.md"
+        )
+        raise InvalidValue("elastic.workers", f"{low}..{high}" if low < high else high, allowed)
 
 
 def core(on_demand: int, low: int, choice: str) -> None:

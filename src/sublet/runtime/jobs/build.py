@@ -14,6 +14,7 @@ from sublet.machine.remote import check_uri, is_remote
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.checks import out_of_bounds
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
+from sublet.runtime.jobs.groups import joins_group
 from sublet.runtime.jobs.image import image_of
 from sublet.runtime.jobs.mistakes import shorten
 from sublet.runtime.jobs.mounts import Places, find_path, read_mounts
@@ -116,6 +117,7 @@ def _build(
             secrets=secrets,
             sdk=command.sdk,
             torchrun=command.torchrun,
+            joins=command.joins,
             min_workers=width.low,
             max_workers=width.high,
             sizes=tuple(file.elastic.sizes) if file.elastic else (),
@@ -171,6 +173,7 @@ class Command:
     width: Width
     sdk: bool = False
     torchrun: bool = False
+    joins: str = ""
 
     @classmethod
     def nothing(cls, file: JobFile) -> Command:
@@ -193,7 +196,8 @@ def _command(file: JobFile, cwd: Path | None, *, brought: bool, noted: bool) -> 
         raise InvalidValue("run", shorten(file.run), allowed)
     if width.per_node and shell:
         argv = ("bash", "-c", as_skypilot(argv[-1]))
-    return Command(argv, width, sdk=sdk, torchrun=torchrun)
+    joins = joins_group(argv, str(cwd or "/"))
+    return Command(argv, width, sdk=sdk, torchrun=torchrun, joins="" if brought and joins == "no" else joins)
 
 
 def _deadline_s(file: JobFile, document: Document, now: datetime) -> float | None:

@@ -19,6 +19,7 @@ from sublet.machine.wall import WALL
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.command import is_torchrun, refuse_missing_script, script_of, uses_sdk, without_torchrun
 from sublet.runtime.jobs.foreign import NOTED
+from sublet.runtime.jobs.groups import joins_group
 from sublet.runtime.jobs.mounts import Places
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.jobs.yaml_lines import document_from_text
@@ -105,6 +106,7 @@ def job_from_command(
         env=dict(env or {}),
         sdk=uses_sdk(words, folder) if sdk is None else sdk,
         torchrun=is_torchrun(argv),
+        joins=joins_group(words, folder),
         min_workers=workers[0],
         max_workers=workers[1],
         market=bounds.market(market),

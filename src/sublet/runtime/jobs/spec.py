@@ -39,6 +39,7 @@ class JobSpec:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # as env, but never shown or logged
     sdk: bool = True  # the script opens a `sublet.train` session; False = an unmodified script, restarted to resize
     torchrun: bool = False  # submitted as one for torchrun, or it had more workers: one alone gets its variables too
+    joins: str = ""  # yes | no: a script without the SDK joins a process group, or cannot; "" = that cannot be said
     min_workers: int = 1
     max_workers: int = 1
     sizes: tuple[int, ...] = ()  # allowed numbers of workers; () = all from min to max
@@ -91,6 +92,7 @@ class JobSpec:
         bounds.variables("envs", self.env)
         bounds.variables("secrets", self.secrets)
         bounds.workers(self.min_workers, self.max_workers, self.sizes)
+        bounds.copies(self.joins, self.min_workers, self.max_workers, alone=not self.sdk and not self.per_node)
         bounds.per_node(self.per_node, self.min_workers, self.max_workers, sdk=self.sdk, core=self.min_on_demand)
         bounds.image(self.image, sdk=self.sdk)
         bounds.kinds(self.accelerators)

@@ -22,7 +22,7 @@ SURROUNDINGS = {"TOKEN": "hush", "FROM_ME": "mine"}
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "train.py").write_text("from sublet import train\n")
-    (tmp_path / "plain.py").write_text("import torch\n")
+    (tmp_path / "plain.py").write_text("import torch.distributed\n")
     return tmp_path
 
 

@@ -13,7 +13,7 @@ SCRIPT = "run: |\n  cd code\n  torchrun --nproc-per-node $SKYPILOT_NUM_GPUS_PER_
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "train.py").write_text("from sublet import train\n")
-    (tmp_path / "plain.py").write_text("import torch\n")
+    (tmp_path / "plain.py").write_text("import torch.distributed\n")
     return tmp_path
 
 
