@@ -44,6 +44,7 @@ from sublet.runtime.controller_api.views import (
     NodeView,
 )
 from sublet.runtime.jobs.file import job_from_file
+from sublet.runtime.jobs.interpreter import with_python
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import default_state_dir
@@ -77,7 +78,7 @@ class Fleet:
 
     def submit(self, job: JobSpec | Path | str, *, key: str = "") -> Sent:
         """Hand in a job: the path of a job file, or a `JobSpec`. Again with the same `key`, it is the same job."""
-        spec, sent = _spec_of(job), {}
+        spec, sent = _spec_of(job, away=self.away), {}
         if self.away:
             from sublet.api.sending import send_files
 
@@ -87,7 +88,7 @@ class Fleet:
 
     def dry_run(self, job: JobSpec | Path | str) -> DryRunView:
         """What would become of it now; nothing is kept."""
-        spec = _spec_of(job)
+        spec = _spec_of(job, away=self.away)
         if self.away:
             from sublet.api.sending import check_files
 
@@ -268,5 +269,7 @@ def _tell(line: Client, job: str, verb: str, body: Mapping[str, Any]) -> JobView
     return cast(JobView, line.post(f"/v1/jobs/{segment(job)}/{verb}", body))
 
 
-def _spec_of(job: JobSpec | Path | str) -> JobSpec:
-    return job if isinstance(job, JobSpec) else job_from_file(Path(job))
+def _spec_of(job: JobSpec | Path | str, *, away: bool) -> JobSpec:
+    """With the Python that is active here, where its nodes may see it."""
+    spec = job if isinstance(job, JobSpec) else job_from_file(Path(job))
+    return spec if away else with_python(spec)

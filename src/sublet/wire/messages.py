@@ -118,6 +118,7 @@ class StartWorker:
     env: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     cwd: str = ""
+    python: str = ""  # the interpreter that `python` is, if it is there; "" = the agent's
     log: str = ""  # file to append standard output and error to
     gpus: int = 1  # that it may see
     together: str = ""  # workers of one name see the same GPUs; "" = this one has its own

@@ -20,9 +20,13 @@ EXTRAS = (("its time", "time_usd"), ("scarce", "scarce_usd"), ("other", "other_u
 
 def print_submitted(found: Mapping[str, Any], spec: JobSpec) -> None:
     """Its id, how it is resized, what it will cost, and what to type next."""
+    from sublet.runtime.jobs.interpreter import python_lines
+
     job_id = found["job_id"]
     how = "resized without a restart" if spec.sdk else "an unmodified script, restarted to resize"
     typer.echo(f"job {job_id} ({found['name']}) is submitted: {_width(spec)}, {how}")
+    for line in python_lines(spec):
+        typer.echo(line)
     if (sent := found.get("files_sent_bytes")) is not None:
         typer.echo(f"sent for its files: {sent:,} bytes")
     if line := expected_line(found.get("expected")):
@@ -35,6 +39,8 @@ def print_submitted(found: Mapping[str, Any], spec: JobSpec) -> None:
 
 def print_dry_run(found: Mapping[str, Any], spec: JobSpec) -> None:
     """What would become of it, and what was weighed."""
+    from sublet.runtime.jobs.interpreter import python_lines
+
     typer.echo(f"{found['name']}: {found['reason']}")
     if found["feasible"]:
         typer.echo(f"  plan       {found['shape'] or _width(spec)}, {money(found['usd_per_h'])}/h")
@@ -42,6 +48,8 @@ def print_dry_run(found: Mapping[str, Any], spec: JobSpec) -> None:
         typer.echo(f"  finish in  {quantiles(found['finish_s'], span)}")
         typer.echo(f"  cost       {quantiles(found['cost_usd'], money)}, on demand {money(found['usd_on_demand'])}")
     if line := expected_line(found.get("expected")):
+        typer.echo(f"  {line}")
+    for line in python_lines(spec):
         typer.echo(f"  {line}")
     print_alternatives(found["alternatives"])
     print_notes(found["notes"])

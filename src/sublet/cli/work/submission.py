@@ -22,9 +22,11 @@ INFEASIBLE = 112
 def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> None:
     """Hand it in, or ask what would happen; with `follow`, end with the exit code of the job."""
     from sublet.client import connect
+    from sublet.runtime.jobs.interpreter import with_python
     from sublet.runtime.settings import default_state_dir
 
     fleet = connect()
+    spec = spec if fleet.away else with_python(spec)  # as it is submitted, and told
     if dry_run:
         tried = fleet.dry_run(spec)
         if as_json:

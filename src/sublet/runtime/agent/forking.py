@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sublet.runtime.agent.interpreter import enter, program
 from sublet.runtime.agent.nursery import Nursery
 from sublet.runtime.agent.processes import die_with_parent, met_at, rename, ticks_by_parent
 from sublet.runtime.agent.script import run_script, warm_command
@@ -122,10 +123,12 @@ def begin(
         for name, value in order.defaults.items():
             os.environ.setdefault(name, value)
         os.environ.update({**order.env, **own_env, "SUBLET_CONTROL_FD": str(control)})
+        python = sys.executable if "PATH" in order.env else enter(order.python, os.environ)
         os.chdir(order.cwd or ".")
-        command = warm_command(order.argv, order.env)
+        argv = program(order.argv, python)
+        command = warm_command(argv, order.env)
         if command is None:
-            os.execvpe(order.argv[0], order.argv, os.environ)  # noqa: S606 - a command is what was asked for
+            os.execvpe(argv[0], argv, os.environ)  # noqa: S606 - a command is what was asked for
         rename(Path(command.target).name)
         code = run_script(command)
     except OSError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sublet.runtime.agent.crew import Crew
 from sublet.runtime.agent.dressing import dressed
+from sublet.runtime.agent.interpreter import is_environment
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.log_streams import LogStreams
 from sublet.runtime.agent.machine import Machine
@@ -79,7 +80,8 @@ class Preparations:
             self._tell_s = self._machine.wall.monotonic()
         waiting = self.waiting[order.worker_id] = _Waiting(order, travel, node_env, host)
         if self._shares_disk(travel):
-            waiting.order, waiting.placed = replace(order, travel=None), True
+            shared = not travel.witness or is_environment(order.python)  # of another machine is the system's own
+            waiting.order, waiting.placed = replace(order, travel=None, python=order.python if shared else ""), True
         elif not travel.code:
             try:
                 self._put_in(waiting, order.cwd)
@@ -174,7 +176,8 @@ class Preparations:
                 here = waiting.placed and self._keeping.is_here(waiting.order) and self._machine.warm()
                 if here and self._setups.is_done(waiting.order, waiting.travel, waiting.node_env):
                     del self.waiting[worker_id]
-                    order = dressed(self._keeping.with_resume(waiting.order), waiting.travel)
+                    order = replace(waiting.order, python=self._setups.python(waiting.order, waiting.travel))
+                    order = dressed(self._keeping.with_resume(order), waiting.travel)
                     self._crew.start(order, waiting.node_env, waiting.host)
             except OSError as error:
                 self._fail(worker_id, why_not_started(error), f"cannot start: {error}")
@@ -255,7 +258,7 @@ class Preparations:
         old = order.cwd.rstrip("/") + "/"
         argv = tuple(f"{place}/{word.removeprefix(old)}" if word.startswith(old) else word for word in order.argv)
         log = str(self._folder / "logs" / f"{order.worker_id}.log")
-        return replace(order, argv=argv, cwd=place, log=log, travel=None)
+        return replace(order, argv=argv, cwd=place, log=log, travel=None, python="")
 
     def _shares_disk(self, travel: Travel) -> bool:
         if not travel.witness and not travel.code:

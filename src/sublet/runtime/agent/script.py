@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from sublet.runtime.agent.interpreter import is_this_python
+
 __all__ = ["WarmCommand", "run_script", "warm_command"]
 
 # Read by the loader, the allocator or the interpreter when a process begins: too late after a fork.
@@ -35,7 +37,7 @@ class WarmCommand(NamedTuple):
 
 def warm_command(argv: Sequence[str], env: Mapping[str, str]) -> WarmCommand | None:
     """What to run in a forked process; None = start the command afresh."""
-    if not argv or not _is_this_python(argv[0]) or any(name.startswith(COLD_VARIABLES) for name in env):
+    if not argv or not is_this_python(argv[0]) or any(name.startswith(COLD_VARIABLES) for name in env):
         return None
     rest = list(argv[1:])
     if rest and rest[0] == "-u":
@@ -115,9 +117,3 @@ def _refresh() -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if (torch := sys.modules.get("torch")) is not None and threads.isdigit() and int(threads) > 0:
         torch.set_num_threads(int(threads))
-
-
-def _is_this_python(name: str) -> bool:
-    if name in ("python", "python3", sys.executable):
-        return True
-    return os.path.isabs(name) and os.path.realpath(name) == os.path.realpath(sys.executable)  # noqa: PTH117 - a name on PATH is no path

@@ -7,12 +7,14 @@ with its exit code and its last lines, as if they had printed them.
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sublet.runtime.agent.dressing import preparing_text
+from sublet.runtime.agent.interpreter import telling
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.worker import Worker
 from sublet.wire.messages import StartWorker
@@ -53,7 +55,7 @@ class Setups:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._done: set[Key] = set()
+        self._done: dict[Key, str] = {}  # and the Python that each made, "" for none
         self._running: dict[Key, _Run] = {}
 
     def is_done(self, order: StartWorker, travel: Travel, node_env: Mapping[str, str]) -> bool:
@@ -63,12 +65,18 @@ class Setups:
         if not text or key in self._done:
             return True
         if key not in self._running:
+            text = text if travel.image else telling(text, order.cwd)
             script = replace(order, argv=(*SHELL, text), note="", watch=False, reads=False, offers=False)
             own_env = {**node_env, "SUBLET_JOB_ID": order.job_id, PYTHON: sys.executable}
             process = self._machine.processes.start(script, own_env)
-            process.close()  # it has no line to us
+            if process.line is not None:
+                process.line.shutdown(socket.SHUT_WR)  # it hears nothing from us
             self._running[key] = _Run(process, self._machine.wall.monotonic() + SETUP_S)
         return False
+
+    def python(self, order: StartWorker, travel: Travel) -> str:
+        """What this worker's setup has made, else that of the order."""
+        return self._done.get(key_of(order, travel), "") or order.python
 
     def ended(self, pid: int, code: int) -> SetupEnd | None:
         """A process has; None if it was none of these."""
@@ -77,8 +85,10 @@ class Setups:
             return None
         key, run = found
         del self._running[key]
+        made = run.process.said()
+        run.process.close()
         if code == 0:
-            self._done.add(key)
+            self._done[key] = made
             return SetupEnd(key, 0, "")
         if run.late:
             return SetupEnd(key, TOO_LONG, f"setup took more than {SETUP_S / 60:g} minutes, and was ended")
@@ -101,4 +111,5 @@ class Setups:
         """Nobody waits for others any more."""
         for key in self._running.keys() - set(wanted):
             run = self._running.pop(key)
+            run.process.close()
             self._machine.processes.end(run.process.pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 
 from sublet.runtime.agent.disk import Disk
 from sublet.runtime.agent.line_reader import LineReader
@@ -30,6 +31,7 @@ SHORT_OF = frozenset(  # what a machine may lack, or its disks: on another, or l
     }
 )
 LAST_LINES = 20
+MOST_SAID = 4096  # the longest path
 LAST_BYTES = 8192  # looked at for the last lines, however long they are
 
 
@@ -59,6 +61,14 @@ class Worker:
         if self.line is not None:
             self.line.close()
             self.line = None
+
+    def said(self) -> str:
+        """What it has written on its line, as words; of a process that speaks no messages."""
+        if self.line is None:
+            return ""
+        with suppress(OSError):
+            return self.line.recv(MOST_SAID).decode(errors="replace")
+        return ""
 
     def last_words(self, disk: Disk) -> str:
         """The last lines that it printed."""

@@ -56,6 +56,7 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
         env={**users, **env},
         defaults={name: value for name, value in ours.items() if name in USERS_FIRST and name not in users},
         cwd=spec.cwd,
+        python=spec.python,
         log=log,
         gpus=spec.per_node or local_world,
         together=f"{job_id} {ours.get('SUBLET_GENERATION', '')}" if distributed else "",

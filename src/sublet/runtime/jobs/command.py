@@ -14,10 +14,24 @@ from pathlib import Path
 
 from sublet.errors import InvalidValue
 
-__all__ = ["argv_from_run", "is_torchrun", "refuse_missing_script", "script_of", "uses_sdk", "without_torchrun"]
+__all__ = [
+    "PYTHON",
+    "argv_from_run",
+    "is_torchrun",
+    "plain",
+    "refuse_missing_script",
+    "script_of",
+    "uses_sdk",
+    "without_torchrun",
+]
 
 SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~\n{}!]|^\w+=")  # needs a shell to be understood
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
+SHELLS = ("bash", "sh", "zsh", "dash")
+SHELL_TEXT = re.compile(r"-\w*c$")  # the option before a text
+PARTS = re.compile(r"&&|\|\||[;&|\n]")
+BEFORE = ("env", "exec", "command", "nice", "nohup", "time", "if", "then", "else", "do", "!", "{", "(")
+VARIABLE = re.compile(r"\w+=")
 MODULES = "torch.distributed."  # run and launch: torchrun by other names
 FLAGS = {"standalone", "no-python", "no_python", "m", "module"}  # of torchrun, without a value
 SCRIPT_BYTES = 4 << 20  # a longer file is no script that somebody wrote
@@ -61,11 +75,33 @@ def is_torchrun(words: Sequence[str]) -> bool:
     return len(words) > 2 and bool(PYTHON.search(words[0])) and words[1] == "-m" and words[2].startswith(MODULES)  # noqa: PLR2004 - python, -m, module
 
 
+def plain(argv: Sequence[str]) -> tuple[str, ...]:
+    """The first command of Python's that the words lead to, through `env` and a shell; else the words."""
+    return next(_commands(argv), tuple(argv))
+
+
+def _commands(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """All that start a Python, in order."""
+    words = list(argv)
+    while words and (words[0] in BEFORE or VARIABLE.match(words[0]) or (words[0].startswith("-") and words != [*argv])):
+        words.pop(0)
+    if words and PYTHON.search(Path(words[0]).name):
+        yield tuple(words)
+    elif words and Path(words[0]).name in SHELLS and any(SHELL_TEXT.match(word) for word in words[1:-1]):
+        for part in PARTS.split(words[-1].replace("\\\n", " ")):
+            try:
+                yield from _commands(shlex.split(part, comments=True))
+            except ValueError:  # a quote that another part closes
+                continue
+
+
 def script_of(argv: Sequence[str], cwd: str) -> Path | None:
     """The Python file that a worker runs, if the command names one; it need not exist."""
+    if argv and argv[0] == "env":
+        argv = plain(argv)
     if argv and PYTHON.search(Path(argv[0]).name):
         return _script_of_python(argv[1:], cwd)
-    if argv[:1] == ("bash",) or argv[:1] == ["bash"]:
+    if argv and Path(argv[0]).name in SHELLS:
         words = re.findall(r"[\w./-]+\.py\b", argv[-1])
         found = (Path(cwd) / word for word in words)
         return next((path for path in found if path.is_file()), None)
@@ -102,6 +138,10 @@ def refuse_missing_script(argv: Sequence[str], cwd: str) -> None:
 
 def uses_sdk(argv: Sequence[str], cwd: str) -> bool:
     """Whether the script, or a module beside it that it imports, trains in a session of `sublet`."""
+    return any(_opens_session(words, cwd) for words in (argv, *_commands(argv)))
+
+
+def _opens_session(argv: Sequence[str], cwd: str) -> bool:
     if "-c" in argv and PYTHON.search(Path(argv[0]).name):
         return _has_session(argv[argv.index("-c") + 1] if argv.index("-c") + 1 < len(argv) else "")
     script = script_of(argv, cwd)

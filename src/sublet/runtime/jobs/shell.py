@@ -13,6 +13,7 @@ PASSED: Final = " ".join(f"-e '{each}'" for each in ASKS)
 BEGIN: Final = f"""\
 set +eu +o pipefail  # as SkyPilot runs it: on after a command that fails
 . <(sed {PASSED} ~/.bashrc 2>/dev/null) >/dev/null 2>&1
+[ -z "${{SUBLET_BIN:-}}" ] || PATH="$SUBLET_BIN:$PATH"  # the environment that was asked for, before that of ~/.bashrc
 """
 
 

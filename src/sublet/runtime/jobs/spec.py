@@ -28,6 +28,7 @@ class JobSpec:
     name: str
     argv: tuple[str, ...]  # of one worker; every worker runs the same
     cwd: str
+    python: str = ""  # the interpreter that was active where it was submitted; "" = that of its nodes
     setup: str = ""  # a text for bash that every node runs once, in `cwd`, before the first worker there
     mounts: Mapping[str, str] = field(default_factory=dict)  # path on the node: a local file or folder, or a URI
     kept_mounts: tuple[str, ...] = ()  # of these paths what the job writes there has to go back to the URI
@@ -84,6 +85,7 @@ class JobSpec:
         bounds.job_name(self.name)
         bounds.command(self.argv)
         bounds.path("workdir", self.cwd)
+        bounds.path("python", self.python)
         bounds.checkpoints_at(self.checkpoint_dir, sdk=self.sdk)
         bounds.checkpoint_copies_at(self.checkpoint_copy, self.checkpoint_dir, sdk=self.sdk)
         bounds.script("setup", self.setup)

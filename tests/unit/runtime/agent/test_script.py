@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from sublet.runtime.agent.script import WarmCommand, warm_command
+
+
+@pytest.fixture(autouse=True)
+def ours_is_first(monkeypatch):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
 
 
 @pytest.mark.parametrize("python", ["python", "python3", sys.executable])
@@ -27,6 +34,7 @@ def test_a_script_or_module_for_this_interpreter_runs_warm(python):
         ["python", "-m"],
         ["python"],
         ["/no/such/python", "x.py"],
+        ["torchrun", "x.py"],
         [],
     ],
 )
