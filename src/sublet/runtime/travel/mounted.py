@@ -22,8 +22,8 @@ from sublet.errors import SubletError
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import open_uri
 from sublet.machine.wall import WALL
+from sublet.runtime.agent.interpreter import program
 from sublet.runtime.agent.processes import die_with_parent
-from sublet.runtime.agent.script import warm_command
 from sublet.runtime.travel.mirror import Mirror
 from sublet.wire.exits import EXIT_LOST
 
@@ -139,9 +139,7 @@ def main(words: Sequence[str]) -> int:
             mounted.fill(users)
             if not argv:
                 return 0
-            if warm_command(argv, {}) is not None:
-                argv = [sys.executable, *argv[1:]]  # `python` is that of the agent, as without buckets
-            return mounted.run(argv)
+            return mounted.run(program(argv, sys.executable))  # on the PATH that we were given is its Python
     except (SubletError, OSError) as error:
         _say(f"cannot be mounted: {error}")
         return 1 if isinstance(error, StoreFailed) and error.lasting else EXIT_LOST

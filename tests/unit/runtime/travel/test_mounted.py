@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import boto3
 import pytest
@@ -141,7 +142,9 @@ def test_a_folder_with_files_of_others_is_refused_and_the_command_never_runs(sto
     assert "empty folder" in capfd.readouterr().out
 
 
-def test_a_worker_with_kept_folders_is_started_through_them_and_python_stays_the_agents(store, tmp_path, monkeypatch):
+def test_a_worker_with_kept_folders_is_started_through_them_and_python_is_that_of_its_path(
+    store, tmp_path, monkeypatch
+):
     order = StartWorker(worker_id="w", job_id="j", argv=("python", "x.py"))
     kept = dressed(order, Travel(kept={"/data": "s3://bucket"}))
     assert kept.argv[-5:] == ("s3://bucket", "/data", "--", "python", "x.py")
@@ -149,6 +152,7 @@ def test_a_worker_with_kept_folders_is_started_through_them_and_python_stays_the
     (tmp_path / "x.py").write_text("import sys; open('exe', 'w').write(sys.executable)")
     words = ["s3://bucket", str(tmp_path / "data"), "--", "python", str(tmp_path / "x.py")]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     assert mounted.main(words) == 0
     assert (tmp_path / "exe").read_text() == sys.executable
 
