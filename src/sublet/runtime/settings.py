@@ -40,7 +40,7 @@ class Settings:
     market_start_s: float = 0.0  # where in the trace to begin
     market_share: float = 1.0  # of the trace's nodes, how many can be had here; others have the rest
     notice_s: float = 120.0  # warning before a spot node is taken, cloud time; 0 = none
-    strikes: tuple[str, ...] = ()  # scripted losses, "AT_S:notice|kill|restore:NODES", on top of the market
+    strikes: tuple[str, ...] = ()  # scripted losses, "AT_S|SHARE%:notice|kill|restore:NODES", on top of the market
     boot_s: float = 0.0  # cloud: from the order of a node to its first use, simulated
     most_nodes: int | None = None  # of each offer, at once; None = as many as the provider has
     slots_per_node: int = 1  # workers on one node

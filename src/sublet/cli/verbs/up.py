@@ -92,7 +92,8 @@ def up(  # noqa: PLR0913 - one argument per option
     strike: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="S:VERB:N", help="At second S of the cloud notice, kill or restore N spot nodes; may be repeated."
+            metavar="S:VERB:N",
+            help="At second S of the cloud, or after S% of the work, notice, kill or restore N spot nodes; repeatable.",
         ),
     ] = None,
     boot_s: Annotated[

@@ -18,11 +18,12 @@ from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.paces import PACES
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.controller_api.at_work import JobsAtWork
 from sublet.runtime.engines.protocol import Engine, MakeEngine
 from sublet.runtime.engines.sockets import refuse_taken
 from sublet.runtime.engines.tls import TlsEngine
 from sublet.runtime.private import private_folder
-from sublet.runtime.providers.protocol import Contains
+from sublet.runtime.providers.protocol import Contains, FollowsJobs
 from sublet.runtime.providers.setup import BuildProvider, ProviderSetup
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
@@ -60,6 +61,8 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
     controller.carrier.is_owners = not is_anchor(state_dir)
     if isinstance(setup.provider, Contains):
         controller.carrier.no_containers = setup.provider.no_containers
+    if isinstance(setup.provider, FollowsJobs):
+        setup.provider.at_work = JobsAtWork(controller.table, lambda: controller.kernel)
     return ControllerApi(controller, settings, warm=setup.warm)
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged, PriceDoubted
 from sublet.domain.offer import Offer
 
-__all__ = ["Billed", "Contains", "Expires", "MarketNews", "Provider", "RentedNode", "TellMarket"]
+__all__ = [
+    "AtWork",
+    "Billed",
+    "Contains",
+    "Expires",
+    "FollowsJobs",
+    "MarketNews",
+    "Provider",
+    "RentedNode",
+    "TellMarket",
+]
 
 MarketNews = NodeNoticed | NodeLost | PriceChanged | PriceDoubted | AvailabilityChanged
 TellMarket = Callable[[MarketNews], None]
@@ -96,3 +106,22 @@ class Contains(Protocol):
     def no_containers(self) -> str:
         """Why none can; empty where one can, or where nobody knows."""
         ...
+
+
+class AtWork(Protocol):
+    """How far the jobs have come, for a cloud whose market follows them."""
+
+    def share(self) -> float:
+        """Of the work of all jobs, done; each job counts alike."""
+        ...
+
+    def nodes(self) -> Collection[str]:
+        """On which jobs train."""
+        ...
+
+
+@runtime_checkable
+class FollowsJobs(Protocol):
+    """What a provider may have besides: things happen in its market when jobs have come so far."""
+
+    at_work: AtWork | None  # None until a controller says so

@@ -25,7 +25,7 @@ from sublet.runtime.store import Store
 __all__ = ["build", "local_offers", "local_supply", "strike_from_text"]
 
 DEFAULT_NODES = 4  # at once, unless the user says otherwise
-STRIKE_PARTS = 3
+STRIKE_PARTS, STRIKE_FORM = 3, "SECONDS|SHARE%:notice|kill|restore:NODES"
 ROUNDS = 2  # of a trace that starts again: what did not change in so many never does
 
 
@@ -58,14 +58,16 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
 
 
 def strike_from_text(text: str) -> Strike:
-    """`600:kill:1`: after 600 s of cloud time one node is taken without a word."""
+    """`600:kill:1`: at 600 s of cloud time one node is taken without a word; `60%:kill:1`: at 60 % of the work."""
     parts = text.split(":")
     if len(parts) != STRIKE_PARTS or parts[1] not in ("notice", "kill", "restore"):
-        raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES")
+        raise InvalidValue("strikes", text, STRIKE_FORM)
     try:
-        return Strike(at_s=float(parts[0]), verb=parts[1], nodes=int(parts[2]))  # type: ignore[arg-type]  # one of three, as above
+        when = float(parts[0].removesuffix("%"))
+        at = {"share": when / 100.0} if parts[0].endswith("%") else {"at_s": when}
+        return Strike(verb=parts[1], nodes=int(parts[2]), **at)  # type: ignore[arg-type]  # one of three, as above
     except ValueError:
-        raise InvalidValue("strikes", text, "SECONDS:notice|kill|restore:NODES") from None
+        raise InvalidValue("strikes", text, STRIKE_FORM) from None
 
 
 def local_offers(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer, ...]:

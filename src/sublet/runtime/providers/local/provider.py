@@ -32,11 +32,12 @@ from sublet.runtime.providers.local.market import Due, Happening, Replay, Strike
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.local.template import Template
-from sublet.runtime.providers.protocol import RentedNode, TellMarket
+from sublet.runtime.providers.protocol import AtWork, RentedNode, TellMarket
 
 __all__ = ["LocalProvider"]
 
 NOTICE_S = 120.0  # what AWS documents; best effort
+LOOK_S = 0.2  # wall: how often it is looked how far the jobs have come, where the script follows them
 FIRST_LEASE_S = 60.0  # wall seconds that an agent looks for its controller
 NODE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")  # the names of files are made of it
 
@@ -80,6 +81,7 @@ class LocalProvider:
         self._rents: dict[str, asyncio.Task[None]] = {}
         self._replaying: asyncio.Task[None] | None = None
         self._tell: TellMarket = lambda _: None
+        self.at_work: AtWork | None = None  # how far the jobs have come, where strikes of the script go by that
 
     @property
     def offers(self) -> Sequence[Offer]:
@@ -106,7 +108,8 @@ class LocalProvider:
             elif record.lost_s is not None:
                 self._tell(NodeNoticed(self._clock.now_s(), record.node_id, record.lost_s))
                 self._replay.put(record.lost_s, Due(node_ids=(record.node_id,), struck=False))
-        for change in self._replay.skip_to(self._clock.now_s()):
+        share = 0.0 if self.at_work is None else self.at_work.share()
+        for change in self._replay.skip_to(self._clock.now_s(), share):
             if isinstance(change, PriceChanged):
                 self._reprice(change)  # which counts from when it began, whoever was there to hear of it
             else:
@@ -219,9 +222,11 @@ class LocalProvider:
     # ------------------------------------------------------------------ the market
 
     async def _follow(self) -> None:
-        while (next_s := self._replay.next_s()) < float("inf"):
-            await asyncio.sleep(max(0.0, self._clock.wall_s(next_s - self._clock.now_s())))
-            for happening in self._replay.until(self._clock.now_s()):
+        while (next_s := self._replay.next_s()) < float("inf") or self._replay.awaits_work:
+            wait_s = max(0.0, self._clock.wall_s(next_s - self._clock.now_s()))
+            await asyncio.sleep(min(wait_s, LOOK_S) if self._replay.awaits_work else wait_s)
+            by_work = [] if self.at_work is None else self._replay.reached(self.at_work.share(), self._open_to)
+            for happening in [*self._replay.until(self._clock.now_s()), *by_work]:
                 try:
                     self._happen(happening)
                 except Exception:  # noqa: BLE001 - a fault of the hearer's; the market goes on
@@ -256,16 +261,24 @@ class LocalProvider:
         self._tell(AvailabilityChanged(now_s, change.offer_id, self._stock.supply(change.offer_id)))
         self._lose(*gone)
 
+    def _open_to(self, strike: Strike) -> Sequence[str]:
+        """The nodes to draw from; for one that comes by work those on which a job trains."""
+        spot = {offer.id for offer in self._offers.values() if offer.market is Market.SPOT}
+        offer_ids = {strike.offer_id} if strike.offer_id else spot
+        staying = [n for n, r in self._nodes.held.items() if r.offer_id in offer_ids and r.lost_s is None]
+        if strike.share is None or self.at_work is None:
+            return staying
+        at_work = self.at_work.nodes()
+        return [node_id for node_id in staying if node_id in at_work]
+
     def _strike(self, strike: Strike) -> None:
-        spot = [offer.id for offer in self._offers.values() if offer.market is Market.SPOT]
-        offer_ids = [strike.offer_id] if strike.offer_id else spot
         if strike.verb == "restore":
             nodes = strike.nodes if isinstance(strike.nodes, int) else len(strike.nodes)
-            self._tell_supply(self._stock.restore(offer_ids, nodes))
+            spot = [offer.id for offer in self._offers.values() if offer.market is Market.SPOT]
+            self._tell_supply(self._stock.restore([strike.offer_id] if strike.offer_id else spot, nodes))
             return
         if isinstance(strike.nodes, int):
-            staying = [n for n, r in self._nodes.held.items() if r.offer_id in offer_ids and r.lost_s is None]
-            victims = self._market.draw(staying, strike.nodes)
+            victims = self._market.draw(self._open_to(strike), strike.nodes)
         else:
             victims = [node_id for node_id in strike.nodes if node_id in self._nodes.held]
         if strike.verb == "notice":

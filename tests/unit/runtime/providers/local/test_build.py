@@ -6,8 +6,10 @@ from itertools import islice
 
 import pytest
 
+from sublet.errors import InvalidValue
 from sublet.market.traces import load_trace
-from sublet.runtime.providers.local.build import local_offers, local_supply
+from sublet.runtime.providers.local.build import local_offers, local_supply, strike_from_text
+from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.settings import Settings
 
 MORE = 20  # changes are not asked of a market: one that has none must say so
@@ -55,3 +57,11 @@ def test_offers_say_the_notice_that_their_nodes_get(tmp_path):
     """Else a kernel takes each loss for one without, and waits with growing as if work were made again."""
     spot, on_demand = local_offers(Settings(state_dir=str(tmp_path), notice_s=90.0), [])
     assert (spot.notice_s, on_demand.notice_s) == (90.0, 0.0)
+
+
+def test_a_strike_is_spelled_by_seconds_or_by_a_share_of_the_work():
+    assert strike_from_text("600:kill:2") == Strike(at_s=600.0, verb="kill", nodes=2)
+    assert strike_from_text("60%:notice:1") == Strike(share=0.6, verb="notice", nodes=1)
+    for wrong in ("100%:kill:1", "-1%:kill:1", "%:kill:1", "6%0:kill:1", "nan%:kill:1"):
+        with pytest.raises(InvalidValue):
+            strike_from_text(wrong)

@@ -48,6 +48,43 @@ def test_who_comes_late_is_told_how_things_stand_and_not_how_they_came_to():
     assert replay.until(100.0) == [strikes[1], price(60.0, "3")]
 
 
+def by_work(share, verb="kill"):
+    return Strike(share=share, verb=verb)
+
+
+def test_what_comes_by_work_comes_once_one_at_a_time_in_its_order_and_never_by_the_clock():
+    later, first = by_work(0.6), by_work(0.2, "notice")
+    replay = Replay((), (later, first), 120.0)
+    replay.skip_to(0.0)
+    assert replay.next_s() == math.inf
+    assert replay.until(1e9) == []
+    assert replay.reached(0.19, lambda _: ["n"]) == []
+    assert replay.reached(0.9, lambda _: ["n"]) == [first]
+    assert replay.awaits_work
+    assert replay.reached(0.9, lambda _: ["n"]) == [later]
+    assert not replay.awaits_work
+    assert replay.reached(0.9, lambda _: ["n"]) == []
+
+
+def test_what_comes_by_work_waits_for_a_node_to_take_and_a_restore_for_none():
+    strikes = [by_work(0.2), by_work(0.3, "restore")]
+    replay = Replay((), strikes, 120.0)
+    assert replay.reached(0.5, lambda _: []) == []
+    assert replay.reached(0.5, lambda strike: ["n"] if strike is strikes[0] else []) == strikes[:1]
+    assert replay.reached(0.5, lambda _: []) == strikes[1:]
+
+
+def test_who_comes_late_is_not_struck_by_what_the_work_had_called_for():
+    strikes = [by_work(0.2), by_work(0.6)]
+    replay = Replay((), strikes, 120.0)
+    replay.skip_to(0.0, 0.5)
+    assert replay.reached(0.5, lambda _: ["n"]) == []
+    assert replay.reached(0.6, lambda _: ["n"]) == strikes[1:]
+    fresh = Replay((), [by_work(0.0)], 120.0)
+    fresh.skip_to(0.0, 0.0)
+    assert fresh.awaits_work
+
+
 @given(changes, st.integers(0, 30), st.lists(st.integers(0, 40)), st.sampled_from([0.0, 3.0, 100.0]))
 def test_every_change_after_the_start_comes_once_in_order_and_never_early(record, start_s, asked, notice_s):
     replay = Replay(record, (), notice_s)
@@ -68,7 +105,9 @@ def test_every_change_after_the_start_comes_once_in_order_and_never_early(record
         assert seen.index(fall) < len(seen) - 1 - seen[::-1].index(change)
 
 
-@pytest.mark.parametrize("facts", [{"verb": "burn"}, {"at_s": -1.0}, {"nodes": 0}, {"nodes": ("",)}])
+@pytest.mark.parametrize(
+    "facts", [{"verb": "burn"}, {"at_s": -1.0}, {"nodes": 0}, {"nodes": ("",)}, {"share": 1.0}, {"share": -0.1}]
+)
 def test_a_strike_that_cannot_be_is_refused(facts):
     with pytest.raises(InvalidValue):
         Strike(**{"at_s": 1.0, "verb": "kill", **facts})

@@ -124,6 +124,34 @@ def test_a_script_notices_kills_and_restores(rig):
     asyncio.run(scene())
 
 
+class Work:
+    """What the jobs have come to, as a test says."""
+
+    def __init__(self):
+        self.done, self.trains_on = 0.0, set()
+
+    def share(self):
+        return self.done
+
+    def nodes(self):
+        return self.trains_on
+
+
+def test_a_script_strikes_by_the_work_done_and_only_where_a_job_trains(rig):
+    async def scene():
+        rig.clock, work = Clock(speedup=100.0, wall=WallOf(rig.watch)), Work()
+        async with cloud(rig, "a", "b", script=[Strike(share=0.5, verb="kill")]) as (provider, ears):
+            provider.at_work = work
+            work.done = 0.6
+            await asyncio.sleep(1.0)
+            assert ears.all(NodeLost) == []  # nobody trains
+            work.trains_on = {"b", "elsewhere"}
+            await ears.next(NodeLost, node_id="b")
+            assert await held(provider) == {"a"}
+
+    asyncio.run(scene())
+
+
 def test_a_notice_survives_the_controller_and_its_node_goes_on_time(rig):
     async def scene():
         rig.clock = Clock(speedup=100.0, wall=WallOf(rig.watch))
