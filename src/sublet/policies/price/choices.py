@@ -55,6 +55,11 @@ class LeastWork:
         return menu_of(state.job, self.sites).gpu_hours_left(state.done, state.job.work) / state.job.weight
 
 
+def deadline(state: JobState) -> float:
+    """Ranks by it; those without one come last."""
+    return math.inf if state.job.deadline_s is None else state.job.deadline_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
     """Jobs that could run, and what they could choose, a row each."""
@@ -156,7 +161,20 @@ class Choices:
         waiting = self._in_line(patience_s)
         if snapshot.left is not None:
             waiting = self._affordable(waiting, snapshot.left.usd)
-        return [*states, *_next_in_line(waiting, float(terms.alone_R.sum()))]
+        room = float(terms.alone_R.sum())
+        dated = {} if any(terms.rent_R) else {state.job.id: state for state in _next_in_line(self._dated(), room)}
+        if dated:
+            waiting = (state for state in waiting if state.job.id not in dated)
+        return [*states, *dated.values(), *_next_in_line(waiting, room)]
+
+    def _dated(self) -> Iterator[JobState]:
+        """Those that wait for GPUs that are paid for and have a deadline ahead, the earliest first."""
+        for state in self.terms.snapshot.waiting.by(deadline):
+            due_s = deadline(state)
+            if due_s == math.inf:
+                break
+            if due_s > self.terms.now_s and not self._just_stopped(state):
+                yield state
 
     def _in_line(self, patience_s: float) -> Iterator[JobState]:
         """Those that wait: first who came too long ago, in order of arrival, then the least work first."""

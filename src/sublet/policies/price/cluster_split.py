@@ -58,6 +58,7 @@ class Claims:
     runs_J: Ints  # the same of those alone that need no pause to have it
     due_s_J: Floats  # how much longer ago it came than anybody should have to wait; 0 = it did not
     pinned_J: Bools  # it has only just got its GPUs: it may be resized, not stopped
+    turn_J: Floats  # its place among those that come first by a deadline; inf = it is not one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,6 +147,8 @@ def _must_run(claims: Claims, room: float) -> Bools:
     Without this a crowd of short jobs would be so wide, and so wasteful, that the long ones never catch up. Where width
     wastes nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side by side.
     """
+    if (claims.turn_J < np.inf).any():
+        return _must_run_in_time(claims, room)
     if claims.table.perfect_J.all():
         return claims.pinned_J
     need_J = claims.table.need_J
@@ -160,6 +163,20 @@ def _must_run(claims: Claims, room: float) -> Bools:
     for at in order_J[first + 1 :].tolist():
         if room < least:
             break
+        if need_J[at] <= room:
+            room -= float(need_J[at])
+            must_J[at] = True
+    return must_J
+
+
+def _must_run_in_time(claims: Claims, room: float) -> Bools:
+    """The same where deadlines are to be met: they go before all, also before who has only just got its GPUs."""
+    need_J, pinned_J = claims.table.need_J, claims.pinned_J
+    order_J = np.lexsort((claims.left_h_J, -claims.due_s_J, ~pinned_J, claims.turn_J))
+    if claims.table.perfect_J.all():
+        order_J = order_J[: np.count_nonzero(pinned_J | (claims.turn_J < np.inf))]
+    must_J = np.zeros(len(need_J), dtype=np.bool_)
+    for at in order_J.tolist():
         if need_J[at] <= room:
             room -= float(need_J[at])
             must_J[at] = True

@@ -21,6 +21,7 @@ from sublet.policies.price.beliefs import WorkBelief, believed_left_h
 from sublet.policies.price.choices import TRIFLE_H, Asked, Choices
 from sublet.policies.price.cluster_split import Claims, split
 from sublet.policies.price.congestion import WAIT, share_pools
+from sublet.policies.price.deadlines import turns
 from sublet.policies.price.frugal import frugal
 from sublet.policies.price.settled import settled
 from sublet.solve.arrays import Bools, Floats, Ints
@@ -209,8 +210,11 @@ def _share(asked: Asked, terms: Terms, patience_s: float, *, by_owner: bool) -> 
 def _split_cluster(asked: Asked, terms: Terms, value: ValueOfTime, patience_s: float, knows: WorkBelief) -> _Grants:
     """The same where nothing is saved, or is to be saved, by leaving a GPU idle."""
     frugal_JC = frugal(asked.standing, value)
-    found = split(_claims(asked, terms, frugal_JC, patience_s, knows), terms.alone_R)
+    claims = _claims(asked, terms, frugal_JC, patience_s, knows)
+    found = split(claims, terms.alone_R)
     waits = "others make more of the GPUs, or have less left to do"
+    if (claims.turn_J < np.inf).any():
+        waits += ", or a deadline before it"
     parts = [_Part(np.arange(len(asked.standing.states)), found.column_J, waits)]
     return _Grants(parts, _by_row(terms, found.price_R), content=_are_content(asked, frugal_JC, found.column_J, terms))
 
@@ -255,4 +259,5 @@ def _claims(asked: Asked, terms: Terms, frugal_JC: Bools, patience_s: float, kno
         held_J=np.maximum(standing.own_J, WAIT),  # also where it is not on the menu
         runs_J=standing.held_J,
         pinned_J=standing.pinned_J,
+        turn_J=turns(standing, asked.table, terms.now_s),
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sublet.policies.price.cluster_split import _fits, _must_run
 
 
-def claims(need, left_h, *, pinned=None, due_s=None, perfect=False):
+def claims(need, left_h, *, pinned=None, due_s=None, perfect=False, turn=None):
     jobs = len(need)
     table = SimpleNamespace(perfect_J=np.full(jobs, perfect), need_J=np.array(need, dtype=float))
     return SimpleNamespace(
@@ -19,6 +19,7 @@ def claims(need, left_h, *, pinned=None, due_s=None, perfect=False):
         left_h_J=np.array(left_h, dtype=float),
         due_s_J=np.zeros(jobs) if due_s is None else np.array(due_s, dtype=float),
         pinned_J=np.zeros(jobs, dtype=bool) if pinned is None else np.array(pinned),
+        turn_J=np.full(jobs, np.inf) if turn is None else np.array(turn, dtype=float),
     )
 
 
@@ -51,6 +52,22 @@ def test_whoever_is_due_comes_before_them_and_who_is_pinned_stays():
 
 def test_where_width_wastes_nothing_nobody_must_but_who_is_pinned():
     assert _must_run(claims([1, 1], [1, 5], perfect=True, pinned=[False, True]), 9.0).tolist() == [False, True]
+
+
+def test_a_deadline_that_can_be_met_goes_before_all_of_them_and_those_that_are_pinned_before_the_rest():
+    turn = [np.inf, 1, 0, np.inf]
+    assert _must_run(claims([1, 1, 1, 1], [1, 9, 9, 5], turn=turn), 1.0).tolist() == [False, False, True, False]
+    assert _must_run(claims([1, 1, 1, 1], [1, 9, 9, 5], turn=turn), 3.0).tolist() == [True, True, True, False]
+    late = claims([1, 1, 1, 1], [1, 9, 9, 5], turn=turn, due_s=[100, 0, 0, 200], pinned=[True, False, False, False])
+    assert _must_run(late, 1.0).tolist() == [False, False, True, False]
+    assert _must_run(late, 3.0).tolist() == [True, True, True, False]
+    assert _must_run(claims([1, 4, 1, 1], [1, 9, 9, 5], turn=turn), 2.0).tolist() == [True, False, True, False]
+
+
+def test_where_width_wastes_nothing_who_has_a_deadline_must_run_beside_who_is_pinned():
+    dated = claims([1, 1, 1], [1, 5, 9], perfect=True, turn=[np.inf, np.inf, 0], pinned=[False, True, False])
+    assert _must_run(dated, 9.0).tolist() == [False, True, True]
+    assert _must_run(dated, 1.0).tolist() == [False, False, True]
 
 
 def test_choices_fit_where_each_pool_has_what_they_use_together():

@@ -46,7 +46,8 @@ def claims(
     sized, pinned_J = told.pop("sized", True), np.zeros(jobs, dtype=bool)
     frugal_JC = np.ones((jobs, shapes), dtype=bool) if frugal is None else np.array(frugal)
     arrays = {name: np.zeros(jobs, dtype=int if name == "held_J" else float) + each for name, each in told.items()}
-    return Claims(table=table, sized=sized, frugal_JC=frugal_JC, pinned_J=pinned_J, runs_J=arrays["held_J"], **arrays)
+    arrays |= {"runs_J": arrays["held_J"], "turn_J": np.full(jobs, np.inf)}
+    return Claims(table=table, sized=sized, frugal_JC=frugal_JC, pinned_J=pinned_J, **arrays)
 
 
 def values(*args, most=(99.0,), **facts):
