@@ -184,7 +184,12 @@ class Snapshot:
     @property
     def left(self) -> Money | None:
         """What is neither spent nor reserved: each new node takes its reserve from it. None without a purse."""
-        return None if self.budget.purse is None else self.budget.purse - self.spent - self.reserved
+        return None if self.unspent is None else self.unspent - self.reserved
+
+    @property
+    def unspent(self) -> Money | None:
+        """What is not spent, reserved or not: it does not hang on what is held now. None without a purse."""
+        return None if self.budget.purse is None else self.budget.purse - self.spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

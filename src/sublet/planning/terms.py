@@ -81,7 +81,7 @@ class Terms:
     sites: Sites
     rows: tuple[Row, ...]  # those of the sites, in their order
     rent_R: Rents  # the cheapest that can be had now; where nothing can, of what there would be. What is owned is free
-    listed_R: Rents  # the same by list prices
+    listed_R: Rents  # the cheapest by list of what limits let be held, whatever there is now
     on_demand_R: Rents  # by list; infinite where there is nothing on demand
     most: Mapping[str, float]  # GPUs that could be held in each pool, all at once (inf = no end)
     alone_R: Floats  # GPUs that could be held in each row if all money went to it
@@ -107,7 +107,7 @@ class Terms:
             sites=tuple(_site(pool, parts, alone) for pool, parts in zip(pools, parts_P, strict=True)),
             rows=rows,
             rent_R=tuple(map(_rent_now, pool_R, open_R)),
-            listed_R=tuple(map(_rent_by_list, pool_R, open_R)),
+            listed_R=tuple(map(_rent_by_list, pool_R, states_R)),
             on_demand_R=tuple(map(_rent_on_demand, pool_R, states_R)),
             most=most,
             alone_R=alone_R,
@@ -223,6 +223,8 @@ def _rent_now(pool: Pool, states: Sequence[OfferState]) -> float:
 
 
 def _rent_by_list(pool: Pool, states: Sequence[OfferState]) -> float:
+    """What is sold out counts: the long run is not what there is now, nor what is held of it."""
+    states = [state for state in states if state.limit.max_nodes != 0] or states
     return min(0.0 if _is_owned(state) else state.offer.price.usd_per_h for state in states) / pool.gpus_per_node
 
 

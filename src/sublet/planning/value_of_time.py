@@ -20,6 +20,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.planning.menu import Menu, menu_of
+from sublet.planning.ranking import arrival
 from sublet.planning.standing import Standing, side_of
 from sublet.planning.terms import Rents, Sites, Terms
 from sublet.solve.arrays import Floats
@@ -144,23 +146,52 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
 
     A forecast weighs as much as having counted for `trusted_h`.
 
-    Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth. O(1) without a budget.
+    It hangs on the work that is left, on what is to come and on money that is not spent, never on which nodes are held:
+    else what is cheap to hold would make time dear, and what is dear to hold would make it cheap again. The kernel
+    keeps what is reserved back by itself.
+
+    Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth. O(1) without a budget,
+    O(jobs) with a purse without an end.
     """
     snapshot, rent_R = terms.snapshot, terms.listed_R
-    rate = spending_rate(snapshot)
-    if math.isinf(rate) and (snapshot.left is None or snapshot.budget.until_s is not None):  # whatever is to come
+    rate, unspent = spending_rate(snapshot), snapshot.unspent
+    if math.isinf(rate) and (unspent is None or snapshot.budget.until_s is not None):  # whatever is to come
         return _bounded(TimePrice(math.inf, 1.0), rent_R)
-    line, jobs, before_h = _frontier(snapshot.expected, snapshot.arrived, terms.lasting, rent_R, trusted_h)
-    if line is None:  # all that is known of are jobs without an end
-        return _bounded(_for_good(snapshot, terms.lasting, rent_R), rent_R)
-    hours = before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-    found = _at(line, rate * hours)
-    left = snapshot.left
-    if left is not None and snapshot.budget.until_s is None:  # it has to do for all jobs, here and to come
-        present = len(snapshot.waiting) + len(snapshot.active)
-        enough = _at(line, max(0.0, left.usd) * jobs / max(1.0, present + _to_come(snapshot)))
+    sites = terms.lasting
+    known = _frontier(snapshot.expected, snapshot.arrived, sites, rent_R, trusted_h)
+    if known.line is None:  # all that is known of are jobs without an end
+        return _bounded(_for_good(snapshot, sites, rent_R), rent_R)
+    hours = known.before_h + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
+    found = _at(known.line, rate * hours)
+    if unspent is not None and snapshot.budget.until_s is None:  # it has to do for all jobs, here and to come
+        to_pay_h = _gpu_hours_to_pay(snapshot, sites) or known.gpu_hours / known.jobs  # no job: as if one came
+        enough = _at(known.line, max(0.0, unspent.usd) * known.gpu_hours / to_pay_h)
         found = min(found, enough, key=lambda price: (price.usd_per_h, price.share))
     return _bounded(found, rent_R)
+
+
+def _gpu_hours_to_pay(snapshot: Snapshot, sites: Sites) -> float:
+    """At the most efficient, of what jobs that are here have left, and of all that are to come."""
+    here = [*snapshot.active.values(), *snapshot.waiting.by(arrival)]
+    left_h = [_gpu_hours(state.job, max(0.0, state.remaining_at(snapshot.now_s)), sites) for state in here]
+    return math.fsum(left_h) + _gpu_hours_to_come(snapshot, sites)
+
+
+def _gpu_hours_to_come(snapshot: Snapshot, sites: Sites) -> float:
+    """Of the rest of the forecast, or without one of as much again as has come."""
+    demand, part = snapshot.expected, 1.0
+    if demand is None or not demand.hours:
+        demand = snapshot.arrived
+    else:
+        part = max(0.0, 1.0 - (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H / demand.hours)
+    return part * sum(kind.jobs * _gpu_hours(kind.like, kind.work, sites) for kind in demand.kinds.values())
+
+
+def _gpu_hours(job: Job, work: float, sites: Sites) -> float:
+    """Of so much work of such a job, without an end of a day's; nothing where it cannot run."""
+    menu = menu_of(job, sites)
+    rate = menu.gpu_rate_E[0]
+    return (work if math.isfinite(work) else menu.goal(0.0, work)) / rate if rate else 0.0
 
 
 def _for_good(snapshot: Snapshot, sites: Sites, rent_R: Rents) -> TimePrice:
@@ -193,15 +224,6 @@ def _spent_for_good(kinds: Sequence[tuple[Menu, Job, int]], value: float, rent_R
     return spent
 
 
-def _to_come(snapshot: Snapshot) -> float:
-    """Jobs: the rest of the forecast, or without one as many again as have come."""
-    expected = snapshot.expected
-    if expected is None or not expected.hours:
-        return sum(kind.jobs for kind in snapshot.arrived.kinds.values())
-    elapsed_h = (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-    return sum(kind.jobs for kind in expected.kinds.values()) * max(0.0, 1.0 - elapsed_h / expected.hours)
-
-
 def constant_price(terms: Terms, sites: Sites | None = None) -> TimePrice:
     """At which the forecast, if it is true, spends the aim of the budget; without one, what was seen counts.
 
@@ -212,8 +234,8 @@ def constant_price(terms: Terms, sites: Sites | None = None) -> TimePrice:
     hours = 0.0 if demand is None else demand.hours
     if demand is None or not hours:
         demand, hours = snapshot.arrived, SILENT_H + (snapshot.now_s - snapshot.began_s) / SECONDS_PER_H
-    line, _, _ = _frontier(None, demand, terms.lasting if sites is None else sites, terms.listed_R, 0.0)
-    return _bounded(_at(line, math.inf if aim is None else aim.usd_per_h * hours), terms.listed_R)
+    known = _frontier(None, demand, terms.lasting if sites is None else sites, terms.listed_R, 0.0)
+    return _bounded(_at(known.line, math.inf if aim is None else aim.usd_per_h * hours), terms.listed_R)
 
 
 def spending_rate(snapshot: Snapshot) -> float:
@@ -221,9 +243,9 @@ def spending_rate(snapshot: Snapshot) -> float:
     budget, rate = snapshot.budget, math.inf
     if budget.average is not None and snapshot.allowed is not None:
         rate = max(0.0, budget.average.usd_per_h + (snapshot.allowed - snapshot.spent).usd / MAKE_UP_H)
-    if budget.until_s is not None and snapshot.left is not None:
+    if budget.until_s is not None and (unspent := snapshot.unspent) is not None:
         lasts_h = (budget.until_s - snapshot.now_s) / SECONDS_PER_H
-        rate = min(rate, max(0.0, snapshot.left.usd) / lasts_h if lasts_h > 0 else 0.0)
+        rate = min(rate, max(0.0, unspent.usd) / lasts_h if lasts_h > 0 else 0.0)
     return rate
 
 
@@ -245,15 +267,21 @@ def _bounded(price: TimePrice, rent_R: Rents) -> TimePrice:
 def least_usd(terms: Terms) -> float:
     """For which all that is forecast can be done, if nothing but rent counts and no GPU of a node is left over."""
     demand = terms.snapshot.expected
-    line = None if demand is None else _frontier(None, demand, terms.lasting, terms.listed_R, 0.0)[0]
+    line = None if demand is None else _frontier(None, demand, terms.lasting, terms.listed_R, 0.0).line
     return 0.0 if line is None else line.least
 
 
+class _Known(NamedTuple):
+    """What any amount of money buys for all jobs counted and forecast, and how much these are."""
+
+    line: Frontier | None
+    jobs: float
+    gpu_hours: float  # at the most efficient
+    before_h: float  # hours of forecast in it
+
+
 @lru_cache(maxsize=32)
-def _frontier(
-    expected: Demand | None, arrived: Demand, sites: Sites, rent_R: Rents, trusted_h: float
-) -> tuple[Frontier | None, float, float]:
-    """What any amount of money buys for all jobs counted and forecast; how many; and the hours of forecast in it."""
+def _frontier(expected: Demand | None, arrived: Demand, sites: Sites, rent_R: Rents, trusted_h: float) -> _Known:
     before_h = SILENT_H
     weight_of_forecast = 0.0
     jobs = 0.0 if expected is None else sum(kind.jobs for kind in expected.kinds.values())
@@ -267,18 +295,19 @@ def _frontier(
                 continue
             like, jobs, work = kinds.get(key, (kind.like, 0.0, 0.0))
             kinds[key] = (like, jobs + weight * kind.jobs, work + weight * kind.jobs * kind.work)
-    rows = [(like, jobs, _curve(like, work / jobs, sites, rent_R)) for like, jobs, work in kinds.values()]
-    rows = [row for row in rows if len(row[2][0])]
+    rows = [(like, jobs, work, _curve(like, work / jobs, sites, rent_R)) for like, jobs, work in kinds.values()]
+    rows = [row for row in rows if len(row[3][0])]
     if not rows:
-        return None, 0.0, before_h
-    width = max(len(hours_H) for _, _, (hours_H, _) in rows)
+        return _Known(None, 0.0, 0.0, before_h)
+    width = max(len(hours_H) for _, _, _, (hours_H, _) in rows)
     hours_IH = np.full((len(rows), width), np.inf)
     cost_IH = hours_IH.copy()
-    for at, (_, _, (hours_H, cost_H)) in enumerate(rows):
+    for at, (_, _, _, (hours_H, cost_H)) in enumerate(rows):
         hours_IH[at, : len(hours_H)], cost_IH[at, : len(cost_H)] = hours_H, cost_H
-    curves = Curves.from_tables(hours_IH, cost_IH, [like.weight for like, _, _ in rows])
-    jobs_I = [jobs for _, jobs, _ in rows]
-    return frontier(curves, jobs_I), sum(jobs_I), before_h
+    curves = Curves.from_tables(hours_IH, cost_IH, [like.weight for like, *_ in rows])
+    jobs_I = [jobs for _, jobs, *_ in rows]
+    gpu_hours = sum(_gpu_hours(like, work, sites) for like, _, work, _ in rows)
+    return _Known(frontier(curves, jobs_I), sum(jobs_I), gpu_hours, before_h)
 
 
 def _curve(like: Job, work: float, sites: Sites, rent_R: Rents) -> tuple[Floats, Floats]:

@@ -31,7 +31,7 @@ from sublet.planning.terms import Refusals, Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.told import Late, Told
-from sublet.solve.arrays import Floats, Ints
+from sublet.solve.arrays import Bools, Floats, Ints
 
 __all__ = ["TRIFLE_H", "Asked", "Choices", "LeastWork", "in_time", "too_late", "within_purse"]
 
@@ -115,12 +115,24 @@ class Choices:
                 table.put(row, options)
                 if not np.isfinite(options.cost_C[options.menu.fits(terms.alone_R)]).any():
                     notes[row] = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
+        self._within_total(table, standing)
         if (refusals := terms.refusals) is not None:
             for row, state in enumerate(states):
                 if state.shape is not None and standing.menus[row].shapes:
                     own = terms.rows_used(state.shape)
                     table.put(row, _without_gambles(table.of(row), state, own, refusals))
         return notes
+
+    def _within_total(self, table: OptionsTable, standing: Standing) -> None:
+        """Strike out what alone would cost more than is left of all money. Cost: O(J C), where there is a total."""
+        terms, unspent = self.terms, self.terms.snapshot.unspent
+        if unspent is None or terms.snapshot.budget.until_s is not None or not any(terms.rent_R):
+            return
+        possible_JC = table.cost_JC < np.inf
+        time_JC = table.value_J[:, None] * np.where(possible_JC, table.hours_JC, 0.0)
+        dear_JC: Bools = possible_JC & (table.cost_JC - time_JC > max(0.0, unspent.usd))
+        for row in np.flatnonzero(dear_JC.any(axis=1)).tolist():
+            table.put(row, within_purse(table.of(row), unspent.usd, terms, int(standing.whole_J[row])))
 
     def _hurry(self, table: OptionsTable, standing: Standing) -> dict[int, str | Late]:
         """Who would come too late hurries, if that helps; whom nothing helps is told so. Cost: O(J C) for all these."""
