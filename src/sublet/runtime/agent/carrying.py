@@ -63,7 +63,7 @@ class Carrying:
     def add(self, job_id: str, worker_id: str, finder: Finder) -> None:
         """A worker of this job saves there."""
         job = self._jobs.setdefault(job_id, _Job(finder, worker_id))
-        job.worker_id, job.urgent = worker_id, False
+        job.finder, job.worker_id, job.urgent = finder, worker_id, False
 
     def renew(self, job_id: str) -> None:
         """Somebody goes on from here: what is offered in the name of whoever was here before is offered anew."""

@@ -147,7 +147,8 @@ class Keeping:
             self._answer(Brought(worker_id=wants.worker_id, why=why))
 
     def _finder(self, order: StartWorker) -> Finder:
-        if (known := self.carrying.finder(order.job_id)) is not None:
+        known = self.carrying.finder(order.job_id)
+        if known is not None and isinstance(known, FolderFinder) == order.watch:  # else it has opened a session since
             return known
         place, machine = self._place(order.job_id), self._machine
         return (

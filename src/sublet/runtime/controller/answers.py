@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from sublet.domain import events as news
 from sublet.domain.plan import Phase
+from sublet.errors import InvalidValue
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.attempts import Attempts
 from sublet.runtime.controller.bill import Bill
@@ -81,8 +83,22 @@ class Answers:
                 self._jobs.save_facts(record)  # or the next controller would count the same end again
             case Outcome.NARROWED:
                 self._narrow(record, item, _summary(record.hide(item.why), item.exit_code))
+            case Outcome.SESSION:
+                self._begin_session(record)
             case _:
                 assert_never(item.outcome)
+
+    def _begin_session(self, record: JobRecord) -> None:
+        """A script that was submitted as one without a session has opened one: it is started as such, and stays so."""
+        self._attempts.unpin(record)
+        try:
+            spec = replace(record.spec, sdk=True)
+        except InvalidValue as error:
+            record.blamed = f"it opens a session, which a job like this cannot have: {error}"  # it is given up for that
+            return
+        text = "opens a session of sublet.train: its workers start again as one group, resized without a restart"
+        self._inbox.note(HistoryRow(kind="Session", job_id=record.id, text=text))
+        self._jobs.respecify(record, spec)
 
     def _end(self, record: JobRecord, outcome: Ending, now_s: float, *, exit_code: int | None) -> None:
         if not record.outcome:

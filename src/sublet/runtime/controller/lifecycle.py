@@ -197,7 +197,13 @@ class Lifecycle:
         self._change(record)
 
     def respecify(self, record: JobRecord, spec: JobSpec, *, left_usd: float | None = None) -> None:
-        """Its owner wants something else of it; `left_usd` is what is left of its own purse, where that is new."""
+        """Its owner wants something else of it, or it has shown itself as something else.
+
+        `left_usd` is what is left of its own purse, where that is new.
+        """
+        if spec.sdk != record.spec.sdk:  # other machinery runs its workers, of which none is left
+            old, record.group = record.group, self._factory.record(record.id, spec, record.submitted_s).group
+            record.group.round, record.group.generation = old.round, old.generation
         record.spec = record.group.spec = spec
         if left_usd is not None:
             record.left_usd = left_usd

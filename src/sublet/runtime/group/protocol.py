@@ -34,6 +34,7 @@ class Outcome(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     RESTARTED = "restarted"  # failed and was started again, under the same order
+    SESSION = "session"  # was taken for a script without one, has opened one, and has left all its GPUs for that
     NARROWED = "narrowed"  # cannot train in the shape of the last order, and goes on with fewer workers
 
 

@@ -2,6 +2,8 @@
 
     launched -> member -> (leaving) -> gone
 
+One that opens a session all the same is ended, and told as such: its job has an elastic group from then on.
+
 Rank 0 starts first: its agent finds a port where the others meet it, and says so. What such a script has saved is its
 own affair; that it does something is what its agent sees. One that saves with `train.checkpointed` tells how far it is,
 and can be asked to save. All states are in `states`, what takes too long in `overdue`.
@@ -19,7 +21,7 @@ from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict, find_cra
 from sublet.runtime.group.failures import Ended, Failure, Fault, back_off_s, fault_of, how_it_ended
 from sublet.runtime.group.places import Form
 from sublet.runtime.group.protocol import GroupNews, Outcome
-from sublet.runtime.group.states import Idle, Over, RestartingState, Resting, Running, Starting, Stopping
+from sublet.runtime.group.states import Idle, Opening, Over, RestartingState, Resting, Running, Starting, Stopping
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
@@ -173,8 +175,12 @@ class RestartingGroup(GroupCore):
             case wire.Stepped():
                 self.step, self.stepped = message.step, message
                 self.done = message.done if self.work else 0.0  # without `steps=` it says nothing of the work
+            case wire.Ready() if not isinstance(self.state, Stopping | Over | Opening):
+                # It was taken for one without a session, and waits for a group that is not formed here.
+                self.round, self.state = self.round.after(), Opening(wall_s)
+                self._roster.end_all(0.0, wall_s)
             case _:
-                pass  # of a session, and this script was submitted as one that opens none
+                pass  # more of a session, which it is to open anew
 
     def _hear_up(self, worker: Worker, message: wire.WorkerUp, wall_s: float) -> None:
         """It runs. Where the first of them is met is known now, and the others may start."""
@@ -207,6 +213,8 @@ class RestartingGroup(GroupCore):
                 self.state = replace(state, address=None, through=0)
                 self._launch_missing(wall_s, first=self._awaits_address)
             self._run_if_ready(wall_s)
+        elif isinstance(state, Opening) and not self.workers:
+            self.news.append(GroupNews(outcome=Outcome.SESSION, generation=self.generation))
         elif isinstance(state, Stopping) and not self.workers:
             self.broken, self._nodes = False, set()
             self.state = Idle(wall_s) if state.resumable else Over(wall_s)
@@ -294,7 +302,7 @@ class RestartingGroup(GroupCore):
                 if wall_s - state.since_s >= back_off_s(self.failures.total()) and not self.workers:
                     self.state = Starting(wall_s)
                     self._proceed(wall_s)
-            case Idle() | Stopping() | Over():
+            case Idle() | Stopping() | Over() | Opening():
                 pass
             case _:
                 assert_never(state)

@@ -20,6 +20,7 @@ __all__ = [
     "Forming",
     "Gathering",
     "Idle",
+    "Opening",
     "Over",
     "RestartingState",
     "Resting",
@@ -131,6 +132,13 @@ class Starting:
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """It has opened a session: all end, and start again as a group of one that does."""
+
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """All its processes do what they do."""
 
@@ -139,4 +147,4 @@ class Running:
     failed: Ended | None = None
 
 
-RestartingState = Idle | Starting | Running | Resting | Stopping | Over
+RestartingState = Idle | Starting | Running | Opening | Resting | Stopping | Over

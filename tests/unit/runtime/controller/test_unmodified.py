@@ -6,6 +6,7 @@ They are processes that are none: a test says when one saves, ends or hangs.
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from sublet.domain.events import TimerFired
 from sublet.domain.timers import CheckPurse
 from sublet.machine.wall import WALL
 from sublet.runtime.jobs.spec import Retries
+from sublet.runtime.store import Store
+from sublet.wire import messages as wire
 from tests.rigs.scripts import Scene, Widths, a_script, earning, living, planned_again, start_over, texts
 from tests.rigs.story import Story, a_spec, adds_up, phase, until
 
@@ -606,5 +609,41 @@ def test_a_start_at_the_same_width_is_no_new_size(tmp_path):
             return "trains in its new size" in await texts(api, "JobResized")
 
         await until(resized, "no event says so")
+
+    living(story, scene)
+
+
+# ---------------------------------------------------------------------- a session all the same
+
+
+def test_a_script_that_opens_a_session_is_started_again_as_one_and_stays_so(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(api):
+        await api.submit(a_script())
+        await phase(api, "j-1", "running")
+        story.cloud.hear(wire.Ready)
+        await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
+        before, after = story.cloud.orders
+        assert (before.watch, after.watch) == (True, False)
+        assert after.env["WORLD_SIZE"] == "1"
+        assert len(await texts(api, "Session")) == 1
+
+    living(story, scene)
+    store = Store(story.folder / "log.sqlite")
+    ((_, spec, _),) = store.jobs()
+    store.close()
+    assert json.loads(spec)["sdk"], "a later controller knows it"
+
+
+def test_a_job_that_can_have_no_session_fails_with_that(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(api):
+        await api.submit(a_script(per_node=1))
+        await phase(api, "j-1", "running")
+        story.cloud.hear(wire.Ready)
+        view = await phase(api, "j-1", "failed")
+        assert "it opens a session" in view["error"]
 
     living(story, scene)

@@ -103,3 +103,37 @@ def test_words_of_a_session_are_not_for_a_script_that_was_said_to_open_none():
     group.hear(wire.Finished(worker_id=worker_id, step=5, done=5.0), 1.0)
     group.hear(wire.WorkerDown(worker_id=worker_id, code=1, error="boom"), 1.0)
     assert outcomes(group) == [Outcome.RESTARTED]
+
+
+def test_one_that_opens_a_session_is_ended_and_told_as_such_when_the_last_has_gone():
+    group = running("a", "b")
+    first, last = list(group.workers)
+    group.hear(wire.Ready(worker_id=first), 1.0)
+    group.hear(wire.Ready(worker_id=last), 1.1)
+    assert [end.grace_s for _, end in sent(group, wire.EndWorker)] == [0.0, 0.0], (
+        "each once, and nothing is to be saved"
+    )
+    group.hear(wire.WorkerDown(worker_id=first, code=-9), 2.0)
+    assert not group.idle, "nobody starts it again as what it is not"
+    assert outcomes(group) == []
+    group.hear(wire.WorkerDown(worker_id=last, code=-9), 3.0)
+    assert outcomes(group) == [Outcome.SESSION]
+
+
+def test_the_first_to_start_may_open_a_session_before_the_others_are_there():
+    group = a_group()
+    group.move(1, (("a", 1), ("b", 1)), 0, 0.0)
+    ((_, start),) = sent(group, wire.StartWorker)
+    group.hear(wire.Ready(worker_id=start.worker_id), 1.0)
+    group.hear(wire.WorkerDown(worker_id=start.worker_id, code=-9), 2.0)
+    assert outcomes(group) == [Outcome.SESSION]
+    assert sent(group, wire.StartWorker) == []
+
+
+def test_a_stop_that_was_ordered_comes_before_a_session():
+    group = running("a")
+    (worker,) = group.workers
+    group.stop(2, resumable=True, wall_s=1.0)
+    group.hear(wire.Ready(worker_id=worker), 1.1)
+    group.hear(wire.WorkerDown(worker_id=worker, code=-15), 2.0)
+    assert outcomes(group) == [Outcome.STOPPED]
