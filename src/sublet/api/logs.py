@@ -78,6 +78,8 @@ async def log_stream(
         for part in log.parts:
             reader = readers.setdefault((part.path, part.start), _Reader(part, log.hide))
             reader.end, reader.ended = part.end, part.ended
+        for key in readers.keys() - {(part.path, part.start) for part in log.parts}:
+            readers[key].end = readers[key].at  # its file was too long, and begins anew as another part
         if first and tail is not None:
             await asyncio.to_thread(_skip_to_tail, list(readers.values()), tail)
         first = False
@@ -150,6 +152,8 @@ class _Reader:
         wanted = CHUNK if self.end is None else min(CHUNK, self.end - self.at)
         try:
             with Path(self.part.path).open("rb") as file:
+                if self.end is None and file.seek(0, 2) < self.at:
+                    self.at = 0  # it was too long, and begins anew
                 file.seek(self.at)
                 chunk = file.read(wanted)
         except FileNotFoundError:

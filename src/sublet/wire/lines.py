@@ -4,6 +4,9 @@ A line that is too long or too deep, not JSON, of an unknown type, with a missin
 beyond its bounds is refused with BadInput, whatever its bytes are; an unknown field is ignored, so that a newer peer
 may say more.
 
+Every text of a message that a worker or an agent says is cut where it is too long (`shortened`): what is kept of their
+words is bounded here, whatever is done with them. Orders, and what a worker has printed, are as they were said.
+
 A part of a file may go as a *frame*: `#5 {"type": "Part", ...}`, and after the end of that line 5 bytes as they are.
 """
 
@@ -21,7 +24,8 @@ from typing import Any
 
 from sublet.errors import BadInput
 from sublet.wire import messages
-from sublet.wire.text import plain_text
+from sublet.wire.profile import Profile
+from sublet.wire.text import plain_text, shortened
 from sublet.wire.travel import Part
 
 __all__ = ["LONGEST_LINE", "LineBuffer", "Message", "bytes_after", "from_line", "to_frame", "to_line"]
@@ -45,6 +49,7 @@ NO_STEP = -1  # where no checkpoint is left, or none was written yet
 Message = messages.ToAgent | messages.ToController | messages.FromWorkerMessage
 FRAME = b"#"
 SIZE_DIGITS = 8  # of the length of a frame
+AS_PRINTED = "data"  # the field with what a worker has printed; it is kept by its own bounds
 
 
 def to_line(message: Message) -> bytes:
@@ -155,26 +160,32 @@ def _message_from(facts: Any, kinds: Mapping[str, type]) -> Message:
 
 @cache
 def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
-    return {name: _reader(name, hint) for name, hint in typing.get_type_hints(kind).items()}
+    text = _cut_text if kind in _of_peers() else _text
+    hints = typing.get_type_hints(kind).items()
+    return {name: _reader(name, hint, _text if name == AS_PRINTED else text) for name, hint in hints}
 
 
-def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
+def _reader(name: str, hint: Any, text: Callable[[str], str]) -> Callable[[Any], Any]:
     """What makes a field of JSON; TypeError or ValueError where it is not what it should be."""
     if typing.get_origin(hint) is types.UnionType:
-        return _union_reader(name, typing.get_args(hint))
+        return _union_reader(name, typing.get_args(hint), text)
     if typing.get_origin(hint) is tuple:
-        lists: dict[Any, Callable[[str, Any], Any]] = {int: _numbers_from, float: _seconds_from, str: _texts_from}
+        lists: dict[Any, Callable[[str, Any], Any]] = {
+            int: _numbers_from,
+            float: _seconds_from,
+            str: partial(_texts_from, text=text),
+        }
         return partial(lists[typing.get_args(hint)[0]], name)
     if _is_map(hint):
-        return partial(_map_from, name)
+        return partial(_map_from, name, text=text)
     if hint is bytes:
-        return lambda value: base64.b64decode(_plain_reader(name, str)(value), validate=True)
-    return _plain_reader(name, hint)
+        return lambda value: base64.b64decode(_plain_reader(name, str, _text)(value), validate=True)
+    return _plain_reader(name, hint, text)
 
 
-def _union_reader(name: str, parts: tuple[Any, ...]) -> Callable[[Any], Any]:
+def _union_reader(name: str, parts: tuple[Any, ...], text: Callable[[str], str]) -> Callable[[Any], Any]:
     may_be_none, kinds = types.NoneType in parts, {part.__name__: part for part in parts}
-    other = _plain_reader(name, next(part for part in parts if part is not types.NoneType))
+    other = _plain_reader(name, next(part for part in parts if part is not types.NoneType), text)
 
     def read(value: Any) -> Any:
         if value is None and may_be_none:
@@ -184,7 +195,7 @@ def _union_reader(name: str, parts: tuple[Any, ...]) -> Callable[[Any], Any]:
     return read
 
 
-def _plain_reader(name: str, kind: Any) -> Callable[[Any], Any]:
+def _plain_reader(name: str, kind: Any, text: Callable[[str], str]) -> Callable[[Any], Any]:
     bounded = kind in (int, float) and name not in MAY_DIVERGE
     low = 0 if name in FROM_ZERO else NO_STEP if name == "step" else -math.inf
 
@@ -195,15 +206,15 @@ def _plain_reader(name: str, kind: Any) -> Callable[[Any], Any]:
             raise TypeError(f"{name} = {value!r} is not {kind.__name__}")
         if bounded and (not low <= value or (kind is float and not abs(value) <= MOST)):
             raise ValueError(f"{name} = {value!r} is beyond what can be")
-        return _text(value) if kind is str else value
+        return text(value) if kind is str else value
 
     return read
 
 
-def _texts_from(name: str, value: Any) -> tuple[str, ...]:
+def _texts_from(name: str, value: Any, text: Callable[[str], str]) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise TypeError(f"{name} = {value!r} is not a list of strings")
-    return tuple(_text(item) for item in value)
+    return tuple(text(item) for item in value)
 
 
 def _numbers_from(name: str, value: Any) -> tuple[int, ...]:
@@ -218,10 +229,10 @@ def _seconds_from(name: str, value: Any) -> tuple[float, ...]:
     return tuple(float(item) for item in value)
 
 
-def _map_from(name: str, value: Any) -> dict[str, str]:
+def _map_from(name: str, value: Any, text: Callable[[str], str]) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise TypeError(f"{name} = {value!r} is not a map of strings")
-    return {_text(key): _text(item) for key, item in value.items()}
+    return {text(key): text(item) for key, item in value.items()}
 
 
 def _is_map(hint: Any) -> bool:
@@ -233,6 +244,17 @@ def _text(value: str) -> str:
     """Half a character (a lone surrogate, which JSON can spell) cannot be written anywhere."""
     value.encode()
     return value
+
+
+def _cut_text(value: str) -> str:
+    return shortened(_text(value))
+
+
+@cache
+def _of_peers() -> frozenset[type]:
+    """What workers and agents say, with what is told inside of it."""
+    said = (messages.ToController, messages.FromWorkerMessage)
+    return frozenset({kind for union in said for kind in typing.get_args(union)} | {Profile})
 
 
 @cache

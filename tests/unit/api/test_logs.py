@@ -58,6 +58,30 @@ def test_nobody_sees_how_long_a_secret_was_that_was_taken_out_of_a_log(tmp_path,
     assert asyncio.run(read()) == b"it is ******, and *** is not\n"
 
 
+@pytest.mark.parametrize("start", [0, 6])
+def test_a_file_that_begins_anew_is_followed_from_its_begin_and_shown_once(tmp_path, start):
+    path, starts = tmp_path / "w.log", [start]
+    path.write_text("other\nfirst\n" if start else "first\n")
+
+    async def read():
+        looks = 0
+
+        async def look():
+            return JobLog(parts=(LogPart(path=str(path), rank=0, start=starts[-1]),))
+
+        async def ended():
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                path.write_text("new\n")
+                starts.append(0)
+            return looks > 2
+
+        return b"".join([chunk async for chunk in log_stream(look, ended=ended, follow=True, rank=0)])
+
+    assert asyncio.run(read()) == b"first\nnew\n"
+
+
 def test_the_last_lines_are_the_last_lines(tmp_path):
     path = tmp_path / "x.log"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)))

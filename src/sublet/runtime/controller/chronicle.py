@@ -20,6 +20,7 @@ from sublet.runtime.controller.history import (
     row_from_order,
     rows_from_plan,
 )
+from sublet.runtime.controller.repeats import Repeats
 from sublet.runtime.store import Store
 
 __all__ = ["Chronicle"]
@@ -43,16 +44,20 @@ class Chronicle:
         self._store, self._grid, self._wall = store, grid, wall
         self._supply_news, self._progress = SupplyNews(), Progress(has_session, kept)
         self._rows: list[HistoryRow] = []  # not written yet
+        self._repeats = Repeats()
         self.by = ""  # whose wish it is that is told now; "" = nobody's
 
     @property
     def waits(self) -> bool:
         """Something is not written yet."""
-        return bool(self._rows)
+        return bool(self._rows) or self._repeats.is_due(self._wall.monotonic())
 
     def add(self, row: HistoryRow) -> None:
-        """One more."""
-        self._rows.append(self._signed(row))
+        """One more; what a peer says again and again is counted, and what a user has wished is told each time."""
+        now_s = self._wall.monotonic()
+        self._rows += self._repeats.over(now_s)
+        if self.by or self._repeats.admits(row, now_s):
+            self._rows.append(self._signed(row))
 
     def tell(self, event: Event, actions: Sequence[Action], kernel: Kernel) -> None:
         """What people are told of an event and its orders; nothing that is done depends on it."""
@@ -71,6 +76,7 @@ class Chronicle:
 
     def write(self, kernel: Kernel, now_s: float) -> None:
         """All that waits."""
+        self._rows += self._repeats.over(self._wall.monotonic())
         if not self._rows:
             return
         at = iso_utc(self._wall)

@@ -365,8 +365,6 @@ class Controller:
             self.carrier.pulling.forget_job(record.id)
         self.jobs.relearn(record)
 
-    # ------------------------------------------------------------------ time
-
     async def _ticking(self) -> None:
         saved = self.clock.wall.monotonic()
         while True:
@@ -393,6 +391,7 @@ class Controller:
                 self.jobs.retire(record)
             else:
                 self.router.tick(record, wall_s)
+                self.logs.keep_bounds(record)
         self.router.hearing.look(wall_s)
         self.leases.end_unpaid()
         self.copies.tick(wall_s)

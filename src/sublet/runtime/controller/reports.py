@@ -25,6 +25,8 @@ from sublet.wire import messages as wire
 
 __all__ = ["Reports"]
 
+MOST_DAMAGED = 100  # checkpoints of a job that are remembered as damaged, so that each is told of once
+MOST_NAMED = 10  # in one sentence
 SPENT_S = 1.0  # wall, between two words to a worker about what its job costs
 
 
@@ -203,12 +205,13 @@ class Reports:
 
     def _damaged(self, record: JobRecord, message: wire.Damaged) -> None:
         """Checkpoints were passed over; if none is left, its owner decides what now."""
-        new = set(message.paths) - record.damaged
-        record.damaged |= new
+        new = sorted(set(message.paths) - record.damaged)
+        record.damaged.update(new[: max(0, MOST_DAMAGED - len(record.damaged))])
         self._gauges.damaged += len(new)
         if new:
             used = "none is left" if message.step < 0 else f"that of step {message.step} is used"
-            text = f"{len(new)} damaged, {used}: {', '.join(sorted(new))} ({message.why})"
+            which = ", ".join(new[:MOST_NAMED]) + (f" and {len(new) - MOST_NAMED} more" if new[MOST_NAMED:] else "")
+            text = f"{len(new)} damaged, {used}: {which} ({message.why})"
             self._inbox.note(HistoryRow(kind="Damaged", job_id=record.id, text=record.hide(text)))
         if message.step < 0 and not record.paused:
             text = f"is held: {ASKS} next: sublet resume {record.id} tries again, with --start-over it begins at step 0"

@@ -3,6 +3,7 @@
 A rank is an office that workers hold one after the other, so the output of a rank is a list of parts of their files.
 The index is a file of its own beside them, `ranks.jsonl`: what was printed before a restart of the controller is found
 after it. Before there was an index, files were called `rank-N.log`; they are the first part of what that rank printed.
+A file that grows too long begins anew (`long_output`), and with it what is known of the ranks of its worker.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sublet.errors import UnknownName
+from sublet.runtime.controller.long_output import MOST_BYTES, MOST_OF_JOB, cut_log, keep_below
 
 __all__ = ["LogPart", "WorkerLogs"]
 
 INDEX = "ranks.jsonl"
-MOST_BYTES = 64 << 20  # of what a worker on another machine prints; its node has the rest
 ALL = 1 << 62  # bytes: nothing more is wanted
 _WORKER = re.compile(r"[^/\0]+\.\d+\.\d+")
 
@@ -49,6 +50,7 @@ class _Entry:
     launch: bool = False  # a rank for the time being: the first group that it belongs to says which it has
     ended: str = ""  # its process ended like this; says nothing of ranks
     ordered: bool = False  # it was told to take this rank; the next entry of it, if any, says from where it had it
+    anew: bool = False  # its file begins anew: nothing before this is in it
 
 
 class WorkerLogs:
@@ -85,6 +87,28 @@ class WorkerLogs:
         except OSError:  # no room: it is sent again
             return None
         return ALL if size >= MOST_BYTES else size
+
+    def cut(self, alive: Iterable[str], most: int = MOST_BYTES) -> bool:
+        """Have files that are longer than that begin anew, of workers that may be printing; whether there were any."""
+        cut = [worker_id for worker_id in alive if cut_log(self.path(worker_id), most)]
+        for worker_id in cut:
+            self._begin_anew(worker_id)
+        return bool(cut)
+
+    def keep_below(self, alive: Iterable[str], most: int = MOST_OF_JOB) -> None:
+        """Remove the oldest files, but of workers that may be printing, until all are below that."""
+        keep_below(self._folder, {self.path(worker_id) for worker_id in alive}, most)
+
+    def _begin_anew(self, worker_id: str) -> None:
+        last = next((entry for entry in reversed(self._entries()) if entry.worker == worker_id), None)
+        if last is None:
+            return
+        known = worker_id in self._rank
+        rank = self._rank[worker_id] if known else last.rank
+        generation, ordered = self._ordered.get(worker_id, (0, None))
+        self._add(_Entry(worker=worker_id, node=last.node, rank=rank, launch=not known, anew=True))
+        if ordered is not None:
+            self._ordered[worker_id] = (generation, replace(ordered, start=0))
 
     def add_launch(self, worker_id: str, node_id: str, rank: int) -> None:
         """A worker is started; what it prints before its first group counts as that of `rank` until then."""
@@ -180,6 +204,8 @@ class WorkerLogs:
 
     def _remember(self, entry: _Entry) -> None:
         if self._known is not None:
+            if entry.anew:
+                self._known = [each for each in self._known if each.worker != entry.worker]
             before = next(
                 (at for at in reversed(range(len(self._known))) if self._known[at].worker == entry.worker), -1
             )
