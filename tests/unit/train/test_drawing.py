@@ -162,7 +162,8 @@ def trained(directory, weights, until=None):
     loader = DataLoader(data, batch_size=6, sampler=WeightedRandomSampler(weights, 30))
     model, seen = torch.nn.Linear(1, 1), []
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    with train.session(model, optimizer, loader, epochs=3, checkpoint_dir=directory) as s:
+    epochs = 3 if until is None else 2  # one that is left by `break` has ended, and goes on as a longer one
+    with train.session(model, optimizer, loader, epochs=epochs, checkpoint_dir=directory) as s:
         for x, y in s:
             seen.append(x[:, 0].tolist())
             s.step(torch.nn.functional.mse_loss(model(x), y))
