@@ -21,6 +21,7 @@ class Scripts(MemoryCloud):
     def __init__(self, offers, clock, *, obeys=-15):
         super().__init__(offers, clock)
         self.obeys, self.orders, self.saves = obeys, [], True
+        self.looks = {"looked": True}  # what agents see of each that ends
 
     def _start(self, node, message):
         self.orders.append(message)
@@ -29,6 +30,7 @@ class Scripts(MemoryCloud):
         self._say(node.id, wire.WorkerUp(worker_id=message.worker_id, pid=1, **where))
 
     def _end(self, node, worker, code, error=""):
+        self._say(node.id, wire.WorkerSeen(worker_id=worker.id, **self.looks))
         super()._end(node, worker, self.obeys if code == -9 else code, error)
 
     def running(self):
@@ -37,7 +39,7 @@ class Scripts(MemoryCloud):
     def see(self, **facts):
         """All agents look at all workers."""
         for node, worker in self.running():
-            self._say(node.id, wire.WorkerSeen(worker_id=worker.id, **facts))
+            self._say(node.id, wire.WorkerSeen(worker_id=worker.id, **{"looked": True, **facts}))
 
     def hear(self, kind, **facts):
         """All workers say this."""

@@ -125,6 +125,7 @@ class StartWorker:
     offers: bool = False  # find a free port where others meet it, set MASTER_ADDR and MASTER_PORT, tell them
     watch: bool = False  # it has no session: say WorkerSeen now and then
     reads: bool = False  # ... and whether it reads what an earlier start saved
+    began_ago_s: float | None = None  # wall, since the first start; what was written since is its own; None = unknown
     note: str = ""  # a line for its log, before it begins
     travel: Travel | None = None  # what its node must have before
 
@@ -250,6 +251,9 @@ class WorkerSeen:
     saved_ago_s: float | None = None  # wall, since it wrote below SUBLET_CHECKPOINT_DIR; None = it never did
     met: bool = False  # somebody on its node was seen at MASTER_PORT: its workers speak with one another
     loaded: str = ""  # it has read what was saved before: no | yes | unknown; "" = nothing was there, or not asked
+    looked: bool = False  # at all that lies below its own directory
+    wrote_ago_s: float | None = None  # wall, since it wrote there; None = in its life it was not seen to
+    loaded_ago_s: float | None = None  # wall, since an earlier start wrote there what this one has read; None = nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,9 +59,9 @@ class ActingDisk:
     def __init__(self, disk: Disk, acting: Acting) -> None:
         self._disk, self._acting = disk, acting
 
-    def below(self, folder: str) -> Iterator[str]:
+    def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
         """As all of these, like that of `Disk`."""
-        found, names = self._disk.below(folder), [""]
+        found, names = self._disk.below(folder, plain=plain), [""]
         while names:
             with self._acting(folder):
                 names = list(islice(found, AT_ONCE))

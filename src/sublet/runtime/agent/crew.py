@@ -13,6 +13,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.devices import VISIBLE, Devices
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import Reading
+from sublet.runtime.agent.resuming import Resuming
 from sublet.runtime.agent.watching import LOOK_S, Watch, newest_below
 from sublet.runtime.agent.worker import Worker, why_not_started
 from sublet.wire.lines import LONGEST_LINE, to_line
@@ -94,11 +95,13 @@ class Crew:
         folder = env.get("SUBLET_CHECKPOINT_DIR", "")
         reading = Reading(folder, machine.disk) if order.reads else None  # before it can read anything, or save
         newest = newest_below(folder, machine.disk) if order.watch and folder else None
+        own = self._own_files(order, folder) if order.reads and order.cwd not in ("", "/") else None
         try:
             worker = self._processes.start(order, own_env)
         except OSError:
-            if reading is not None:
-                reading.let_go()
+            for each in (reading, own):
+                if each is not None:
+                    each.let_go()
             raise
         if order.watch:
             worker.watch = Watch(
@@ -109,11 +112,20 @@ class Crew:
                 machine.wall.monotonic(),
                 reading,
                 newest_before=newest,
+                own=own,
                 met_at=self._processes.met_at,
                 disk=machine.disk,
                 wall=machine.wall,
             )
         return worker
+
+    def _own_files(self, order: StartWorker, checkpoints: str) -> Resuming:
+        """Those below its directory, without ours: a state directory may lie there, with its log in it."""
+        inner = order.log.removeprefix(f"{order.cwd.rstrip('/')}/")
+        ours = "" if inner == order.log else f"{order.cwd.rstrip('/')}/{inner.split('/')[0]}"
+        wall, apart = self._machine.wall, (checkpoints, ours)
+        disk, began_ago_s = self._machine.disk, order.began_ago_s
+        return Resuming(order.cwd, wall.monotonic(), began_ago_s=began_ago_s, apart=apart, disk=disk, wall=wall)
 
     def _free_port(self) -> int:
         return self._machine.place.free_port({w.up.port for w in self.workers.values() if w.up is not None})

@@ -10,6 +10,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 __all__ = ["DISK", "Disk", "FileFacts"]
 
+OF_TOOLS = frozenset({"__pycache__", "node_modules", "venv", "wandb", "mlruns"})
 BACK_NS = 1_000_000_000  # before the last write, as whole seconds are all that some file systems note
 
 
@@ -25,8 +26,11 @@ class FileFacts(NamedTuple):
 class Disk(Protocol):
     """Of one machine. Errors are OSError, as everywhere."""
 
-    def below(self, folder: str) -> Iterator[str]:
-        """Where there are files below a folder, at any depth; none where there is no folder."""
+    def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
+        """Where there are files below a folder, at any depth; none where there is no folder.
+
+        `plain`: not below hidden folders, nor below those that tools keep for themselves.
+        """
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:
         """Of a file; `follow`: of what a symbolic link leads to."""
@@ -59,8 +63,10 @@ class Disk(Protocol):
 class _MachineDisk:
     """That of this machine."""
 
-    def below(self, folder: str) -> Iterator[str]:
-        for place, _, names in os.walk(folder):
+    def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
+        for place, folders, names in os.walk(folder):
+            if plain:
+                folders[:] = [name for name in folders if not name.startswith(".") and name not in OF_TOOLS]
             for name in names:
                 yield os.path.join(place, name)  # noqa: PTH118 - by the thousand
 

@@ -258,7 +258,8 @@ class Preparations:
         old = order.cwd.rstrip("/") + "/"
         argv = tuple(f"{place}/{word.removeprefix(old)}" if word.startswith(old) else word for word in order.argv)
         log = str(self._folder / "logs" / f"{order.worker_id}.log")
-        return replace(order, argv=argv, cwd=place, log=log, travel=None, python="")
+        # What was brought there has the times of that: which file is the job's own work is not seen.
+        return replace(order, argv=argv, cwd=place, log=log, travel=None, python="", began_ago_s=None)
 
     def _shares_disk(self, travel: Travel) -> bool:
         if not travel.witness and not travel.code:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from sublet.runtime.agent.disk import DISK, Disk
@@ -28,10 +28,20 @@ class Reading:
     """
 
     def __init__(self, folder: str, disk: Disk = DISK) -> None:
+        self._begin((path for _, path in heapq.nlargest(MOST_HELD, _files(folder, disk))) if folder else (), disk)
+
+    @classmethod
+    def of(cls, paths: Iterable[str], disk: Disk = DISK) -> Reading:
+        """Of these files alone."""
+        made = cls("", disk)
+        made._begin(paths, disk)
+        return made
+
+    def _begin(self, paths: Iterable[str], disk: Disk) -> None:
         self._disk = disk
         self._held: dict[int, int] = {}  # its number -> the access time that it was set to
-        for path in heapq.nlargest(MOST_HELD, _files(folder, disk)) if folder else ():
-            self._hold(path[1])
+        for path in paths:
+            self._hold(path)
         self.told = ""
         if self._held:
             self.told = "no" if self._notes_reads() else "unknown"

@@ -14,6 +14,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.processes import met_at
 from sublet.runtime.agent.reading import Reading
+from sublet.runtime.agent.resuming import OwnFiles, Resuming
 from sublet.wire.messages import WorkerSeen
 
 __all__ = ["LIFE", "LOOK_S", "Watch", "newest_below"]
@@ -38,11 +39,13 @@ class Watch:
         reading: Reading | None = None,  # begun before it was started
         *,
         newest_before: float | None = None,  # `newest_below` before it was started
+        own: Resuming | None = None,  # what it writes below its own directory; begun before it was started
         met_at: Callable[[int], bool] = met_at,
         disk: Disk = DISK,
         wall: Wall = WALL,
     ) -> None:
-        self._worker_id, self._pid, self._log, self._reading = worker_id, pid, log, reading
+        self._worker_id, self._pid, self._log = worker_id, pid, log
+        self._reading, self._own = reading, own
         self._met_at, self._disk, self._wall = met_at, disk, wall
         self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
         self._newest = newest_before  # of the files, by the clock of whoever keeps them
@@ -65,17 +68,26 @@ class Watch:
     def last_look(self) -> WorkerSeen:
         """It has ended: what it saved on SIGTERM, say, and the sockets that it leaves behind for a while."""
         self._met = self._met or (self._port.isdigit() and self._met_at(int(self._port)))
-        seen = self._seen(self._wall.monotonic())
+        seen = self._seen(self._wall.monotonic(), last=True)
         if self._reading is not None:
             self._reading.let_go()
         return seen
 
-    def _seen(self, now_s: float, quiet_s: float = 0.0) -> WorkerSeen:
+    def _seen(self, now_s: float, quiet_s: float = 0.0, *, last: bool = False) -> WorkerSeen:
         saved_ago_s = self._saved_ago_s(now_s)
         self._looked_s = now_s
         loaded = "" if self._reading is None else self._reading.look(settled=saved_ago_s is not None)
+        own = OwnFiles() if self._own is None else self._own.look(now_s, last=last)
+        saves = [ago_s for ago_s in (saved_ago_s, own.saved_ago_s) if ago_s is not None]
         return WorkerSeen(
-            worker_id=self._worker_id, quiet_s=quiet_s, saved_ago_s=saved_ago_s, met=self._met, loaded=loaded
+            worker_id=self._worker_id,
+            quiet_s=quiet_s,
+            saved_ago_s=min(saves, default=None),
+            met=self._met,
+            loaded=loaded if own.loaded_ago_s is None else "yes",
+            looked=own.looked,
+            wrote_ago_s=own.wrote_ago_s,
+            loaded_ago_s=own.loaded_ago_s,
         )
 
     def _saved_ago_s(self, now_s: float) -> float | None:

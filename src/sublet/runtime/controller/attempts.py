@@ -2,9 +2,11 @@
 
 Such a script says nothing to us. What its agent sees stands for that: files written below SUBLET_CHECKPOINT_DIR are
 work that was kept, so is an exit with the code that means "I have saved"; a start that ends without either was for
-nothing. Until it has saved, no plan moves it by choice: only the cloud and its owner do. One that saves anew without
-having read what it had saved has started over all the same: what had counted as useful was for nothing. A script with
-`train.checkpointed` says itself what it has loaded and saved, and its words count for more than what is seen.
+nothing. Where such a start has written elsewhere below its directory, or was not looked at, its work is unknown until
+a later start is seen to read that (`unsure`). Until it has saved, no plan moves it by choice: only the cloud and its
+owner do. One that saves anew without having read what it had saved has started over all the same: what had counted as
+useful was for nothing. A script with `train.checkpointed` says itself what it has loaded and saved, and its words count
+for more than what is seen.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from sublet.domain.money import Money
 from sublet.domain.quantity import counted
 from sublet.runtime.agent.watching import LOOK_S
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller import unsure
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.controller.unsure import may_be_kept
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
@@ -51,6 +55,9 @@ class _Attempt:
     told: bool = False  # ... and it has said so itself
     reader: str = ""  # whose words about that count: the worker that begins; the others may leave it to that one
     reader_seen: bool = True
+    trains_s: float | None = None  # cloud, since when
+    wrote_s: float | None = None  # cloud, when it last wrote below its own directory
+    loaded_s: float | None = None  # cloud, when an earlier start wrote what this one has read
     carried_wall_s: float | None = None  # when that was written which the controller has, and nobody has counted yet
 
 
@@ -67,18 +74,23 @@ class Attempts:
         """The order to start one of its workers; the first of a round begins an attempt."""
         round_ = _round_of(order.worker_id)
         running = self._running.get(record.id)
-        if running is None:
+        if running is None and not may_be_kept(record):
             self._bill.lose_unsaved(record.id)  # of a start that ended while no controller was there
+        elif running is None:
+            unsure.set_aside(record, self._bill, self._inbox.now_s())
         if running is None or running.round != round_:
             self.end_attempt(record)
             self._running[record.id] = _Attempt(round_, wall_s)
-            record.start_useful = self._bill.jobs[record.id].useful
+            record.start_useful, record.wrote = self._bill.jobs[record.id].useful, None
         worker = record.group.workers.get(order.worker_id)
         first = worker is not None and worker.rank == 0
         if first:
             self._running[record.id].reader, self._running[record.id].reader_seen = order.worker_id, False
         note = f"sublet: {warning}" if (warning := record.warnings.get("starts-over")) else ""
-        return replace(order, watch=True, reads=first, note=note)
+        now_s = self._inbox.now_s()
+        record.began_s = now_s if record.began_s is None else record.began_s
+        ago_s = (now_s - record.began_s) / self._clock.speedup
+        return replace(order, watch=True, reads=first, note=note, began_ago_s=ago_s)
 
     def hold_in_place(self, record: JobRecord) -> None:
         """Its workers run: it stays as it is until it has saved something.
@@ -88,6 +100,8 @@ class Attempts:
         """
         kernel = self._inbox.kernel
         running, held = self._running.get(record.id), kernel.tenancy.placement.get(record.id, ())
+        if running is not None and running.trains_s is None:
+            running.trains_s = self._inbox.now_s()
         state = kernel.jobs.get(record.id)
         if running is None or running.kept or not held or state is None or state.shape is None:
             return
@@ -121,6 +135,7 @@ class Attempts:
                 record.warnings.pop("apart", None)
             if not running.told:
                 running.loaded = message.loaded or running.loaded
+                self._note_own_files(record, running, message)
             running.reader_seen |= message.worker_id == running.reader
             if not running.reader_seen:
                 return
@@ -141,10 +156,19 @@ class Attempts:
         elif isinstance(message, wire.Saved) and message.safe and not self._carries(record.spec, record.id):
             self._note_save(record, running, 0.0)
 
+    def _note_own_files(self, record: JobRecord, running: _Attempt, message: wire.WorkerSeen) -> None:
+        now_s, speedup = self._inbox.now_s(), self._clock.speedup
+        if message.wrote_ago_s is not None:
+            record.wrote, running.wrote_s = True, now_s - message.wrote_ago_s * speedup
+        elif message.looked and record.wrote is None:
+            record.wrote = False
+        if message.loaded_ago_s is not None:
+            running.loaded_s = now_s - message.loaded_ago_s * speedup
+
     def _hear_start(self, record: JobRecord, running: _Attempt, message: wire.Joined) -> None:
         """It says what it goes on from; what it took to come so far is what another change of its width costs."""
         running.loaded, running.told = "no" if message.source == "fresh" else "yes", True
-        running.reader_seen = True
+        running.reader_seen, record.wrote = True, False  # nothing but what it says that it saved
         if record.lost_wall_s is None:  # else it is counted from the loss on
             record.pauses_s.append(self._clock.wall.monotonic() - running.began_wall_s)
 
@@ -186,20 +210,37 @@ class Attempts:
         finished = record.outcome is Ending.FINISHED
         if running is not None and finished and record.start_useful and _starts_anew(record, running):
             self._start_over(record, at_most=self._bill.jobs[record.id].unknown)  # it may have had little to do
+        if running is not None:
+            self._settle_earlier(record, running)
+        bill, now_s = self._bill, self._inbox.now_s()
+        if running is not None and not finished and may_be_kept(record):  # one that has failed may be resumed
+            bill.settle_job(record.id, now_s)
+            unsure.set_aside(record, bill, now_s, began_s=running.trains_s, wrote_s=running.wrote_s)
         if running is None or record.outcome or record.paused is Hold.CANCEL:
             return
         record.warnings.pop("apart", None)
-        bill = self._bill
-        bill.settle_job(record.id, self._inbox.now_s())
+        self._tell_unsure(record)
+        bill.settle_job(record.id, now_s)
         bill.lose_unsaved(record.id)
         self.unpin(record)
-        if running.kept or running.failed or running.loaded == "yes":
+        if running.kept or running.failed or running.loaded == "yes" or record.unsure:
             return
         if record.paused in (Hold.BACK_OFF, Hold.GIVEN_UP):  # other words are told of these
             return
         counted_before = _starts_anew(record, running) and record.start_useful is None  # when it wrote anew
         if not counted_before:
             self._count_start_over(record)
+
+    def _settle_earlier(self, record: JobRecord, running: _Attempt) -> None:
+        """It went on from what an earlier start wrote: that was kept, as far as it had come by then."""
+        if running.loaded_s is not None and record.unsure:
+            unsure.settle(record, self._bill, running.loaded_s)
+            record.warnings.pop("unsure", None)
+            self._jobs.save_facts(record)
+
+    def _tell_unsure(self, record: JobRecord) -> None:
+        if (text := unsure.describe(record)) and "unsure" not in record.warnings:
+            self._warn(record, "unsure", text)
 
     def _count_start_over(self, record: JobRecord) -> None:
         record.starts_over += 1
@@ -213,12 +254,15 @@ class Attempts:
 
     def remember(self, record: JobRecord) -> None:
         """After a restart of the controller."""
+        if text := unsure.describe(record):
+            record.warnings["unsure"] = text
         if record.starts_over >= (MANY_STARTS if record.loads else 1) and not record.spec.sdk:
             told = self._bill.jobs[record.id].split()
             record.warnings["starts-over"] = _advise(record, told)
 
     def _note_save(self, record: JobRecord, running: _Attempt, ago_s: float) -> None:
         self._bill.settle_job(record.id, self._inbox.now_s())
+        self._settle_earlier(record, running)
         anew = _starts_anew(record, running)
         if anew and record.start_useful is not None:
             self._start_over(record, at_most=record.start_useful)

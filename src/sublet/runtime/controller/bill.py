@@ -153,8 +153,9 @@ class Bill:
     kernel: Kernel
     trains: Callable[[str], bool]  # is this job making steps?
     tells: Callable[[str], bool] = lambda _: True  # does it say itself what it lost? Else its training is unknown
-    doubts: Callable[[str], bool] = lambda _: False  # it finished, and nobody knows what that is worth
+    doubts: Callable[[str], bool] = lambda _: False  # it has ended, and nobody knows what that is worth
     working: Callable[[str], int | None] = lambda _: None  # GPUs on which it makes steps; None = on all that it holds
+    unsure: Callable[[str], int] = lambda _: 0  # grains of earlier starts that may have been kept: unknown they stay
     replaying: bool = False  # a recorded life: only events say when a job began or ceased to train
     waits: bool = False  # nothing is booked now: what time it is has not been found out yet
     jobs: dict[str, Account] = field(default_factory=lambda: defaultdict(Account))
@@ -198,10 +199,8 @@ class Bill:
         jobs.update(job_id for order in orders if (job_id := getattr(order, "job_id", "")))
         for job_id in jobs:
             self.settle_job(job_id, event.at_s)
-        if isinstance(event, JobFinished) and not self.doubts(event.job_id):
-            self.keep_work(event.job_id)
-        elif isinstance(event, JobFailed | JobCancelled):
-            self.lose_unsaved(event.job_id)
+        if isinstance(event, JobFinished | JobFailed | JobCancelled) and not self.doubts(event.job_id):
+            (self.keep_work if isinstance(event, JobFinished) else self.lose_unsaved)(event.job_id)
 
     def settle(self, now_s: float) -> None:
         """Book everything up to now. The cost is in the jobs that hold something, not in the nodes."""
@@ -307,20 +306,18 @@ class Bill:
     def keep_work(self, job_id: str, ago_s: float = 0.0) -> None:
         """What it had done by then, in cloud seconds ago, is saved."""
         account = self.jobs[job_id]
-        account.keep(account.unknown - self._rent(job_id, ago_s))
+        account.keep(account.unknown - self.unsure(job_id) - self._rent(job_id, ago_s))
 
     def lose_unsaved(self, job_id: str) -> None:
         """A script without a session ended and saved no more than what we know of."""
         account = self.jobs[job_id]
-        account.move(Purpose.REDONE, account.unknown)
+        account.move(Purpose.REDONE, account.unknown - self.unsure(job_id))
 
     def take_over(self, job_id: str, told: Mapping[str, int], outcome: Ending) -> None:
         """The split that an earlier controller noted for a job, which has ended since if `outcome` says so."""
         self.jobs[job_id].restore_split(told, _training(tells=self.tells(job_id)))
-        if outcome is Ending.FINISHED and not self.doubts(job_id):
-            self.keep_work(job_id)
-        elif outcome in (Ending.FAILED, Ending.CANCELLED):
-            self.lose_unsaved(job_id)
+        if outcome and not self.doubts(job_id):
+            (self.keep_work if outcome is Ending.FINISHED else self.lose_unsaved)(job_id)
 
     def _rent(self, job_id: str, cloud_s: float) -> int:
         """Grains for what it holds now, over this time."""

@@ -30,7 +30,6 @@ from sublet.runtime.controller.addresses import Addresses
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.away import latest_end_s
 from sublet.runtime.controller.besides import said_at_the_end
-from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.bucket_copies import BucketCopies, Copying, copy_in_process
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.chronicle import Chronicle
@@ -111,7 +110,7 @@ class Controller:
         offers = tuple(provider.offers)
         table = self.table = JobTable()
         kernel = Kernel(offers, limits=self.limits)  # the budget is its first event
-        self.bill = Bill(kernel, table.trains, table.has_session, table.is_doubtful, table.gpus_at_work)
+        self.bill = table.bill(kernel)
         chronicle = Chronicle(store, table.has_session, table.kept, table.grid, wall=clock.wall)
         inbox = self.inbox = Pump(kernel, store=store, clock=clock, bill=self.bill, chronicle=chronicle)
         self.gauges = Gauges(wall=clock.wall)

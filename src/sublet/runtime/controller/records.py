@@ -18,6 +18,7 @@ from sublet.runtime.controller.curves import Curve
 from sublet.runtime.controller.grid_learning import GridLearning
 from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller.replacements import Replacements
+from sublet.runtime.controller.start import Start
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.suspicion import Suspicion
 from sublet.runtime.controller.tiers import Tiers
@@ -88,6 +89,9 @@ class JobRecord:
     start_useful: int | None = None  # grains, when its present start began; None = it has shown whether it loads
     loads: bool = True  # as far as seen; False: it has started over beside what it had saved
     resumes: bool | None = None  # of a script without a session: its present start found files to go on from
+    began_s: float | None = None  # cloud, the first start of a script without a session
+    wrote: bool | None = None  # of such a script: its present start has, below its own directory; None = not known
+    unsure: list[Start] = field(default_factory=list)  # earlier starts whose work is neither known to be kept nor lost
     apart: str = ""  # it has finished, and its workers never met: the warning
     blamed: str = ""  # why it has failed though no worker of it said so: it brings its nodes down
     suspicion: Suspicion = field(default_factory=Suspicion)  # that it does
@@ -219,6 +223,9 @@ class JobRecord:
             "starts_over": self.starts_over,
             "start_useful": self.start_useful,
             "loads": self.loads,
+            "began_s": self.began_s,
+            "wrote": self.wrote,
+            "unsure": self.unsure,
             "apart": self.apart,
             "blamed": self.blamed,
             "closed": self.closed,
@@ -281,6 +288,7 @@ class JobRecord:
         self.group.places.blocks, self.group.places.memory = self.grids.blocks, self.grids.memory
         self.reports = Counter(dict.fromkeys(self.rates, WARM_REPORTS))
         self.outcome, self.paused = Ending(plain.pop("outcome", "")), Hold(plain.pop("paused", ""))
+        self.unsure = [Start(*start) for start in plain.pop("unsure", [])]
         for name, value in plain.items():
             setattr(self, name, value)
         if self.too_wide is not None and self.back_to is not None:

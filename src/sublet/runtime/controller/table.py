@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sublet.kernel.kernel import Kernel
+from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Ending
+from sublet.runtime.controller.unsure import may_be_kept
 
 __all__ = ["JobTable"]
 
@@ -41,6 +44,11 @@ class JobTable:
         """Of these jobs; one that is on the shelf has no workers, wherever it had some."""
         return [self.records[job_id] for job_id in job_ids if job_id in self.records]
 
+    def bill(self, kernel: Kernel) -> Bill:
+        """Of these jobs."""
+        asked = self.trains, self.has_session, self.is_doubtful, self.gpus_at_work, self.unsure_grains
+        return Bill(kernel, *asked)
+
     def trains(self, job_id: str) -> bool:
         """It makes steps, as its workers say, and somebody wants them."""
         record = self.records.get(job_id)
@@ -74,6 +82,13 @@ class JobTable:
         return None if record is None else (max(1, record.spec.checkpoint_keep), record.group.round.number)
 
     def is_doubtful(self, job_id: str) -> bool:
-        """It has finished, and nobody knows what that is worth."""
+        """It has ended, and nobody knows what that is worth."""
         record = self.records.get(job_id)
-        return record is not None and bool(record.apart)
+        if record is None:
+            return False
+        return bool(record.apart) if record.outcome is Ending.FINISHED else may_be_kept(record)
+
+    def unsure_grains(self, job_id: str) -> int:
+        """Of its starts before the present one."""
+        record = self.records.get(job_id)
+        return 0 if record is None else sum(start.grains for start in record.unsure)

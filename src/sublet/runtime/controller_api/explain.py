@@ -47,10 +47,14 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
             notes.append("its speed was not measured yet: what is shown is a guess")
         if record.size_group:
             notes.append(controller.factory.sizes.describe(record.size_group, record.size_h, record.had_h))
-        if record.pinned is not None:
-            notes.append("it has saved nothing yet: it would start over elsewhere, so it stays where it is")
     elif state is not None and not controller.decisions.refused:
         notes.append(f"the policy {policy} weighed no shapes against each other for it")
+    if state is not None and record.pinned is not None:
+        notes.append(
+            "whether it would go on elsewhere from the files that it wrote is unknown, so it stays where it is"
+            if record.wrote
+            else "it has saved nothing yet: it would start over elsewhere, so it stays where it is"
+        )
     if state is not None and (why_batch := _why_batch(state, shape)):
         notes.append(why_batch)
     if state is not None and (grid := grid_note(record.group, record.grids)):

@@ -30,10 +30,10 @@ class OwnDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)
 
-    def below(self, folder: str) -> Iterator[str]:
+    def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
         """Of both."""
         yield from _walk(self._shelves.disk, Path(folder))
-        yield from self._storage.below(folder)
+        yield from self._storage.below(folder, plain=plain)
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:
         """Of either."""

@@ -71,8 +71,9 @@ class Storage:
 
     # ------------------------------------------------------------------ what an agent sees
 
-    def below(self, folder: str) -> Iterator[str]:
+    def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
         """In order; nothing of a server that is away, as with a walk through folders."""
+        del plain  # there are no others
         if self.gone:
             self.missed()
             return iter(())

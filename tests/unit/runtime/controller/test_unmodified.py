@@ -115,6 +115,7 @@ def test_the_split_of_the_bill_survives_a_restart(tmp_path):
         async with story.controller(crash=True) as api:
             await api.submit(a_script())
             await earning(api)
+            story.cloud.see()
             story.cloud.take(next(iter(story.cloud.nodes)))
             await until(lambda: asyncio.sleep(0, len(story.cloud.orders) == 2), "it does not start again")
             await earning(api)
