@@ -36,9 +36,8 @@ def set_aside(
     if grains <= 0:
         return
     if began_s is None:  # under an earlier controller
-        before = [start.ended_s for start in record.unsure] or [record.began_s]
-        began_s = now_s if before[-1] is None else before[-1]
-    record.unsure.append(Start(began_s, wrote_s, now_s, grains))
+        began_s = record.unsure[-1].ended_s if record.unsure else record.began_s
+    record.unsure.append(Start(now_s if began_s is None else began_s, wrote_s, now_s, grains))
     if len(record.unsure) > MOST:
         first, second, *others = record.unsure
         record.unsure = [Start(first.began_s, second.wrote_s, second.ended_s, first.grains + second.grains), *others]
