@@ -38,6 +38,7 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/e2e/test_examples.py": 5,
     "tests/e2e/test_grid_live.py": 9,  # half a minute each
     "tests/e2e/test_grid_processes.py": 4,
+    "tests/e2e/test_guide_commands.py": 4,
     "tests/e2e/test_live_kills.py": 4,
     "tests/e2e/test_shards_live.py": 3,  # half a minute each
     "tests/e2e/test_spot.py": 4,
