@@ -34,6 +34,19 @@ while not enough:
     dist.all_reduce(enough)  # all end at the same step
 dist.destroy_process_group()
 """
+COPY = """
+import time
+
+import torch
+
+model = torch.nn.Linear(256, 256)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    optimizer.zero_grad()
+    model(torch.randn(64, 256)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -53,5 +66,17 @@ def test_a_script_of_one_or_two_workers_that_is_scaled_to_one_trains_on(tmp_path
         (tmp_path / "enough").touch()
         (view,) = world.until_ended(job_id)
         assert (view["phase"], view["failures_user"]) == ("finished", 0), view["error"]
+        world.down()
+        world.audit()
+
+
+def test_several_copies_of_a_script_that_nobody_could_read_are_ended_with_the_reason(tmp_path):
+    with rig() as world:
+        world.start()
+        job_id = submitted(world, tmp_path, COPY, min_workers=2, max_workers=2)
+        (view,) = world.until_ended(job_id, patience_s=200.0)
+        assert (view["phase"], view["failures_user"]) == ("failed", 1), view
+        for words in ("train 2 copies of the same model", "--workers 1", "init_process_group()"):
+            assert words in view["error"], words
         world.down()
         world.audit()

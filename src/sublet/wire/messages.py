@@ -254,6 +254,7 @@ class WorkerSeen:
     looked: bool = False  # at all that lies below its own directory
     wrote_ago_s: float | None = None  # wall, since it wrote there; None = in its life it was not seen to
     loaded_ago_s: float | None = None  # wall, since an earlier start wrote there what this one has read; None = nothing
+    alone: bool = False  # it is one of several, has torch loaded, and no socket at which another could meet it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

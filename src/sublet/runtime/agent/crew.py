@@ -114,6 +114,7 @@ class Crew:
                 newest_before=newest,
                 own=own,
                 met_at=self._processes.met_at,
+                are_alone=self._processes.are_alone,
                 disk=machine.disk,
                 wall=machine.wall,
             )

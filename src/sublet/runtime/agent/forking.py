@@ -8,12 +8,12 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sublet.runtime.agent.interpreter import enter, program
 from sublet.runtime.agent.nursery import Nursery
-from sublet.runtime.agent.processes import die_with_parent, met_at, rename, ticks_by_parent
+from sublet.runtime.agent.processes import are_alone, die_with_parent, met_at, rename, ticks_by_parent
 from sublet.runtime.agent.script import run_script, warm_command
 from sublet.runtime.agent.users import User, Users
 from sublet.runtime.agent.worker import CANNOT_START, Worker
@@ -95,6 +95,10 @@ class Forked:
     def met_at(self, port: int) -> bool:
         """By the sockets of this machine."""
         return met_at(port)
+
+    def are_alone(self, pids: Iterable[int]) -> bool:
+        """By their memory and their sockets."""
+        return are_alone(pids)
 
 
 def _open_log(name: str) -> tuple[int, int]:

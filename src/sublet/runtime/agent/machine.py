@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,9 @@ class Processes(Protocol):
 
     def met_at(self, port: int) -> bool:
         """Whether one of them listens on this TCP port, or is connected to it or from it."""
+
+    def are_alone(self, pids: Iterable[int]) -> bool:
+        """Whether torch is loaded in one of these, and none has a TCP socket at which another could meet it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ __all__ = [
     "Process",
     "adopt_orphans",
     "alive",
+    "are_alone",
     "children",
     "die_with_parent",
     "everybody",
@@ -34,6 +35,7 @@ __all__ = [
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+LISTENS = "0A"  # TCP_LISTEN, as /proc/net/tcp has it
 PF_EXITING = 0x4  # linux/sched.h; set before a process lets go of its files
 KILL_PATIENCE_S = 10.0  # a killed process that is still there is stuck in the kernel (a dead disk)
 LOOK_AGAIN_S = 0.002
@@ -152,14 +154,39 @@ def met_at(port: int) -> bool:
 
 
 def _ports() -> Iterator[tuple[int, int]]:
+    for line in _sockets():
+        _, local, remote, *_ = line.split()
+        yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
+
+
+def _sockets() -> Iterator[str]:
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            yield from Path(table).read_text(encoding="ascii").splitlines()[1:]
+
+
+def are_alone(pids: Iterable[int]) -> bool:
+    """Whether torch is loaded in one of these processes, and none has a TCP socket at which another could meet it."""
+    torch, sockets = False, set[str]()
+    for pid in pids:
         try:
-            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+            torch = torch or "/libtorch" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # closed as we look
+                    sockets.add(str(file.readlink()))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
         except OSError:
-            continue
-        for line in lines:
-            _, local, remote, *_ = line.split()
-            yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
+            return False  # of another's process nothing is known
+    return torch and not any(f"socket:[{inode}]" in sockets for inode in _listening())
+
+
+def _listening() -> Iterator[str]:
+    """The sockets, by inode, at which somebody of this machine may be called."""
+    for line in _sockets():
+        fields = line.split()
+        if fields[3] == LISTENS:
+            yield fields[9]
 
 
 def die_with_parent() -> None:

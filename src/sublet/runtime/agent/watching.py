@@ -12,7 +12,7 @@ from itertools import islice
 
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.disk import DISK, Disk
-from sublet.runtime.agent.processes import met_at
+from sublet.runtime.agent.processes import are_alone, met_at
 from sublet.runtime.agent.reading import Reading
 from sublet.runtime.agent.resuming import OwnFiles, Resuming
 from sublet.wire.messages import WorkerSeen
@@ -41,12 +41,13 @@ class Watch:
         newest_before: float | None = None,  # `newest_below` before it was started
         own: Resuming | None = None,  # what it writes below its own directory; begun before it was started
         met_at: Callable[[int], bool] = met_at,
+        are_alone: Callable[[Iterable[int]], bool] = are_alone,
         disk: Disk = DISK,
         wall: Wall = WALL,
     ) -> None:
         self._worker_id, self._pid, self._log = worker_id, pid, log
         self._reading, self._own = reading, own
-        self._met_at, self._disk, self._wall = met_at, disk, wall
+        self._met_at, self._are_alone, self._disk, self._wall = met_at, are_alone, disk, wall
         self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
         self._newest = newest_before  # of the files, by the clock of whoever keeps them
         self._saved_s: float | None = None  # by ours
@@ -57,13 +58,15 @@ class Watch:
 
     def look(self, now_s: float, everybody: Mapping[int, list[tuple[int, int]]]) -> WorkerSeen:
         """What there is to see; `everybody` is what runs on this machine (`ticks_by_parent`)."""
-        ticks, printed = sum(_ticks(pid, everybody) for pid in (self._pid, *self._inside())), self._length()
+        family = _family((self._pid, *self._inside()), everybody)
+        ticks, printed = sum(family.values()), self._length()
         allowed = BUSY * (now_s - self._looked_s) * TICKS_PER_S
         if abs(ticks - self._ticks) > allowed or printed != self._printed:  # less: a child took its time with it
             self._active_s = now_s
         self._ticks, self._printed = ticks, printed
         self._met = self._met or (self._port.isdigit() and self._met_at(int(self._port)))
-        return self._seen(now_s, quiet_s=now_s - self._active_s)
+        alone = self._port.isdigit() and not self._met and self._are_alone(family)
+        return self._seen(now_s, quiet_s=now_s - self._active_s, alone=alone)
 
     def last_look(self) -> WorkerSeen:
         """It has ended: what it saved on SIGTERM, say, and the sockets that it leaves behind for a while."""
@@ -73,7 +76,7 @@ class Watch:
             self._reading.let_go()
         return seen
 
-    def _seen(self, now_s: float, quiet_s: float = 0.0, *, last: bool = False) -> WorkerSeen:
+    def _seen(self, now_s: float, quiet_s: float = 0.0, *, last: bool = False, alone: bool = False) -> WorkerSeen:
         saved_ago_s = self._saved_ago_s(now_s)
         self._looked_s = now_s
         loaded = "" if self._reading is None else self._reading.look(settled=saved_ago_s is not None)
@@ -88,6 +91,7 @@ class Watch:
             looked=own.looked,
             wrote_ago_s=own.wrote_ago_s,
             loaded_ago_s=own.loaded_ago_s,
+            alone=alone,
         )
 
     def _saved_ago_s(self, now_s: float) -> float | None:
@@ -128,12 +132,12 @@ def newest_below(folder: str, disk: Disk = DISK) -> float | None:
     return newest
 
 
-def _ticks(pid: int, everybody: Mapping[int, Iterable[tuple[int, int]]]) -> int:
-    """Of the process and its descendants; those of children that have ended are in their parents'."""
-    total, below = 0, [pid]
+def _family(pids: Iterable[int], everybody: Mapping[int, Iterable[tuple[int, int]]]) -> dict[int, int]:
+    """These processes and their descendants, with the ticks of each; those of ended children are in their parents'."""
+    found, below = dict[int, int](), list(pids)
     known = {child: ticks for children in everybody.values() for child, ticks in children}
     while below:
         one = below.pop()
-        total += known.get(one, 0)
-        below += [child for child, _ in everybody.get(one, ())]
-    return total
+        found[one] = known.get(one, 0)
+        below += [child for child, _ in everybody.get(one, ()) if child not in found]
+    return found

@@ -12,7 +12,7 @@ from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Joined, Stepped
 
-__all__ = ["find_hang", "find_silence", "find_unformed", "late_starters", "parked_s"]
+__all__ = ["find_copies", "find_hang", "find_silence", "find_unformed", "late_starters", "parked_s"]
 
 SILENT_S = 60.0  # a group that makes no step, in no script of its own, for so long and for STEPS steps, hangs
 FIRST_STEP_S = 300.0  # the same for the first step in a process, which may compile
@@ -27,6 +27,8 @@ PARK_S = 60.0  # survivors that nobody has a place for save and leave; they woul
 ADOPTED_S = 5.0  # without a step after the controller came back, until all meet anew
 SAVE_S = 60.0  # for a checkpoint before a width that was never tried; then it is tried all the same
 TAIL_S = 600.0  # for what a script does after its training
+COPIES_S = 60.0  # of several workers each at work for itself, until they train as many copies
+LOOKED_S = 15.0  # since when a look at a worker says what it does now
 WORKS_S = 60.0  # a script without the SDK that runs for so long at a width can train at it
 
 
@@ -91,6 +93,26 @@ def find_silence(members: Iterable[Worker], spec: JobSpec, wall_s: float) -> Fai
         return None
     why = f"no output and no use of a processor for {silent_s:.0f} s: it hangs"
     return Failure(fault=Fault.INFRA, why=why, silent_s=silent_s)
+
+
+def find_copies(members: list[Worker], spec: JobSpec, wall_s: float) -> Failure | None:
+    """Several workers that train without one another, of a script whose text shows no group that they may yet join.
+
+    One whose text does may load and compile for as long as it likes before. Evidence is of each worker, and fresh.
+    """
+    if spec.joins == "yes" or spec.per_node or len(members) < 2:  # noqa: PLR2004 - one trains no copies
+        return None
+    for worker in members:
+        if worker.alone_s is None or worker.seen_s is None or wall_s - worker.seen_s > LOOKED_S:
+            return None
+        if worker.seen_s - worker.alone_s < COPIES_S or worker.quiet_s >= COPIES_S:
+            return None
+    why = (
+        f"its {len(members)} workers train {len(members)} copies of the same model: none has joined a process group\n"
+        "  next: --workers 1; or call torch.distributed.init_process_group() where there are several, "
+        "see guides/what-a-script-must-do.md"
+    )
+    return Failure(fault=Fault.USER, why=why)
 
 
 def _unbusy_s(members: Iterable[Worker], wall_s: float) -> float:

@@ -166,7 +166,7 @@ class RestartingGroup(GroupCore):
             case Preparing():
                 worker.note_preparing(wall_s)
             case wire.WorkerSeen():
-                worker.quiet_s, worker.seen_s = message.quiet_s, wall_s
+                worker.note_seen(message, wall_s)
             case wire.WorkerDown():
                 self._lose_worker(worker, message.code, message.error, wall_s)
             case wire.Joined():
@@ -273,9 +273,9 @@ class RestartingGroup(GroupCore):
         self._roster.end_all(LAST_GRACE_S, wall_s)
         self.news.append(GroupNews(outcome=Outcome.FINISHED, generation=self.generation, exit_code=0))
 
-    def _fail(self, failure: Failure, wall_s: float) -> None:
+    def _fail(self, failure: Failure, wall_s: float, *, hopeless: bool = False) -> None:
         """What hangs or is wrong in one is wrong in all: all are started anew, or it is given up."""
-        verdict = self._judge(failure, wall_s, script=True, hopeless=False)
+        verdict = self._judge(failure, wall_s, script=not hopeless, hopeless=hopeless)
         self._roster.end_all(0.0, wall_s)
         if verdict is Verdict.GIVE_UP:
             self.state = Over(wall_s)
@@ -319,5 +319,7 @@ class RestartingGroup(GroupCore):
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing"), wall_s)
         elif not self.broken and (hang := overdue.find_silence(self._roster.members, self.spec, wall_s)):
             self._fail(hang, wall_s)
+        elif not self.broken and (copies := overdue.find_copies(self._roster.members, self.spec, wall_s)):
+            self._fail(copies, wall_s, hopeless=True)
         elif not self.broken and wall_s - state.since_s > overdue.WORKS_S:
             self.widths.note_step(self._wanted)

@@ -46,6 +46,7 @@ class Worker:
     start: wire.StartWorker | None = None  # said again to an agent that may not have heard it
     quiet_s: float = 0.0  # wall: how long it neither printed nor used a processor, when its agent last looked
     seen_s: float | None = None  # wall, when that was
+    alone_s: float | None = None  # wall, since when looks find it at work for itself; None = the last one did not
     busy_s: float = float("-inf")  # wall, when it last said that it is in its script's own code
     place: Place | None = None  # in the grid that it was last told of
     keeps: tuple[int, ...] = ()  # parts of it that it holds besides its own
@@ -53,6 +54,11 @@ class Worker:
     gpu: wire.GpuSeen | None = None  # its GPUs, when its agent last looked
     version: int | None = None  # of what it says to others of its grid; None = it was ready before this controller
     meets_to_save: bool = False  # it was told to leave a grid: all who do save together
+
+    def note_seen(self, seen: wire.WorkerSeen, wall_s: float) -> None:
+        """Its agent has looked at it."""
+        self.quiet_s, self.seen_s = seen.quiet_s, wall_s
+        self.alone_s = (wall_s if self.alone_s is None else self.alone_s) if seen.alone else None
 
     def note_preparing(self, wall_s: float) -> None:
         """Its node is busy with what it needs: the time that it has to start, or to meet the others, begins anew.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -266,6 +266,11 @@ class NodeProcesses:
     def met_at(self, port: int) -> bool:
         """By the sockets of this machine."""
         return self.site.scripts.met_at(self._node.host, port)
+
+    def are_alone(self, pids: Iterable[int]) -> bool:
+        """Nobody's: scripts of this world join their group, or wait for it."""
+        del pids
+        return False
 
     def line(self, pid: int) -> WorldSocket:
         """The worker's end of its line."""

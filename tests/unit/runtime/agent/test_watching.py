@@ -97,6 +97,44 @@ def test_a_port_that_somebody_listens_on_is_met(tmp_path):
     assert not Watch("w", os.getpid(), "", {}, 0.0).look(1.0, {}).met
 
 
+LOADED = """
+import mmap, socket, sys
+library = open({path!r}, 'rb')
+held = mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ)
+print('up', flush=True)
+sys.stdin.readline()
+with socket.socket() as place:
+    place.bind(('127.0.0.1', 0))
+    place.listen()
+    print('listens', flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_worker_with_torch_that_could_be_met_nowhere_is_alone(process, tmp_path):
+    (tmp_path / "libtorch_cpu.so").write_bytes(b"x" * 4096)
+    child = process(LOADED.format(path=str(tmp_path / "libtorch_cpu.so")))
+    watches = {port: Watch("w", os.getpid(), "", {"MASTER_PORT": port} if port else {}, 0.0) for port in ("", "1")}
+
+    def looks(port="1"):  # at a worker whose child trains
+        return watches[port].look(1.0, {os.getpid(): [(child.pid, 0)]}).alone
+
+    assert looks()
+    assert not looks(""), "of a job for one worker"
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "listens\n"
+    assert not looks(), "others may meet it there"
+
+
+def test_without_torch_and_in_a_group_that_has_met_nobody_is_alone(process, tmp_path):
+    assert not Watch("w", process(WAIT).pid, "", {"MASTER_PORT": "1"}, 0.0).look(1.0, {}).alone
+    (tmp_path / "libtorch_cpu.so").write_bytes(b"x" * 4096)
+    child = process(LOADED.format(path=str(tmp_path / "libtorch_cpu.so")))
+    met = Watch("w", child.pid, "", {"MASTER_PORT": "1"}, 0.0, met_at=lambda _: True).look(1.0, {})
+    assert (met.met, met.alone) == (True, False)
+
+
 def test_an_agent_tells_what_a_watched_worker_saved_before_it_tells_of_its_end():
     rig = LocalRig()
     text = "import os\nopen(os.environ['SUBLET_CHECKPOINT_DIR'] + '/x.pt', 'w').write('x')\nprint('through')\n"
