@@ -85,3 +85,13 @@ def test_a_minute_counts_from_when_it_was_last_seen_otherwise_and_only_as_long_a
     looks(group, 55, since_s=60, alone=[True, True])
     group.tick(300.0)
     assert not group.news, "what they do since nobody knows"
+
+
+def test_what_was_seen_of_one_long_ago_says_nothing_of_all():
+    group = running("a", "b")
+    looks(group, 60, alone=[True, False])
+    second = list(group.workers)[1]
+    for at_s in range(65, 200, 5):  # the agent of the first has fallen silent
+        group.hear(wire.WorkerSeen(worker_id=second, alone=True), float(at_s))
+        group.tick(float(at_s))
+    assert not group.news
