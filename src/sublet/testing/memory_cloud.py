@@ -201,7 +201,7 @@ class MemoryCloud:
         self._say(node.id, replace(up, host=node.id, port=1) if message.offers else up)
         if training.ends_with is not None:
             self._end(node, worker, training.ends_with, "boom")
-        else:
+        elif not message.watch:  # else it has no session
             ready = wire.Ready(worker_id=worker.id, version=wire.WIRE_VERSION, blocks=training.blocks)
             self._word(node.id, replace(ready, device_bytes=training.device_bytes))
 
