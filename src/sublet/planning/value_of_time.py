@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -73,6 +73,7 @@ class TimePrice:
     usd_per_h: float
     share: float
     priceless: bool = False  # no money would be saved by taking longer
+    least_usd: float = 0.0  # out of a purse without an end: for all jobs, here and to come, if only rent counted
 
     def of(self, state: JobState) -> float:
         """The value of this job's time: its weight is in it. Each job stays on its side, whenever it is asked."""
@@ -167,6 +168,7 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
         to_pay_h = _gpu_hours_to_pay(snapshot, sites) or known.gpu_hours / known.jobs  # no job: as if one came
         enough = _at(known.line, max(0.0, unspent.usd) * known.gpu_hours / to_pay_h)
         found = min(found, enough, key=lambda price: (price.usd_per_h, price.share))
+        return replace(_bounded(found, rent_R), least_usd=known.line.least * to_pay_h / known.gpu_hours)
     return _bounded(found, rent_R)
 
 

@@ -124,15 +124,18 @@ class Choices:
         return notes
 
     def _within_total(self, table: OptionsTable, standing: Standing) -> None:
-        """Strike out what alone would cost more than is left of all money. Cost: O(J C), where there is a total."""
+        """Strike out what costs more than is left of all money, the least for all others taken off. Cost: O(J C)."""
         terms, unspent = self.terms, self.terms.snapshot.unspent
         if unspent is None or terms.snapshot.budget.until_s is not None or not any(terms.rent_R):
             return
-        possible_JC = table.cost_JC < np.inf
+        possible_JC: Bools = table.cost_JC < np.inf
         time_JC = table.value_J[:, None] * np.where(possible_JC, table.hours_JC, 0.0)
-        dear_JC: Bools = possible_JC & (table.cost_JC - time_JC > max(0.0, unspent.usd))
+        rent_JC = np.where(possible_JC, table.cost_JC - time_JC, np.inf)
+        least_J = rent_JC.min(axis=1, initial=np.inf)
+        left_J = np.maximum(0.0, unspent.usd - np.maximum(0.0, self.value.price.least_usd - least_J))
+        dear_JC: Bools = possible_JC & (rent_JC > left_J[:, None])
         for row in np.flatnonzero(dear_JC.any(axis=1)).tolist():
-            table.put(row, within_purse(table.of(row), unspent.usd, terms, int(standing.whole_J[row])))
+            table.put(row, within_purse(table.of(row), float(left_J[row]), terms, int(standing.whole_J[row])))
 
     def _hurry(self, table: OptionsTable, standing: Standing) -> dict[int, str | Late]:
         """Who would come too late hurries, if that helps; whom nothing helps is told so. Cost: O(J C) for all these."""
