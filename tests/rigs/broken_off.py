@@ -204,7 +204,7 @@ def undone(directory: Path) -> dict[str, object]:
     _until(world, (directory / "hangs").exists, "it hangs")
     world.kill(goes)
     world.regroup([stays], broken=True)
-    _until(world, lambda: stays.code is not None, "it ends")
+    _until(world, lambda: all(worker.code is not None for worker in world.workers), "both have ended")
     found: dict[str, object] = {"finished": world.finished, "codes": list(world.codes().values())}
     del world.env["HANGS"]
     (directory / "go").touch()

@@ -319,7 +319,7 @@ def test_22_a_worker_that_keeps_the_others_waiting_is_told_of_and_its_node_repla
 @pytest.mark.scenario(25, "a budget reaches its cap in the middle of a step", "L", lacks="C")
 def test_25_a_purse_that_is_spent_stops_real_training_with_its_checkpoint_and_more_of_it_lets_it_go_on(measured):
     purse_usd, more_usd = 0.4, 0.4
-    with rig(Stage, speedup=60.0, most_nodes=1, purse_usd=purse_usd) as stage:
+    with rig(Stage, speedup=60.0, most_nodes=1, purse_usd=purse_usd, lease_s=20.0) as stage:  # of which it pays a lease
         stage.start()
         job_id = stage.talk(steps=100_000, step_ms=20.0, max_workers=1, market="on-demand")
         stage.until(lambda: stage.job(job_id).get("phase") == "out-of-budget", "the purse stops it")
