@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ speeds = st.sampled_from([Linear(), Amdahl(parallel=0.8), Amdahl(parallel=0.98),
 kinds = st.tuples(speeds, st.sampled_from([600.0, 7_200.0, 90_000.0]), st.integers(1, NODES))
 budgets = st.builds(
     Budget,
-    purse=st.integers(1, 400).map(lambda tenths: Money.from_usd(tenths / 10)),
+    purse=st.integers(1, 400).map(lambda tenths: Money.from_usd(f"{tenths / 10 + 0.00137:.5f}")),  # no sum of costs
     average=st.sampled_from([None, Price.from_usd_per_h("0.5"), Price.from_usd_per_h("1.5")]),
     until_s=st.sampled_from([None, None, LATER_S]),
 )
@@ -98,3 +99,20 @@ def test_the_value_of_time_is_the_same_whatever_is_held(instant, data):
         for each in (nothing, *(held_on(seen, states, each) for each in steady))
     ]
     assert found[0] == found[1] == found[2]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(instants(), st.sampled_from([0.0, 0.25, 0.75]))
+def test_who_spends_as_planned_finds_time_worth_as_much_as_before(instant, done):
+    """Nothing more is to come: what is left of the money has to do for what is left of the work."""
+    seen, states = instant
+    budget = replace(seen.budget, average=None, until_s=None)
+    jobs = [state.job for state in states]
+    seen = replace(seen, budget=budget, expected=Demand.from_jobs(jobs, 0.5), allowed=None)
+
+    def price(part):
+        waiting = Waiting(replace(state, done=part * state.job.work) for state in states)
+        spent = Money.from_usd(part * budget.purse.usd)
+        return value_of_time(Terms.from_snapshot(replace(seen, waiting=waiting, spent=spent, active={}))).price
+
+    assert price(done).usd_per_h == pytest.approx(price(0.5).usd_per_h, rel=1e-6)

@@ -73,6 +73,18 @@ def test_what_no_limit_allows_is_never_had_and_what_is_sold_out_may_be_back():
     assert Terms.from_snapshot(replace(sold_out, offers=offers)).ever_R.tolist() == [True, True]
 
 
+def test_what_is_sold_out_counts_for_the_long_run_and_not_for_now():
+    """Else what time is worth would change as the last node of it is given back."""
+    cheap, dear = (an_offer(name, gpus=1, usd_per_h=usd, pool="p") for name, usd in (("a", "1"), ("b", "2")))
+    seen = Kernel([cheap, dear]).snapshot()
+    none_left = replace(seen, offers={**seen.offers, "a": replace(seen.offers["a"], available=0)})
+    now, then = (Terms.from_snapshot(each) for each in (seen, none_left))
+    assert (now.rent_R, then.rent_R) == ((1.0,), (2.0,))
+    assert now.listed_R == then.listed_R == (1.0,)
+    never = replace(seen, offers={**seen.offers, "a": replace(seen.offers["a"], limit=Limit(max_nodes=0))})
+    assert Terms.from_snapshot(never).listed_R == (2.0,)
+
+
 def test_what_is_refused_is_noted_with_what_there_is_without_asking():
     now = snapshot()
     offers = {**now.offers, "s": replace(now.offers["s"], refused=2, held=1)}
