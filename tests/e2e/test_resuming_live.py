@@ -25,7 +25,7 @@ KILLS = 3
 TRAINER = """
 import os, pickle, sys, time
 
-SNAPSHOT = "snapshot.pt"
+SNAPSHOT = sys.argv[-1] if sys.argv[-1].endswith(".pt") else "snapshot.pt"
 
 
 class Trainer:
@@ -63,7 +63,7 @@ def rig(monkeypatch):
 
 
 def lived(rig, words, scene):
-    (rig.folder / "work").mkdir()
+    (rig.folder / "work").mkdir(exist_ok=True)
     (rig.folder / "work" / "probe").write_bytes(b"x")
     if Reading(str(rig.folder / "work")).told != "no":
         pytest.skip("this file system notes no reads")
@@ -107,13 +107,6 @@ async def lose_its_node(rig, api):
     await come_true(another, "it is not started again")
 
 
-def seen(record):
-    async def looked():
-        return record.wrote is not None
-
-    return looked
-
-
 def printed(rig):
     logs = (rig.folder / "state" / "jobs" / "train-1" / "logs").glob("*.log")
     return "".join(path.read_text() for path in logs)
@@ -137,19 +130,44 @@ def test_a_script_that_resumes_from_its_own_directory_is_told_so_in_the_bill(rig
     lived(rig, "1000000 save resume", scene)
 
 
-def test_a_script_that_writes_nothing_has_started_over(rig):
-    async def scene(api):
-        await come_true(lambda: asyncio.sleep(0, api.record("train-1").wrote is False), "nobody looks")
-        record = api.record("train-1")
-        for _ in range(KILLS):
-            await come_true(seen(record), "nobody looks")
-            await lose_its_node(rig, api)
-        bill = await api.cost("train-1")
-        assert (bill["usd_useful"], bill["usd_redone"] > 0, record.unsure) == (0, True, [])
-        assert record.starts_over == KILLS
-        assert f"started over {KILLS} times" in record.warnings["starts-over"]
+@pytest.mark.parametrize("saves", ["", " save resume {outside}/snapshot.pt"])
+def test_of_a_script_that_saves_nothing_or_outside_of_its_directory_it_is_unknown_whether_it_resumed(rig, saves):
+    outside = rig.folder / "outside"
+    outside.mkdir()
 
-    lived(rig, "1000000", scene)
+    def looked(api):
+        running = api._controller.router.attempts._running.get("train-1")
+        return running is not None and running.looked
+
+    async def scene(api):
+        for kill in range(KILLS):
+            await come_true(lambda: asyncio.sleep(0, looked(api)), "nobody looks")
+            resumed = bool(saves) and kill > 0
+            await come_true(
+                lambda r=resumed, k=kill: asyncio.sleep(0, not r or printed(rig).count("resuming from") >= k), ""
+            )
+            await lose_its_node(rig, api)
+        record, bill = api.record("train-1"), await api.cost("train-1")
+        assert (bill["usd_useful"], bill["usd_redone"], bill["usd_unknown"] > 0) == (0, 0, True)
+        assert (record.starts_over, len(record.unsure)) == (0, KILLS)
+        (warning,) = (await api.job("train-1"))["warnings"]
+        assert "whether it resumed is unknown" in warning
+
+    lived(rig, f"1000000{saves.format(outside=outside)}", scene)
+
+
+def test_a_script_that_saves_in_a_folder_behind_a_link_resumes(rig):
+    async def scene(api):
+        await come_true(lambda: asyncio.sleep(0, api.record("train-1").wrote), "nobody sees what it writes")
+        record = api.record("train-1")
+        await lose_its_node(rig, api)
+        await come_true(lambda: asyncio.sleep(0, record.wrote and record.start_useful is None), "it saves nothing")
+        assert (record.starts_over, record.unsure) == (0, [])
+
+    (rig.folder / "outside").mkdir()
+    (rig.folder / "work").mkdir()
+    (rig.folder / "work" / "ckpt").symlink_to(rig.folder / "outside")
+    lived(rig, "1000000 save resume ckpt/snapshot.pt", scene)
 
 
 def test_a_script_that_writes_and_is_not_seen_to_read_is_unknown(rig):

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from itertools import chain
 from typing import BinaryIO, NamedTuple, Protocol
 
 __all__ = ["DISK", "Disk", "FileFacts"]
@@ -29,7 +30,8 @@ class Disk(Protocol):
     def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
         """Where there are files below a folder, at any depth; none where there is no folder.
 
-        `plain`: not below hidden folders, nor below those that tools keep for themselves.
+        `plain`: not below hidden folders, nor below those that tools keep for themselves; last of all below links
+        directly in the folder that lead to another one. Links below these are not followed, so there are no circles.
         """
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:
@@ -64,9 +66,12 @@ class _MachineDisk:
     """That of this machine."""
 
     def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
-        for place, folders, names in os.walk(folder):
+        links = list[str]()
+        for place, folders, names in chain(os.walk(folder), (found for link in links for found in os.walk(link))):
             if plain:
                 folders[:] = [name for name in folders if not name.startswith(".") and name not in OF_TOOLS]
+            if plain and place == folder:
+                links += filter(os.path.islink, (os.path.join(place, name) for name in folders))  # noqa: PTH118 - as below
             for name in names:
                 yield os.path.join(place, name)  # noqa: PTH118 - by the thousand
 

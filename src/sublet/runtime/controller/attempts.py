@@ -1,12 +1,12 @@
 """Scripts without a session, start by start: what each start kept, and what to tell of one that keeps nothing.
 
 Such a script says nothing to us. What its agent sees stands for that: files written below SUBLET_CHECKPOINT_DIR are
-work that was kept, so is an exit with the code that means "I have saved"; a start that ends without either was for
-nothing. Where such a start has written elsewhere below its directory, or was not looked at, its work is unknown until
-a later start is seen to read that (`unsure`). Until it has saved, no plan moves it by choice: only the cloud and its
-owner do. One that saves anew without having read what it had saved has started over all the same: what had counted as
-useful was for nothing. A script with `train.checkpointed` says itself what it has loaded and saved, and its words count
-for more than what is seen.
+work that was kept, so is an exit with the code that means "I have saved". A start that ends without either may have
+saved where we do not look: its work is unknown until a later start is seen to read it, or to save at last (`unsure`).
+Where an earlier start of the job has saved, such a start was for nothing. Until it has saved, no plan moves it by
+choice: only the cloud and its owner do. One that saves anew without having read what it had saved has started over all
+the same: what had counted as useful was for nothing. A script with `train.checkpointed` says itself what it has loaded
+and saved, and its words count for more than what is seen.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class _Attempt:
     told: bool = False  # ... and it has said so itself
     reader: str = ""  # whose words about that count: the worker that begins; the others may leave it to that one
     reader_seen: bool = True
+    looked: bool = False  # at all that lies below its own directory
     trains_s: float | None = None  # cloud, since when
     wrote_s: float | None = None  # cloud, when it last wrote below its own directory
     loaded_s: float | None = None  # cloud, when an earlier start wrote what this one has read
@@ -86,7 +87,8 @@ class Attempts:
         first = worker is not None and worker.rank == 0
         if first:
             self._running[record.id].reader, self._running[record.id].reader_seen = order.worker_id, False
-        note = f"sublet: {warning}" if (warning := record.warnings.get("starts-over")) else ""
+        warning = record.warnings.get("starts-over") or record.warnings.get("unsure")
+        note = f"sublet: {warning}" if warning else ""
         now_s = self._inbox.now_s()
         record.began_s = now_s if record.began_s is None else record.began_s
         ago_s = (now_s - record.began_s) / self._clock.speedup
@@ -148,7 +150,7 @@ class Attempts:
             and message.code == EXIT_LEFT
             and not self._carries(record.spec, record.id)
         ):
-            self._note_save(record, running, 0.0)
+            self._note_save(record, running, 0.0, seen=False)
         elif isinstance(message, wire.WorkerDown) and message.code > 0:
             running.failed = True
         elif isinstance(message, wire.Joined):
@@ -158,10 +160,11 @@ class Attempts:
 
     def _note_own_files(self, record: JobRecord, running: _Attempt, message: wire.WorkerSeen) -> None:
         now_s, speedup = self._inbox.now_s(), self._clock.speedup
+        running.looked |= message.looked
         if message.wrote_ago_s is not None:
             record.wrote, running.wrote_s = True, now_s - message.wrote_ago_s * speedup
-        elif message.looked and record.wrote is None:
-            record.wrote = False
+        elif message.looked and record.wrote is None and record.start_useful and running.loaded:
+            record.wrote = False  # it is known where it saves
         if message.loaded_ago_s is not None:
             running.loaded_s = now_s - message.loaded_ago_s * speedup
 
@@ -215,7 +218,9 @@ class Attempts:
         bill, now_s = self._bill, self._inbox.now_s()
         if running is not None and not finished and may_be_kept(record):  # one that has failed may be resumed
             bill.settle_job(record.id, now_s)
-            unsure.set_aside(record, bill, now_s, began_s=running.trains_s, wrote_s=running.wrote_s)
+            unsure.set_aside(
+                record, bill, now_s, began_s=running.trains_s, wrote_s=running.wrote_s, looked=running.looked
+            )
         if running is None or record.outcome or record.paused is Hold.CANCEL:
             return
         record.warnings.pop("apart", None)
@@ -223,7 +228,7 @@ class Attempts:
         bill.settle_job(record.id, now_s)
         bill.lose_unsaved(record.id)
         self.unpin(record)
-        if running.kept or running.failed or running.loaded == "yes" or record.unsure:
+        if running.kept or running.failed or running.loaded == "yes" or record.unsure or may_be_kept(record):
             return
         if record.paused in (Hold.BACK_OFF, Hold.GIVEN_UP):  # other words are told of these
             return
@@ -241,6 +246,8 @@ class Attempts:
     def _tell_unsure(self, record: JobRecord) -> None:
         if (text := unsure.describe(record)) and "unsure" not in record.warnings:
             self._warn(record, "unsure", text)
+        elif text:
+            record.warnings["unsure"] = text
 
     def _count_start_over(self, record: JobRecord) -> None:
         record.starts_over += 1
@@ -260,9 +267,13 @@ class Attempts:
             told = self._bill.jobs[record.id].split()
             record.warnings["starts-over"] = _advise(record, told)
 
-    def _note_save(self, record: JobRecord, running: _Attempt, ago_s: float) -> None:
+    def _note_save(self, record: JobRecord, running: _Attempt, ago_s: float, *, seen: bool = True) -> None:
         self._bill.settle_job(record.id, self._inbox.now_s())
         self._settle_earlier(record, running)
+        if seen and record.unsure:  # where it saves is known now
+            unsure.lose_unsaved(record, self._bill)
+            if not unsure.describe(record):
+                record.warnings.pop("unsure", None)
         anew = _starts_anew(record, running)
         if anew and record.start_useful is not None:
             self._start_over(record, at_most=record.start_useful)

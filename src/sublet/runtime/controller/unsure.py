@@ -1,8 +1,9 @@
 """Work of scripts without a session that is neither known to be kept nor to be lost: it is unknown until a sign comes.
 
-A start that has written files below its directory may go on from them when it is started again, and so may one at which
-nobody looked. Once a later start is seen to read one of those files, all that was done before it was written is kept,
-and what was done after it is redone.
+A start that has written files below its directory may go on from them when it is started again. So may one at which
+nobody looked, or of which nothing was seen: it may have saved elsewhere. Once a later start is seen to read one of
+those files, all that was done before it was written is kept, and what was done after it is redone. Once one is seen to
+save, starts of which nothing was seen have saved nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sublet.runtime.controller.start import Start
 if TYPE_CHECKING:
     from sublet.runtime.controller.records import JobRecord
 
-__all__ = ["describe", "may_be_kept", "set_aside", "settle"]
+__all__ = ["describe", "lose_unsaved", "may_be_kept", "set_aside", "settle"]
 
 TOLD_AFTER = 3  # starts
 MOST = 50  # starts that are remembered one by one
@@ -29,7 +30,13 @@ def may_be_kept(record: JobRecord) -> bool:
 
 
 def set_aside(
-    record: JobRecord, bill: Bill, now_s: float, *, began_s: float | None = None, wrote_s: float | None = None
+    record: JobRecord,
+    bill: Bill,
+    now_s: float,
+    *,
+    began_s: float | None = None,
+    wrote_s: float | None = None,
+    looked: bool = False,
 ) -> None:
     """It has ended, and its work is unknown."""
     grains = bill.jobs[record.id].unknown - bill.unsure(record.id)
@@ -37,7 +44,10 @@ def set_aside(
         return
     if began_s is None:  # under an earlier controller
         began_s = record.unsure[-1].ended_s if record.unsure else record.began_s
-    record.unsure.append(Start(now_s if began_s is None else began_s, wrote_s, now_s, grains))
+    began_s = now_s if began_s is None else began_s
+    if looked and wrote_s is None:
+        wrote_s = began_s  # of all that it did, nothing was seen
+    record.unsure.append(Start(began_s, wrote_s, now_s, grains))
     if len(record.unsure) > MOST:
         first, second, *others = record.unsure
         record.unsure = [Start(first.began_s, second.wrote_s, second.ended_s, first.grains + second.grains), *others]
@@ -53,12 +63,29 @@ def settle(record: JobRecord, bill: Bill, loaded_s: float) -> None:
     record.unsure.clear()
 
 
+def lose_unsaved(record: JobRecord, bill: Bill) -> None:
+    """It is seen where it saves: the starts of which nothing was seen there were for nothing."""
+    unseen = [start for start in record.unsure if not _may_have_written(start)]
+    bill.jobs[record.id].move(Purpose.REDONE, sum(start.grains for start in unseen))
+    record.unsure = [start for start in record.unsure if _may_have_written(start)]
+
+
+def _may_have_written(start: Start) -> bool:
+    return start.wrote_s is None or start.wrote_s > start.began_s
+
+
 def describe(record: JobRecord) -> str:
     """What its owner is to know; "" = nothing yet."""
     if len(record.unsure) < TOLD_AFTER:
         return ""
     usd = Money(sum(start.grains for start in record.unsure)).usd
+    again, unknown = f"was started again {counted(len(record.unsure), 'time')}", f"what USD {usd:.2f} were for"
+    if not any(_may_have_written(start) for start in record.unsure):
+        return (
+            f"{again}, and nothing that it saved was seen below its directory: whether it resumed is unknown, as is "
+            f"{unknown}. Save in $SUBLET_CHECKPOINT_DIR and load it at the start, or use train.checkpointed"
+        )
     return (
-        f"was started again {counted(len(record.unsure), 'time')}, and whether it went on from the files that it wrote "
-        f"is unknown, as is what USD {usd:.2f} were for: save in $SUBLET_CHECKPOINT_DIR and load it at the start"
+        f"{again}, and whether it went on from the files that it wrote is unknown, as is {unknown}: "
+        "save in $SUBLET_CHECKPOINT_DIR and load it at the start"
     )

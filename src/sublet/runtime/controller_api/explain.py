@@ -54,6 +54,8 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
             "whether it would go on elsewhere from the files that it wrote is unknown, so it stays where it is"
             if record.wrote
             else "it has saved nothing yet: it would start over elsewhere, so it stays where it is"
+            if record.wrote is False
+            else "whether it would go on elsewhere is unknown: nothing that it saved was seen yet, so it stays here"
         )
     if state is not None and (why_batch := _why_batch(state, shape)):
         notes.append(why_batch)

@@ -111,6 +111,18 @@ def test_logs_code_and_what_tools_keep_are_no_work(place, name):
     assert own.look(LATER_S) == (True, None, None, None)
 
 
+def test_a_folder_that_a_link_leads_to_is_its_own_and_a_circle_ends(place, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (place / "ckpt").symlink_to(elsewhere)
+    (place / "round").symlink_to(place)
+    snapshot = written(elsewhere / "run" / "snapshot.pt")
+    own = Resuming(str(place), 0.0, began_ago_s=HOUR_S)
+    snapshot.read_bytes()
+    in_place(place / "ckpt" / "run" / "snapshot.pt")
+    seen = own.look(LATER_S)
+    assert (seen.looked, seen.loaded_ago_s is not None, seen.saved_ago_s is not None) == (True, True, True)
+
+
 def test_a_directory_with_too_many_files_is_not_said_to_be_looked_at(place, monkeypatch):
     monkeypatch.setattr(resuming, "MOST_FILES", 3)
     for number in range(4):

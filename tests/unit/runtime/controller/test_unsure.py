@@ -52,7 +52,7 @@ def test_what_a_script_wrote_in_its_directory_may_have_been_kept_and_its_work_is
     living(story, scene)
 
 
-def test_a_start_at_which_nobody_looked_is_unknown_and_one_that_wrote_nothing_was_for_nothing(tmp_path):
+def test_a_start_of_which_nothing_was_seen_is_unknown_and_for_nothing_once_it_is_seen_where_the_script_saves(tmp_path):
     story = Scene(tmp_path)
 
     async def scene(api):
@@ -68,8 +68,78 @@ def test_a_start_at_which_nobody_looked_is_unknown_and_one_that_wrote_nothing_wa
         await start_over(api)
         await started(story, 3)
         bill = await api.cost("j-1")
+        assert (bill["usd_redone"], bill["usd_unknown"] >= 0.04) == (0, True)
+        await phase(api, "j-1", "running")
+        assert any("unknown" in note for note in (await api.explain("j-1"))["notes"])
+        story.cloud.see(saved_ago_s=0.0)
+        bill = await api.cost("j-1")
         assert bill["usd_redone"] >= 0.02
-        assert bill["usd_unknown"] >= 0.02  # the first
+        assert bill["usd_unknown"] >= 0.02  # the first: it may have written what was not looked for
+
+    living(story, scene)
+
+
+def test_one_that_says_with_its_code_that_it_saved_does_not_say_where(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
+        story.cloud.obeys = -15
+        await start_over(api)
+        await started(story, 2)
+        await earning(api)
+        story.cloud.obeys = 83
+        await start_over(api)
+        await started(story, 3)
+        await earning(api)
+        story.cloud.obeys = -15
+        await start_over(api)
+        await started(story, 4)
+        bill = await api.cost("j-1")
+        assert (bill["usd_useful"] >= 0.02, bill["usd_redone"], bill["usd_unknown"] >= 0.04) == (True, 0, True)
+
+    living(story, scene)
+
+
+def test_one_that_goes_on_from_what_it_saved_and_is_lost_before_it_saves_again_does_that_again(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
+        story.cloud.see(saved_ago_s=0.0)
+        story.cloud.take(next(iter(story.cloud.nodes)))
+        await started(story, 2)
+        before = (await api.cost("j-1"))["usd_redone"]
+        await earning(api)
+        story.cloud.see(loaded="yes")
+        story.cloud.take(next(iter(story.cloud.nodes)))
+        await started(story, 3)
+        assert (await api.cost("j-1"))["usd_redone"] >= before + 0.02
+        assert (api.record("j-1").starts_over, api.record("j-1").unsure) == (0, [])
+
+    living(story, scene)
+
+
+def test_one_that_reads_a_snapshot_in_its_directory_had_saved_nothing_where_nothing_was_seen_there(tmp_path):
+    story = Scene(tmp_path)
+
+    async def scene(api):
+        await api.submit(a_script())
+        await earning(api)
+        await start_over(api)  # before its first snapshot
+        await started(story, 2)
+        await earning(api)
+        story.cloud.looks = WROTE
+        await start_over(api)
+        await started(story, 3)
+        first, second = api.record("j-1").unsure
+        await phase(api, "j-1", "running")
+        story.cloud.see(loaded="yes", loaded_ago_s=0.0, saved_ago_s=0.0, **WROTE)
+        bill = await api.cost("j-1")
+        assert bill["usd_redone"] >= Money(first.grains).usd
+        assert bill["usd_useful"] >= Money(second.grains).usd * 0.9
 
     living(story, scene)
 
