@@ -8,7 +8,7 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["MOST_BYTES", "MOST_OF_JOB", "before", "cut_log", "keep_below"]
+__all__ = ["MOST_BYTES", "MOST_OF_JOB", "SLACK", "before", "cut_log", "is_before", "keep_below"]
 
 MOST_BYTES = 64 << 20  # of one worker; as many of what came before lie beside it
 MOST_OF_JOB = 512 << 20  # of all workers that a job ever had
@@ -19,6 +19,11 @@ CHUNK = 1 << 20
 def before(path: Path) -> Path:
     """Where the end of what was cut off lies: a log as well, so that secrets are starred out there too."""
     return path.with_name(f"{path.name.removesuffix('.log')}.before.log")
+
+
+def is_before(path: Path) -> bool:
+    """Whether it is such an end, which nobody writes on."""
+    return path.name.endswith(".before.log")
 
 
 def cut_log(path: Path, most: int = MOST_BYTES) -> bool:

@@ -303,6 +303,7 @@ class Controller:
         await self.jobs.forget_all_secrets(failed_too=end_jobs)
         await self.engine.close()
         await self.provider.close()
+        self.logs.keeper.look_last()
         self.jobs.save_all_facts()
         self.memory.write()
         self.inbox.ended.set()
@@ -366,21 +367,22 @@ class Controller:
 
     async def _ticking(self) -> None:
         saved = self.clock.wall.monotonic()
-        while True:
-            await asyncio.sleep(self._paces.tick_s)
-            wall_s = self.clock.wall.monotonic()
-            try:
-                self._tick(wall_s)
-                if wall_s - saved > self._paces.save_s:
-                    saved = wall_s
-                    self.jobs.save_in_turn()
-                    self.memory.mark()
-                self.jobs.save_more_facts()
-            except STORE_FAILURES as error:
-                self.inbox.fail(error)
-                return
-            except Exception:  # one job's trouble is not everybody's
-                log.exception("a tick failed")
+        with self.logs.kept():
+            while True:
+                await asyncio.sleep(self._paces.tick_s)
+                wall_s = self.clock.wall.monotonic()
+                try:
+                    self._tick(wall_s)
+                    if wall_s - saved > self._paces.save_s:
+                        saved = wall_s
+                        self.jobs.save_in_turn()
+                        self.memory.mark()
+                    self.jobs.save_more_facts()
+                except STORE_FAILURES as error:
+                    self.inbox.fail(error)
+                    return
+                except Exception:  # one job's trouble is not everybody's
+                    log.exception("a tick failed")
 
     def _tick(self, wall_s: float) -> None:
         self.router.blame.keep_time(wall_s, self.engine.lease_s)
@@ -390,7 +392,7 @@ class Controller:
                 self.jobs.retire(record)
             else:
                 self.router.tick(record, wall_s)
-                self.logs.keep_bounds(record)
+        self.logs.keep_bounds(self.table.live.values())
         self.router.hearing.look(wall_s)
         self.leases.end_unpaid()
         self.copies.tick(wall_s)

@@ -3,7 +3,7 @@
 A rank is an office that workers hold one after the other, so the output of a rank is a list of parts of their files.
 The index is a file of its own beside them, `ranks.jsonl`: what was printed before a restart of the controller is found
 after it. Before there was an index, files were called `rank-N.log`; they are the first part of what that rank printed.
-A file that grows too long begins anew (`long_output`), and with it what is known of the ranks of its worker.
+A file that grows too long begins anew (`output_keeper`), and with it what is known of the ranks of its worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sublet.errors import UnknownName
-from sublet.runtime.controller.long_output import MOST_BYTES, MOST_OF_JOB, cut_log, keep_below
+from sublet.runtime.controller.long_output import MOST_BYTES
 
 __all__ = ["LogPart", "WorkerLogs"]
 
@@ -57,7 +57,7 @@ class WorkerLogs:
     """The output of one job, in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._known: list[_Entry] | None = None  # None = not read yet
         self._rank: dict[str, int] = {}  # worker -> the last that was agreed on
         self._ended: dict[str, str] = {}  # worker -> how its process ended
@@ -65,7 +65,7 @@ class WorkerLogs:
 
     def path(self, worker_id: str) -> Path:
         """The file of one worker process."""
-        return self._folder / f"{worker_id}.log"
+        return self.folder / f"{worker_id}.log"
 
     def take(self, worker_id: str, offset: int, data: bytes) -> int | None:
         """What a worker on another machine has printed from `offset` on: how much of it is here then. None: not now."""
@@ -88,19 +88,10 @@ class WorkerLogs:
             return None
         return ALL if size >= MOST_BYTES else size
 
-    def cut(self, alive: Iterable[str], most: int = MOST_BYTES) -> bool:
-        """Have files that are longer than that begin anew, of workers that may be printing; whether there were any."""
-        cut = [worker_id for worker_id in alive if cut_log(self.path(worker_id), most)]
-        for worker_id in cut:
-            self._begin_anew(worker_id)
-        return bool(cut)
-
-    def keep_below(self, alive: Iterable[str], most: int = MOST_OF_JOB) -> None:
-        """Remove the oldest files, but of workers that may be printing, until all are below that."""
-        keep_below(self._folder, {self.path(worker_id) for worker_id in alive}, most)
-
-    def _begin_anew(self, worker_id: str) -> None:
-        last = next((entry for entry in reversed(self._entries()) if entry.worker == worker_id), None)
+    def begin_anew(self, worker_id: str) -> None:
+        """Its file was too long, and begins anew: ranks that were noted before are those of what is gone."""
+        entries = (entry for entry in reversed(self._entries()) if entry.worker == worker_id and not entry.ended)
+        last = next(entries, None)
         if last is None:
             return
         known = worker_id in self._rank
@@ -186,7 +177,7 @@ class WorkerLogs:
         )
 
     def _of_old(self, pattern: str) -> Iterable[LogPart]:
-        for path in sorted(self._folder.glob(pattern)):
+        for path in sorted(self.folder.glob(pattern)):
             number = path.stem.removeprefix("rank-")
             if number.isdigit():
                 yield LogPart(path=str(path), rank=int(number))
@@ -197,7 +188,7 @@ class WorkerLogs:
         if self._known is None:
             self._known = []
             with contextlib.suppress(OSError):
-                for line in (self._folder / INDEX).read_text(encoding="utf-8").splitlines():
+                for line in (self.folder / INDEX).read_text(encoding="utf-8").splitlines():
                     with contextlib.suppress(ValueError, TypeError):  # a line that a crash has torn
                         self._remember(_Entry(**json.loads(line)))
         return self._known
@@ -225,7 +216,7 @@ class WorkerLogs:
     def _write(self, entry: _Entry) -> None:
         line = f"{json.dumps(asdict(entry))}\n".encode()
         with contextlib.suppress(OSError):  # a full disk costs the index, never the job
-            index = os.open(self._folder / INDEX, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            index = os.open(self.folder / INDEX, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 os.write(index, line)
             finally:

@@ -77,7 +77,8 @@ def test_ranks_are_found_in_what_is_there_after_a_log_has_begun_anew(tmp_path):
     logs.set_rank("j-1.1.0", "n", 1)
     with logs.path("j-1.1.0").open("ab") as file:
         file.write(b"y\n" * 6_000)
-    assert logs.cut(["j-1.1.0"], MOST)
+    assert cut_log(logs.path("j-1.1.0"), MOST)
+    logs.begin_anew("j-1.1.0")
     for found in (logs, WorkerLogs(tmp_path)):
         assert [(part.rank, part.start, part.end) for part in found.parts(rank=1)] == [(1, 0, None)]
         assert found.parts(rank=0) == ()
@@ -88,8 +89,18 @@ def test_a_rank_that_was_ordered_before_a_log_began_anew_is_taken_within_it(tmp_
     logs.set_rank("j-1.1.0", "n", 0)
     logs.path("j-1.1.0").write_bytes(b"y\n" * 12_000)
     logs.add_order("j-1.1.0", "n", 2, generation=3)
-    assert logs.cut(["j-1.1.0"], MOST)
+    assert cut_log(logs.path("j-1.1.0"), MOST)
+    logs.begin_anew("j-1.1.0")
     at = logs.path("j-1.1.0").stat().st_size
     logs.confirm_join("j-1.1.0", 3, at)
     assert [(part.rank, part.start, part.end) for part in logs.parts(rank=2)] == [(2, at, None)]
     assert [(part.rank, part.start, part.end) for part in logs.parts(rank=0)] == [(0, 0, at)]
+
+
+def test_a_log_that_begins_anew_after_its_worker_ended_is_still_of_its_node_and_rank(tmp_path):
+    logs = WorkerLogs(tmp_path)
+    logs.add_launch("j-1.1.0", "n", 2)
+    logs.add_end("j-1.1.0", "exit code 3")
+    logs.begin_anew("j-1.1.0")
+    for found in (logs, WorkerLogs(tmp_path)):
+        assert [(part.rank, part.node_id, part.ended) for part in found.parts()] == [(2, "n", "exit code 3")]
