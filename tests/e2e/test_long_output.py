@@ -81,7 +81,7 @@ def test_jobs_that_print_without_end_keep_no_loop_busy_and_leave_no_more_than_th
                 return all(list(folder.glob("*.before.log")) for folder in folders)
 
             await until(all_were_cut, "nothing is cut")
-            assert threads == {"logs"}
+            assert all(name.startswith("logs") for name in threads), threads
         finally:
             await api.shutdown(end_jobs=True)
             await running

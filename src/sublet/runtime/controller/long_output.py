@@ -36,9 +36,10 @@ def cut_log(path: Path, most: int = MOST_BYTES) -> bool:
         facts = os.fstat(file)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size <= most + SLACK:
             return False
-        with contextlib.suppress(OSError):  # no room: it is lost, and there is some again
-            _copy_end(file, before(path), facts.st_size, most)
-        os.ftruncate(file, 0)
+        end = _end_of(file, facts.st_size, most)
+        os.ftruncate(file, 0)  # first: it makes room, and a fast writer gets no further while its end is written
+        with contextlib.suppress(OSError):  # no room: it is lost
+            _write(before(path), end)
         note = f"(longer than {most >> 20} MiB: the rest of what came before lies in {before(path).name})\n"
         with contextlib.suppress(OSError):
             os.write(file, note.encode())
@@ -66,12 +67,19 @@ def keep_below(folder: Path, alive: Collection[Path], most: int = MOST_OF_JOB) -
                 total -= size
 
 
-def _copy_end(file: int, to: Path, size: int, most: int) -> None:
+def _end_of(file: int, size: int, most: int) -> memoryview:
     """From the begin of a line on, where there is one: half a secret is one that nobody stars out."""
-    at, kept = size - most, os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    end, at = bytearray(), size - most
+    while at < size and (data := os.pread(file, min(CHUNK, size - at), at)):
+        end += data
+        at += len(data)
+    return memoryview(end)[end.find(b"\n", 0, CHUNK) + 1 :]
+
+
+def _write(path: Path, data: memoryview) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        at += os.pread(file, min(CHUNK, most), at).find(b"\n") + 1
-        while at < size and (data := os.pread(file, min(CHUNK, size - at), at)):
-            at += os.write(kept, data)
+        while data:
+            data = data[os.write(file, data[:CHUNK]) :]
     finally:
-        os.close(kept)
+        os.close(file)

@@ -1,6 +1,7 @@
-"""The thread that keeps what jobs print within its bounds: gigabytes are copied and dropped, and the loop goes on.
+"""The threads that keep what jobs print within its bounds: gigabytes are copied and dropped, and the loop goes on.
 
 It looks at folders, not at workers: one whose node was lost may print on, and no group knows it any more.
+Several files are cut at once: while one is cut its own writer waits, but those of all others print on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from sublet.runtime.controller.long_output import MOST_BYTES, MOST_OF_JOB, SLACK, cut_log, is_before, keep_below
@@ -18,6 +20,7 @@ __all__ = ["LogKeeper"]
 
 LOOK_S = 0.25
 AGAIN_S = 0.02  # after a look that found something too long: its writer is faster than most
+AT_ONCE = 2  # files that are cut: the end of each is in memory meanwhile
 LAST_S = 60.0  # a job that has ended is looked at for so long after it last printed: lost nodes have workers yet
 
 _log = logging.getLogger("sublet.controller")
@@ -32,6 +35,8 @@ class LogKeeper:
         self.cut: deque[Path] = deque()
         self._left_s: dict[Path, float] = {}  # folder -> for how long it is looked at
         self._sizes: dict[Path, dict[Path, int]] = {}  # as of the last look
+        self._cutting: dict[Path, Future[None]] = {}
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="logs")
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -49,44 +54,55 @@ class LogKeeper:
         """After `end`, once nobody prints any more."""
         if self._thread is not None:
             self._thread.join()
-            self.look()
+            self.look_all()
+
+    def look_all(self) -> None:
+        """Look, and once more when what was too long is cut."""
+        wait(self._cutting.values())
+        self.look()
+        wait(self._cutting.values())
+        self.look()
 
     def look(self, passed_s: float = LOOK_S) -> bool:
-        """At everything once, so long after the last time: whether something was too long. In one thread at a time."""
+        """At everything once, so long after the last time: whether something is too long, and being cut."""
+        self._cutting = {path: cutting for path, cutting in self._cutting.items() if not cutting.done()}
         folders = self.folders
         for folder in folders:
             self._left_s[folder] = LAST_S
-        cut = False
+        long = False
         for folder in list(self._left_s):
-            cut |= self._look_at(folder, folders.get(folder, ()), passed_s)
+            long |= self._look_at(folder, folders.get(folder, ()), passed_s)
             if folder not in folders and self._left_s[folder] <= 0:
                 del self._left_s[folder]
                 self._sizes.pop(folder, None)
-        return cut
+        return long
 
     def _look_at(self, folder: Path, alive: Collection[str], passed_s: float) -> bool:
         sizes = _sizes(folder)
         old = self._sizes.get(folder, {})
         grown = {path for path, size in sizes.items() if size != old.get(path)}
         self._left_s[folder] = LAST_S if grown else self._left_s[folder] - passed_s
-        cut = [path for path, size in sizes.items() if size > self.most + SLACK and not is_before(path)]
-        cut = [path for path in cut if cut_log(path, self.most)]
-        self.cut.extend(cut)
-        if cut:
-            sizes = _sizes(folder)
-        if sum(sizes.values()) > self.most_of_job:
+        long = [path for path, size in sizes.items() if size > self.most + SLACK and not is_before(path)]
+        for path in long:
+            if path not in self._cutting:
+                self._cutting[path] = self._pool.submit(self._cut, path)
+        if not long and sum(sizes.values()) > self.most_of_job:
             # A file that is removed while it is printed on would grow unseen. An end is printed on by nobody.
             printing = {path for path in grown if not is_before(path)}
             keep_below(folder, printing | {folder / f"{worker_id}.log" for worker_id in alive}, self.most_of_job)
         self._sizes[folder] = sizes
-        return bool(cut)
+        return bool(long)
+
+    def _cut(self, path: Path) -> None:
+        if cut_log(path, self.most):
+            self.cut.append(path)
 
     def _keep(self) -> None:
         pause_s = LOOK_S
         while not self._over.wait(pause_s):
             try:
                 pause_s = AGAIN_S if self.look(pause_s) else LOOK_S
-            except Exception:  # what cannot be kept now is kept another time
+            except Exception:  # noqa: BLE001 - what cannot be kept now is kept another time
                 _log.exception("a look at what jobs print failed")
                 pause_s = LOOK_S
 
