@@ -196,7 +196,7 @@ class Attempts:
         if record.spec.per_node:
             return  # how those of several nodes meet is their own affair: one may well work for all
         if wall_s - running.began_wall_s > ALONE_S:
-            self._warn(record, "apart", _describe_apart(record.group.size, "train"))
+            self._warn(record, "apart", _describe_apart(record.group.size, "may train"))
 
     def check_workers_met(self, record: JobRecord, wall_s: float) -> None:
         """It is done; if its workers never met, what for is not known."""

@@ -16,8 +16,10 @@ from sublet.errors import InvalidValue
 
 __all__ = [
     "PYTHON",
+    "SHELLS",
     "argv_from_run",
     "is_torchrun",
+    "only",
     "plain",
     "refuse_missing_script",
     "script_of",
@@ -78,6 +80,13 @@ def is_torchrun(words: Sequence[str]) -> bool:
 def plain(argv: Sequence[str]) -> tuple[str, ...]:
     """The first command of Python's that the words lead to, through `env` and a shell; else the words."""
     return next(_commands(argv), tuple(argv))
+
+
+def only(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command of Python's that is all that the words run, through `env` and a shell; else the words."""
+    is_line = bool(argv) and Path(argv[0]).name in SHELLS
+    alone = not is_line or sum(bool(part.strip()) for part in PARTS.split(argv[-1].strip().replace("\\\n", " "))) == 1
+    return plain(argv) if alone else tuple(argv)
 
 
 def _commands(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:

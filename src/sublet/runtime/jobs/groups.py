@@ -7,22 +7,24 @@ run that cannot be read, each of several workers would train a copy of its own. 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from sublet.runtime.jobs.command import PYTHON, SCRIPT_BYTES, script_of
+from sublet.runtime.jobs.command import PYTHON, SCRIPT_BYTES, only, script_of
 
 __all__ = ["joins_group"]
 
 YES, NO, UNSEEN = "yes", "no", ""
 MOST_FILES: Final = 200  # a script of more is not looked through
+ENVIRONMENTS: Final = ("venv", "env", "site-packages", "node_modules")
 JOINS: Final = re.compile(
-    r"init_process_group|torch\.distributed|torch import [^\n]*\bdistributed\b|init_device_mesh|Distributed|\bDDP\b"
-    r"|FSDP|fully_shard|\baccelerate\b|\bAccelerator\b|[Ll]ightning|\bFabric\b|Trainer|TrainingArguments|\btrl\b"
-    r"|deepspeed|horovod|\bhvd\b|\bray\b|\bdask\b|mpi4py|\bmpi(run|exec)\b|jax\.distributed|tf\.distribute|TF_CONFIG"
+    r"init_process_group|[._]distributed|distributed[._]\w|import [^\n]*\bdistributed\b|Distributed[A-Z]"
+    r"|init_device_mesh|\bDDP\b|FSDP|fully_shard|\baccelerate\b|\bAccelerator\b|[Ll]ightning|\bFabric\b|Trainer|TrainingArguments|\btrl\b"
+    r"|deepspeed|horovod|\bhvd\b|\bray\b|\bdask\b|mpi4py|\bmpi(run|exec)\b|tf\.distribute|TF_CONFIG"
     r"|MirroredStrategy|torch_xla|\bignite\b|\bcomposer\b|colossalai|[Mm]egatron|\bnemo\b|torchft|torchtitan|torchtune"
     r"|axolotl|adaptdl|hivemind|torchrun|\bsession\(|sublet\.integrations"
     r"|\b(LOCAL_|NODE_|GROUP_|OMPI_COMM_WORLD_)?RANK\b|WORLD_SIZE|MASTER_(ADDR|PORT)"  # it knows that it is one of many
@@ -33,7 +35,7 @@ HIDES: Final = re.compile(  # what is run by this is not in the text
     r"|\bos\.(system|popen|fork|exec\w*|spawn\w*|posix_spawn\w*)\b|(?<![.\w])(exec|eval)\("
 )
 PLAIN: Final = re.compile(  # libraries that join no group by themselves
-    r"PIL|absl|av|click|cv2|datasets|diffusers|dotenv|einops|evaluate|flax|gymnasium|h5py|huggingface_hub|hydra|imageio"
+    r"PIL|absl|av|click|cv2|datasets|diffusers|dotenv|einops|evaluate|flax|gymnasium|h5py|huggingface_hub|imageio"
     r"|jax|joblib|librosa|loguru|matplotlib|mlflow|networkx|nltk|numpy|omegaconf|optax|pandas|peft|plotly|polars|psutil"
     r"|pyarrow|pydantic|regex|requests|rich|safetensors|scipy|seaborn|sentencepiece|skimage|sklearn|soundfile"
     r"|statsmodels|sublet|tensorboard|tensorboardX|tiktoken|timm|tokenizers|toml|torch|torchaudio|torchinfo|torchmetrics"
@@ -43,6 +45,7 @@ LEARNS: Final = re.compile(
     r"^\s*(?:import|from)\s+(torch|tensorflow|keras|jax|flax|sklearn|transformers)\b", re.MULTILINE
 )
 NAMED: Final = re.compile(r"[\w./-]+\.(?:py|sh)\b")
+GOES: Final = re.compile(r"\bcd\s|\bpushd\s|\s-m\s|\.sh\b")  # to another folder, to a module, to more lines
 
 
 def joins_group(argv: Sequence[str], cwd: str) -> str:
@@ -50,8 +53,9 @@ def joins_group(argv: Sequence[str], cwd: str) -> str:
     text = " ".join(argv)
     if JOINS.search(text):
         return YES
+    argv = only(argv)
     if not (argv and PYTHON.search(Path(argv[0]).name)):
-        return YES if _named_in(text, Path(cwd), 2) else UNSEEN
+        return YES if _named_in(text, Path(cwd), 2) or _joins_below(text, Path(cwd)) else UNSEEN
     if "-c" in argv:
         after = argv.index("-c") + 1
         return _look_through([(argv[after] if after < len(argv) else "", Path(cwd))], Path(cwd))
@@ -72,6 +76,22 @@ def _named_in(text: str, folder: Path, deep: int) -> bool:
         if path.suffix == ".py" and _look_through([(source, path.parent)], path.parent) == YES:
             return True
         if path.suffix == ".sh" and (JOINS.search(source) or _named_in(source, folder, deep - 1)):
+            return True
+    return False
+
+
+def _joins_below(text: str, folder: Path) -> bool:
+    """Whether any script in the folder may join a group, for a line that leaves it, or runs a module or more lines."""
+    if not GOES.search(text):
+        return False
+    looked = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not (name.startswith(".") or name in ENVIRONMENTS)]
+        scripts = [Path(place, name) for name in names if name.endswith((".py", ".sh"))]
+        looked += 1 + len(scripts)
+        if looked > MOST_FILES:
+            return False
+        if any(JOINS.search(_text_of(path) or "") for path in scripts):
             return True
     return False
 

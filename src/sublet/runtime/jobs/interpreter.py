@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sublet.runtime.jobs.command import PYTHON, plain
+from sublet.runtime.jobs.command import PYTHON, SHELLS, only, plain
 from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["Interpreter", "python_lines", "with_python"]
@@ -60,11 +60,20 @@ def python_lines(spec: JobSpec) -> list[str]:
     path = named or spec.python
     if not path:
         return ["python: that of its nodes, or what setup makes there"]
-    lines = [f"python: {path} ({'named by the command' if named else 'active here'})"]
+    lines = [f"python: {path} ({'named by the command' if named else _active(spec)})"]
     found = _look(path, spec.cwd)
     if spec.sdk and found is not None and not found.has_sublet:
         lines.append(f"warning: {path} has no sublet, which the script imports; install it there, or let setup do so")
     return lines
+
+
+def _active(spec: JobSpec) -> str:
+    """That it was active here, and what of the job may yet choose another where it runs."""
+    may = [name for name, there in (("setup", spec.setup), ("PATH in envs", "PATH" in spec.env)) if there]
+    words = only(spec.argv)
+    if any(word.startswith("PATH=") for word in spec.argv) or (words and Path(words[0]).name in SHELLS):
+        may.append("a line of the command")
+    return f"active here, unless {' or '.join(may)} chooses another" if may else "active here"
 
 
 def _named(spec: JobSpec) -> str:

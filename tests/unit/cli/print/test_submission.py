@@ -12,7 +12,8 @@ def test_what_the_file_asks_for_and_the_job_need_not_have_is_said(capsys, monkey
     print_submitted({"job_id": "x-1", "name": "x"}, spec)
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("job x-1 (x) is submitted")
-    assert told[1] == "- resources.cpus = 8: it has what the node has"
+    assert told[1].startswith("python: ")
+    assert told[2] == "- resources.cpus = 8: it has what the node has"
 
 
 def test_what_was_sent_for_its_files_is_said_where_the_controller_is_elsewhere(capsys):

@@ -48,6 +48,8 @@ def test_a_plain_loop_with_modules_of_its_own_joins_none(folder):
     assert joins(folder, argv=("python3", "-u", "-X", "dev", "train.py", "--lr", "0.1")) == "no"
     assert joins(folder, argv=("python", "-m", "train")) == "no"
     assert joins(folder, argv=("python", "-c", PLAIN)) == "no"
+    assert joins(folder, argv=("env", "X=1", "python", "train.py")) == "no"
+    assert joins(folder, argv=("bash", "-c", "X=1 python train.py > log")) == "no"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,8 @@ def test_a_plain_loop_with_modules_of_its_own_joins_none(folder):
         "import horovod.torch as hvd",
         "from torch.distributed.fsdp import fully_shard",
         "import jax; jax.distributed.initialize()",
+        "from jax import distributed",
+        "from timm.utils import init_distributed_device",
         "import ray",
         "part = int(os.environ['RANK'])",
         "with train.session(model, optimizer, data, global_batch=8) as s: pass",
@@ -83,6 +87,7 @@ def test_the_word_may_be_in_a_module_that_a_module_imports(folder):
         "import ours",
         "from .gone import x",
         "import subprocess",
+        "from hydra.utils import instantiate",
         "importlib.import_module(name)",
         "os.execvp('x', [])",
         "exec(text)",
@@ -98,7 +103,7 @@ def test_of_a_script_that_trains_nothing_nothing_is_said(folder):
 
 
 @pytest.mark.parametrize(
-    "argv", [("python", "gone.py"), ("python", "-m", "gone"), ("./train",), ("bash", "-c", "python train.py > log")]
+    "argv", [("python", "gone.py"), ("python", "-m", "gone"), ("./train",), ("bash", "-c", "make\npython train.py")]
 )
 def test_of_commands_that_are_no_script_nothing_is_said(folder, argv):
     assert joins(folder, argv=argv) == ""
@@ -110,6 +115,18 @@ def test_a_line_for_a_shell_may_name_what_joins(folder):
     assert joins(folder, argv=("bash", "run.sh")) == ""
     (folder / "ddp.py").write_text("dist.init_process_group('gloo')\n", encoding="utf-8")
     assert joins(folder, argv=("bash", "run.sh")) == "yes"
+
+
+@pytest.mark.parametrize("line", ["cd src\npython ddp.py", "make; python -m src.ddp", "cd src; sh run.sh"])
+def test_a_line_for_a_shell_may_go_to_what_joins(folder, line):
+    (folder / "src").mkdir()
+    assert joins(folder, argv=("bash", "-c", line)) == ""
+    (folder / "src" / "ddp.py").write_text("dist.init_process_group('gloo')\n", encoding="utf-8")
+    assert joins(folder, argv=("bash", "-c", line)) == "yes"
+
+
+def test_a_licence_is_no_word_of_a_group(folder):
+    assert joins(folder, f"# Distributed under the MIT License, and distributed as it is.\n{PLAIN}") == "no"
 
 
 def test_the_examples_join_as_they_do():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,14 @@ def test_a_plain_python_is_told_as_the_active_one_or_that_of_the_nodes(tmp_path,
     assert python_lines(a_spec(tmp_path, python=f"{active}/python", sdk=True)) == [
         f"python: {active}/python (active here)"
     ]
+    for facts, what in (
+        ({"setup": ". venv/bin/activate"}, "setup"),
+        ({"env": {"PATH": "/x"}}, "PATH in envs"),
+        ({"argv": ("bash", "-c", ". venv/bin/activate && python x.py")}, "a line of the command"),
+        ({"argv": ("env", "PATH=/x", "python", "x.py")}, "a line of the command"),
+    ):
+        spec = replace(a_spec(tmp_path, python=f"{active}/python"), **facts)
+        assert python_lines(spec) == [f"python: {active}/python (active here, unless {what} chooses another)"]
     assert python_lines(a_spec(tmp_path)) == ["python: that of its nodes, or what setup makes there"]
     assert python_lines(a_spec(tmp_path, image="x")) == ["python: that of the image"]
 
