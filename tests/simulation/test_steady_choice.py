@@ -67,7 +67,7 @@ def calms(jobs, cloud):
                     moves.append((event.at_s, order.shape))
         calm.most = max(calm.most, len(held))
 
-    simulate(jobs, Price(), cloud, watch=watch)
+    simulate(jobs, Price(), cloud, watch=watch, checked=True)
     return found
 
 

@@ -237,11 +237,18 @@ class Controllers:
 
     def _settings(self, store: Store) -> Settings:
         """What the flags say; without any, what was last in force."""
-        given = Settings(state_dir=str(self._folder), policy=self._story.policy, purse_usd=self._story.purse_usd)
+        story = self._story
+        given = Settings(
+            state_dir=str(self._folder),
+            policy=story.policy,
+            purse_usd=story.purse_usd,
+            average_usd_per_h=story.average_usd_per_h,
+            mix_markets=story.mixed,
+        )
         if not self.without_flags or not store.last_seq():
             return given
         self.bare()
-        bare = replace(given, purse_usd=None, burn_usd_per_h=DEFAULT_BURN_USD_PER_H)
+        bare = replace(given, purse_usd=None, average_usd_per_h=None, burn_usd_per_h=DEFAULT_BURN_USD_PER_H)
         return with_budget_in_force(bare, store)
 
     def _think(self, process: LoopProcess, work: Callable[[], None]) -> None:

@@ -12,7 +12,8 @@ every five seconds  I1 the cloud's bill stays within the purse; I2 no node twice
                     P no worker is waited for on a node that is gone; N a notice that an agent heard is known
 at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I9 no secret is told; I10 every
                     decision is, with its reason; L everything has ended an hour after the last fault;
-                    A (written.py) the log and its archive are whole
+                    A (written.py) the log and its archive are whole;
+                    S (steady.py) few nodes are rented as long as nothing changes
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sublet.testing.world.cloud import Instance
 from sublet.testing.world.controllers import Complaints
 from sublet.testing.world.machine import TRIPS
 from sublet.testing.world.stage import Stage
-from sublet.testing.world.written import shelved, unanswered
+from sublet.testing.world.written import last_event, shelved, unanswered
 
 __all__ = ["Broken", "Laws"]
 
@@ -64,6 +65,7 @@ class Laws:
         self._swallowed: set[str] = set()  # nodes whose lines went nowhere, when it was last looked at
         self._held_gpus: Counter[str] = Counter()  # by job, when it was last looked at
         self._known: frozenset[str] = frozenset()  # nodes, as of the last event that was written down
+        self.starts: set[int] = set()  # the last event that was written, at each start of a controller
         self._off_s = 0.0  # by which cloud time may be ahead, at the last start
         self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
         stage.controllers.started.append(self._started)
@@ -174,6 +176,7 @@ class Laws:
         """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""
         stage = self._stage
         self._kernel_seen, self._no_plan_s = -1, None
+        self.starts.add(last_event(stage.disk))
         offers = {offer.id: offer for offer in stage.cloud.offers}
         asked = unanswered(stage.disk, stage.controllers.files.contents)
         stage.cloud.ordered |= {node_id: offers[offer_id] for node_id, offer_id in asked.items()}

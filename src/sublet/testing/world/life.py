@@ -36,7 +36,7 @@ from sublet.testing.world.stage import Stage
 from sublet.testing.world.story import Story
 from sublet.testing.world.truth import JobTruth, Truth
 from sublet.testing.world.users import Users
-from sublet.testing.world.verdict import all_settled, check_end, purse_is_spent, unsettled
+from sublet.testing.world.verdict import all_settled, check_end, check_steady, purse_is_spent, unsettled
 from sublet.testing.world.worker import Meetings
 from sublet.testing.world.written import archives, shelved, written
 
@@ -178,6 +178,7 @@ class Life:
             return all_settled(stage) or purse_is_spent(stage)
 
         world.run(world.now_s + PEACE_S, each=self.laws.each, stop=over, often=OFTEN)
+        check_steady(stage, self.laws)  # before L: a choice that is never made leaves no job its end
         if not over():
             self.laws.break_law("L", f"no end {PEACE_S:.0f} s after the last fault: {unsettled(stage)}")
 
@@ -262,6 +263,7 @@ def _offers(story: Story) -> list[Offer]:
             price=Price.from_usd_per_h(usd),
             boot_s=10.0,
             cap=Price.from_usd_per_h(usd * story.cap),
+            pool=f"T4x{story.gpus_per_node}" if story.mixed else "",
             wind_down_s=wind_down_s,
         )
         for market, usd in USD_PER_H.items()

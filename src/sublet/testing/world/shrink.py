@@ -18,6 +18,8 @@ PLAIN_KNOBS: dict[str, Any] = {
     "think_s": 0.02,
     "policy": "max-speedup",
     "purse_usd": None,
+    "average_usd_per_h": None,
+    "mixed": False,
     "keeps_records": True,
     "gpus_per_node": 1,
     "most_nodes": 3,

@@ -111,6 +111,8 @@ LEAST_USD = 0.0139  # for a node and a cap of its price: with less nothing is re
 LEASES_S = (30.0, 30.0, 30.0, 90.0)  # the last is long enough for others to go on before it ends
 TRAVELS = 0.3  # of the seeds: machines share nothing with the controller
 JOB_PURSE = 0.3  # of the jobs have one of their own
+CHOICE, MIXED = 0.6, 0.7  # of the seeds with `price` may have an average; of those, both markets in one pool
+AVERAGES_USD_PER_H = (None, 0.3, 1.0, 2.0)
 CUT = 0.7  # of the jobs with a session, in stories with grids
 FEWEST_STAGES, MOST_STAGES = 2, 3
 PLANS_GRIDS = ("max-speedup", "price")  # policies that do, and serve several jobs
@@ -170,6 +172,8 @@ class Story:
     cap: float = 5.0  # times the price at first: what is never paid more than, and kept back in a purse
     told_inside: bool = False  # machines learn from a service of their own that they will be taken
     travels: bool = False  # machines do not see the controller's disk: the files of jobs travel, and their output
+    average_usd_per_h: float | None = None  # to spend in the long run
+    mixed: bool = False  # both markets are one pool
 
 
 def draw_story(
@@ -200,7 +204,7 @@ def draw_story(
         told_inside=_dice(seed, "inside").random() < 0.3,
         travels=_dice(seed, "travels").random() < TRAVELS,
     )
-    return _with_grids(story) if grids else story
+    return _with_grids(story) if grids else _with_choice(story)
 
 
 def kinds_at(cloud: str, kinds: Sequence[str] = ()) -> tuple[str, ...]:
@@ -286,6 +290,14 @@ def _with_grids(story: Story) -> Story:
     policy = story.policy if story.policy in PLANS_GRIDS else dice.choice(PLANS_GRIDS)
     jobs = tuple(_cut(plan, story.seed, room) for plan in story.jobs)
     return replace(story, jobs=jobs, most_nodes=most_nodes, policy=policy, purse_usd=None)
+
+
+def _with_choice(story: Story) -> Story:
+    """Of markets, by what may be spent in the long run: all that `price` weighs."""
+    dice = _dice(story.seed, "choice")
+    if story.policy != "price" or dice.random() >= CHOICE:
+        return story
+    return replace(story, average_usd_per_h=dice.choice(AVERAGES_USD_PER_H), mixed=dice.random() < MIXED)
 
 
 def _cut(plan: JobPlan, seed: int, room: int) -> JobPlan:

@@ -10,11 +10,12 @@ from sublet.runtime.controller.states import Ending, Hold
 from sublet.testing.world.endings import TOLERANCE, end_of, is_right
 from sublet.testing.world.laws import GRAINS_PER_USD, Laws
 from sublet.testing.world.stage import Stage
+from sublet.testing.world.steady import unsteady
 from sublet.testing.world.story import JobPlan
 from sublet.testing.world.users import SECRET
 from sublet.testing.world.written import missing, shelved, unpacked, written
 
-__all__ = ["all_settled", "check_end", "purse_is_spent", "unsettled"]
+__all__ = ["all_settled", "check_end", "check_steady", "purse_is_spent", "unsettled"]
 
 # Until somebody does something about it; who is given up has failed then.
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED, Hold.SECRETS)
@@ -74,6 +75,13 @@ def unsettled(stage: Stage) -> str:
     ]
     missing = [plan.name for plan in stage.story.jobs if plan.name not in stage.users.promised]
     return f"{'; '.join(facts)}; never answered: {missing}; planning {controller.kernel.planning}"
+
+
+def check_steady(stage: Stage, laws: Laws) -> None:
+    """S: over all that was written."""
+    events = written(stage.disk, stage.controllers.files.contents, Kept.EVENTS)
+    if wrong := unsteady(events, laws.starts):
+        laws.break_law("S", wrong)
 
 
 def check_end(stage: Stage, laws: Laws, controller: Controller) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from sublet.runtime.archive import Kept
 from sublet.testing.world.disk import Disk
 
-__all__ = ["archives", "missing", "shelved", "unanswered", "unpacked", "written"]
+__all__ = ["archives", "last_event", "missing", "shelved", "unanswered", "unpacked", "written"]
 
 COLUMNS = {Kept.EVENTS: "line", Kept.HISTORY: "at_s, at, kind, job_id, node_id, text"}
 
@@ -52,6 +52,11 @@ def unpacked(data: bytes) -> bytes:
 def missing(numbers: Mapping[int, object]) -> list[int]:
     """Of those from 1 to the last, the ones that are nowhere."""
     return sorted(set(range(1, max(numbers, default=0) + 1)) - numbers.keys())
+
+
+def last_event(disk: Disk) -> int:
+    """Its number; 0 before the first."""
+    return int(disk.rows("SELECT max(seq) FROM events")[0][0] or 0) if disk.has_table("events") else 0
 
 
 def unanswered(disk: Disk, files: Mapping[Path, bytes]) -> dict[str, str]:
