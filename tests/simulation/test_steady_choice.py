@@ -1,7 +1,8 @@
 """`price` chooses steadily under a total, an average and both markets, however slowly nodes are given back.
 
 Between two changes of jobs or supply it rents no more than three times the nodes that are in use, and those it lost.
-A job alone is not moved to and fro as long as there is spot. That is not promised where others are beside it, for they
+A job alone is not moved to and fro as long as there is spot; where the kernel stops it, because the money that is left
+pays for no more of what it holds, it may go on with less. That is not promised where others are beside it, for they
 share what there is, nor where spot is short: then what it really costs is not what the value of time goes by.
 """
 
@@ -12,9 +13,17 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sublet.domain.actions import RentNode, ResizeJob, StartJob
+from sublet.domain.actions import RentNode, ResizeJob, StartJob, StopJob
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.events import AvailabilityChanged, JobFinished, JobSubmitted, NodeLost, NodeReleased, RentRefused
+from sublet.domain.events import (
+    AvailabilityChanged,
+    JobFinished,
+    JobSubmitted,
+    NodeLost,
+    NodeReleased,
+    RentRefused,
+    TimerFired,
+)
 from sublet.domain.money import Money
 from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
@@ -52,7 +61,9 @@ def calms(jobs, cloud):
     held, found = set(), [Calm()]
 
     def watch(event, orders):
-        if isinstance(event, CHANGES):
+        if isinstance(event, CHANGES) or (
+            isinstance(event, TimerFired) and any(isinstance(o, StopJob) for o in orders)
+        ):
             found.append(Calm(most=len(held), lost=isinstance(event, NodeLost)))
         calm = found[-1]
         if isinstance(event, NodeLost | NodeReleased | RentRefused):
@@ -132,6 +143,7 @@ def test_between_two_changes_few_nodes_are_rented(workload, cloud):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(rows, clouds)
+@example((0.0, 4.0, 0.99, 2), a_cloud(average=None, purse="1", spot=0.5, hazard=0.5))
 @example((H, 10.0, 0.99, 4), a_cloud(purse="6", spot=0.5, hazard=0.0, burn="6"))
 @example((2 * H, 1.0, 0.8, 4), a_cloud(release_s=600.0, average="0.5", purse="1", spot=0.5, burn="6", boot_s=120.0))
 @example((0.0, 10.0, 0.99, 4), a_cloud(release_s=0.0, average="0.5", purse="6", spot=0.5, boot_s=120.0))
