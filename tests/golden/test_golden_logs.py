@@ -2,7 +2,8 @@
 
 `price`, `price-average` and `boa-ideal` were recorded anew when jobs began to pay for whole nodes,
 `price-cluster` when the value of a shape became concave and age began to count (ADR 0088), and
-again when what a move costs took the place of one factor for what is held (ADR 0131).
+again when what a move costs took the place of one factor for what is held (ADR 0131). `price` was recorded once more
+when the value of time began to follow from money that is not spent and work that is left.
 Numbers are compared to nine digits: the last bits of a logarithm differ between processors. What was meant to change
 since is written down in `translated`, and nothing else may.
 """
