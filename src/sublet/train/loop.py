@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -265,27 +265,22 @@ class Session(Evaluates, Keeps):
             self._state.restore(self._late, self._progress, same_dice=False, rank=self.rank)
             self._late, self._progress.batch = None, batch
 
-    def step(
-        self,
-        loss: torch.Tensor | Callable[[], torch.Tensor],
-        name: str | None = None,
-        *,
-        counted: torch.Tensor | float | None = None,
-    ) -> None:
-        """Backward from the loss over the micro-batch; after the last one of the step, update the model.
+    def step(self, loss: Any, name: str | None = None, *, counted: torch.Tensor | float | None = None) -> float:
+        """Backward from the loss over the micro-batch; after the last one of the step, update the model; `s.loss`.
 
-        Of several optimizers each has its turn for every batch, in their order; `name` says whose loss it is. Given a
-        function that computes the loss, this process survives if that does not fit into memory: the samples come again,
-        fewer at a time. With `reduction="counted"` the loss is a sum over `counted` things, such as tokens.
+        It is given the loss or, if the session has `loss=`, the batch. Of several optimizers each has its turn for
+        every batch, in their order; `name` says whose loss it is. Given a function that computes the loss, this process
+        survives if that does not fit into memory: the samples come again, fewer at a time. With `reduction="counted"`
+        the loss is a sum over `counted` things, such as tokens.
         """
         self._verdict.check()
-        found = self._steps.computed(loss) if callable(loss) else loss
-        if found is None:
-            return
-        self._link.script_waits()
-        with self._verdict:
-            self._steps.step(found, name, counted)
-        self._link.script_goes_on()
+        found = self._steps.found(self._model, loss, counted)
+        if found is not None:
+            self._link.script_waits()
+            with self._verdict:
+                self._steps.step(found[0], name, found[1])
+            self._link.script_goes_on()
+        return self.loss
 
     # ------------------------------------------------------------------------------------------- between steps
 

@@ -13,6 +13,7 @@ from sublet.domain.quantity import positive, whole
 from sublet.errors import InvalidValue
 from sublet.train.blocks import Blocks
 from sublet.train.fitness import check_methods
+from sublet.train.losses import Loss
 from sublet.train.noise import BatchRange
 from sublet.train.rates import RateRule, rate_rule
 from sublet.train.tracking import Tracker, check_trackers
@@ -38,8 +39,11 @@ class Options:
     micro_batch: int | None = None  # samples that one worker takes at a time; more are accumulated
     batch_range: tuple[int, int] | None = None  # None = the batch is fixed
     lr_rule: str = RateRule.ADASCALE  # how the learning rate follows the batch: adascale, sqrt, linear or none
+    loss: Loss | None = None  # loss(output, batch), of what the model gives; then s.step(batch) computes it (`losses`)
+    strict: bool = False  # what the look at the first micro-batch warns of is an error (`probe`)
     reduction: str | None = None  # what s.step() is given: the "mean" over samples of a micro-batch, or their "sum", or
-    # "counted": s.step(loss, counted=n), a sum over n things (tokens, say); the step is by the mean over all of them
+    # "counted": s.step(loss, counted=n), a sum over n things (tokens, say); the step is by the mean over all of them;
+    # a `loss=` then returns both, the sum and n
     scaler: torch.amp.GradScaler | None = None  # for half precision; s.step() is given the plain loss all the same
     clip_norm: float | None = None  # longest gradient, over the global batch
     clip_value: float | None = None  # largest number in it, either way
@@ -69,6 +73,8 @@ class Options:
         if self.sums and self.batch_range is not None:
             allowed = "'mean' with batch_range: a sum grows with the batch by itself"
             raise InvalidValue("reduction", self.reduction, allowed)
+        if self.loss is not None and not callable(self.loss):
+            raise InvalidValue("loss", type(self.loss).__name__, "a function of the output and the batch")
         if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
             raise InvalidValue("scaler", type(self.scaler).__name__, "a torch.amp.GradScaler")
         if self.extra_state is not None:

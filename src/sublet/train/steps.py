@@ -21,6 +21,7 @@ from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
 from sublet.train.gradients import CONTROLS, COUNTED, INVERSE, LOSS, ORDERS, SAVE, SMALL, Gradients
 from sublet.train.loading import samples_of
+from sublet.train.losses import found_in
 from sublet.train.means import Means
 from sublet.train.memory import SMALLER, Cut, Memory, samples_that_fit
 from sublet.train.noise import Noise, halves_due
@@ -155,10 +156,10 @@ class Steps:
         piece, self._piece = self._piece, None
         return None if piece is None or self._turns.several else self.memory.cut(piece.count)
 
-    def computed(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor | None:
-        """The loss of the micro-batch that the script has; None if it did not fit, and the step is dropped."""
+    def found(self, model: torch.nn.Module, given: Any, counted: Any) -> tuple[Any, Any] | None:
+        """The loss of the micro-batch that the script has, and its count; None if it did not fit: it is dropped."""
         try:
-            return loss()
+            return found_in(given, model, self._options, counted)
         except torch.OutOfMemoryError:
             if self._piece is None or self._turns.several:
                 raise

@@ -132,9 +132,11 @@ def as_one_module(model: Any) -> torch.nn.Module:
 
 def check_several(options: Options) -> None:
     """What cannot be had with more than one optimizer."""
-    for field in ("micro_batch", "batch_range", "scaler"):
+    for field in ("micro_batch", "batch_range", "scaler", "loss"):
         if getattr(options, field) is not None:
             allowed = "left out with several optimizers: each loss is of the whole share of a worker, in full precision"
+            if field == "loss":
+                allowed = "left out with several optimizers: s.step(loss, name) is given the loss of each"
             raise InvalidValue(field, getattr(options, field), allowed)
 
 
