@@ -15,7 +15,7 @@ from sublet.perf.live.speed import LiveSpeed
 from sublet.perf.live.stored import StoredProfile
 from sublet.runtime.controller.records import kernel_job
 from sublet.runtime.jobs.file import job_from_command
-from sublet.runtime.rehearsal.run import profile_script
+from sublet.runtime.profiling.run import profile_script
 from tests.rigs.asgi import serving
 
 BASE_S, SAMPLE_S = 0.004, 0.0001

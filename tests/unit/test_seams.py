@@ -23,7 +23,7 @@ SEEDED = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "PCG64"}  
 HANDED_ON = {*MODULES, "os", "tempfile", "datetime", "datetime.datetime", "datetime.date", "numpy", "numpy.random"}
 ALLOWED = {
     "runtime/agent/processes.py": "waits for real processes to die",
-    "runtime/rehearsal/run.py": "a folder that is thrown away, for real processes",
+    "runtime/profiling/run.py": "a folder that is thrown away, for real processes",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
     "train/gradients.py": "measures a step",

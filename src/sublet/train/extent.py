@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.train.options import Options
-from sublet.train.rehearsal import ENDLESS, is_rehearsal
+from sublet.train.profiling import ENDLESS, is_profiled
 from sublet.train.state import Progress
 
 __all__ = ["Extent", "extent_of"]
@@ -60,4 +60,4 @@ def extent_of(options: Options, epochs: int | None = None) -> Extent:
         return Extent(steps=options.steps)
     if total is None or options.steps is not None or (options.epochs or total) != total:
         raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10), or steps=1000")
-    return Extent(epochs=ENDLESS if is_rehearsal() else total)
+    return Extent(epochs=ENDLESS if is_profiled() else total)

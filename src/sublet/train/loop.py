@@ -37,7 +37,7 @@ from sublet.train.membership import Membership
 from sublet.train.options import Options
 from sublet.train.peers import talking
 from sublet.train.place import checkpoint_place
-from sublet.train.rehearsal import ENDLESS, is_rehearsal, nothing_to_save
+from sublet.train.profiling import ENDLESS, is_profiled, nothing_to_save
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.shards.fits import fits_of
@@ -72,10 +72,10 @@ class Session(Evaluates, Keeps):
         self._worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(self._worker_id)
         self._report = Report(self._worker_id, self._link.say, logs=bool(options.trackers))
-        self._rehearses = is_rehearsal()
-        where = None if self._rehearses else checkpoint_place(options.checkpoint_dir, os.environ)
+        self._profiles = is_profiled()
+        where = None if self._profiles else checkpoint_place(options.checkpoint_dir, os.environ)
         self._saver = Saver(where, self._worker_id or "alone", self._link.say)
-        self._log = Log(() if self._rehearses else options.trackers, self._link, run_name(os.environ, where))
+        self._log = Log(() if self._profiles else options.trackers, self._link, run_name(os.environ, where))
         self._members = Membership(
             None,
             self._state,
@@ -143,7 +143,7 @@ class Session(Evaluates, Keeps):
             epoch = self._progress.epoch
             if self._extent.over(self._progress):
                 break
-            self._until = ENDLESS if self._rehearses else epoch + 1
+            self._until = ENDLESS if self._profiles else epoch + 1
             self._first_lines.begin()
             self._link.script_goes_on()
             yield epoch if self.options.epochs is None else min(epoch, self.options.epochs - 1)
@@ -302,7 +302,7 @@ class Session(Evaluates, Keeps):
             self._writing.tick(WALL.monotonic(), members.group, asked=asked, agreed=agreed)
         except Broken as error:
             self._settle_in(members.recover(str(error)))
-        if asked and self._rehearses:
+        if asked and self._profiles:
             self._link.say(nothing_to_save(self._worker_id, self._progress))
         self._report.tick(members.group, self._steps, self.loss, self._saver)
         if line is None:

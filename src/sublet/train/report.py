@@ -17,7 +17,7 @@ import torch
 from sublet.train.devices import device_model
 from sublet.train.memory import Cut
 from sublet.train.peers import PeerGroup
-from sublet.train.rehearsal import profile_every_s
+from sublet.train.profiling import profile_every_s
 from sublet.train.saving import Saver
 from sublet.train.state import Progress
 from sublet.train.steps import Steps

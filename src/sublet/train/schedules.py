@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from sublet.errors import InvalidValue
 from sublet.train.alive import alive
 from sublet.train.fitness import check_methods
-from sublet.train.rehearsal import is_rehearsal
+from sublet.train.profiling import is_profiled
 from sublet.train.state import Progress
 
 __all__ = ["Schedules", "asked_by"]
@@ -87,7 +87,7 @@ class Schedules:
 
     def end_epochs(self, progress: Progress) -> None:
         """So many epochs are over, and so is what the script did after their batches: those that go by them follow."""
-        if self._every == "epoch" and not is_rehearsal():
+        if self._every == "epoch" and not is_profiled():
             self._reach(progress.epoch, progress)
 
     def _reach(self, due: int, progress: Progress) -> None:

@@ -27,7 +27,7 @@ from sublet.train.memory import SMALLER, Cut, Memory, samples_that_fit
 from sublet.train.noise import Noise, halves_due
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
-from sublet.train.rehearsal import is_rehearsal
+from sublet.train.profiling import is_profiled
 from sublet.train.samples import Piece
 from sublet.train.schedules import Schedules
 from sublet.train.shards.meeting import Shards
@@ -81,7 +81,7 @@ class Steps:
         self._halved = False  # for that alone it is taken in two
         self.samples_in_all = 0  # of the whole training, once that is known
         self.grows = True  # the batch by itself, towards the noise; under a controller the plan chooses it alone
-        self._rehearses = is_rehearsal()
+        self._profiles = is_profiled()
         self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}
         self.updated = False  # by the last call of `step`
@@ -376,7 +376,7 @@ class Steps:
         progress.turn = 0
         progress.advance()
         self._choices.end(progress.steps)
-        if self._rehearses:  # its schedules would be over long before it is
+        if self._profiles:  # its schedules would be over long before it is
             return
         due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
         self.schedules.end_step(progress, due)

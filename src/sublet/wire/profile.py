@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FITS", "REHEARSAL", "Profile"]
+__all__ = ["FITS", "PROFILED", "Profile"]
 
-REHEARSAL = "SUBLET_PROFILE_EVERY_S"  # a run that is only there to be measured: seconds between two reports
+PROFILED = "SUBLET_PROFILE_EVERY_S"  # a run that is only there to be measured: seconds between two reports
 FITS = "SUBLET_SAMPLES_FIT"  # at a time on this kind of GPU, as an earlier run found out
 
 

@@ -19,8 +19,8 @@ __all__ = ["profile_from", "recommendable_offers"]
 
 def profile_from(model: str, own: str | None, batch: int | None, as_gpu: str = "") -> Profile:
     """Of a model that was measured, of a script that was (if on CPUs, as if on `as_gpu`), or from a user's file."""
+    from sublet.advise.profiled import profile_from_stored
     from sublet.advise.profiles import known_models, known_profile, profile_from_csv
-    from sublet.advise.rehearsed import profile_from_stored
     from sublet.domain.quantity import whole
 
     if batch is not None:

@@ -85,7 +85,7 @@ def workload_from(options: ScenarioOptions) -> Workload:
     """The jobs, as many as asked for, with the pause asked for."""
     from sublet.domain.quantity import at_least, whole
     from sublet.sim.workloads import load_workload
-    from sublet.sim.workloads.rehearsed import with_profile
+    from sublet.sim.workloads.measured import with_profile
 
     whole("--seed", options.seed)
     if options.jobs is not None:

@@ -13,7 +13,7 @@ from sublet.domain.units import GB
 
 if TYPE_CHECKING:
     from sublet.runtime.jobs.spec import JobSpec
-    from sublet.runtime.rehearsal.run import Profiled
+    from sublet.runtime.profiling.run import Profiled
 
 __all__ = ["profile"]
 
@@ -45,7 +45,7 @@ def profile(  # noqa: PLR0913 - one argument per option
     It trains without an end and keeps no checkpoint. Ctrl-C ends it early, with what was measured.
     """
     from sublet.cli.parse.values import parse_counts, parse_kind
-    from sublet.runtime.rehearsal.run import profile_script
+    from sublet.runtime.profiling.run import profile_script
 
     as_json = opt.wants_document(output, json)
     found = profile_script(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sublet.studies.live.known import WALK, WALK_QUICK, WIDTHS, Known, known_from_rehearsal
+from sublet.studies.live.known import WALK, WALK_QUICK, WIDTHS, Known, known_from_profiling
 from sublet.studies.live.predict import Draw, Foretold, foretell
 from sublet.studies.live.run import run_live
 from sublet.studies.live.scenarios import BOOT_S, SCENARIOS, SPEEDUP, Scenario
@@ -49,7 +49,7 @@ def foretelling(quick: bool, tell: Tell) -> Findings:
     folder = Path(tempfile.mkdtemp(prefix="sublet-foretelling-"))
     try:
         seconds, walk = (PROFILE_QUICK_S, WALK_QUICK) if quick else (PROFILE_S, WALK)
-        known = known_from_rehearsal(folder, seconds=seconds, walk=walk, tell=tell)
+        known = known_from_profiling(folder, seconds=seconds, walk=walk, tell=tell)
         foretold = []
         for scenario in scenarios:
             tell(f"foretold: {scenario.name}")

@@ -19,12 +19,12 @@ from sublet.perf.live.rows import StepRow
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.controller_api.views import ENDED
-from sublet.runtime.rehearsal.run import profile_script
+from sublet.runtime.profiling.run import profile_script
 from sublet.studies.live.run import boots_s
 from sublet.studies.live.scenarios import BOOT_S, NAME, SPEEDUP, Arrival, Scenario, paced_job
 from sublet.studies.study import Tell
 
-__all__ = ["WALK", "WALK_QUICK", "WIDTHS", "Frictions", "Known", "frictions_from", "known_from_rehearsal"]
+__all__ = ["WALK", "WALK_QUICK", "WIDTHS", "Frictions", "Known", "frictions_from", "known_from_profiling"]
 
 WIDTHS = (1, 2, 4)  # that are profiled: three is foretold
 WALK, WALK_QUICK = (1, 2, 4, 2, 3, 1), (1, 2, 4, 2)  # widths of the run that regroups
@@ -53,7 +53,7 @@ class Known:
     frictions: Frictions
 
 
-def known_from_rehearsal(folder: Path, *, seconds: float, walk: Sequence[int] = WALK, tell: Tell) -> Known:
+def known_from_profiling(folder: Path, *, seconds: float, walk: Sequence[int] = WALK, tell: Tell) -> Known:
     """Profile the script into `folder`/profiles, then see what its changes take."""
     importlib.import_module("scipy.optimize")  # in the midst of a run it would hold everybody up
     tell("profile of the script")

@@ -57,7 +57,7 @@ from sublet.train.link import ControllerLink
 from sublet.train.membership import ORDER_S, lost
 from sublet.train.options import Options
 from sublet.train.place import checkpoint_place
-from sublet.train.rehearsal import is_rehearsal
+from sublet.train.profiling import is_profiled
 from sublet.train.samples import Samples
 from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
@@ -99,9 +99,9 @@ class GridSession(Judges, Keeps):
         self._progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self._micro_batch: int = options.micro_batch or 0
         self._link = ControllerLink(os.environ.get("SUBLET_WORKER_ID", ""))
-        where = None if is_rehearsal() else checkpoint_place(options.checkpoint_dir, os.environ)
+        where = None if is_profiled() else checkpoint_place(options.checkpoint_dir, os.environ)
         self._saver = Saver(where, self._link.worker_id or "alone", self._link.say)
-        self._log = Log(() if is_rehearsal() else options.trackers, self._link, run_name(os.environ, where))
+        self._log = Log(() if is_profiled() else options.trackers, self._link, run_name(os.environ, where))
         self._vault: Vault | None = None
         self._member: Member | None = None
         self._gathering: Gathering | None = None

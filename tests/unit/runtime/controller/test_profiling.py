@@ -191,7 +191,7 @@ def test_what_fits_is_known_for_kinds_of_which_the_memory_was_measured():
     assert profiling.memory["T4", 64] == 9
 
 
-def test_a_rehearsal_calls_what_it_measured_as_the_gpu_is_really_called():
+def test_a_profiling_run_calls_what_it_measured_as_the_gpu_is_really_called():
     profiling = heard(Profiling(), a_report(1), a_report(2, memory_bytes=9, most_samples=32)).called("H200")
     assert (profiling.memory, profiling.fits("H200"), profiling.fits("T4")) == ({("H200", 64): 9}, 32, 0)
     assert {row.gpu for row in profiling.rows} == {"H200"}

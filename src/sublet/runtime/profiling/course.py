@@ -1,4 +1,4 @@
-"""Where a rehearsal goes next: through widths and batches, within its time.
+"""Where a profiling run goes next: through widths and batches, within its time.
 
 The first stop tells which batches the script can have. Each of the others has an equal part of the time that is left,
 and goes on early when it was measured often enough.

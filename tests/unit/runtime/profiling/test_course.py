@@ -1,4 +1,4 @@
-"""A rehearsal goes through widths and batches within its time, and says what it left out."""
+"""A profiling run goes through widths and batches within its time, and says what it left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sublet.errors import InvalidValue
 from sublet.runtime.controller.profiling import Profiling
-from sublet.runtime.rehearsal.course import Course, Stop, few_batches, form_of
+from sublet.runtime.profiling.course import Course, Stop, few_batches, form_of
 
 
 def heard(*forms, reports=9, batch=64, adaptive=(64, 32, 256)):

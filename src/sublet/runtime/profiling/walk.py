@@ -1,4 +1,4 @@
-"""The policy of a rehearsal: the one job is as wide, and has the batch, as its course says."""
+"""The policy of a profiling run: the one job is as wide, and has the batch, as its course says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from sublet.runtime.rehearsal.course import Course
+from sublet.runtime.profiling.course import Course
 
 __all__ = ["Walk"]
 

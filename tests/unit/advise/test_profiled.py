@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sublet.advise.profiled import profile_from_stored
 from sublet.advise.profiles import curve_step_s
-from sublet.advise.rehearsed import profile_from_stored
 from sublet.advise.speed import Machine, speeds
 from sublet.errors import InvalidValue
 from sublet.market.gpus import load_gpus

@@ -1,8 +1,8 @@
-"""A rehearsal: a script runs in real workers on this machine, only to be measured, and leaves a profile.
+"""A profiling run: a script runs in real workers on this machine, only to be measured, and leaves a profile.
 
 A controller of its own rents nodes from the cloud on this machine, in a folder that is thrown away. What workers tell
 goes the way that it always goes, and into the store that the next run of the job begins with. The session knows that it
-is a rehearsal: it trains without an end, and neither writes nor reads checkpoints.
+is a profiling run: it trains without an end, and neither writes nor reads checkpoints.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.spec import JobSpec, Retries
-from sublet.runtime.rehearsal.course import Course, form_of
-from sublet.runtime.rehearsal.walk import Walk
+from sublet.runtime.profiling.course import Course, form_of
+from sublet.runtime.profiling.walk import Walk
 from sublet.runtime.settings import Settings, default_state_dir
-from sublet.wire.profile import REHEARSAL
+from sublet.wire.profile import PROFILED
 
 __all__ = ["MOST_WIDTH", "Profiled", "StopSeen", "follow_course", "profile_script"]
 
@@ -42,7 +42,7 @@ MOST_WIDTH = 16  # workers: beyond that one machine measures itself, not the scr
 REPORT_EVERY_S = 0.25  # or as long as a step takes: a stop is told of nine times in seconds
 LOOK_S = 0.05
 FITTING = "scipy.optimize"  # loaded while PyTorch is: in the midst of a run it would hold everybody up
-LEASE_S = 10.0  # agents whose rehearsal was killed end themselves after it
+LEASE_S = 10.0  # agents whose profiling run was killed end themselves after it
 LAST_LINES = 8  # of what the script printed, where it failed
 
 
@@ -70,7 +70,7 @@ class StopSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """What a rehearsal came to."""
+    """What a profiling run came to."""
 
     profiles: tuple[StoredProfile, ...]  # as the files have them, with what was known before
     files: tuple[Path, ...]
@@ -102,7 +102,7 @@ def profile_script(
     store = ProfileStore(folder or default_state_dir() / "profiles")
     scratch = Path(tempfile.mkdtemp(prefix="sublet-profile-"))
     try:
-        return asyncio.run(_Rehearsal(spec, course, store, scratch, tell, gpu).run(seconds, slots_per_node))
+        return asyncio.run(_ProfilingRun(spec, course, store, scratch, tell, gpu).run(seconds, slots_per_node))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -129,7 +129,7 @@ def _course(
     return course
 
 
-class _Rehearsal:
+class _ProfilingRun:
     """One of them."""
 
     def __init__(
@@ -172,7 +172,7 @@ class _Rehearsal:
         widths = self._course.widths
         return replace(
             self._spec,
-            env={**self._spec.env, REHEARSAL: str(REPORT_EVERY_S)},
+            env={**self._spec.env, PROFILED: str(REPORT_EVERY_S)},
             min_workers=widths[0],
             max_workers=widths[-1],
             sizes=(),

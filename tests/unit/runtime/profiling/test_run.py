@@ -1,4 +1,4 @@
-"""What a rehearsal comes to: files for the next run, also when it was interrupted; of a fixed batch, at every width."""
+"""What a profiling run comes to: files for the next run, also when interrupted; a fixed batch at every width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sublet.perf.live.rows import Source
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.profile_store import ProfileStore
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.rehearsal.run import profile_script
+from sublet.runtime.profiling.run import profile_script
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.asgi import OFFERS
 
@@ -27,8 +27,8 @@ def spec(tmp_path):
 
 
 @pytest.fixture
-def rehearse(tmp_path, monkeypatch, spec):
-    """A rehearsal whose workers are in memory."""
+def profiled(tmp_path, monkeypatch, spec):
+    """A profiling run whose workers are in memory."""
     with ExitStack() as stack:
 
         def call(training, **asked):
@@ -39,18 +39,18 @@ def rehearse(tmp_path, monkeypatch, spec):
                 (tmp_path / "used").write_text(settings.state_dir)
                 return stack.enter_context(api_over(cloud, tmp_path / "scratch", policy))
 
-            monkeypatch.setattr("sublet.runtime.rehearsal.run.controller_from", controller_from)
+            monkeypatch.setattr("sublet.runtime.profiling.run.controller_from", controller_from)
             return profile_script(spec, folder=tmp_path / "profiles", **asked)
 
         yield call
 
 
-def test_an_interrupt_keeps_what_was_measured(tmp_path, spec, rehearse):
+def test_an_interrupt_keeps_what_was_measured(tmp_path, spec, profiled):
     def interrupt_at_two(text):
         if "2 workers" in text:
             asyncio.current_task().cancel()  # as Ctrl-C does
 
-    found = rehearse(
+    found = profiled(
         Training(steps=10**9, batches=(64, 32, 1024)), widths=[1, 2], batches=[64], seconds=600.0, tell=interrupt_at_two
     )
     assert found.interrupted
@@ -64,15 +64,15 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path, spec, rehearse):
     assert {(row.gpus, row.samples, row.source) for row in begun.earlier} == {(1, 64, Source.EARLIER)}
 
 
-def test_a_fixed_batch_is_kept_as_a_range_of_one_under_the_kind_that_is_named(rehearse):
-    found = rehearse(Training(steps=10**9, batches=FIXED), widths=[1], seconds=600.0, gpu="H200")
+def test_a_fixed_batch_is_kept_as_a_range_of_one_under_the_kind_that_is_named(profiled):
+    found = profiled(Training(steps=10**9, batches=FIXED), widths=[1], seconds=600.0, gpu="H200")
     (profile,) = found.profiles
     assert profile.gpu == "H200"
     assert profile.batches == (64, 64, 64)
     assert not any("--gpu" in note for note in found.notes)
 
 
-def test_one_that_never_trained_is_refused_and_leaves_no_file(tmp_path, rehearse):
+def test_one_that_never_trained_is_refused_and_leaves_no_file(tmp_path, profiled):
     with pytest.raises(BadInput, match=r"nothing was measured in .*: boom"):
-        rehearse(Training(ends_with=1), widths=[1], seconds=600.0)
+        profiled(Training(ends_with=1), widths=[1], seconds=600.0)
     assert not list((tmp_path / "profiles").glob("*"))

@@ -6,13 +6,13 @@ import torch
 from torch.utils.data import TensorDataset
 
 from sublet import train
-from sublet.train.rehearsal import nothing_to_save, profile_every_s
+from sublet.train.profiling import nothing_to_save, profile_every_s
 from sublet.train.state import Progress
-from sublet.wire.profile import REHEARSAL
+from sublet.wire.profile import PROFILED
 
 
-def test_a_rehearsal_goes_on_and_leaves_no_checkpoint(monkeypatch, tmp_path):
-    monkeypatch.setenv(REHEARSAL, "0.25")
+def test_a_profiling_run_goes_on_and_leaves_no_checkpoint(monkeypatch, tmp_path):
+    monkeypatch.setenv(PROFILED, "0.25")
     model = torch.nn.Linear(2, 1)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(sgd, 1)
@@ -36,5 +36,5 @@ def test_whoever_wants_a_checkpoint_hears_that_all_is_well(monkeypatch):
     said = nothing_to_save("w", Progress(samples=10, batch=2, steps=7, epoch=1, offset=4))
     assert (said.worker_id, said.step, said.done, said.size_bytes) == ("w", 7, 14.0, 0)
     assert profile_every_s(1.0) == 1.0
-    monkeypatch.setenv(REHEARSAL, "0.25")
+    monkeypatch.setenv(PROFILED, "0.25")
     assert profile_every_s(1.0) == 0.25

@@ -6,21 +6,21 @@ import os
 
 from sublet.train.state import Progress
 from sublet.wire.messages import Saved
-from sublet.wire.profile import REHEARSAL
+from sublet.wire.profile import PROFILED
 
-__all__ = ["ENDLESS", "is_rehearsal", "nothing_to_save", "profile_every_s"]
+__all__ = ["ENDLESS", "is_profiled", "nothing_to_save", "profile_every_s"]
 
 ENDLESS = 10**9  # epochs: more than anybody waits for, and still a number
 
 
-def is_rehearsal() -> bool:
+def is_profiled() -> bool:
     """Nobody wants what this run comes to."""
-    return REHEARSAL in os.environ
+    return PROFILED in os.environ
 
 
 def profile_every_s(usual_s: float) -> float:
     """Seconds between two profiles."""
-    return float(os.environ.get(REHEARSAL, usual_s))
+    return float(os.environ.get(PROFILED, usual_s))
 
 
 def nothing_to_save(worker_id: str, progress: Progress) -> Saved:

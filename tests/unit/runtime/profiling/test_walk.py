@@ -1,4 +1,4 @@
-"""Under a real controller the job of a rehearsal is given every width and batch of its course, and tells of each."""
+"""Under a real controller the job of a profiling run is given each width and batch of its course, and tells of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 
 from sublet.machine.wall import WALL
 from sublet.runtime.clock import Clock
-from sublet.runtime.rehearsal.course import Course, Stop
-from sublet.runtime.rehearsal.run import follow_course
-from sublet.runtime.rehearsal.walk import Walk
+from sublet.runtime.profiling.course import Course, Stop
+from sublet.runtime.profiling.run import follow_course
+from sublet.runtime.profiling.walk import Walk
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec
 
 
-def rehearsed(folder, course, training):
+def profiled(folder, course, training):
     """What its job has told when the course is through, and where it went."""
     cloud, told = MemoryCloud(OFFERS, Clock(speedup=1.0)), []
     cloud.jobs["j-1"] = training
@@ -35,7 +35,7 @@ def rehearsed(folder, course, training):
 @pytest.mark.usefixtures("virtual_time")
 def test_a_course_is_walked_and_measured_stop_by_stop(tmp_path):
     course = Course(widths=[1, 2], batches=[256])
-    failure, heard, told = rehearsed(tmp_path, course, Training(steps=10**9, batches=(64, 32, 1024)))
+    failure, heard, told = profiled(tmp_path, course, Training(steps=10**9, batches=(64, 32, 1024)))
     assert failure == ""
     assert told == [str(stop) for stop in (Stop(1, 256), Stop(2, 256))]
     rows = {(row.gpus, row.samples): row.step_s for row in heard.rows}
@@ -48,6 +48,6 @@ def test_a_course_is_walked_and_measured_stop_by_stop(tmp_path):
 @pytest.mark.usefixtures("virtual_time")
 def test_a_script_that_fails_is_told_of(tmp_path):
     course = Course(widths=[1])
-    failure, heard, _ = rehearsed(tmp_path, course, Training(ends_with=3))
+    failure, heard, _ = profiled(tmp_path, course, Training(ends_with=3))
     assert failure == "boom"  # as its worker said
     assert not heard.rows

@@ -12,7 +12,7 @@ from sublet.perf.live.rows import StepRow
 from sublet.perf.live.speed import LiveSpeed
 from sublet.perf.live.stored import StoredProfile
 from sublet.perf.speedup import Linear
-from sublet.sim.workloads.rehearsed import with_profile
+from sublet.sim.workloads.measured import with_profile
 from sublet.sim.workloads.workload import Workload
 
 # At a batch of 64 a second GPU halves nothing: 0.1 s a step on one, 0.08 s on two.
