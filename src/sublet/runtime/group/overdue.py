@@ -110,7 +110,7 @@ def find_copies(members: list[Worker], spec: JobSpec, wall_s: float) -> Failure 
     why = (
         f"its {len(members)} workers train {len(members)} copies of the same model: none has joined a process group\n"
         "  next: --workers 1; or call torch.distributed.init_process_group() where there are several, "
-        "see guides/what-a-script-must-do.md"
+        "see guides/run-jobs.md"
     )
     return Failure(fault=Fault.USER, why=why)
 

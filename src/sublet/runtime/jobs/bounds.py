@@ -163,7 +163,7 @@ def copies(joins: str, low: int, high: int, *, alone: bool) -> None:
         allowed = (
             "1, for its script joins no process group: each worker would train a copy of the same model\n"
             "  next: --workers 1; or call torch.distributed.init_process_group() where there are several, "
-            "see guides/what-a-script-must-do.md"
+            "see guides/run-jobs.md"
         )
         raise InvalidValue("elastic.workers", f"{low}..{high}" if low < high else high, allowed)
 
