@@ -41,6 +41,7 @@ from sublet.cli.verbs.policies import policies
 from sublet.cli.verbs.profile import profile
 from sublet.cli.verbs.profiles import profiles
 from sublet.cli.verbs.ps import ps
+from sublet.cli.verbs.rehearse import rehearse
 from sublet.cli.verbs.replay import replay
 from sublet.cli.verbs.resume import resume
 from sublet.cli.verbs.run import run as run_job
@@ -93,7 +94,7 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
         *(("demo", demo), ("up", up), ("down", down), ("move", move), ("submit", submit), ("run", run_job)),
         *(("cancel", cancel), ("pause", pause), ("resume", resume), ("scale", scale), ("schema", schema)),
     ),
-    "Make a script elastic": (("inspect", inspect), ("convert", convert)),
+    "Make a script elastic": (("inspect", inspect), ("convert", convert), ("rehearse", rehearse)),
     SEEING: (
         ("dashboard", dashboard),
         *(("ps", ps), ("logs", logs), ("events", events), ("explain", explain), ("cost", cost), ("replay", replay)),

@@ -9,6 +9,7 @@ from sublet.errors import InvalidValue
 from sublet.train.options import Options
 from sublet.train.profiling import ENDLESS, is_profiled
 from sublet.train.state import Progress
+from sublet.wire.rehearsal import cue_here
 
 __all__ = ["Extent", "extent_of"]
 
@@ -19,6 +20,7 @@ class Extent:
 
     epochs: int | None = None
     steps: int | None = None
+    most: int = 0  # steps of a rehearsal, where it is over sooner; 0 = it is none
 
     @property
     def name(self) -> str:
@@ -39,6 +41,8 @@ class Extent:
 
     def reached(self, progress: Progress) -> bool:
         """Whether training has come to its end."""
+        if 0 < self.most <= progress.steps:
+            return True
         if self.steps is not None:
             return progress.steps >= self.steps
         return progress.epoch >= (self.epochs or 0)
@@ -56,8 +60,10 @@ def extent_of(options: Options, epochs: int | None = None) -> Extent:
     if epochs is not None:
         whole("epochs", epochs, 1)
     total = epochs or options.epochs
+    cue = cue_here()
+    most = 0 if cue is None else cue.steps
     if options.steps is not None and total is None:
-        return Extent(steps=options.steps)
+        return Extent(steps=options.steps, most=most)
     if total is None or options.steps is not None or (options.epochs or total) != total:
         raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10), or steps=1000")
-    return Extent(epochs=ENDLESS if is_profiled() else total)
+    return Extent(epochs=ENDLESS if is_profiled() else total, most=most)

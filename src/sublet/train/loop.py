@@ -38,6 +38,7 @@ from sublet.train.options import Options
 from sublet.train.peers import talking
 from sublet.train.place import checkpoint_place
 from sublet.train.profiling import ENDLESS, is_profiled, nothing_to_save
+from sublet.train.rehearsal import Rehearsed
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.shards.fits import fits_of
@@ -86,6 +87,7 @@ class Session(Evaluates, Keeps):
         )
         self._writing = Writing(self._steps, self._state, self._saver)
         self._first_lines, self._verdict = FirstLines(self._state, self._progress), Verdict()
+        self._rehearsed = Rehearsed(self._model, self._link, self._saver)
         self._open = self._entered = self._over = False
         self._extent = Extent(epochs=0)  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is
@@ -204,6 +206,7 @@ class Session(Evaluates, Keeps):
             self._schedules.find_late()
             self._state.begin(self._schedules.all, {**self._steps.called, **self._schedules.called})
             self._settle_in(self._members.enter())
+            self._rehearsed.begin(self._progress.steps, self.rank)
             look_back(self._saver.directory, extent, self._progress, alone=self._link.line is None, rank=self.rank)
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
@@ -286,6 +289,7 @@ class Session(Evaluates, Keeps):
 
     def _boundary(self) -> None:
         line, members = self._link.line, self._members
+        self._rehearsed.come_to(self._progress.steps, members.group.rank, members.group.world, lambda: self.loss)
         self._schedules.check()
         self._schedules.end_epochs(self._progress)
         numbers, group = self._readings.numbers, members.group
@@ -296,7 +300,8 @@ class Session(Evaluates, Keeps):
                 self._steps.drift.require_equal(members.group, self._progress)
             except Broken as error:
                 self._settle_in(members.recover(str(error)))
-        asked = members.group.rank == 0 and self._link.take_save_request()
+        due = self._rehearsed.saves(self._progress.steps)
+        asked = members.group.rank == 0 and (self._link.take_save_request() or due)
         try:
             agreed = self._readings.numbers[SAVE] > 0.0
             self._writing.tick(WALL.monotonic(), members.group, asked=asked, agreed=agreed)

@@ -1,25 +1,32 @@
-"""The policy of a profiling run: the one job is as wide, and has the batch, as its course says."""
+"""The policy of a profiling run, or of a rehearsal: the one job is as wide, and has the batch, as its course says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from sublet.runtime.profiling.course import Course
+from sublet.runtime.profiling.course import Stop
 
-__all__ = ["Walk"]
+__all__ = ["Goes", "Walk"]
 
 LOOK_S = 0.2  # between two looks where the course has come to
+
+
+class Goes(Protocol):
+    """From stop to stop."""
+
+    at: Stop | None  # None = it is through
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
     """Unlike other policies it has a memory: its course."""
 
-    course: Course
+    course: Goes
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """The shape of where the course is now; what the job has stays when it is through."""

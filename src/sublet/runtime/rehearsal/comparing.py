@@ -1,0 +1,146 @@
+"""Runs of one script held against each other: the first difference of each kind that other dice do not explain."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sublet.runtime.rehearsal.advice import advice_on
+from sublet.runtime.rehearsal.nearness import Allowance, apart, weights_apart
+from sublet.runtime.rehearsal.report import Difference
+from sublet.runtime.rehearsal.seen import Seen, Step
+from sublet.runtime.rehearsal.text import Odd, first_odd
+
+__all__ = ["Noise", "compared"]
+
+WEIGHTS, LOSS = Allowance(rounding=2e-6), Allowance(rounding=1e-5)
+FEW = 5  # steps
+DRAWN = 1e-3  # weights that are further apart with other dice were drawn for, not rounded
+
+
+@dataclass(slots=True)
+class Noise:
+    """How far two runs are apart that differ in their dice alone, up to each step."""
+
+    base: Seen
+    again: Seen
+    loss: float = 0.0  # at any step
+    weights: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        most = dict[str, float]()
+        for step, one, two in _both(self.base, self.again):
+            self.loss = max(self.loss, apart(one.loss, two.loss))
+            for name, far in _weights(one, two):
+                most[name] = max(most.get(name, 0.0), far)
+            usual = float(np.median(list(most.values()))) if most else 0.0
+            self.weights[step] = {name: max(far, usual) for name, far in most.items()}
+        known = sorted(self.weights)
+        for step in known[:FEW]:  # one pair at one step is no measure yet
+            self.weights[step] = self.weights[known[:FEW][-1]]
+
+    @property
+    def draws(self) -> bool:
+        """Whether other dice make another training."""
+        last = max(self.weights, default=None)
+        return last is not None and any(far > DRAWN for far in self.weights[last].values())
+
+
+def compared(noise: Noise, base: Seen, run: Seen, *, killed: bool) -> list[Difference]:
+    """What `run` has otherwise than `base`, in the order in which it shows."""
+    name = "kill" if killed else "width"
+    found = [*_failures(name, base, run), *_states(noise, name, base, run)]
+    found.sort(key=lambda each: math.inf if each.step is None else each.step)
+    more = _texts(noise, name, base, run, killed=killed)
+    return [advice_on(each, base, run, found) for each in [*found, *more]]
+
+
+def _failures(name: str, base: Seen, run: Seen) -> Iterator[Difference]:
+    if run.failure and not base.failure:
+        yield Difference(run=name, kind="failure", evidence=run.failure)
+
+
+def _states(noise: Noise, name: str, base: Seen, run: Seen) -> Iterator[Difference]:
+    has_loss = has_weights = False
+    for step, one, two in _both(base, run):
+        if not has_loss and apart(one.loss, two.loss) > LOSS.of(noise.loss) and step:
+            has_loss = True
+            yield Difference(
+                run=name, kind="loss", step=step, name="s.loss", evidence=f"{two.loss:.6g} in place of {one.loss:.6g}"
+            )
+        if has_weights:
+            continue
+        known = noise.weights.get(step, {})
+        over = {each: far for each, far in _weights(one, two) if far > WEIGHTS.of(known.get(each, 0.0))}
+        if over:
+            has_weights = True
+            worst = max(over, key=lambda each: over[each])
+            evidence = f"differs by {over[worst]:.2g} of its length, with another seed by {known.get(worst, 0.0):.2g}"
+            yield Difference(run=name, kind="weights", step=step, name=worst, evidence=evidence)
+    if not run.failure and not base.failure and max(run.steps, default=0) != max(base.steps, default=0):
+        evidence = f"{max(run.steps, default=0)} steps in place of {max(base.steps, default=0)}"
+        yield Difference(run=name, kind="steps", evidence=evidence)
+
+
+def _texts(noise: Noise, name: str, base: Seen, run: Seen, *, killed: bool) -> Iterator[Difference]:
+    if run.failure and not base.failure:
+        return  # it has not come so far
+    again = noise.again
+    lines = (base.all_lines, base.all_lines, run.all_lines) if killed else (base.lines, again.lines, run.lines)
+    if killed and len(base.all_lines) == len(base.lines):
+        lines = (base.all_lines, again.all_lines, run.all_lines)
+    odd = first_odd(*lines, draws=noise.draws, repeats=killed, workers=run.workers)
+    if odd is not None:
+        yield Difference(run=name, kind="line", name=odd.here or odd.there, evidence=_said(odd, "printed"))
+    for path in run.shared:
+        if not killed and path in run.files:
+            yield Difference(run=name, kind="file", name=path, evidence=f"written by several of {run.workers} workers")
+    shapes = {_shape(path) for path in base.files}
+    for path in sorted({*base.files, *run.files}):
+        if (path in base.files) != (path in again.files) and path in noise.base.files:
+            continue
+        if path not in run.files:
+            yield Difference(run=name, kind="file", name=path, evidence="it is not written")
+        elif path not in base.files:
+            if _shape(path) not in shapes:
+                yield Difference(run=name, kind="file", name=path, evidence="it is written in this run alone")
+        elif path not in run.shared or killed:
+            texts = [_text(seen.files.get(path, b"")) for seen in (base, again, run)]
+            if any(text is None for text in texts):
+                continue
+            odd = first_odd(*(text or [] for text in texts), draws=noise.draws, repeats=killed, workers=run.workers)
+            if odd is not None:
+                yield Difference(run=name, kind="file", name=path, evidence=_said(odd, "has the line"))
+
+
+def _said(odd: Odd, verb: str) -> str:
+    if not odd.there:
+        return f"{verb} {odd.here!r}, which the other run has not, or not so often"
+    return f"{verb} {odd.here!r} in place of {odd.there!r}" if odd.here else f"{odd.there!r} is missing"
+
+
+def _text(content: bytes) -> list[str] | None:
+    """Its lines; None = it is no text."""
+    try:
+        return None if b"\0" in content else [line for line in content.decode("utf-8").split("\n") if line.strip()]
+    except UnicodeDecodeError:
+        return None
+
+
+def _shape(path: str) -> str:
+    return re.sub(r"\d+", "#", path)
+
+
+def _both(one: Seen, two: Seen) -> Iterator[tuple[int, Step, Step]]:
+    for step in sorted(one.steps.keys() & two.steps.keys()):
+        yield step, one.steps[step], two.steps[step]
+
+
+def _weights(one: Step, two: Step) -> Iterator[tuple[str, float]]:
+    for name in one.weights.keys() | two.weights.keys():
+        both = name in one.weights and name in two.weights
+        yield name, weights_apart(one.weights[name], two.weights[name]) if both else math.inf

@@ -1,0 +1,151 @@
+"""Runs of one script, one after the other, in real workers under a controller of their own that is thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sublet.machine.wall import WALL
+from sublet.runtime.controller.worker_logs import LogPart
+from sublet.runtime.controller_api.api import ControllerApi
+from sublet.runtime.controller_api.assemble import controller_from
+from sublet.runtime.jobs.bounds import MarketChoice
+from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.profiling.course import Stop
+from sublet.runtime.profiling.walk import Walk
+from sublet.runtime.rehearsal.copying import Copy, copied, written
+from sublet.runtime.rehearsal.launching import launched
+from sublet.runtime.rehearsal.seen import Seen, opened_by_several, steps_from
+from sublet.runtime.settings import Settings
+from sublet.wire.rehearsal import REHEARSAL, Cue
+
+__all__ = ["Act", "Width", "run_acts"]
+
+LOOK_S = 0.05
+LEASE_S = 10.0  # agents whose rehearsal was killed end themselves after it
+OURS = "sublet: "  # lines of Sublet's own
+LAST_LINES = 8  # of what the script printed, where it failed
+
+
+@dataclass(slots=True)
+class Width:
+    """What the one job has now, for the policy."""
+
+    at: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One run to be made."""
+
+    name: str
+    workers: int
+    seed: int = 0
+    kill_at: int = 0
+    restart_at: int = 0
+
+
+async def run_acts(
+    spec: JobSpec, acts: Sequence[Act], scratch: Path, *, steps: int, seconds: float, tell: Callable[[str], None]
+) -> list[Seen]:
+    """Each has so many seconds; the first that makes no step is the last. No process is left when it returns."""
+    course = Width()
+    widest = max(act.workers for act in acts)
+    settings = Settings(state_dir=str(scratch / "state"), most_nodes=widest, lease_s=LEASE_S)
+    api, found = controller_from(settings, Walk(course)), []
+    running = asyncio.create_task(api.run())
+    try:
+        ready = asyncio.create_task(api.started())
+        await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        for act in acts:
+            tell(f"{act.name}: {act.workers} {'worker' if act.workers == 1 else 'workers'}")
+            copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work")
+            course.at = Stop(act.workers)
+            found.append(await _run(api, spec, act, copy, scratch / act.name, steps=steps, seconds=seconds))
+            course.at = None
+            await asyncio.to_thread(shutil.rmtree, copy.folder, ignore_errors=True)
+            if len(found) == 1 and found[0].failure and not found[0].steps:
+                break
+    finally:
+        await api.shutdown(end_jobs=True)
+        await running
+    return found
+
+
+async def _run(
+    api: ControllerApi, spec: JobSpec, act: Act, copy: Copy, folder: Path, *, steps: int, seconds: float
+) -> Seen:
+    cue = Cue(
+        folder=str(folder / "seen"),
+        steps=steps,
+        workers=act.workers,
+        seed=act.seed,
+        kill_at=act.kill_at,
+        restart_at=act.restart_at,
+    )
+    cue.write()
+    began_s = WALL.monotonic()
+    job_id = (await api.submit(_job(spec, act, copy, cue)))["job_id"]
+    record, failure = api.record(job_id), ""
+    while not record.outcome:
+        await asyncio.sleep(LOOK_S)
+        if WALL.monotonic() > began_s + seconds and not failure and not record.outcome:
+            failure = f"it was not through after {seconds:g} s"
+            await api.cancel(job_id, now=True)
+    spent_s = WALL.monotonic() - began_s
+    failure = failure or "\n".join(record.error.splitlines()[-LAST_LINES:])
+    hidden = {str(copy.folder): ".", str(folder): "."}
+    first = await asyncio.to_thread(_lines, (await api.log_parts(job_id)).parts, hidden)
+    every = await asyncio.to_thread(_lines, (await api.log_parts(job_id, rank=None)).parts, hidden)
+    return Seen(
+        name=act.name,
+        workers=act.workers,
+        seconds=spent_s,
+        failure=failure,
+        steps=await asyncio.to_thread(steps_from, cue),
+        lines=first,
+        all_lines=every,
+        files=await asyncio.to_thread(written, copy),
+        linked=copy.linked,
+        shared=opened_by_several(cue) if not act.kill_at else (),
+    )
+
+
+def _job(spec: JobSpec, act: Act, copy: Copy, cue: Cue) -> JobSpec:
+    own, there = spec.cwd.rstrip("/"), str(copy.folder)
+    words = tuple(there + word[len(own) :] if word == own or word.startswith(own + "/") else word for word in spec.argv)
+    return replace(
+        spec,
+        name=act.name,
+        argv=launched(words),
+        cwd=there,
+        env={**spec.env, REHEARSAL: cue.folder, "PYTHONUNBUFFERED": "1"},
+        min_workers=1 if spec.sdk else act.workers,
+        max_workers=act.workers,
+        sizes=(),
+        accelerators=(),
+        market=MarketChoice.ON_DEMAND,
+        min_on_demand=0,
+        checkpoint_dir="",
+        checkpoint_copy="",
+        retries=Retries(user=None if act.kill_at else 0),
+        purse_usd=None,
+        deadline_s=None,
+    )
+
+
+def _lines(parts: Sequence[LogPart], hidden: Mapping[str, str]) -> list[str]:
+    found: list[str] = []
+    for part in parts:
+        path = Path(part.path)
+        if not path.is_file():
+            continue
+        text = path.read_bytes()[part.start : part.end].decode("utf-8", errors="replace")
+        for known, name in hidden.items():
+            text = text.replace(known, name)
+        found += [line for line in text.split("\n") if line.strip() and "\r" not in line and not line.startswith(OURS)]
+    return found

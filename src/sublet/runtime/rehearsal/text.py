@@ -1,0 +1,121 @@
+"""Printed lines, and lines of files, held against those of another run: words must be the same, numbers nearly.
+
+How near, a third run says, which differs from the first in nothing but its dice. Numbers that differ there though
+nothing is drawn are times of day, or what a step took.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sublet.runtime.rehearsal.nearness import Allowance, apart
+
+__all__ = ["Odd", "first_odd"]
+
+NUMBER = re.compile(r"(?<![A-Za-z_\d.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|(?<!\w)(?:nan|inf)(?!\w)")
+TAKES = re.compile(r"time|elapsed|\bsec|speed|\beta\b|\bdt\b|pid|date|per.?s\b|/s\b|lasted|took", re.IGNORECASE)
+UNIT = re.compile(r"\s*(?:ms|us|s|sec|seconds?|minutes?|min|h)\b|\s*[\w-]*/s")
+PRINTED = Allowance(rounding=1e-3)  # rounded to a few digits as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A line that the other run has otherwise; "" = it has none."""
+
+    here: str
+    there: str
+    ratio: float | None = None  # of the number that differs
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    numbers: tuple[str, ...]
+    takes: tuple[bool, ...]  # it is a time
+
+
+def first_odd(
+    base: Sequence[str], again: Sequence[str], run: Sequence[str], *, draws: bool, repeats: bool, workers: int = 1
+) -> Odd | None:
+    """What `run` has otherwise than `base`; `again` is as `base`, with other dice. None = nothing.
+
+    With `repeats` lines may come twice, since steps are made again, and lines of its own are no matter.
+    """
+    known, noisy, found = _by_shape(base), _by_shape(again), _by_shape(run)
+    for shape, lines in known.items():
+        others, twins = found.get(shape, []), noisy.get(shape, [])
+        if len(twins) != len(lines):
+            continue  # it depends on the dice, or on the time
+        allowed = _allowed(lines, twins, draws=draws)
+        odd = (_odd_in_sets if repeats else _odd_in_order)(lines, others, allowed, workers)
+        if odd is not None:
+            return odd
+    more = [lines[0] for shape, lines in found.items() if shape not in known and shape not in noisy]
+    return Odd(more[0].text, "") if more and not repeats else None
+
+
+def _odd_in_order(
+    lines: Sequence[_Line], others: Sequence[_Line], allowed: Sequence[float | None], workers: int
+) -> Odd | None:
+    for line, other in zip(lines, others, strict=False):
+        if (at := _differs(line, other, allowed, workers)) is not None:
+            return Odd(other.text, line.text, _ratio(line, other, at))
+    if len(others) > len(lines):
+        return Odd(others[len(lines)].text, "")
+    return Odd("", lines[len(others)].text) if len(lines) > len(others) else None
+
+
+def _odd_in_sets(
+    lines: Sequence[_Line], others: Sequence[_Line], allowed: Sequence[float | None], workers: int
+) -> Odd | None:
+    for other in others:
+        if all(_differs(line, other, allowed, workers) is not None for line in lines):
+            return Odd(other.text, lines[min(len(lines), len(others)) - 1].text)
+    for line in lines:
+        if all(_differs(line, other, allowed, workers) is not None for other in others):
+            return Odd("", line.text)
+    return None
+
+
+def _differs(line: _Line, other: _Line, allowed: Sequence[float | None], workers: int) -> int | None:
+    """The first number that does."""
+    for at, (one, two, most) in enumerate(zip(line.numbers, other.numbers, allowed, strict=True)):
+        if most is None or one == two or (one == "1" and two == str(workers)):
+            continue
+        if "." not in one + two and "e" not in one + two and most <= PRINTED.rounding:
+            return at
+        last_digit = 1.5 * 10.0 ** -len(one.partition(".")[2]) if "e" not in one.lower() else 0.0
+        if apart(float(one), float(two)) > most and not abs(float(one) - float(two)) < last_digit:
+            return at
+    return None
+
+
+def _ratio(line: _Line, other: _Line, at: int) -> float | None:
+    one, two = float(line.numbers[at]), float(other.numbers[at])
+    return two / one if one else None
+
+
+def _allowed(lines: Sequence[_Line], twins: Sequence[_Line], *, draws: bool) -> list[float | None]:
+    """Of each number of this shape how far two may be apart, as a part of them; None = it is a time."""
+    columns: list[float | None] = []
+    for at in range(len(lines[0].numbers)):
+        pairs = [(float(a.numbers[at]), float(b.numbers[at])) for a, b in zip(lines, twins, strict=True)]
+        noise = max(apart(one, two) for one, two in pairs)
+        is_time = lines[0].takes[at] or (not draws and noise > PRINTED.rounding)
+        columns.append(None if is_time else PRINTED.of(noise))
+    return columns
+
+
+def _by_shape(lines: Sequence[str]) -> dict[str, list[_Line]]:
+    found: dict[str, list[_Line]] = defaultdict(list)
+    for text in lines:
+        numbers, takes, last = [], [], 0
+        for match in NUMBER.finditer(text):
+            numbers.append(match[0])
+            takes.append(bool(TAKES.search(text[last : match.start()]) or UNIT.match(text[match.end() :])))
+            last = match.end()
+        found[NUMBER.sub("#", text)].append(_Line(text, tuple(numbers), tuple(takes)))
+    return found

@@ -1,0 +1,81 @@
+"""A session in a rehearsal (`sublet rehearse`): it writes down its state after each step, and is killed where told."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from sublet.train.link import ControllerLink
+from sublet.train.saving import Saver
+from sublet.wire.rehearsal import SAMPLED, Cue, cue_here
+
+__all__ = ["Rehearsed"]
+
+JITTER = 4e-7  # a few roundings: what training makes of them is noise
+ALL_HERE_S = 60.0  # wait for the others, who are started at the same time
+
+
+class Rehearsed:
+    """One session in one process; where it is no rehearsal, nothing happens."""
+
+    def __init__(self, model: torch.nn.Module, link: ControllerLink, saver: Saver) -> None:
+        self._cue, self._model, self._link, self._saver = cue_here(), model, link, saver
+        self._dies = self._cue is not None and not self._cue.has_restarted
+        self._last = -1
+        self._waits_until_s = time.monotonic() + ALL_HERE_S
+
+    def begin(self, steps: int, rank: int) -> None:
+        """Before the first step: other dice, where this run is the one that has others."""
+        if self._cue is None or not self._cue.seed or steps:
+            return
+        random.seed(self._cue.seed)
+        np.random.seed(self._cue.seed)  # noqa: NPY002 - the dice of the script
+        torch.manual_seed(self._cue.seed + rank)
+        with torch.no_grad():
+            for weights in self._model.parameters():
+                weights.mul_(1.0 + JITTER * torch.randn_like(weights))
+
+    def saves(self, steps: int) -> bool:
+        """Whether it is this checkpoint that all will go on from."""
+        return self._dies and self._cue is not None and 0 < self._cue.restart_at == steps + 2
+
+    def come_to(self, steps: int, rank: int, world: int, loss: Callable[[], float]) -> None:
+        """At the boundary after so many steps."""
+        cue = self._cue
+        if cue is None:
+            return
+        if rank == 0 and steps == self._last + 1:  # made in this process
+            _write(cue, steps, loss(), self._model)
+        self._last = steps
+        if rank == 0 and 0 < cue.kill_at <= steps and cue.claim("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._dies and 0 < cue.restart_at <= steps:
+            cue.begin_restart()
+            self._saver.settle()
+            os.kill(os.getpid(), signal.SIGKILL)
+        while world < cue.workers and not self._link.has_order() and time.monotonic() < self._waits_until_s:
+            time.sleep(0.02)
+
+
+def _write(cue: Cue, steps: int, loss: float, model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        written: dict[str, Any] = {f"p:{name}": _digest(weights) for name, weights in model.named_parameters()}
+    made = cue.step_file(steps).with_suffix(".part")
+    with made.open("wb") as file:
+        np.savez(file, loss=np.array(loss), **written)
+    made.rename(cue.step_file(steps))
+
+
+def _digest(weights: torch.Tensor) -> np.ndarray:
+    flat = weights.detach().reshape(-1)
+    some = flat[:: max(1, -(-flat.numel() // SAMPLED))].double()
+    whole = torch.stack([flat.sum(dtype=torch.float64), torch.linalg.vector_norm(flat, dtype=torch.float64)])
+    found: np.ndarray = torch.cat([whole, some]).cpu().numpy()
+    return found
