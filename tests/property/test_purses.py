@@ -1,25 +1,44 @@
-"""Random trees, jobs, prices, losses and periods: nobody at any level ever spends a grain more than it may."""
+"""Random trees, jobs, prices, losses and periods: no job is charged a grain more than it may, no team is over
+by more than an interval burns."""
 
 from __future__ import annotations
 
 import pytest
 
-from sublet.kernel import spending
+from sublet.kernel import allowances, invariants
+from sublet.kernel.allowances import PurseTree, Steps
 from sublet.testing.purses.__main__ import main
 from sublet.testing.purses.life import live
+from sublet.testing.purses.twin import Twin
 from tests.rigs.sizes import sized
 
 
 @pytest.mark.parametrize("seed", range(sized(12, 1000)))
-def test_never_a_cent_over_at_any_level(seed):
+def test_never_a_cent_over_a_jobs_purse_nor_an_interval_over_a_teams(seed):
     assert live(seed).broken == ""
 
 
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_laws_see_a_purse_that_is_spent_and_whose_jobs_stay(seed, monkeypatch):
+    monkeypatch.setattr(PurseTree, "end", lambda *_: Steps())
+    monkeypatch.setattr(Twin, "_keeps", lambda *_: None)
+    assert "leaves" in live(seed).broken
+
+
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
-def test_laws_see_a_tree_that_does_not_look_back_when_it_is_late(seed, monkeypatch):
-    """Timers are late by up to 20 ms, 2 s and 60 s, and nobody is there now and then."""
-    monkeypatch.setattr(spending, "look_back", lambda *_: [])
-    assert "within every purse" in live(seed).broken
+def test_the_twin_sees_who_is_over_by_more_than_an_interval_burns(seed, monkeypatch):
+    monkeypatch.setattr(invariants, "_purses_hold", lambda _: None)
+    monkeypatch.setattr(PurseTree, "end", lambda *_: Steps())
+    assert "over by no more than an interval burns" in live(seed).broken
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+def test_the_twin_sees_a_job_that_is_charged_more_than_it_has(seed, monkeypatch):
+    monkeypatch.setattr(allowances, "EXACT", ())
+    monkeypatch.setattr(PurseTree, "end", lambda *_: Steps())
+    monkeypatch.setattr(invariants, "_purses_hold", lambda _: None)
+    monkeypatch.setattr(Twin, "_keeps_within_an_interval", lambda *_: None)
+    assert live(seed).broken
 
 
 def test_the_command_tells_what_it_lived(capsys):

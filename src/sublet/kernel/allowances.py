@@ -1,16 +1,17 @@
-"""Purses of teams, users and jobs beneath the one of all: what each may spend, and how its end comes in steps.
+"""Purses of teams, users and jobs beneath the one of all: what each may spend, and what follows once it is spent.
 
-A purse pays the shares of its jobs (shares.py), and with each of them those above it do. The promise at every level and
-at every moment: what is spent in this period, with what it may cost until everybody who is paid from it has left, is
-within the purse. So GPUs are given to a job only where all that pay for it can pay for the job to leave again
-(`covers`), and jobs are told to leave while that is so (`end_in_steps`); who is told too late is paid for as if it had
-been told in time (late.py). The rest of a tree is the purse of all (purse.py), which pays whatever is rented.
+A purse pays the shares of its jobs (shares.py), and with each of them those above it do. The rule: at each accounting
+point, which is every event and the instant at which the first purse is spent, a purse that is spent gets no new rent,
+and its jobs are told to leave. So a team or a user is over its budget by no more than it burns in one interval: until
+the look at it, and from there until its jobs have left. A job's purse and that of its file are exact: a job's own keeps
+back what leaving may cost, and neither is ever charged more than it has. The rest is the purse of all's (purse.py),
+which pays whatever is rented.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +21,14 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.purses import ORG, Holder, Level, Period, amount_text, calendar_text
-from sublet.domain.shape import Placement
-from sublet.kernel.shares import Shares, payers
+from sublet.kernel.shares import Shares, ending_grains, payers
 from sublet.kernel.supply import Supply
 from sublet.kernel.values_json import from_plain, to_plain
 
 __all__ = ["Allowance", "Before", "PurseTree", "Steps"]
+
+EXACT = (Level.JOB, Level.FILE)  # never charged a grain more than they have
+KEPT_BACK = 2  # times what leaving may cost of a job's own purse: while it moves it may hold twice what it had
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,8 @@ class Allowance:
     opening: int = 0  # grains spent before
     ends: int | None = None  # of the period, in Unix time
     unix_0_s: float = 0.0  # what the calendar said when the kernel's clock was 0
-    most: int | None = None  # it runs out: no more jobs than this hold GPUs from now on; 0 = it is spent
-    bound: int = 0  # grains that are never exceeded: the limit, or what could not be helped when it was set
+    spent: bool = False  # nothing is rented for it any more, in this period
+    bound: int = 0  # grains that an exact purse is never charged beyond: the limit, or what was spent when it was set
 
     @property
     def limit(self) -> int:
@@ -75,38 +78,33 @@ class PurseTree:
     def __init__(self, supply: Supply) -> None:
         self.shares = Shares(supply.cluster, supply.ledger)
         self.allowed: dict[Holder, Allowance] = {}
-        self.denied: dict[str, None] = {}  # jobs that could not get GPUs for want of money, in this event
-        self._aside: dict[str, float] = {}  # jobs that were denied GPUs, and when
-        self.as_recorded = False  # whoever got GPUs has them: another version of the kernel gave them out
         self._supply = supply
 
     # ------------------------------------------------------------------ what is set, and when a period is over
 
     def set(self, event: PurseSet) -> None:
         """As the user says. What was spent in a period that goes on stays spent."""
-        holder, old = event.holder, self.allowed.pop(event.holder, None)
+        holder, old, now_us = event.holder, self.allowed.get(event.holder), microseconds(event.at_s)
+        free = 0 if old is None or holder == ORG else self.shares.spent(holder, now_us) - self.spent(holder, now_us)
+        self.allowed.pop(holder, None)
         self.shares.changed = True
         if holder == ORG and event.period is None:  # as any budget: it counts from the beginning
             self._supply.refill(replace(self._supply.budget, purse=event.amount, until_s=None))
             return
         if event.amount is None:
             return
-        now_us = microseconds(event.at_s)
-        goes_on = old is not None and old.period is event.period
-        opening = 0 if event.period is None else self.spent(holder, now_us)
+        spent = self.spent(holder, now_us)
         new = Allowance(
             amount=event.amount,
             period=event.period,
-            opening=old.opening if old is not None and goes_on else opening,
+            opening=0 if event.period is None else spent,
             ends=None if event.period is None else event.period.ends(event.unix_s),
             unix_0_s=event.unix_s - event.at_s,
         )
-        self.allowed[holder] = self._bound(holder, new, now_us)
+        if old is not None and old.period is event.period:  # what it was not charged stays free
+            new = replace(new, opening=old.opening + free)
+        self.allowed[holder] = replace(new, bound=max(new.limit, spent))
         self._fill(holder)
-
-    def _bound(self, holder: Holder, new: Allowance, now_us: int) -> Allowance:
-        helpless = 0 if holder == ORG else self.spent(holder, now_us) + self.shares.ending(holder, now_us)
-        return replace(new, bound=max(new.limit, helpless))
 
     def _fill(self, holder: Holder) -> None:
         """The purse of all is one of the budget, counted from the beginning."""
@@ -129,10 +127,9 @@ class PurseTree:
         for holder, old in list(self.allowed.items()):
             if old.period is None or old.ends is None or old.ends_s is None or old.ends_s > now_s:
                 continue
-            ends, opening = old.period.ends(old.ends), self.spent(holder, now_us)
-            new = replace(old, opening=opening, ends=ends, most=None)
-            over = old.bound > old.limit
-            self.allowed[holder] = self._bound(holder, new, now_us) if over else replace(new, bound=new.limit)
+            opening = self.spent(ORG, now_us) if holder == ORG else self.shares.spent(holder, now_us)
+            new = replace(old, opening=opening, ends=old.period.ends(old.ends), spent=False)
+            self.allowed[holder] = replace(new, bound=new.limit)
             self._fill(holder)
 
     def roll_back(self, before: Before) -> None:
@@ -150,8 +147,6 @@ class PurseTree:
         for each in (own, Holder(Level.FILE, job.id)):
             self.allowed.pop(each, None)
         self.shares.forget(own)
-        self._aside.pop(job.id, None)
-        self.denied.pop(job.id, None)
 
     def end_by(self, node_id: str, end_s: float | None) -> None:
         """A node was gone by then, where anybody knows when."""
@@ -161,12 +156,21 @@ class PurseTree:
     # ------------------------------------------------------------------ sums
 
     def spent(self, holder: Holder, now_us: int) -> int:
-        """Grains since the tree counts; of all, since everything began."""
-        return self._supply.ledger.spent(now_us / 1e6).grains if holder == ORG else self.shares.spent(holder, now_us)
+        """Grains since the tree counts; of all, since everything began. An exact one is not charged what it lacks."""
+        if holder == ORG:
+            return self._supply.ledger.spent(now_us / 1e6).grains
+        grains = self.shares.spent(holder, now_us)
+        if holder.level in EXACT and holder in self.allowed:
+            return min(grains, self.allowed[holder].bound)
+        return grains
 
-    def left(self, holder: Holder, now_us: int, times: int) -> int:
-        """Grains beyond what is spent and what leaving may cost, or as long several times."""
-        return self.allowed[holder].limit - self.spent(holder, now_us) - self.shares.ending(holder, now_us, times)
+    def reserved(self, holder: Holder, now_us: int) -> int:
+        """Grains that are kept back to leave."""
+        return self.shares.ending(holder, now_us) if holder.level is Level.JOB else 0
+
+    def left(self, holder: Holder, now_us: int) -> int:
+        """Grains beyond what is spent and kept back."""
+        return self.allowed[holder].limit - self.spent(holder, now_us) - self.reserved(holder, now_us)
 
     def limited(self, job: Job) -> list[Holder]:
         """Those who pay for it and may not spend without end, but for the purse of all."""
@@ -174,79 +178,68 @@ class PurseTree:
 
     # ------------------------------------------------------------------ who may have GPUs
 
-    def covers(self, job: Job, placement: Placement, held: Mapping[str, int], now_s: float) -> bool:
-        """Whether it may move there from what it holds; if not, it is noted among the denied."""
-        if not self.allowed or self.as_recorded:
-            return True
-        now_us = microseconds(now_s)
-        added = self.shares.added(job.id, placement, held)
+    def pays(self, job: Job) -> bool:
+        """None of its purses is spent."""
+        return not any(self.allowed[holder].spent for holder in self.limited(job))
+
+    def held_by(self, job: Job, now_s: float) -> Holder | None:
+        """Whose purse keeps a job that holds nothing from starting; None = nobody's does."""
+        own = Holder(Level.JOB, job.id)
         for holder in self.limited(job):
-            most = self.allowed[holder].most
-            full = most is not None and not held and len(self.shares.jobs(holder)) >= most
-            needed = 0 if holder.level is Level.FILE else added
-            if full or self.left(holder, now_us, 1) < needed:
-                self.denied[job.id] = None
-                return False
-        return True
+            if self.allowed[holder].spent or (holder == own and not self._fits(job, now_s)):
+                return holder
+        return None
 
-    def put_aside(self, job_id: str, now_s: float) -> bool:
-        """It was denied GPUs, for the first time at this instant."""
-        first = self._aside.get(job_id) != now_s
-        self._aside[job_id] = now_s
-        return first
+    def shown(self, state: JobState, now_s: float) -> JobState | None:
+        """As a policy is to see it: not at all while a purse holds it, no wider than its own purse pays to leave."""
+        job, now = state.job, max(state.gpus, 0 if state.shape is None else state.shape.gpus)
+        if not now and self.held_by(job, now_s) is not None:
+            return None
+        if Holder(Level.JOB, job.id) not in self.allowed:
+            return state
+        fits = self._fits(job, now_s) if not now else self._room(job, now_s)
+        most = min(job.max_gpus, now + min(fits.values(), default=0))
+        pools = job.pools if now or len(fits) == len(self._room(job, now_s)) else tuple(fits)
+        if most == job.max_gpus and pools == job.pools:
+            return state
+        return replace(state, job=replace(job, gpus=min(job.gpus, most), max_gpus=most, pools=pools))
 
-    def is_aside(self, job_id: str, now_s: float) -> bool:
-        """It was denied GPUs at this instant: to ask for it again would be in vain."""
-        return self._aside.get(job_id) == now_s
+    def _fits(self, job: Job, now_s: float) -> dict[str, int]:
+        return {pool: gpus for pool, gpus in self._room(job, now_s).items() if gpus >= job.min_gpus}
+
+    def _room(self, job: Job, now_s: float) -> dict[str, int]:
+        """GPUs whose leaving its own purse can pay for, in each pool where it may run."""
+        own, now_us = Holder(Level.JOB, job.id), microseconds(now_s)
+        left = max(0, self.left(own, now_us) - (KEPT_BACK - 1) * self.reserved(own, now_us))
+        pools, found = self._supply.pools, {}
+        for name in job.pools or pools:
+            if name in pools:
+                offers = [self._supply.offers[offer_id] for offer_id in pools[name].offer_ids]
+                per_gpu = KEPT_BACK * max(ending_grains(offer, 1) for offer in offers)
+                found[name] = left // per_gpu if per_gpu else job.max_gpus
+        return found
 
     # ------------------------------------------------------------------ how it ends
 
-    def end_in_steps(self, jobs: Mapping[str, JobState], now_s: float) -> Steps:
-        """Whom to turn out now, and when to look again.
-
-        Twice what leaving may cost is kept back for each job: when that is all that is left, half of the jobs leave,
-        and the second part pays for the others meanwhile. Of the last one, or while some are leaving, once is enough.
-        """
-        found, now_us = Steps(), microseconds(now_s)
+    def end(self, jobs: Mapping[str, JobState], promised: Iterable[str], now_s: float) -> Steps:
+        """Whose purses are spent, which jobs have to leave because of it, and when to look again."""
+        found, now_us, promised = Steps(), microseconds(now_s), list(promised)
         for holder, allowance in list(self.allowed.items()):
-            if holder.level is Level.FILE:
-                self._end_at_the_last_cent(holder, jobs, now_s, found)
-            if holder.level in (Level.ORG, Level.FILE):
+            if holder == ORG:
                 continue
-            stays = [j for j in self.shares.jobs(holder) if jobs[j].phase is not Phase.STOPPING]
-            if not stays:
+            left, burn = self.left(holder, now_us), self.shares.burn(holder, now_us)
+            lasts_us = left // burn if burn else math.inf
+            if left > 0 and lasts_us > 1:
+                found.wake(now_s, lasts_us)
                 continue
-            leaving = self.shares.is_leaving(holder, now_us)
-            burn = self.shares.burn(holder, now_us)
-            at_once_us = _lasts_us(self.left(holder, now_us, 1), burn)  # until all have to leave
-            lasts_us = at_once_us if leaving or len(stays) == 1 else _lasts_us(self.left(holder, now_us, 2), burn)
-            if lasts_us <= 1:
-                every = at_once_us <= 1
-                stays.sort(key=lambda job_id: -jobs[job_id].seq)  # who came last goes first
-                victims = stays if every else stays[: (len(stays) + 1) // 2]
-                found.leave |= dict.fromkeys(victims)
-                self.allowed[holder] = replace(allowance, most=len(stays) - len(victims))
-                if every:
-                    found.tell.append(f"{self.words(holder)}: its jobs stop, and go on {self.resumes(holder)}")
-                    continue
-                lasts_us = at_once_us
-            found.wake(now_s, lasts_us)
+            self.allowed[holder] = replace(allowance, spent=True)
+            paid = dict.fromkeys([*self.shares.jobs(holder), *promised])
+            stays = [j for j in paid if jobs[j].phase is not Phase.STOPPING and holder in self.limited(jobs[j].job)]
+            found.leave |= dict.fromkeys(stays)
+            if stays:
+                go = "it stops, and goes" if holder.level is Level.FILE else "its jobs stop, and go"
+                found.tell.append(f"{self.words(holder)}: {go} on {self.resumes(holder)}")
         return found
-
-    def _end_at_the_last_cent(self, holder: Holder, jobs: Mapping[str, JobState], now_s: float, found: Steps) -> None:
-        """A job's file keeps nothing back here: its controller stops it in time, and this is where it must be gone."""
-        now_us, job_id = microseconds(now_s), holder.name
-        if not self.shares.jobs(holder):
-            return
-        lasts_us = _lasts_us(self.left(holder, now_us, 1), self.shares.burn(holder, now_us))
-        if lasts_us > 1:
-            found.wake(now_s, lasts_us)
-            return
-        self.shares.gone_us.setdefault(job_id, now_us)
-        if jobs[job_id].phase is not Phase.STOPPING:
-            found.leave[job_id] = None
-            self.allowed[holder] = replace(self.allowed[holder], most=0)
-            found.tell.append(f"{self.words(holder)}: it stops, and goes on {self.resumes(holder)}")
 
     # ------------------------------------------------------------------ in words
 
@@ -255,16 +248,13 @@ class PurseTree:
         allowance = self.allowed[holder]
         if holder.level is Level.FILE:
             return f"{holder} has spent the budget of its file"
-        return f"{holder} has spent its {amount_text(allowance.amount, allowance.period)}, but for what stopping takes"
+        kept = ", but for what stopping takes" if holder.level is Level.JOB else ""
+        return f"{holder} has spent its {amount_text(allowance.amount, allowance.period)}{kept}"
 
     def resumes(self, holder: Holder) -> str:
         """When there is money again."""
         ends = self.allowed[holder].ends
         return "when it is given more" if ends is None else f"at {calendar_text(ends)}, or when it is given more"
-
-    def forget_steps(self) -> None:
-        """Look at everything anew."""
-        self.allowed = {holder: replace(each, most=None) for holder, each in self.allowed.items()}
 
     # ------------------------------------------------------------------ snapshots
 
@@ -272,18 +262,11 @@ class PurseTree:
         """For a snapshot."""
         return {
             "shares": self.shares.facts(),
-            "aside": dict(self._aside),
             "allowed": [[to_plain(holder), to_plain(each)] for holder, each in self.allowed.items()],
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.shares.restore(facts["shares"])
-        self._aside = dict(facts["aside"])
         for holder, allowance in facts["allowed"]:
             self.allowed[from_plain(Holder, holder)] = from_plain(Allowance, allowance)
-
-
-def _lasts_us(left: int, burn: int) -> float:
-    """How long it lasts, in whole microseconds; for ever where nothing is spent."""
-    return left // burn if burn else (math.inf if left >= 0 else 0)

@@ -50,10 +50,6 @@ class _Renting(Supply):
 class _Running(Tenancy):
     """Starts, moves and stops whom it is told to."""
 
-    def __init__(self, supply: Supply) -> None:
-        super().__init__(supply)
-        self.purses.as_recorded = True
-
     def settle(self, state: JobState, *, closed: Collection[Market] = ()) -> bool:
         """Nothing of its own accord."""
         del state, closed
@@ -137,7 +133,7 @@ class Follower(Kernel):
         self.tenancy.line_up()
         self.supply.changed, self.supply.purse.most_nodes = True, None
         self._plans.is_open, self._plans.since, self.spending.spent_s = True, self.seen, None
-        self.purses.forget_steps()
+        self.purses.shares.changed = True
 
     def _watch_purse(self) -> None:
         pass

@@ -233,10 +233,10 @@ def _purses_hold(kernel: Kernel) -> None:
     if shares != on_node:
         _broken("a job pays for what it holds", f"{shares} != {dict(on_node)}")
     for holder, allowance in tree.allowed.items():
-        bill = tree.spent(holder, now_us) + (0 if holder == ORG else tree.shares.ending(holder, now_us))
-        if holder != ORG and bill > allowance.bound:
-            found = f"{holder}: {Money(bill - allowance.opening)} of {allowance.amount}"
-            _broken("what is spent and what leaving may cost stay within every purse", found)
+        stays = [job_id for job_id in tree.shares.jobs(holder) if kernel.jobs[job_id].phase is not Phase.STOPPING]
+        if holder != ORG and stays and tree.left(holder, now_us) < 0:
+            found = f"{holder}: {Money(tree.spent(holder, now_us) - allowance.opening)} of {allowance.amount}"
+            _broken("whoever is paid from a purse that is spent leaves", found)
         if allowance.ends_s is not None and allowance.ends_s <= kernel.now_s:
             _broken("a period ends when it does", str(holder))
 

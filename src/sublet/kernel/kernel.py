@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, assert_never
 
@@ -26,17 +27,15 @@ from sublet.errors import SubletError, UnexpectedEvent
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.leaving import leave
 from sublet.kernel.ordering import subject_of
-from sublet.kernel.payable import Payable, PurseView
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests, frees_money
 from sublet.kernel.spending import Spending
 from sublet.kernel.supply import Supply, foresee, let_go
 from sublet.kernel.tenancy import Tenancy
-from sublet.kernel.waiting import Waiting
 
 __all__ = ["KERNEL_VERSION", "Kernel"]
 
-KERNEL_VERSION = 10  # counted up with every change of what follows from an event; 0 = before versions were recorded
+KERNEL_VERSION = 11  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 
 class Kernel:
@@ -76,7 +75,7 @@ class Kernel:
             why = f"time went back from {self.now_s} s" if event.at_s < self.now_s else "it has no time"
             raise UnexpectedEvent(event, why, self.story(subject_of(event)))
         before_s, self.now_s = self.now_s, event.at_s
-        passed = self.spending.pass_time(event, before_s)
+        rolled = self.spending.pass_time(event)
         self.tenancy.now_s = event.at_s
         self.seen += 1
         self._actions = self.tenancy.orders = []
@@ -87,10 +86,10 @@ class Kernel:
         except SubletError:  # each part looks before it changes anything
             self.now_s = self.tenancy.now_s = before_s
             self.seen -= 1
-            if passed is not None:
-                self.spending.undo(passed)
+            if rolled is not None:
+                self.purses.roll_back(rolled)
             raise
-        if passed is not None and passed.before is not None:
+        if rolled is not None:
             self._call_for_plan()
         if self.seen == 1:  # the budget begins to count
             self.began_s = event.at_s
@@ -168,8 +167,6 @@ class Kernel:
             self.spending.adjust_supply(self.now_s)
             if supply.short and any(self.tenancy.lines.values()):
                 self._call_for_plan()  # promises were made with money that is gone: ask again
-        if self.purses.denied and self.spending.serve_denied(self.now_s):
-            self._call_for_plan()
         if supply.purse.budget.purse is not None or self.purses.shares.counts:
             self._watch_purse()
         if supply.offering.withdrawn and supply.retire():
@@ -188,10 +185,11 @@ class Kernel:
         """What a policy may know now; `frozen` copies it, for a planner that runs aside."""
         view = dict if frozen else MappingProxyType
         active = self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)
-        waiting: Waiting | Payable = self.waiting
+        waiting = self.waiting
         if self.purses.allowed:
-            paid = PurseView(self.purses, self.supply, self.active.values(), self.now_s)
-            active, waiting = paid.active(active), paid.waiting(self.waiting)
+            shown = partial(self.purses.shown, now_s=self.now_s)
+            active = {job_id: shown(state) or state for job_id, state in active.items()}
+            waiting = waiting.only(shown)
         return Snapshot(
             now_s=self.now_s,
             seen=self.seen,
@@ -365,7 +363,8 @@ class Kernel:
             tenancy.stand_in_line(state)
 
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
-        return shapes_to_promise(plan, self.jobs, self.supply, stale=stale)
+        found = shapes_to_promise(plan, self.jobs, self.supply, stale=stale)
+        return [(state, shape) for state, shape in found if shape is None or state.gpus or self.purses.pays(state.job)]
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> RefusePlan | None:
         tenancy = self.tenancy

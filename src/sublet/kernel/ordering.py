@@ -85,8 +85,6 @@ class Ordering:
 
     def _order_move(self, state: JobState, shape: Shape, placement: Placement) -> None:
         job_id = state.job.id
-        if not self.purses.covers(state.job, placement, dict(self.placement.get(job_id, ())), self.now_s):
-            return  # what becomes of it is looked at before the event is over
         self._placements.move(job_id, placement)
         self._ordered[job_id] = shape
         self.departures.prepared.pop(job_id, None)

@@ -3,10 +3,9 @@
 The same as on the bill: a share of the rent, rounded down to whole grains, from the order that gives the GPUs to it
 until it has left them. What nobody holds, boots, minimum times and what rounding leaves over is the organisation's.
 
-A share is never more than was kept back for it. It is paid at the price that was believed then, up to the dearest that
-the offer could cost as the job came; and once the job was told to leave, only for as long as leaving may take. What a
-price that is heard late, or a job that stays on, costs beyond that is the organisation's, too. So is the time for which
-a job was told too late (late.py): nobody was there, or a timer rang after the instant that it was set for.
+It is paid at the price that was believed then, up to the dearest that the offer could cost as the job came; and once
+the job was told to leave, only for as long as leaving may take. What a price that is heard late, or a job that stays
+on, costs beyond that is the organisation's, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from sublet.domain.money import microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.purses import Holder, Level
-from sublet.domain.shape import Placement
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.values_json import from_plain, to_plain
@@ -35,9 +33,9 @@ def payers(job: Job) -> tuple[Holder, ...]:
     return tuple(Holder(level, name) for level, name in found if name)
 
 
-def ending_grains(offer: Offer, gpus: int, times: int = 1) -> int:
-    """The dearest that these GPUs of a node can cost until who holds them has left; or as long several times."""
-    return _part(offer.dearest.micro_usd_per_h * times * microseconds(offer.wind_down_s), gpus, offer.gpus_per_node)
+def ending_grains(offer: Offer, gpus: int) -> int:
+    """The dearest that these GPUs of a node can cost until who holds them has left."""
+    return _part(offer.dearest.micro_usd_per_h * microseconds(offer.wind_down_s), gpus, offer.gpus_per_node)
 
 
 def _part(grains: int, gpus: int, size: int) -> int:
@@ -67,9 +65,9 @@ class Share:
         """The price may be another one from now on."""
         self.paid, self.paid_us = self._whole(price, now_us), now_us
 
-    def ending(self, now_us: int, times: int) -> int:
-        """Grains that leaving may still cost, or as long several times; of one that leaves already, what is left."""
-        lasts_us = times * self.wind_down_us if self.until_us is None else max(0, self.until_us - now_us)
+    def ending(self, now_us: int) -> int:
+        """Grains that leaving may still cost."""
+        lasts_us = self.wind_down_us if self.until_us is None else max(0, self.until_us - now_us)
         return _part(self.cap * lasts_us, self.gpus, self.size)
 
     def resized(self, gpus: int, now_us: int) -> Share:
@@ -109,8 +107,6 @@ class Shares:
         self.changed = True  # somebody holds other GPUs, or pays another price, than when it was last looked at
         self.open: dict[str, dict[str, Share]] = {}  # by job, by node
         self.ended: dict[Holder, int] = defaultdict(int)  # grains
-        self.due_us: dict[str, int] = {}  # jobs that had to be told to leave before the event at hand, and when
-        self.gone_us: dict[str, int] = {}  # jobs that nobody pays for since the event at hand, or before it
         self._of: dict[Holder, dict[tuple[str, str], Share]] = defaultdict(dict)
         self._cluster, self._ledger = cluster, ledger
 
@@ -145,22 +141,16 @@ class Shares:
             self._of[holder][job_id, node_id] = share
 
     def tell_to_leave(self, jobs: Mapping[str, JobState], now_s: float) -> None:
-        """Whoever was told to stop by now is paid for until its latest end; who was not goes on.
-
-        Who had to be told before leaves as late as if it had been.
-        """
+        """Whoever was told to stop by now is paid for until its latest end; who was not goes on."""
         now_us = microseconds(now_s)
         for job_id, shares in self.open.items():
-            stopping, told_us = jobs[job_id].phase is Phase.STOPPING, self.due_us.get(job_id, now_us)
+            stopping = jobs[job_id].phase is Phase.STOPPING
             for share in shares.values():
-                if not stopping:
-                    if share.until_us is not None:
-                        share.settle(self._price(share), now_us)
-                        share.until_us = None
-                elif share.until_us is None:
-                    share.until_us = told_us + share.wind_down_us
-                if share.until_us is not None and job_id in self.gone_us:
-                    share.until_us = min(share.until_us, self.gone_us[job_id])
+                if stopping and share.until_us is None:
+                    share.until_us = now_us + share.wind_down_us
+                elif not stopping and share.until_us is not None:
+                    share.settle(self._price(share), now_us)
+                    share.until_us = None
 
     def settle(self, now_s: float) -> None:
         """Prices are about to change."""
@@ -168,10 +158,6 @@ class Shares:
         now_us = microseconds(now_s)
         for share in self._all():
             share.settle(self._price(share), now_us)
-
-    def paid_by(self, holder: Holder) -> list[tuple[str, Share]]:
-        """What it pays for, with the job that holds it."""
-        return [(job_id, share) for (job_id, _), share in self._of[holder.account].items()]
 
     def end_by(self, node_id: str, end_us: int) -> None:
         """A node was gone before anybody heard of it: so it is on record, and nobody pays for longer."""
@@ -191,11 +177,9 @@ class Shares:
         running = sum(share.cost(self._price(share), now_us) for share in self._of[holder.account].values())
         return self.ended.get(holder.account, 0) + running
 
-    def ending(self, holder: Holder, now_us: int, times: int = 1) -> int:
-        """Grains that giving all of it up may still cost, at the most; who keeps to a file sees to that itself."""
-        if holder.level is Level.FILE:
-            return 0
-        return sum(share.ending(now_us, times) for share in self._of[holder].values())
+    def ending(self, holder: Holder, now_us: int) -> int:
+        """Grains that giving all of it up may still cost, at the most."""
+        return sum(share.ending(now_us) for share in self._of[holder].values())
 
     def burn(self, holder: Holder, now_us: int) -> int:
         """Micro-dollars per hour."""
@@ -208,23 +192,6 @@ class Shares:
     def jobs(self, holder: Holder) -> list[str]:
         """Who holds GPUs that it pays for."""
         return list(dict.fromkeys(job_id for job_id, _ in self._of[holder.account]))
-
-    def is_leaving(self, holder: Holder, now_us: int) -> bool:
-        """Some of it is on its way out, and may be for a while: what that keeps back will soon be free."""
-        return any(share.until_us is not None and share.until_us > now_us for share in self._of[holder].values())
-
-    def added(self, job_id: str, placement: Placement, held: Mapping[str, int]) -> int:
-        """Grains that leaving may cost more, at the most, if the job moves there; it leaves the rest only then."""
-        grains = 0
-        for node_id, gpus in placement:
-            if (more := gpus - held.get(node_id, 0)) > 0:
-                share = self.open.get(job_id, {}).get(node_id)
-                if share is None:
-                    grains += ending_grains(self._cluster.nodes[node_id].offer, more)
-                else:
-                    grains += share.resized(share.gpus + more, 0).ending(0, 1)
-                    grains -= share.resized(share.gpus, 0).ending(0, 1)
-        return grains
 
     def _all(self) -> Iterable[Share]:
         return (share for shares in self.open.values() for share in shares.values())

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from sublet.domain import events as news
 from sublet.domain.actions import SetTimer, StopJob, TellUser
-from sublet.domain.money import microseconds
-from sublet.domain.plan import Phase
 from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.kernel.allowances import Before, Steps
-from sublet.kernel.late import Late, look_back
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["Passed", "Spending"]
-
-
-@dataclass(slots=True)
-class Passed:
-    """What time alone has led to since the last event."""
-
-    before: Before | None = None  # how it was before the first period that is over; None = none is
-    late: list[Late] = field(default_factory=list)  # of jobs that had to leave meanwhile
+__all__ = ["Spending"]
 
 
 class Spending:
@@ -43,56 +31,20 @@ class Spending:
             self._supply.mark_noticed(node)  # it takes no more work, and goes when the last has left
             self._tenancy.clear_node(node)
 
-    def pass_time(self, event: news.Event, since_s: float) -> Passed | None:
-        """Before it is heard: what was spent until now was at the prices, and out of the purses, of until now."""
-        purses = self._purses
+    def pass_time(self, event: news.Event) -> Before | None:
+        """Before it is heard: what was spent until now was at the prices, and out of the purses, of until now.
+
+        How it was before the first period that is over by then; None = none is.
+        """
+        purses, before = self._purses, None
         if not purses.shares.counts:
             return None
-        purses.shares.due_us.clear()
-        purses.shares.gone_us.clear()
-        passed, since_us = Passed(), microseconds(since_s)
         while (over_s := purses.next_end_s()) is not None and over_s <= event.at_s:
-            passed.late += self._look_back(since_us, over_s)
-            passed.before = passed.before or purses.now()
+            before = before or purses.now()
             purses.roll(over_s)
-            since_us = microseconds(over_s)
-        passed.late += self._look_back(since_us, event.at_s)
         if isinstance(event, news.PriceChanged | news.PriceDoubted | news.OffersChanged):
             purses.shares.settle(event.at_s)
-        return passed
-
-    def _look_back(self, since_us: int, now_s: float) -> list[Late]:
-        late = self._purses.as_recorded or (self._look_s is not None and now_s > self._look_s)
-        return look_back(self._purses, since_us, microseconds(now_s)) if late else []
-
-    def undo(self, passed: Passed) -> None:
-        """What was to be heard then cannot have happened."""
-        self._purses.shares.due_us.clear()
-        self._purses.shares.gone_us.clear()
-        for share, until_us in reversed(passed.late):
-            share.until_us = until_us
-        if passed.before is not None:
-            self._purses.roll_back(passed.before)
-
-    def serve_denied(self, now_s: float) -> bool:
-        """Nobody pays for GPUs that some were about to get."""
-        first = False
-        while denied := list(self._purses.denied):
-            self._purses.denied.clear()
-            for job_id in denied:
-                first = self._purses.put_aside(job_id, now_s) or first
-                self._deny(job_id)
-            self._tenancy.serve_lines()
-            self.adjust_supply(now_s)
-        return first
-
-    def _deny(self, job_id: str) -> None:
-        """It stays as it is, or waits where it cannot."""
-        state, held = self._tenancy.jobs[job_id], self._tenancy.placement.get(job_id, ())
-        if state.phase is Phase.RUNNING and self._supply.cluster.healthy(held) == held:
-            self._tenancy.promise(state, state.runs_in)
-        else:
-            self._tenancy.turn_out(job_id)
+        return before
 
     def watch(self, now_s: float) -> bool:
         """Give nodes up and turn jobs out in time; until then, be woken when it is time."""
@@ -121,14 +73,13 @@ class Spending:
             wakes.append(self._look_s)
             return False
         purses.shares.tell_to_leave(tenancy.jobs, now_s)
-        steps = purses.end_in_steps(tenancy.jobs, now_s)
+        steps = purses.end(tenancy.jobs, tenancy.active, now_s)
         purses.shares.changed, self._look_s = bool(steps.leave), steps.wake_s
         wakes.append(steps.wake_s)
         for job_id in steps.leave:
             tenancy.turn_out(job_id)
-        if steps.leave or purses.shares.gone_us:
-            purses.shares.tell_to_leave(tenancy.jobs, now_s)
         if steps.leave:
+            purses.shares.tell_to_leave(tenancy.jobs, now_s)
             self._heed(steps, now_s)
         if (over_s := purses.next_end_s()) is not None and over_s != self._period_s:
             self._period_s = over_s

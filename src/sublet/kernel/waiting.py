@@ -55,3 +55,9 @@ class Waiting:
         copy = Waiting()
         copy._states = dict(self._states)
         return copy
+
+    def only(self, shown: Callable[[JobState], JobState | None]) -> Waiting:
+        """A copy of those that are shown, as they are."""
+        copy = Waiting()
+        copy._states = {job_id: seen for job_id, state in self._states.items() if (seen := shown(state)) is not None}
+        return copy

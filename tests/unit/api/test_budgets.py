@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -14,7 +15,6 @@ from sublet.domain.money import Money
 from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.kernel.invariants import check
-from sublet.kernel.payable import PurseView
 from sublet.runtime.controller.funding import Funding
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.timers import Timers
@@ -23,7 +23,7 @@ from sublet.runtime.controller_api.tokens import Scope
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.in_memory_api import served, status
-from tests.rigs.story import Story, a_spec, phase, trained
+from tests.rigs.story import OFFERS, Story, a_spec, phase, trained
 
 
 @pytest.fixture
@@ -226,14 +226,19 @@ def test_the_budget_of_a_jobs_file_is_the_last_level_of_the_tree(tmp_path):
 
 
 @pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("level", ["team", "job"])
 @pytest.mark.parametrize("late_s", [0.5, 3000.0])
-def test_timers_of_a_live_controller_ring_late_and_no_purse_is_exceeded(tmp_path, monkeypatch, late_s):
+def test_timers_of_a_live_controller_ring_late_and_a_team_is_over_by_an_interval_and_a_job_by_nothing(
+    tmp_path, monkeypatch, late_s, level
+):
     """Also not while a controller is gone, and the next one finds that a purse is spent."""
-    at_once, hear = Timers.set, Pump._hear
+    at_once, hear, heard = Timers.set, Pump._hear, [0.0]
+    name = {"team": "vision", "job": "j-1"}[level]
 
     def hear_and_check(self, event):
         orders = hear(self, event)
         check(self.kernel)
+        heard.append(event.at_s)
         return orders
 
     monkeypatch.setattr(Timers, "set", lambda self, action: at_once(self, replace(action, at_s=action.at_s + late_s)))
@@ -243,18 +248,20 @@ def test_timers_of_a_live_controller_ring_late_and_no_purse_is_exceeded(tmp_path
         story = Story(tmp_path)
         async with story.controller(crash=True) as api:
             api.tokens.create("ann", Scope.USER, team="vision")
-            await api.budgets.set(level="team", name="vision", amount_usd=1.0)
             await api.submit(a_spec(max_workers=1), by="ann")
+            await api.budgets.set(level=level, name=name, amount_usd=1.0)
             await trained(api, "j-1", 1)
         await asyncio.sleep(20.0)  # less than a lease: its worker trains on
         async with story.controller() as api:
             await phase(api, "j-1", "out-of-budget")
-            (row,) = [row for row in api.budgets.rows() if row["name"] == "vision"]
+            (row,) = [row for row in api.budgets.rows() if row["name"] == name]
             return row
 
     row = asyncio.run(live())
+    interval_s = max(later - at_s for at_s, later in pairwise(heard)) + OFFERS[0].wind_down_s
+    over_usd = 0.0 if level == "job" else OFFERS[0].price.usd_per_h * interval_s / 3600.0
     assert row["exhausted"]
-    assert 0.0 < row["spent_usd"] <= 1.0
+    assert 0.0 < row["spent_usd"] <= 1.0 + over_usd
 
 
 @pytest.mark.usefixtures("virtual_time")
@@ -285,13 +292,12 @@ def test_a_job_that_nobodys_purse_pays_for_waits_for_something_else():
     driver.submit(a_job("mine"), a_job("hers", user="ann", team="vision"))
     driver.tell(PurseSet(0.0, Holder(Level.TEAM, "vision"), Money(), None, 1_796_000_000.0))
     kernel = driver.kernel
-    view = PurseView(kernel.purses, kernel.supply, kernel.active.values(), 0.0)
-    assert [view.held_by(kernel.jobs[job_id].job) for job_id in ("mine", "hers")] == [
+    assert [kernel.purses.held_by(kernel.jobs[job_id].job, 0.0) for job_id in ("mine", "hers")] == [
         None,
         Holder(Level.TEAM, "vision"),
     ]
-    assert purse_reason(kernel, lambda: view, "mine") == ""
-    assert "team vision has spent" in purse_reason(kernel, lambda: view, "hers")
+    assert purse_reason(kernel, "mine", 0.0) == ""
+    assert "team vision has spent" in purse_reason(kernel, "hers", 0.0)
 
 
 def test_a_user_sees_no_purse_of_the_jobs_of_others():

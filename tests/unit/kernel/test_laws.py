@@ -213,17 +213,19 @@ def test_every_job_pays_for_what_it_holds(paid):
     assert broken(paid) == "a job pays for what it holds"
 
 
-def test_every_purse_has_what_was_spent_and_what_leaving_costs(paid):
-    """Nothing is spent yet; ten seconds of five times the price are kept back: 0.05 USD."""
-    tree, kept = paid.purses, Money.from_usd("0.05").grains
-    tree.allowed[VISION] = replace(tree.allowed[VISION], bound=kept)
+def test_whoever_is_paid_from_a_purse_that_is_spent_leaves(paid):
+    """Nothing is spent yet."""
+    tree = paid.purses
+    tree.allowed[VISION] = replace(tree.allowed[VISION], amount=Money(0))
     assert broken(paid) is None
-    tree.allowed[VISION] = replace(tree.allowed[VISION], bound=kept - 1)
-    assert broken(paid) == "what is spent and what leaving may cost stay within every purse"
+    tree.allowed[VISION] = replace(tree.allowed[VISION], opening=-1)
+    assert broken(paid) == "whoever is paid from a purse that is spent leaves"
+    paid.jobs["a"] = replace(paid.jobs["a"], phase=Phase.STOPPING)
+    assert broken(paid) != "whoever is paid from a purse that is spent leaves"
 
 
 def test_the_purse_of_all_answers_for_itself(paid):
-    paid.purses.allowed[ORG] = replace(paid.purses.allowed[ORG], bound=-1)
+    paid.purses.allowed[ORG] = replace(paid.purses.allowed[ORG], opening=-(10**18))
     assert broken(paid) is None
 
 

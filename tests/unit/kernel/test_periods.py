@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -12,12 +11,12 @@ from sublet.domain.events import PurseSet, TimerFired
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.timers import CheckPurse
-from sublet.kernel.allowances import Allowance, _lasts_us
+from sublet.kernel.allowances import Allowance
 from sublet.policies.fifo import Fifo
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
-VISION = Holder(Level.TEAM, "vision")
+VISION, OWN = Holder(Level.TEAM, "vision"), Holder(Level.JOB, "a")
 HOUR_S, DAY_S = 3600.0, 86_400.0
 NOON = 20 * DAY_S + 12 * HOUR_S  # Unix time: twelve hours to the end of the day
 
@@ -26,14 +25,14 @@ def usd(grains):
     return Money(grains).usd
 
 
-def town(amount, period=Period.DAY):
+def town(amount, period=Period.DAY, holder=VISION):
     """A job of a team holds a node of 1 USD an hour, which it needs a quarter of an hour to leave."""
     offer = an_offer("o", usd_per_h="1", pool="p", wind_down_s=900.0, cap=Price.from_usd_per_h("1"))
     driver = Driver([offer], limits={"o": Limit(max_nodes=1)})
-    driver.tell(PurseSet(0.0, VISION, Money.from_usd(100), period, NOON))
     driver.submit(a_job("a", work=1e9, gpus=4, team="vision"))
+    driver.tell(PurseSet(0.0, holder, Money.from_usd(100), period, NOON))
     driver.settle(Fifo())
-    driver.tell(PurseSet(HOUR_S, VISION, Money.from_usd(amount), period, NOON + HOUR_S))
+    driver.tell(PurseSet(HOUR_S, holder, Money.from_usd(amount), period, NOON + HOUR_S))
     return driver
 
 
@@ -41,31 +40,26 @@ def allowance(driver):
     return driver.kernel.purses.allowed[VISION]
 
 
-def test_a_purse_that_covers_what_it_has_to_is_bound_to_its_limit():
-    driver = town(50)
-    assert (usd(allowance(driver).limit), usd(allowance(driver).bound)) == (50.0, 50.0)
-    assert usd(driver.kernel.purses.left(VISION, microseconds(HOUR_S), 1)) == 50.0 - 1.0 - 0.25
-    assert usd(driver.kernel.purses.left(VISION, microseconds(HOUR_S), 2)) == 50.0 - 1.0 - 0.5
+@pytest.mark.parametrize(("holder", "kept"), [(VISION, 0.0), (OWN, 0.25)])
+def test_of_a_purse_that_is_left_which_is_not_spent_and_of_a_jobs_own_not_kept_back_to_leave(holder, kept):
+    tree = town(50, holder=holder).kernel.purses
+    assert usd(tree.left(holder, microseconds(HOUR_S))) == 50.0 - 1.0 - kept
+    assert usd(tree.reserved(holder, microseconds(HOUR_S))) == kept
 
 
-def test_one_that_is_made_smaller_than_what_is_spent_is_bound_to_what_could_not_be_helped():
-    """An hour is spent, and a quarter of one is still to come."""
-    assert (usd(allowance(town("0.5")).limit), usd(allowance(town("0.5")).bound)) == (0.5, 1.25)
+@pytest.mark.parametrize(("amount", "bound"), [(50, 50.0), ("0.5", 1.0)])
+def test_a_purse_is_bound_to_its_limit_or_to_what_was_spent_when_it_was_set(amount, bound):
+    assert usd(allowance(town(amount)).bound) == bound
 
 
-@pytest.mark.parametrize(("amount", "bound"), [(50, 12.0 + 50.0), ("0.1", 12.0 + 0.25)])
-def test_with_a_new_period_it_counts_from_what_was_spent_until_then(amount, bound):
-    """After twelve hours a day begins. Who was over its limit may need more than the new one to leave."""
-    driver = town(50)
-    tree = driver.kernel.purses
-    old = tree.allowed[VISION]
-    if amount != 50:
-        old = replace(old, amount=Money.from_usd(amount), bound=old.bound)
-        tree.allowed[VISION] = old
+def test_with_a_new_period_it_counts_from_what_was_spent_until_then_and_may_spend_again():
+    """After twelve hours a day begins."""
+    tree = town(50).kernel.purses
+    old = tree.allowed[VISION] = replace(tree.allowed[VISION], spent=True)
     before = tree.now()
     tree.roll(12 * HOUR_S)
     new = tree.allowed[VISION]
-    assert (usd(new.opening), usd(new.bound), new.most) == (12.0, bound, None)
+    assert (usd(new.opening), usd(new.bound), new.spent) == (12.0, 62.0, False)
     assert new.ends_s == 36 * HOUR_S
     assert tree.next_end_s() == 36 * HOUR_S
     tree.roll(13 * HOUR_S)
@@ -105,11 +99,3 @@ def test_a_purse_without_a_period_has_no_end():
     assert driver.kernel.purses.allowed == before
     driver.tell(PurseSet(2 * HOUR_S, ORG, Money.from_usd(70), None, NOON))
     assert driver.kernel.supply.budget.purse == Money.from_usd(70)
-
-
-@pytest.mark.parametrize(
-    ("left", "burn", "lasts"),
-    [(10, 3, 3), (9, 3, 3), (2, 3, 0), (-1, 3, -1), (5, 0, math.inf), (0, 0, math.inf), (-1, 0, 0)],
-)
-def test_money_lasts_for_whole_microseconds_or_for_ever_where_nothing_is_spent(left, burn, lasts):
-    assert _lasts_us(left, burn) == lasts

@@ -26,10 +26,10 @@ def test_those_who_pay_are_named_from_the_widest_to_the_job_itself():
 def test_a_part_is_paid_rounded_down_and_kept_back_rounded_up():
     assert SHARE.cost(5, 101) == 1  # a third of 5
     assert SHARE.cost(5, 104) == 6  # of 20
-    assert SHARE.ending(104, 1) == 24  # a third of 70
+    assert SHARE.ending(104) == 24  # a third of 70
     assert SHARE.burn(5, 104) == 2
     two = replace(SHARE, gpus=2)
-    assert (two.cost(5, 104), two.ending(104, 1), two.burn(5, 104)) == (13, 47, 4)
+    assert (two.cost(5, 104), two.ending(104), two.burn(5, 104)) == (13, 47, 4)
 
 
 def test_no_price_is_paid_beyond_the_dearest_that_was_kept_back_for():
@@ -46,11 +46,10 @@ def test_prices_count_for_as_long_as_they_are_in_force():
     assert share.cost(1, 112) == 14
 
 
-def test_leaving_may_be_paid_for_several_times_and_who_leaves_is_paid_for_once_until_its_latest_end():
-    assert SHARE.ending(104, 2) == 47  # a third of 140
+def test_who_leaves_is_paid_for_until_its_latest_end():
     leaves = replace(SHARE, until_us=108)
-    assert leaves.ending(104, 1) == leaves.ending(104, 2) == 14  # of 4 us at 10
-    assert leaves.ending(108, 1) == leaves.ending(500, 2) == 0
+    assert leaves.ending(104) == 14  # of 4 us at 10
+    assert leaves.ending(108) == leaves.ending(500) == 0
     assert [leaves.burn(5, now_us) for now_us in (107, 108, 109)] == [2, 0, 0]
     assert [leaves.cost(3, now_us) for now_us in (106, 108, 120)] == [6, 8, 8]
 
@@ -68,11 +67,10 @@ def test_another_width_starts_anew_on_the_same_terms_and_leaves_no_more():
 
 
 def test_what_leaving_costs_at_the_dearest_is_by_the_cap():
-    """At 8 a microsecond for a node of four GPUs, three of them for 5 us: 30 grains; at 9 33.75, twice as long 67.5."""
+    """At 8 a microsecond for a node of four GPUs, three of them for 5 us: 30 grains; at 9 33.75."""
     facts = {"gpus": 4, "usd_per_h": "0.000005", "wind_down_s": 5e-6}
     offers = [an_offer("o", **facts, cap=Price(each)) for each in (8, 9)]
     assert [ending_grains(offer, 3) for offer in offers] == [30, 34]
-    assert [ending_grains(offer, 3, 2) for offer in offers] == [60, 68]
 
 
 def test_whoever_holds_other_gpus_or_pays_another_price_is_looked_at_again():
@@ -110,7 +108,6 @@ def test_who_is_told_to_leave_is_paid_for_until_its_latest_end_and_who_goes_on_a
     assert not shares.any_leaves()
     shares.tell_to_leave({"a": stops}, 2e-6)
     assert shares.any_leaves()
-    assert [shares.is_leaving(own, now_us) for now_us in (2, 6, 7)] == [True, True, False]
     assert [shares.spent(own, now_us) for now_us in (2, 6, 7, 50)] == [8, 24, 28, 28]
     assert [shares.ending(own, now_us) for now_us in (2, 6, 7)] == [40, 8, 0]
     assert [shares.burn(own, now_us) for now_us in (6, 7)] == [4, 0]

@@ -28,7 +28,8 @@ from tests.rigs.story import Story, adds_up, phase
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 DATA = Path(__file__).parents[2] / "data"
-LEFT = [DATA / f"state-0.1-{commit}" for commit in ("434ea1a", "1e1ae9c", "28748952")]  # of kernels 5, 9 and 10
+COMMITS = ("434ea1a", "1e1ae9c", "28748952", "kernel-11")  # of kernels 5, 9, 10 and 11
+LEFT = [DATA / f"state-0.1-{commit}" for commit in COMMITS]
 LINES = [line for path in sorted(DATA.glob("wire-*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
 
 

@@ -30,8 +30,9 @@ class Funding:
         now_s, own = self.inbox.now_s(), Holder(Level.FILE, record.id)
         self.bill.settle_job(record.id, now_s)
         left = Money.from_usd(record.spec.purse_usd) - self.bill.jobs[record.id].total
-        counted = self.inbox.kernel.purses.spent(own, microseconds(now_s))
-        amount = Money(max(0, left.grains + counted))
+        purses = self.inbox.kernel.purses
+        free = 0 if own not in purses.allowed else purses.allowed[own].opening  # what it was never charged
+        amount = Money(max(0, left.grains + purses.spent(own, microseconds(now_s)) - free))
         self.inbox.tell(PurseSet(now_s, own, amount, None, self.clock.wall.unix()))
 
     def lacks(self, record: JobRecord) -> bool:
@@ -43,4 +44,4 @@ class Funding:
     def is_spent(self, record: JobRecord) -> bool:
         """The kernel has ended the job at its last cent: nobody was there in time."""
         own = self.inbox.kernel.purses.allowed.get(Holder(Level.FILE, record.id))
-        return own is not None and own.most == 0
+        return own is not None and own.spent

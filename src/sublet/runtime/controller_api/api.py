@@ -13,7 +13,6 @@ from pathlib import Path
 from sublet.domain import events as news
 from sublet.domain.purses import ORG
 from sublet.errors import InvalidValue
-from sublet.kernel.payable import PurseView
 from sublet.machine.wall import Wall
 from sublet.runtime.anchor.troubles import Watch, is_anchor
 from sublet.runtime.archive import Kept
@@ -319,7 +318,6 @@ def _sources(controller: Controller) -> JobSources:
         kernel=kernel,
         bill=controller.bill,
         now_s=now_s,
-        paid=cache(lambda: PurseView(kernel.purses, kernel.supply, kernel.active.values(), now_s)),
         speedup=controller.clock.speedup,
         plan_reasons=controller.decisions.reasons,
         wait_reason=controller.waits.why,

@@ -12,7 +12,6 @@ from sublet.domain.money import Money, microseconds
 from sublet.domain.purses import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.payable import PurseView as Payers
 from sublet.kernel.shares import payers
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.tokens import Scope, Tokens
@@ -188,9 +187,9 @@ def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
         reserved = Money() if limit is None else purse.reserved(now_s)
         burn_usd_per_h, exhausted = kernel.ledger.outflow().usd_per_h, purse.broke
     else:
-        reserved = Money(tree.shares.ending(holder, now_us))
+        reserved = Money(tree.reserved(holder, now_us))
         burn_usd_per_h = tree.shares.burn(holder, now_us) / 1e6
-        exhausted = allowance is not None and allowance.most == 0
+        exhausted = allowance is not None and allowance.spent
     return {
         "level": str(holder.level),
         "name": holder.name,
@@ -208,12 +207,12 @@ def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
     }
 
 
-def purse_reason(kernel: Kernel, paid: Callable[[], Payers], job_id: str) -> str:
+def purse_reason(kernel: Kernel, job_id: str, now_s: float) -> str:
     """Why a job that holds nothing does not start, if a purse is to blame; "" = none is."""
     state = kernel.jobs.get(job_id)
     if not kernel.purses.allowed or state is None or state.gpus or state.shape is not None:
         return ""
-    if (holder := paid().held_by(state.job)) is None:
+    if (holder := kernel.purses.held_by(state.job, now_s)) is None:
         return ""
     spent = kernel.purses.words(holder)
     by_file = holder.level is Level.FILE

@@ -11,7 +11,6 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.payable import PurseView
 from sublet.perf.preemption import believe_reclaims
 from sublet.runtime.controller.bill import Bill
 from sublet.runtime.controller.history import gist_of
@@ -59,7 +58,6 @@ class JobSources:
     speedup: float  # cloud seconds per wall second
     plan_reasons: Mapping[str, str]  # job -> why the last plan gave it what it has
     wait_reason: Callable[[str], str]  # "" for a job that does not wait
-    paid: Callable[[], PurseView]  # who could be paid for now
     knows_size: Callable[[str], bool]  # whether jobs of this group have finished, of those that do not say their size
 
 
@@ -69,7 +67,7 @@ def job_view(record: JobRecord, sources: JobSources) -> JobView:
     group, report, state = record.group, record.group.stepped, kernel.jobs.get(record.id)
     account, total_usd = bill.jobs[record.id], bill.jobs[record.id].total.usd
     remaining = _remaining(record, state, sources)
-    short = purse_reason(kernel, sources.paid, record.id)
+    short = purse_reason(kernel, record.id, sources.now_s)
     said = report if record.spec.sdk else None  # a loop of the script's own tells steps, and nothing of samples
     sized = state is not None and not group.work and sources.knows_size(record.size_group)
     return {
@@ -163,7 +161,7 @@ def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) ->
     if record.paused:
         words = HELD_BACK if record.spec.sdk else HELD_BACK | UNMODIFIED
         return words.get(record.paused, record.refused)
-    if why := purse_reason(sources.kernel, sources.paid, record.id) or sources.wait_reason(record.id):
+    if why := purse_reason(sources.kernel, record.id, sources.now_s) or sources.wait_reason(record.id):
         return why
     if record.in_vain:
         times = "its last start" if record.in_vain == 1 else f"each of its last {record.in_vain} starts"

@@ -25,9 +25,8 @@ def _sums(courses: Sequence[Course]) -> list[str]:
         ),
         f"purses spent: {sum(course.turned_out for course in courses):,} times",
         (
-            f"jobs told to leave too late, since a timer rang late or nobody was there: "
-            f"{sum(course.late for course in courses):,}; what jobs cost after they had to be gone was charged to all: "
-            f"USD {sum(course.late_usd for course in courses):.2f}"
+            f"looks after the instant at which a purse was spent: {sum(course.late for course in courses):,}; "
+            f"what purses may be over by until all have left: USD {sum(course.over_usd for course in courses):.2f}"
         ),
     ]
 

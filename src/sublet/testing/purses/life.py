@@ -54,8 +54,8 @@ class Course:
     budgeted: int = 0  # jobs that came with a budget
     turned_out: int = 0  # jobs, because a purse below that of all was spent
     periods: int = 0
-    late: int = 0  # jobs that had to be told to leave before somebody was there to do it
-    late_usd: float = 0.0  # what jobs cost the organisation after they had to be gone
+    late: int = 0  # looks after the instant at which a purse was spent
+    over_usd: float = 0.0  # by which purses may have been exceeded until all had left, at the most
     broken: str = ""
 
 
@@ -105,7 +105,7 @@ class _Life:
         self.twin.before(event)
         before = {holder: each.ends for holder, each in driver.kernel.purses.allowed.items()}
         orders = driver.tell(event)
-        self.course.late += len(driver.kernel.purses.shares.due_us)
+        self.course.late += self.twin.late_us > 0
         self.twin.after(event, orders)
         after = driver.kernel.purses.allowed
         self.course.events[type(event).__name__] += 1
@@ -130,7 +130,7 @@ class _Life:
             self._again()
         except InvariantBroken as error:
             self.course.broken = f"{error.law}: {error.found}"
-        self.course.late_usd = 0.0 if self.overdue else Money(int(self.twin.beyond)).usd
+        self.course.over_usd = Money(int(self.twin.over)).usd
         return self.course
 
     def _again(self) -> None:
