@@ -78,8 +78,12 @@ def made(sizes: Sizes) -> tuple[Gpt, torch.optim.Optimizer]:
 def loss_of(model: Gpt, pair: tuple[Tensor, Tensor]) -> Tensor:
     """Mean over the words of a micro-batch, in bfloat16 where that is done."""
     with torch.autocast(pair[0].device.type, dtype=torch.bfloat16):
-        logits = model(pair[0])
-        return cross_entropy(logits.flatten(0, 1), pair[1].flatten())
+        return score(model(pair[0]), pair)
+
+
+def score(logits: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
+    """The same, of what the model gives."""
+    return cross_entropy(logits.flatten(0, 1), pair[1].flatten())
 
 
 def text_of(sizes: Sizes, samples: int) -> TensorDataset:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
-from benchmarks.gpt import LARGE, TINY, Gpt, loss_of, made, text_of
+from benchmarks.gpt import LARGE, TINY, Gpt, loss_of, made, score, text_of
 from benchmarks.gpu_batches import FULL, QUICK, compare
 from benchmarks.gpu_profile import PROFILED, PROFILED_TINY, profile
 from sublet import train
@@ -135,10 +135,11 @@ def grid_steps(
     model: Gpt, optimizer: torch.optim.Optimizer, dataset: TensorDataset, batch: int, epochs: int
 ) -> Iterator[None]:
     """The same by a session whose model may be cut, and is whole."""
-    parts = train.Blocks("blocks")
-    with train.session(model, optimizer, dataset, global_batch=batch, micro_batch=batch, parts=parts) as session:
-        for pair in session.batches(epochs=epochs):
-            session.step(lambda given: loss_of(model, given), pair)
+    facts = {"global_batch": batch, "micro_batch": batch, "loss": score, "parts": train.Blocks("blocks")}
+    with train.session(model, optimizer, dataset, **facts) as session:
+        for handle in session.batches(epochs=epochs):
+            with torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16):
+                session.step(handle)
             yield
 
 

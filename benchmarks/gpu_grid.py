@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpt import Gpt, Sizes, loss_of, text_of
+from benchmarks.gpt import Gpt, Sizes, score, text_of
 from sublet import train
 from sublet.domain.shape import Grid
 from sublet.testing.grid.control import Control
@@ -113,16 +113,16 @@ def life(steps: int, name: str, connection: socket.socket, facts: int, _kept: ob
     dataset = text_of(sizes, BATCH * steps)
     losses, ends_s = dict[int, float](), [time.monotonic()]
 
-    def loss_on(pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def loss(scores: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         time.sleep(0.02 if sizes is SMALL else 0.0)  # else it is over before anybody can be killed
-        return loss_of(model, pair)
+        return score(scores, pair)
 
+    facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": loss, "parts": train.Blocks("blocks")}
     try:
-        with train.session(
-            model, optimizer, dataset, global_batch=BATCH, micro_batch=MICRO, parts=train.Blocks("blocks")
-        ) as session:
+        with train.session(model, optimizer, dataset, **facts) as session:
             for batch in session.batches(epochs=1):
-                session.step(loss_on, batch)
+                with torch.autocast(sizes.device, dtype=torch.bfloat16):
+                    session.step(batch)
                 losses[session.steps] = session.loss
                 ends_s.append(time.monotonic())
     except SystemExit as error:

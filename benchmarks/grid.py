@@ -34,7 +34,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpt import TINY, Gpt, Sizes, loss_of, text_of
+from benchmarks.gpt import TINY, Gpt, Sizes, score, text_of
 from benchmarks.grid_watch import Watch, cpu_s
 from sublet import train
 from sublet.domain.shape import Grid
@@ -262,11 +262,11 @@ def life(sizes: Sizes, watch: Watch, name: str, connection: socket.socket, _fact
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.rate)
     dataset = text_of(sizes, BATCH * 100)
     try:
-        with train.session(
-            model, optimizer, dataset, global_batch=BATCH, micro_batch=MICRO, parts=train.Blocks("blocks")
-        ) as session:
+        facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": score, "parts": train.Blocks("blocks")}
+        with train.session(model, optimizer, dataset, **facts) as session:
             for batch in session.batches(epochs=STEPS):
-                session.step(partial(loss_of, model), batch)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    session.step(batch)
     except SystemExit as error:
         if error.code != EXIT_LEFT:
             raise

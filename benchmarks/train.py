@@ -75,7 +75,7 @@ def of_a_grid(blocks: int, hidden: int = HIDDEN, block: int = BLOCK) -> None:
     pairs = []
     with (
         train.session(plain, plain_optimizer, dataset, **facts) as one,
-        train.session(cut, cut_optimizer, dataset, parts=train.Blocks("1"), **facts) as other,
+        train.session(cut, cut_optimizer, dataset, loss=score, parts=train.Blocks("1"), **facts) as other,
     ):
         micro_batches, steps = one.batches(epochs=1), other.batches(epochs=1)
         for turn in range(blocks + 1):
@@ -86,7 +86,7 @@ def of_a_grid(blocks: int, hidden: int = HIDDEN, block: int = BLOCK) -> None:
             ours = _since(begun, block)
             begun = _clocks()
             for _ in range(block):
-                other.step(lambda batch: nn.functional.cross_entropy(cut(batch[0]), batch[1]), next(steps))
+                other.step(next(steps))
             if turn:  # the first has the making of all things in it
                 pairs.append((ours, _since(begun, block)))
         for _ in micro_batches:
@@ -102,6 +102,11 @@ def of_a_grid(blocks: int, hidden: int = HIDDEN, block: int = BLOCK) -> None:
         ratio = statistics.median(pair[1][at] / pair[0][at] for pair in pairs) - 1.0
         print(f"  {name:<14} {middle[0]:9.3f}  {middle[1]:9.3f}  {ratio:9.2%}   at most {OVERHEAD_GOAL:.0%}")
     print()
+
+
+def score(output: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """The loss, of the output."""
+    return nn.functional.cross_entropy(output, batch[1])
 
 
 def measuring_s(steps: int = 20_000) -> float:

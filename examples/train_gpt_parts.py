@@ -64,8 +64,8 @@ def main() -> None:
     model = Gpt()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-    def loss_of(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+    def loss(scores: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(scores.flatten(0, 1), batch[1].flatten())
 
     with train.session(
         model,
@@ -74,10 +74,13 @@ def main() -> None:
         global_batch=24,
         micro_batch=2,  # parts work on these in turn
         clip_norm=1.0,
+        epochs=options.epochs,
+        loss=loss,
         parts=train.Blocks("blocks"),
     ) as s:
-        for batch in s.batches(epochs=options.epochs):
-            s.step(loss_of, batch)
+        for _ in s.epochs():
+            for batch in s:
+                s.step(batch)
     if s.rank == 0:
         print(f"{s.steps} steps, loss {s.loss:.3f} (a guess among {LETTERS} letters: {math.log(LETTERS):.3f})")
 

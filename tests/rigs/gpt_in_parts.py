@@ -76,8 +76,12 @@ def text():
     return TensorDataset(rows[:, :-1], rows[:, 1:])
 
 
+def score(output, batch):
+    return functional.cross_entropy(output.flatten(0, 1), batch[1].flatten())
+
+
 def loss_on(model, batch):
-    return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+    return score(model(batch[0]), batch)
 
 
 def slow_down(disk_s):
@@ -106,22 +110,25 @@ def main(folder, steps, pace_s, least):
             micro_batch=MICRO,
             clip_norm=CLIP,
             seed=SEED,
+            epochs=-(-steps * BATCH // SAMPLES),
+            loss=score,
             parts=train.Blocks("h"),
             tracker=Notebook(folder / "runs"),
         ) as s,
     ):
         made_in = []
 
-        def loss_of(batch):
+        def runs(*_):
             if not enough.exists():
-                time.sleep(pace_s * max(1, s.steps - 15))
+                time.sleep(pace_s / BLOCKS * max(1, s.steps - 15))
             made_in[:] = s.grid
             if s.generation and s.grid[1] < least:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-            return loss_on(model, batch)
 
-        for batch in s.batches(epochs=-(-steps * BATCH // SAMPLES)):
-            s.step(loss_of, batch)
+        for block in model.h:
+            block.register_forward_pre_hook(runs)
+        for batch in s.batches():
+            s.step(batch)
             s.log({"loss": s.loss})
             grid = made_in if s.place != (-1, -1) else []  # who only keeps has made nothing
             print(json.dumps({"step": s.steps, "loss": s.loss.hex(), "grid": grid, "at": s.place}), file=file)

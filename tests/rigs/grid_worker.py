@@ -55,11 +55,11 @@ class Worker:
         beside = None
         if directory is not None:
             saver._kept = store or saver._kept
-            beside = Course(self.progress, Schedules([], optimizer), optimizer, None, saver)
+            beside = Course(self.progress, Schedules([], optimizer), optimizer, None, saver, self.model)
         self.member = Member(self.model, self.cut, optimizer, seed=SEED, clip_norm=clip, beside=beside, point=self._at)
         if directory is not None:
             state = State(self.model, optimizer, [], None, SEED)
-            whole = Whole(state, self.progress, self.cut, self.member.holdings, beside, lambda: self.member.loss)
+            whole = Whole(state, self.progress, self.cut, self.member.holdings, lambda: self.member.loss)
             self.member.vault = Vault(saver, whole, self.member.holdings, self.progress, self.link, self._at)
         self.told, self.dead, self.met = {}, False, None
         self.waits = True  # before a step, for what of its own is being written

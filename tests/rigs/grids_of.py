@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from sublet.testing.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, adam
 from sublet.testing.threads_mesh import Threads, ThreadsMesh
-from sublet.train.grid.atoms import Atom
+from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.gloo import Lines
 from sublet.train.grid.member import Member
@@ -46,10 +46,12 @@ class Worker:
             self.losses[step] = found.loss
         for loss_of, size in held if seat is not None else ():
             self.model.eval()
-            judged = self.member.judge(
-                mesh, seat, lambda atom, loss_of=loss_of: loss_of(self.model, atom), size=size, micro_batch=MICRO
+            judged, work = torch.zeros(1, dtype=torch.float64), share(atoms(0, size, MICRO), seat.copy, seat.copies)
+            judged[0] = self.member.judge(
+                mesh, seat, lambda atom, loss_of=loss_of: loss_of(self.model, atom), work, size
             )
-            self.judged.append(judged)
+            mesh.sum(judged, seat.everyone())
+            self.judged.append(float(judged))
             self.model.train()
 
 

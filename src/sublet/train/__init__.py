@@ -61,7 +61,7 @@ def session(
             `steps=N`: each of its samples is read once at any width.
         global_batch: samples per optimizer step, over all workers; a DataLoader's `batch_size` if it is not given.
         parts: where the model may be cut, as train.Blocks("transformer.h"), the name of its list of blocks: workers
-            then hold a part each, and `s.step(loss_of, batch)` is given the function instead of the loss.
+            then hold a part each; with `loss=`, and `s.step(batch)`.
         **more: see `sublet.train.options.Options`: epochs, steps, scheduler, scheduler_every, seed, loss, strict,
             micro_batch, batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards, extra_state,
             device, tracker, checkpoint_dir.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import random
 import signal
@@ -201,11 +202,14 @@ def _judge_script(control: Control, seats: Sequence[Process], row: Row, result: 
         for what in ("steps", "rates", "ends"):
             if found.get(what) != truth[what]:
                 result.broken.append(f"seat {seat}: {what} {found.get(what)}, not {truth[what]}")
-        for what in ("losses", "judged"):
-            for step, value in found.get(what, {}).items():
-                right = truth[what][int(step)]
-                if not abs(value - right) <= 1e-12 * abs(right):  # also what is not a number
-                    result.broken.append(f"seat {seat}: {what} of step {step}: {value}, not {right}")
+        told = [
+            (f"{what} of step {step}", value, truth[what][int(step)])
+            for what in ("losses", "judged")
+            for step, value in found.get(what, {}).items()
+        ]
+        for what, value, right in [*told, ("last", found.get("last", math.nan), truth["last"])]:
+            if not abs(value - right) <= 1e-12 * abs(right):  # also what is not a number
+                result.broken.append(f"seat {seat}: {what}: {value}, not {right}")
         if str(truth["steps"]) not in found.get("losses", {}) or not found.get("judged"):
             result.broken.append(f"seat {seat} did not come to the end")
     result.rolled = sum(message.rolled for message in control.joined)

@@ -25,7 +25,7 @@ STEPS = SAMPLES // BATCH * EPOCHS
 
 
 def trained(pace_s: float = 0.0, stops: int = EPOCHS, dies: int | None = None) -> dict[str, Any]:
-    """Loss of each step that this process made or took part in, evaluations, rates, and what it knows in the end.
+    """Loss of each step that this process made or took part in, evaluations, rates, and what it keeps in the end.
 
     `stops`: after so many epochs it leaves its loop; `dies`: in the evaluation after so many steps.
     """
@@ -36,13 +36,17 @@ def trained(pace_s: float = 0.0, stops: int = EPOCHS, dies: int | None = None) -
     ids = torch.stack([(torch.arange(5) * (1 + number % 3) + number) % 9 for number in range(SAMPLES)])
     data = TensorDataset(ids[:, :-1], ids[:, 1:])
 
-    def loss_of(batch: Any) -> torch.Tensor:
+    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(output.flatten(0, 1), batch[1].flatten())
+
+    def paced(*_: Any) -> None:
         time.sleep(pace_s)
         if s.steps == dies and not model.training:
             os.kill(os.getpid(), signal.SIGKILL)
-        return factor * functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
-    factor, losses, judged = 1.0, dict[int, float](), dict[int, float]()
+    for block in model.blocks:
+        block.register_forward_pre_hook(paced)
+    losses, judged = dict[int, float](), dict[int, float]()
     with train.session(
         model,
         optimizer,
@@ -51,25 +55,22 @@ def trained(pace_s: float = 0.0, stops: int = EPOCHS, dies: int | None = None) -
         micro_batch=MICRO,
         clip_norm=0.5,
         scheduler=schedule,
+        epochs=EPOCHS,
+        loss=loss,
         parts=train.Blocks("blocks"),
     ) as s:
-        kept: Any = s.keep(ends=0)
-        for batch in s.batches(epochs=EPOCHS):
-            epoch = s.epoch
-            factor = 1.0 + s.steps / STEPS  # what a loop sets before a step, a newcomer sets as well
-            s.step(loss_of, batch)
-            for number in range(len(model.blocks)):  # what it changes is part of the state
-                block: Any = model.blocks[number]
-                block.drop.p *= 0.95
-            if s.steps == EVERY // 2:
-                model.drop.p = 0.1
-            losses[s.steps] = s.loss
-            if (at := s.steps) % EVERY == 0:  # it may break, and all go back to a checkpoint of an earlier step
-                judged[at] = s.evaluate(loss_of, data, limit=3)
-            if s.epoch != epoch:  # as one counts that stops early: a newcomer counts each once, and stays
-                kept.ends += 1
-                if kept.ends > s.epoch or kept.ends >= stops:
-                    break
+        kept: Any = s.keep(ends=0, judged=0.0)
+        for _ in s.epochs():
+            for batch in s:
+                s.step(batch)
+                losses[s.steps] = s.loss
+                if (at := s.steps) % EVERY == 0:  # it may break, and all go back to a checkpoint of an earlier step
+                    found = s.evaluate(data, limit=3)
+                    if s.steps == at:
+                        judged[at] = found
+            kept.ends, kept.judged = s.epoch, s.evaluate(data, limit=2)  # a newcomer has what the others have noted
+            if kept.ends >= stops:
+                break
         steps, place = s.steps, s.place
     return {
         "losses": losses,
@@ -77,6 +78,7 @@ def trained(pace_s: float = 0.0, stops: int = EPOCHS, dies: int | None = None) -
         "steps": steps,
         "place": place,
         "ends": kept.ends,
+        "last": kept.judged,
         "rates": [group["lr"] for group in optimizer.param_groups],
     }
 

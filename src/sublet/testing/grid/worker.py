@@ -77,7 +77,7 @@ class Worker:
         link = ControllerLink(name)
         link.line = self._line
         saver = Saver(None if kept is None else Path(kept.directory), name, link.say)
-        course = Course(self._progress, Schedules([], optimizer), optimizer, None, saver)
+        course = Course(self._progress, Schedules([], optimizer), optimizer, None, saver, self._model)
         self._member = member = Member(
             self._model,
             self._cut,
@@ -90,7 +90,7 @@ class Worker:
         self._saves, self._vault = () if kept is None else kept.saves, None
         if kept is not None:
             state = State(self._model, optimizer, [], None, SEED)
-            whole = Whole(state, self._progress, self._cut, member.holdings, course, lambda: member.loss)
+            whole = Whole(state, self._progress, self._cut, member.holdings, lambda: member.loss)
             self._vault = Vault(saver, whole, member.holdings, self._progress, link, self._at)
             self._member.vault = self._vault
         listen(self._line, connection)

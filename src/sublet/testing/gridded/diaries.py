@@ -81,8 +81,8 @@ def read_rows(folder: Path) -> list[Row]:
 def accounts(rows: Sequence[Row], *, steps: int, batch: int, samples: int) -> Accounts:
     """Whether `steps` steps took each sample of their epochs once; batches do not go over the end of an epoch.
 
-    All parts of a copy take the same samples, and one of them is enough to say so. Of a step that was made again what
-    counts is the last time: going back to a checkpoint has undone what was before.
+    The parts of a copy that take samples take the same, and one of them is enough to say so. Of a step that was made
+    again what counts is the last time: going back to a checkpoint has undone what was before.
     """
     last: dict[int, int] = {}  # generation that made it
     for row in rows:
@@ -95,8 +95,8 @@ def accounts(rows: Sequence[Row], *, steps: int, batch: int, samples: int) -> Ac
     taken: dict[int, Counter[int]] = {}  # by epoch
     per_epoch = -(-samples // batch)
     for step, said in by_step.items():
-        by_copy = {row.place[0]: row.samples for row in said}
-        agree = all(row.samples == by_copy[row.place[0]] for row in said)
+        by_copy = {row.place[0]: row.samples for row in said if row.samples}
+        agree = all(row.samples == by_copy[row.place[0]] for row in said if row.samples)
         disputed += not (agree and len({(row.grid, row.loss) for row in said}) == 1)
         for each in by_copy.values():
             taken.setdefault(step // per_epoch, Counter()).update(each)

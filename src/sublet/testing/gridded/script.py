@@ -16,7 +16,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +88,19 @@ class GPT(nn.Module):
         return found
 
 
-class Lines(Dataset[tuple[torch.Tensor, int]]):
-    """Numbers that rise, each line at its own pace; and which line it is."""
+class Lines(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Numbers that rise, each line at its own pace; it says which one is taken."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, takes: Callable[[int], None]) -> None:
+        self.count, self.takes = count, takes
 
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return (torch.arange(CONTEXT + 1) * (1 + index % 5) + index) % VOCAB, index
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.takes(index)
+        row = (torch.arange(CONTEXT + 1) * (1 + index % 5) + index) % VOCAB
+        return row[:-1], row[1:]
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -119,36 +121,50 @@ def main(arguments: Iterable[str] | None = None) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     name = os.environ.get("SUBLET_WORKER_ID", "alone")
     diary = os.open(asked.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    made: dict[str, Any] = {}
+
+    def begins() -> None:
+        """A step, or one that is made again."""
+        tries = {"worker": name, "generation": s.generation, "step": s.steps, "grid": s.grid, "place": s.place}
+        if any(made.get(key) != value for key, value in tries.items()):
+            made.clear()
+            made.update(tries, samples=[], since_s=time.monotonic(), told=-1)
+
+    def takes(index: int) -> None:
+        begins()
+        made["samples"].append(index)
+
+    def runs(*_: Any) -> None:
+        """A block; the samples have been taken."""
+        begins()
+        if s.generation and s.grid[1] < asked.fits_in:
+            raise torch.OutOfMemoryError(f"a pretended GPU holds a part of {asked.fits_in}, and no more")
+        if made["told"] != len(made["samples"]):
+            made["told"] = len(made["samples"])
+            write()
+
+    def write(**more: Any) -> None:
+        facts = {**made, **more}
+        del facts["told"]
+        os.write(diary, (json.dumps(facts) + "\n").encode())
+
+    for block in model.h:
+        block.register_forward_pre_hook(runs)
     with train.session(
         model,
         optimizer,
-        Lines(asked.samples),
+        Lines(asked.samples, takes),
+        epochs=asked.epochs,
         global_batch=asked.batch,
         micro_batch=asked.micro,
         clip_norm=1.0,
+        loss=lambda scores, batch: functional.cross_entropy(scores.flatten(0, 1), batch[1].flatten()),
         parts=train.Blocks("h"),
     ) as s:
-        made: dict[str, Any] = {}
-
-        def loss_of(batch: Any) -> torch.Tensor:
-            tries = {"worker": name, "generation": s.generation, "step": s.steps, "grid": s.grid, "place": s.place}
-            if any(made.get(key) != value for key, value in tries.items()):  # a step, or one that is made again
-                made.clear()
-                made.update(tries, samples=[], since_s=time.monotonic())
-            if s.generation and s.grid[1] < asked.fits_in:
-                raise torch.OutOfMemoryError(f"a pretended GPU holds a part of {asked.fits_in}, and no more")
-            ids, numbers = batch
-            made["samples"] += numbers.tolist()
-            os.write(diary, (json.dumps(made) + "\n").encode())
-            return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-
-        for batch in s.batches(epochs=asked.epochs):
-            before = s.steps
-            s.step(loss_of, batch)
-            mine = made.get("worker") == name  # who starts from a checkpoint has `made` of whoever wrote that
-            if mine and made.get("step") == s.steps - 1 >= before and s.place != (-1, -1):
-                row = {**made, "loss": s.loss.hex(), "at_s": time.monotonic()}
-                os.write(diary, (json.dumps(row) + "\n").encode())
+        for batch in s.batches():
+            s.step(batch)
+            if made.get("step") == s.steps - 1 and s.place != (-1, -1):
+                write(loss=s.loss.hex(), at_s=time.monotonic())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Members that have drifted apart are found when they agree on a step, and end as an error.
 
 Each applies what all have summed by the numbers of its own optimizer: where a script changes these in one worker and
-not in another, the parts are of different trainings from then on. So they are where it gives another function for a
-step. In every step all who train say a digest of which function they were given (`given`), in every `EVERY`th of their
-rates as well, each with its square, and that they do: it is the same at all if the squares add up to what the sum says
-(as in `sublet.train.drift`, for whole models).
+not in another, the parts are of different trainings from then on. So in every `EVERY`th step all who train say a digest
+of their rates, with its square, and that they do: it is the same at all if the squares add up to what the sum says (as
+in `sublet.train.drift`, for whole models).
 """
 
 from __future__ import annotations
@@ -15,15 +14,11 @@ import torch
 
 from sublet.errors import RanksDiffer
 from sublet.train.drift import EVERY, NEXT, RATES, digest, numbers_of
-from sublet.train.grid.given import MADE
 
 __all__ = ["WORDS", "Alike"]
 
-EACH = 3  # who says it, the sum, and that of squares
-WORDS = 2 * EACH
+WORDS = 3  # who says it, the sum, and that of squares
 BITS = 20  # the square of a sum over a thousand members is a whole number that a float64 has
-NOTHING = (0.0, 0.0, 0.0)
-FUNCTION = "function that s.step is given"
 
 
 class Alike:
@@ -31,7 +26,6 @@ class Alike:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self.given = ""  # for the step under way
 
     def check_step(self, counted: int, applied: int) -> None:
         """By the counter that says which samples come next, as many are made as were applied here: or RanksDiffer."""
@@ -41,23 +35,14 @@ class Alike:
             raise RanksDiffer(what, ranks=[], step=applied, hint=hint)
 
     def say(self, step: int, *, trains: bool) -> tuple[float, ...]:
-        """Before the sum; nothing of who is spare, and of rates in most steps."""
-        if not trains:
-            return NOTHING + NOTHING
-        return _said(self.given) + (NOTHING if step % EVERY else _said(numbers_of(self._optimizer)))
+        """Before the sum; nothing in most steps, nor of a worker that is spare."""
+        if step % EVERY or not trains:
+            return (0.0, 0.0, 0.0)
+        own = float(digest(numbers_of(self._optimizer)) & ((1 << BITS) - 1))
+        return (1.0, own, own * own)
 
     def hear(self, summed: Sequence[float], step: int) -> None:
         """After it, at all alike: RanksDiffer if theirs are not the same."""
-        if _differ(*summed[:EACH]):
-            raise RanksDiffer(FUNCTION, ranks=[], step=step, hint=f"give {MADE}; here it was {self.given}")
-        if _differ(*summed[EACH:]):
+        count, total, squares = summed
+        if count * squares != total * total:
             raise RanksDiffer("learning rate", ranks=[], step=step, hint=NEXT[RATES])
-
-
-def _said(facts: object) -> tuple[float, ...]:
-    own = float(digest(facts) & ((1 << BITS) - 1))
-    return (1.0, own, own * own)
-
-
-def _differ(count: float, total: float, squares: float) -> bool:
-    return count * squares != total * total

@@ -11,9 +11,9 @@ import torch
 from sublet.train.grid.meeting import NOTHING, Standing
 from sublet.train.grid.mesh import Mesh
 
-__all__ = ["Attendance", "attend", "heard"]
+__all__ = ["Attendance", "attend"]
 
-FACTS = 7  # of a worker, before its units: steps applied, step pending, evaluations since, blocks run and to be run
+FACTS = 3  # of a worker, before its units: steps applied, step pending, whether it is new to its loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +23,12 @@ class Attendance:
     standings: list[Standing]
     owned: list[frozenset[int]]  # units of the seat to come
     keeps: list[frozenset[int]]  # units to be kept for others
-    judged: list[int]  # evaluations since the last step
-    ran: list[tuple[int, int]]  # blocks from, and up to, that each has run
-    runs: list[tuple[int, int]]  # and is to run
+    new: list[bool]  # has a state of others, and makes its first step with them yet
 
     @property
     def top(self) -> int:
         """Most steps that anybody has applied."""
         return max(each.applied for each in self.standings)
-
-    @property
-    def changes(self) -> bool:
-        """Somebody is to run blocks that it has not run."""
-        return any({*range(*runs)} - {*range(*ran)} for ran, runs in zip(self.ran, self.runs, strict=True))
 
     @property
     def anew(self) -> bool:
@@ -44,18 +37,11 @@ class Attendance:
 
 
 def attend(
-    mesh: Mesh,
-    standing: Standing,
-    judged: int,
-    ran: tuple[int, int],
-    runs: tuple[int, int],
-    own: Collection[int],
-    kept: Collection[int],
-    units: int,
+    mesh: Mesh, standing: Standing, own: Collection[int], kept: Collection[int], units: int, *, new: bool
 ) -> Attendance:
     """We, with what we bring, are to have and are to keep; of `units` in all. Broken."""
     facts = [[int(unit in each) for unit in range(units)] for each in (standing.units, own, kept)]
-    row = [standing.applied, standing.pending, judged, *ran, *runs, *chain(*facts)]
+    row = [standing.applied, standing.pending, int(new), *chain(*facts)]
     table = torch.zeros(mesh.world, len(row), dtype=torch.int64)
     table[mesh.rank] = torch.tensor(row)
     mesh.sum(table, range(mesh.world))
@@ -68,18 +54,5 @@ def attend(
         standings=[Standing(applied=each[0], pending=each[1], units=has) for each, has in zip(rows, held, strict=True)],
         owned=owned,
         keeps=keeps,
-        judged=[each[2] for each in rows],
-        ran=[(each[3], each[4]) for each in rows],
-        runs=[(each[5], each[6]) for each in rows],
+        new=[bool(each[2]) for each in rows],
     )
-
-
-def heard(mesh: Mesh, counts: list[int], judged: list[float]) -> list[float]:
-    """What evaluations came to that some have ended and others have not; `counts`: how many each has. Broken."""
-    if not any(counts):
-        return judged
-    ours = mesh.rank == counts.index(max(counts))
-    said = torch.tensor(judged if ours else [0.0] * max(counts), dtype=torch.float64)
-    mesh.sum(said, range(mesh.world))
-    found: list[float] = said.tolist()
-    return found

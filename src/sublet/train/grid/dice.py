@@ -4,9 +4,6 @@ They are thrown anew where an atom begins, where a block begins, and where a blo
 ended: by (seed, step, atom, place). So what is drawn outside of the blocks, a mask for all of them or one for each, is
 the same in every part, though each part runs but some of the modules. Where an atom begins, those of Python and numpy
 are thrown too, from which samples may be drawn or changed: every part loads its own.
-
-Each worker ends a step with other atoms than the next. So that the script's own lines draw alike at all of them, all
-dice are thrown between steps too, by how far the loop sees itself, which a newcomer's does as the others' did.
 """
 
 from __future__ import annotations
@@ -17,13 +14,11 @@ import torch
 
 from sublet.train.grid.atoms import Atom
 from sublet.train.samples import mixed, seed_from, stirred
-from sublet.train.state import host_dice_kept, host_draw, reseed_host
+from sublet.train.state import reseed_host
 
-__all__ = ["AT_BATCH", "EVALUATED", "STEPPED", "Dice", "next_of_each", "throw_between"]
+__all__ = ["Dice"]
 
 LEFT = 1 << 32  # what is drawn after a module has ended, far from what is drawn within one
-BETWEEN = 1 << 48  # what the script draws, far from any sample of a step
-AT_BATCH, STEPPED, EVALUATED = range(3)  # where a pass of the loop begins, after its step, after its first evaluation
 
 
 class Dice:
@@ -52,18 +47,6 @@ class Dice:
         """A block has ended, or a module around them."""
         again, self._left[place] = self._left[place], self._left[place] + 1
         _throw(seed_from(stirred(self._stir, LEFT + place, again)))
-
-
-def throw_between(seed: int, steps: int, place: int) -> None:
-    """For the lines of the script that come next; after a second evaluation the place is one more, and so on."""
-    reseed_host(seed, BETWEEN + place, steps)
-    _throw_on_gpu(mixed(seed, BETWEEN + place, steps))
-
-
-def next_of_each() -> tuple[float, float, float]:
-    """What the script would draw next, of all dice but a GPU's. Nothing is drawn."""
-    with host_dice_kept():
-        return host_draw()
 
 
 def _throw(seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from sublet.train.blocks import Blocks
 from sublet.train.elementwise import check_one_by_one
 from sublet.train.options import Options
 
-__all__ = ["check_fits", "check_not_compiled"]
+__all__ = ["check_fits"]
 
 BY_BLOCK = "compiled block by block where it is cut: for block in model.blocks: block.compile()"
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
@@ -25,15 +24,16 @@ def check_fits(model: Any, optimizer: Any, options: Options) -> None:
     _check_kinds(model, optimizer, options)
     if isinstance(optimizer, torch.optim.Optimizer):
         check_one_by_one(optimizer)
+    if options.loss is None:
+        raise InvalidValue("loss", None, "given where the model is cut: loss=f, of the last output and the batch")
     if options.micro_batch is None:
         raise InvalidValue("micro_batch", None, "given where the model is cut: parts work on micro-batches in turn")
     if options.batch_range is not None:
         raise InvalidValue("batch_range", options.batch_range, "none where the model is cut: the batch is fixed")
     if options.sums:
         raise InvalidValue("reduction", options.reduction, "'mean' where the model is cut")
-    for field, usual in (("steps", None), ("scheduler_every", "step"), ("scaler", None)):
-        if getattr(options, field) != usual:
-            raise InvalidValue(field, getattr(options, field), f"{usual!r} where the model is cut")
+    if options.scaler is not None:
+        raise InvalidValue("scaler", "a GradScaler", "none where the model is cut: bfloat16 needs none")
     if options.clip_value is not None:
         raise InvalidValue("clip_value", options.clip_value, "clip_norm where the model is cut")
     if "SUBLET_CONTROL_FD" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -63,17 +63,3 @@ def _check_kinds(model: Any, optimizer: Any, options: Options) -> None:
 
 def _is_compiled(value: Any) -> bool:
     return type(value).__name__ == "OptimizedModule"  # torch's own name for it; to import the class takes seconds
-
-
-def check_not_compiled(model: torch.nn.Module, loss_of: Any, deep: int = 3) -> None:
-    """InvalidValue if the function, or one that it has from around it, calls the model as compiled in one piece."""
-    try:
-        seen = inspect.getclosurevars(inspect.unwrap(getattr(loss_of, "__func__", loss_of)))
-    except (TypeError, ValueError):  # no function of Python's
-        return
-    for name, value in {**seen.globals, **seen.nonlocals}.items():
-        if _is_compiled(value) and value._orig_mod is model:  # noqa: SLF001 - torch's own
-            raise InvalidValue("loss_of", f"{name} = torch.compile(model)", BY_BLOCK)
-    for value in seen.nonlocals.values() if deep else ():
-        if inspect.isfunction(value):
-            check_not_compiled(model, value, deep - 1)

@@ -164,8 +164,8 @@ class Gathering:
         with self.line.holds(lines.hang_up):
             self.mesh = mesh = self._meeting(lines, order)
             with suppress(Lost):  # with whom a part has gone, there is nothing to save: the last one counts
-                met = self.member.meet(mesh, None, generation=order.generation, leaving=True)
-                vault.save(mesh, range(mesh.world), met.meeting.roll)
+                self.member.meet(mesh, None, generation=order.generation, leaving=True)
+                vault.save(mesh, range(mesh.world))
                 mesh.part(range(mesh.world))
         self.drop()
 

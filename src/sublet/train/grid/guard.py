@@ -97,14 +97,14 @@ class Guard:
 
     def _look_at_update(self, *_: Any) -> None:
         if not self._updates:
-            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(loss_of, batch)")
+            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(batch)")
 
     def _look_at_call(self, *_: Any) -> None:
         if not self._calls:
             raise InvalidValue(
                 "model",
                 "a call outside of loss_of",
-                "left to the session, since a worker may have a part of the model only: s.evaluate(loss_of, dataset)",
+                "left to the session, since a worker may have a part of the model only: s.evaluate(dataset)",
             )
 
 

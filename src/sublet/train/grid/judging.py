@@ -1,33 +1,35 @@
 """The mean loss over a dataset, by all workers of a grid: forward alone.
 
-Each evaluation since a step has a number. What one has come to is known to all who were there, and at a meeting all
-hear of it. If somebody is lost before anybody has it, it is made again: those who are left wait in it for whoever
-joins, which comes to it when it has gone over the last step (`course`). On its way there a newcomer's lines see what
-the others have come to, or not a number.
+If a worker is lost in it, it is made again. Then, or where one was lost right before it, there are newcomers, whose
+scripts are not there: they serve (`together`), and are handed each micro-batch by the one that speaks. So an evaluation
+waits for no script that has yet to come to it.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 
-from sublet.errors import InvalidValue
+from sublet.errors import InvalidValue, RanksDiffer
 from sublet.train.eval_mode import in_eval_mode
 from sublet.train.following import Broken
-from sublet.train.grid.atoms import loaded
+from sublet.train.grid.atoms import Atom, atoms, loaded, share
 from sublet.train.grid.awaited import awaited
-from sublet.train.grid.calling import Calling, LossOf
-from sublet.train.grid.dice import EVALUATED
+from sublet.train.grid.course import Course
+from sublet.train.grid.member import Member
+from sublet.train.grid.mesh import spread
 from sublet.train.grid.seated import Seated
-from sublet.train.grid.whereabouts import evaluation
 from sublet.train.link import ControllerLink
-from sublet.train.samples import Samples
+from sublet.train.samples import Samples, moved
 from sublet.train.verdict import Verdict
 
-__all__ = ["Judges"]
+__all__ = ["END", "SAME", "STEP", "Judges"]
 
+STEP, EVALUATE, END = "step", "evaluate", "end"  # what a script comes to next
+SAME = "let what a loop does follow from s.steps, s.epoch, s.loss and evaluations: they are the same at all workers"
 WAITS = (
     "s.evaluate waits for the other workers; every one calls it, since each has a part of the model, not rank 0 alone"
 )
@@ -40,46 +42,89 @@ class Judges(Seated):
     _device: torch.device | None
     _micro_batch: int
     _link: ControllerLink
-    _call: Calling
     _verdict: Verdict
-    _evaluations: int  # that the script has asked for since the last step
+    _course: Course
+    _is_over: bool  # training, which the others have left
+    _judged = math.nan  # what the last evaluation came to
 
-    def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
-        """The mean loss over a dataset, or the first `limit` micro-batches of it, in the model's eval mode.
+    def evaluate(self, dataset: Any, limit: int | None = None) -> float:
+        """The mean of `loss=` over a dataset, or the first `limit` micro-batches of it, in the model's eval mode.
 
-        Every worker calls it, at the same step: all have their part in it, and all get the result. A worker that has
-        just joined comes by the lines after the last step more than once: until it is where the others are, what they
-        have not come to yet is not a number there.
+        Every worker calls it, at the same step: all have their part in it, and all get the result. At a worker that has
+        yet to make its first step with the others, it is what their last one came to.
         """
         self._verdict.check()
         if (member := self._member) is None:
-            raise InvalidValue("evaluate", "a call before the first step", "called after a step")
-        if self._course.goes_over:
-            return self._course.judged_before()
-        self._link.script_waits()
+            raise InvalidValue("evaluate", "a call before the first batch", "called in the loop, or after it")
         samples = Samples(dataset, 0, self.options.collate, self._device, shuffled=False)
         size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
-        number, self._evaluations = self._evaluations, self._evaluations + 1
-        self._course.come_to(evaluation(number))
-        while len(member.judged) <= number and self._alike:
-            broke = ""
-            try:
-                with awaited(WAITS), in_eval_mode(self._model):
-                    member.judge(
-                        self._mesh,
-                        self._seat,
-                        lambda atom: self._call(loss_of, loaded(samples, 0, atom), atom),
-                        size=size,
-                        micro_batch=self._micro_batch,
-                    )
-            except Broken as error:
-                broke = str(error) or "broken"
-            if broke:  # others may take our state over: it is that of the script, which knows nothing of the mode
-                self._recover(broke)
-        self._course.at = evaluation(number)  # if all have gone back meanwhile, the loop is here nevertheless
-        self._throw(EVALUATED + number)
+        self._link.script_waits()
+        with self._verdict:
+            while not member.new:
+                try:
+                    with awaited(WAITS):
+                        self._together(EVALUATE, size=size)
+                        self._judge(member, samples, size)
+                    break
+                except Broken as error:
+                    why = str(error)
+                self._recover(why)
         self._link.script_goes_on()
-        return self._course.noted(member.judged[number] if number < len(member.judged) else math.nan)
+        return self._judged
+
+    def _judge(self, member: Member, samples: Samples | None, size: int) -> None:
+        """With all of the grid; where newcomers serve, the samples are those of the one that speaks. Broken."""
+        mesh, seat, speaker = self._mesh, self._seat, member.speaker
+        work, loss = atoms(0, size, self._micro_batch), torch.zeros(1, dtype=torch.float64)
+
+        def load(atom: Atom) -> Any:
+            assert samples is not None  # noqa: S101 - our script has called for it
+            return loaded(samples, 0, atom)
+
+        with in_eval_mode(self._model):
+            if speaker is None:
+                mine = share(work, seat.copy, seat.copies)
+                loss[0] = member.judge(mesh, seat, lambda atom: self._loss_of(load(atom)), mine, size)
+            for number, atom in enumerate(work if speaker is not None else ()):
+                told = {"batch": load(atom)} if mesh.rank == speaker else None
+                batch = spread(mesh, speaker or 0, told, seat.everyone())["batch"]
+                if self._device is not None:
+                    batch = moved(batch, self._device)
+                mine = (atom,) if number % seat.copies == seat.copy else ()
+                loss[0] += member.judge(mesh, seat, partial(self._loss_of_given, batch), mine, size)
+            mesh.sum(loss, seat.everyone())
+        self._judged = float(loss)
+
+    def _loss_of_given(self, batch: Any, _: Atom) -> torch.Tensor:
+        return self._loss_of(batch)
+
+    def _loss_of(self, batch: Any) -> torch.Tensor:
+        """The loss of a micro-batch, by the model as it is here."""
+        raise NotImplementedError
+
+    def _together(self, does: str, **facts: Any) -> str:
+        """What all come to next: where somebody is new, one of those who were there says it, and with which state.
+
+        Who is new takes its part in evaluations until it is a step, or the end. Broken.
+        """
+        member = self._member
+        while member is not None and member.speaker is not None:
+            speaks = self._mesh.rank == member.speaker
+            told = {**facts, "does": does, "beside": self._course.tree()} if speaks else None
+            word = spread(self._mesh, member.speaker, told, self._seat.everyone())
+            if not member.new and word["does"] != does:
+                what = f"what the loop comes to ({does} here, {word['does']} elsewhere)"
+                raise RanksDiffer(what, ranks=[], step=self._progress.steps, hint=SAME)
+            if word["does"] == EVALUATE and not member.new:
+                break
+            if word["does"] == EVALUATE:
+                self._judge(member, None, word["size"])
+                continue
+            does, member.speaker = word["does"], None
+            if member.new:
+                self._course.take(word["beside"])
+                self._is_over = does == END
+        return does
 
     def _recover(self, why: str) -> None:
         """Into the next grid, whoever is lost."""

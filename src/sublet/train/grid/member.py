@@ -23,7 +23,7 @@ from sublet.machine.wall import WALL
 from sublet.train.following import Broken
 from sublet.train.grid import alike
 from sublet.train.grid.atoms import Atom, atoms, share
-from sublet.train.grid.attendance import Attendance, attend, heard
+from sublet.train.grid.attendance import Attendance, attend
 from sublet.train.grid.cutting import Cut, holders
 from sublet.train.grid.dice import Dice
 from sublet.train.grid.guard import Guard
@@ -34,11 +34,9 @@ from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
 from sublet.train.grid.outcome import Beside, Lost, Met, Stepped
 from sublet.train.grid.pipeline import Pipeline
-from sublet.train.grid.remembering import Remembering, gathered
 from sublet.train.grid.restoring import Restored, met_by_going_back, restore
 from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
-from sublet.train.grid.unkept import Unkept
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
@@ -69,12 +67,11 @@ class Member:
         self.holdings = Holdings(model, optimizer, cut.units, self._guard.frozen)
         self._pipeline = Pipeline(cut, seed, next(model.parameters()).device, point)
         self.applied, self.pending = NOTHING, NOTHING
-        self.judged: list[float] = []  # what evaluations since the last step came to
-        self.went_back = False  # all of us, to a checkpoint: those who have come to where it was taken are at one place
-        self.closed = False  # no more of them before the next step: the grid has changed, and newcomers know of none
+        self.new = False  # our state is of others, and our script is not yet where theirs are
+        self.speaker: int | None = None  # where somebody is new: who tells it what the others come to
         self._agreed, self.losses = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64), Losses()  # of a step
-        self._own, self._ran = tuple[int, ...](), (0, 0)  # units of our place; blocks that we run, from, and up to
-        self._keeping, self._unkept, self.alike = Keeping(self.holdings), Unkept(), alike.Alike(optimizer)
+        self._own = tuple[int, ...]()  # units of our place
+        self._keeping, self.alike = Keeping(self.holdings), alike.Alike(optimizer)
 
     # ------------------------------------------------------------------------------------------ meetings
 
@@ -91,13 +88,12 @@ class Member:
         units = len(self.cut.units)
         own = () if seat is None or not seat.trains else self._units_of(seat, (seat.part,))
         own = tuple(self.holdings.arenas) if leaving else own
-        coming = self._ran if seat is None else seat.blocks
         if self.vault is not None:
             self.vault.enter(generation)
         kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         self.point("meeting")
         standing = Standing(applied=self.applied, pending=self.pending, units=self.holdings.arenas.keys())
-        here = attend(mesh, standing, len(self.judged), self._ran, coming, own, kept, units)
+        here = attend(mesh, standing, own, kept, units, new=self.new)
         standings, owned, keeps = here.standings, here.owned, here.keeps
         sizes = {unit: self.holdings.size_bytes(unit, stepped=here.top > 0) for unit in range(units)}
         have = keeps if here.anew else [a & b.units for a, b in zip(keeps, standings, strict=True)]  # the rest later
@@ -117,13 +113,9 @@ class Member:
             raise Lost
         else:
             self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], here)
-            counts = zip(here.judged, standings, strict=True)
-            same = [judged if each.applied == met.applied else 0 for judged, each in counts]
-            self.judged = heard(mesh, same, self.judged)
-        self.closed = restored is None or met is None  # but for those who all begin with a checkpoint: at one place
-        self.went_back = restored is not None and met is None
-        self._own, self._ran = own, coming
-        self._unkept.begin()
+        if not leaving:
+            self._look_who_is_new(mesh, met, here, seat, restored)
+        self._own = own
         self._keeping.begin(owned, keeps, have)
         if seat is not None and seat.trains:
             self.cut.become(seat.parts[seat.part])
@@ -140,21 +132,35 @@ class Member:
         source = "fresh" if met.anew else "peer"
         return Met(meeting=met, moved_bytes=came, gave_bytes=gave, rolled=mesh.rank in met.roll, source=source)
 
+    def _look_who_is_new(
+        self, mesh: Mesh, met: Meeting | None, here: Attendance, seat: Seat | None, restored: Restored | None
+    ) -> None:
+        """Whose script is elsewhere in its loop than those of the others; where all are new, there is no other place.
+
+        Where all begin, with a checkpoint or without, nobody is.
+        """
+        if met is None or met.anew:
+            self.new, self.speaker = met is None and restored is not None, None
+            return
+        came = [each.applied != met.applied and at not in met.roll for at, each in enumerate(here.standings)]
+        new = [before or taken for before, taken in zip(here.new, came, strict=True)]
+        members = range(mesh.world) if seat is None else seat.everyone()
+        there = [each for each in members if not new[each]]
+        self.new = new[mesh.rank]
+        self.speaker = there[0] if 0 < len(there) < len(members) else None
+
     def _open_vault(self, mesh: Mesh, held: list[frozenset[int]]) -> None:
         """The first who holds a unit saves it."""
         if self.vault is not None:
             everything = range(len(self.cut.units))
             first = [next((each for each, has in enumerate(held) if unit in has), None) for unit in everything]
-            self.vault.open(mesh, [each for each in first if each is not None], self._ran)
+            self.vault.open(mesh, [each for each in first if each is not None])
 
     def _go_back(self, restored: Restored) -> None:
         """To a checkpoint, and nothing of what was is left."""
-        assert self.vault is not None  # noqa: S101 - it comes from there
         self._agreed, self.losses = torch.zeros_like(self._agreed), Losses(restored.beside["loss"])
-        self.judged = []
         self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
         self.holdings.clear_gradients()
-        self.vault.whole.take_buffers(restored.beside["buffers"])
         if self._beside is not None:
             self._beside.take(restored.beside)
         self.applied, self.pending = restored.step, NOTHING
@@ -175,7 +181,6 @@ class Member:
             if standing.applied != met.applied and each not in met.roll
         }
         agreed, tree = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
-        values = self._hear_values(mesh, met, here, behind)
         if mesh.rank in met.roll:
             self._hear(agreed)
             self._apply()
@@ -189,11 +194,10 @@ class Member:
             raise
         finally:
             if mesh.rank in behind:
+                self.new = True
                 self._hear(agreed)
                 if self._beside is not None:
-                    self._beside.take({**tree, "values": values})
-            elif values is not None and self._remembers is not None:
-                self._remembers.lay(values, {*range(*here.runs[mesh.rank])} - {*range(*self._ran)})
+                    self._beside.take(tree)
             self.holdings.take(came, kept, stepped=met.applied > 0)
             self.holdings.clear_gradients()
             self.applied, self.pending = met.applied, NOTHING
@@ -225,17 +229,6 @@ class Member:
         if self._beside is not None and anybody_behind:
             tree = spread(mesh, met.speaker, self._beside.tree() if mesh.rank == met.speaker else None)
         return said, tree
-
-    @property
-    def _remembers(self) -> Remembering | None:
-        return None if self._beside is None else self._beside.remembers
-
-    def _hear_values(self, mesh: Mesh, met: Meeting, here: Attendance, behind: set[int]) -> dict[str, Any] | None:
-        """What modules remember, at those who run them, if somebody is to run what it has not; None otherwise."""
-        if self._remembers is None or not (behind or here.changes):
-            return None
-        there = [each for each in range(mesh.world) if each not in behind]
-        return gathered(mesh, self._remembers, here.ran, there, met.roll)
 
     def _hear(self, agreed: torch.Tensor) -> None:
         self._agreed, self.losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))
@@ -287,10 +280,7 @@ class Member:
         self.holdings.begin_step()
         if seat.trains:
             work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
-            with self._unkept.watched(
-                self._remembers, range(*self._ran), kept=not self._keeping.units.isdisjoint(self._own)
-            ):
-                losses = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
+            losses = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
         self.point("before sum")
         began_s = WALL.monotonic()
         self._sum(mesh, seat)
@@ -349,16 +339,10 @@ class Member:
         self._keeping.ask(self._units_of(seat, parts))
 
     def judge(
-        self, mesh: Mesh, seat: Seat, loss_of: Callable[[Atom], torch.Tensor], *, size: int, micro_batch: int
+        self, mesh: Mesh, seat: Seat, loss_of: Callable[[Atom], torch.Tensor], work: tuple[Atom, ...], size: int
     ) -> float:
-        """The mean loss over `size` samples, which is `judged` then: forward alone, by all copies. Or Broken."""
-        loss = torch.zeros(1, dtype=torch.float64)
-        if seat.trains:
-            work = share(atoms(0, size, micro_batch), seat.copy, seat.copies)
-            loss[0] = self._pipeline.judge(mesh, seat, self.applied, work, size, loss_of)
-        mesh.sum(loss, seat.everyone())
-        self.judged.append(float(loss))
-        return self.judged[-1]
+        """Our part of the mean loss over `size` samples: forward alone, of these atoms, with our copy. Broken."""
+        return self._pipeline.judge(mesh, seat, self.applied, work, size, loss_of) if seat.trains else 0.0
 
     def _apply(self) -> float:
         norm = math.sqrt(math.fsum(self._agreed[: len(self.cut.units)].tolist()))
@@ -368,7 +352,7 @@ class Member:
                     gradient.mul_(self.clip_norm / norm)
         with self._guard.updates():
             self.holdings.step(self._own)
-        self.judged, self.closed = [], False
+        self.new, self.speaker = False, None
         self.holdings.clear_gradients()
         self.applied, self.pending = self.applied + 1, NOTHING
         if self._beside is not None:

@@ -45,18 +45,19 @@ class Mesh(Protocol):
         """Over these workers, in place, the same bits at all of them; nothing to do for one alone."""
 
 
-def spread(mesh: Mesh, speaker: int, tree: Any) -> Any:
-    """What one of the mesh says, a tree of numbers, texts and tensors, at all of them."""
-    return tree if mesh.world == 1 else broadcast(_AsGroup(mesh), speaker, tree)
+def spread(mesh: Mesh, speaker: int, tree: Any, among: Sequence[int] | None = None) -> Any:
+    """What one says, a tree of numbers, texts and tensors, at all of these; at all of the mesh if none are named."""
+    ranks = range(mesh.world) if among is None else among
+    return tree if len(ranks) == 1 else broadcast(_AsGroup(mesh, ranks), speaker, tree)
 
 
 class _AsGroup:
-    """A mesh in which one speaks to all: a sum, of which all others are zero."""
+    """Some of a mesh, of whom one speaks to all: a sum, of which all others are zero."""
 
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh, self.rank = mesh, mesh.rank
+    def __init__(self, mesh: Mesh, ranks: Sequence[int]) -> None:
+        self._mesh, self._ranks, self.rank = mesh, ranks, mesh.rank
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         if self.rank != source:
             tensor.zero_()
-        self._mesh.sum(tensor, range(self._mesh.world))
+        self._mesh.sum(tensor, self._ranks)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from sublet.train.grid.losses import Losses
 from sublet.train.grid.meeting import Meeting
-from sublet.train.grid.remembering import Remembering
 
 __all__ = ["Beside", "Lost", "Met", "Stepped"]
 
@@ -18,8 +17,6 @@ class Lost(Exception):
 
 class Beside(Protocol):
     """What else training has come to, alike at all members: how far it is, schedules, what the script adds."""
-
-    remembers: Remembering | None  # of which each member has that of its part
 
     def tree(self) -> dict[str, Any]:
         """Of now."""

@@ -11,7 +11,7 @@ begun again: the writers may be others. A node's own disk is seen by nobody else
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -61,7 +61,6 @@ class Vault:
         self._generation: int | None = None
         self._is_open = False  # for this generation, at member 0
         self._holders: tuple[int, ...] = ()  # of each unit, who writes it
-        self._ran = (0, 0)
         self._joint: Joint | None = None  # at member 0, while not all have written
         self._files: Future[list[NamedFile]] | None = None  # of ours
         self._hosts: dict[int, HostCopy] = {}
@@ -76,12 +75,9 @@ class Vault:
         self._give_up(None)
         self._generation, self._is_open, self._holders = generation, False, ()
 
-    def open(self, mesh: Mesh, holders: Sequence[int], ran: tuple[int, int]) -> None:
-        """In it: units are written by these, and committed by member 0, which fences off those before.
-
-        `ran`: blocks that this member runs, from the first up to the second.
-        """
-        self._holders, self._ran = tuple(holders), ran
+    def open(self, mesh: Mesh, holders: Sequence[int]) -> None:
+        """In it: units are written by these, and committed by member 0, which fences off those before."""
+        self._holders = tuple(holders)
         if mesh.rank == 0 and not self._is_open:
             self._is_open = True
             self.saver.opened(self._generation)
@@ -130,8 +126,8 @@ class Vault:
         elif self._joint is None:
             self.saver.settle()
 
-    def save(self, mesh: Mesh, among: Sequence[int], late: Collection[int] = ()) -> bool:
-        """Now, by all of these, and wait until it is committed; whether it is. Some may have rolled forward. Broken."""
+    def save(self, mesh: Mesh, among: Sequence[int]) -> bool:
+        """Now, by all of these, and wait until it is committed; whether it is. Broken."""
         self._give_up(None)
         if len(self._holders) < len(self._holdings.parameters):
             return False  # of some unit nobody has anything
@@ -147,7 +143,7 @@ class Vault:
         mesh.sum(word, among)
         if float(word) <= 0.0:
             return float(word) == THERE
-        self._begin(mesh, among, int(word), late)
+        self._begin(mesh, among, int(word))
         words = torch.zeros(WORDS, dtype=torch.float64)
         if self._files is not None:
             words[WRITTEN if self._files.exception() is None else FAILED] = 1.0  # waits
@@ -182,17 +178,16 @@ class Vault:
     def _try(self, mesh: Mesh, among: Sequence[int]) -> None:
         self.save(mesh, among)
 
-    def _begin(self, mesh: Mesh, among: Sequence[int], token: int, late: Collection[int] = ()) -> None:
+    def _begin(self, mesh: Mesh, among: Sequence[int], token: int) -> None:
         """Copy what is ours to write, and have it written."""
         step, stepped = self._progress.steps, self._progress.steps > 0
         self._under_way, self._begun_s = step, WALL.monotonic()
         segments, counted = self._copied(mesh), self._counted(mesh, among)
-        values = self.whole.values(mesh, among, self._ran, late)
         if self._joint is not None:
             joint = self._joint
             joint.begin(segments, self.whole.places(stepped=stepped))
             self._files = joint.own
-            tree = self.whole.tree(counted, values, stepped=stepped)
+            tree = self.whole.tree(counted, stepped=stepped)
             if not self.saver.begin(tree, self._progress, mesh.world, joint):
                 joint.own.set_exception(
                     CheckpointFailed(self.saver.directory, "it cannot be written", hint="see above")

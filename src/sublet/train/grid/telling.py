@@ -23,8 +23,8 @@ class Telling:
         self._link, self._saver, self._gauge, self._logs, self._generation = link, saver, gauge, logs, 0
         self._begin()
 
-    def joined(self, gathered: Gathered, progress: Progress, epochs: int) -> None:
-        """In a new grid."""
+    def joined(self, gathered: Gathered, progress: Progress, work: float) -> None:
+        """In a new grid; `work`: samples of the whole training."""
         self._generation = gathered.order.generation
         self._link.say(
             wire.Joined(
@@ -32,7 +32,7 @@ class Telling:
                 generation=self._generation,
                 step=progress.steps,
                 done=float(progress.done),
-                work=float(epochs * progress.samples),
+                work=work,
                 global_batch=progress.batch,
                 source=gathered.met.source,
                 redone_steps=gathered.met.redone,

@@ -7,7 +7,7 @@ So any grid loads what any other has saved, and so does a worker alone; there is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,8 @@ import torch
 from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
 from sublet.train.grid.arena import Field
-from sublet.train.grid.course import Course
 from sublet.train.grid.cutting import Cut
 from sublet.train.grid.holdings import Holdings
-from sublet.train.grid.mesh import Mesh
-from sublet.train.grid.remembering import handed_to_first
-from sublet.train.grid.whereabouts import BATCH
 from sublet.train.state import Progress, State
 
 __all__ = ["Whole"]
@@ -38,11 +34,9 @@ class Whole:
         progress: Progress,
         cut: Cut,
         holdings: Holdings,
-        course: Course,
         loss: Callable[[], float],
     ) -> None:
-        self._state, self._progress, self._cut, self._holdings = state, progress, cut, holdings
-        self._course, self._loss = course, loss
+        self._state, self._progress, self._cut, self._holdings, self._loss = state, progress, cut, holdings, loss
 
     def places(self, *, stepped: bool) -> tuple[TensorPlace, ...]:
         """Of all tensors of all units: unit by unit, each as it lies there."""
@@ -52,13 +46,10 @@ class Whole:
             found += [_place(unit, field) for field in (*layout.weights, *(where for _, where in layout.moments))]
         return tuple(found)
 
-    def tree(
-        self, counted: Sequence[torch.Tensor], values: Mapping[str, Any] | None, *, stepped: bool
-    ) -> dict[str, Any]:
+    def tree(self, counted: Sequence[torch.Tensor], *, stepped: bool) -> dict[str, Any]:
         """As the plain session has it, with `Elsewhere` in place of what is in units, by its number in `places`.
 
         `counted`, of each unit, by whoever holds it: of which parameters the optimizer keeps anything.
-        `values`: what modules remember, each at somebody who runs it.
         """
         weights, moments = self._numbers(stepped=stepped)
         with self._cut.whole() as model:
@@ -69,20 +60,7 @@ class Whole:
             name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
         tree["optimizer"] = self._optimizer(moments, counted, stepped=stepped)
-        course = {"at": self._course.at, "stepped": self._course.stepped_before, "began": self._course.began}
-        course["given"] = self._course.gave
-        return {**tree, **course, "attributes": values, "loss": self._loss()}
-
-    def values(
-        self, mesh: Mesh, among: Sequence[int], ran: tuple[int, int], late: Collection[int]
-    ) -> dict[str, Any] | None:
-        """What modules remember at all of these, at member 0; `ran`: blocks that we have run. Broken.
-
-        Those who are `late` have just rolled forward: the lines after that step, which the others have behind them,
-        have not run there.
-        """
-        remembers = self._course.remembers
-        return None if remembers is None else handed_to_first(mesh, remembers, ran, among, late)
+        return {**tree, "loss": self._loss()}
 
     def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """What of a saved tree all members need, whatever they hold; BadInput if this training cannot go on from it."""
@@ -102,20 +80,8 @@ class Whole:
             "settings": [{name: value for name, value in each.items() if name != "params"} for each in groups],
             "extra": tree["extra"],
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
-            "at": tree.get("at", BATCH),  # a session without parts saves between two steps, and says no loss
-            "stepped": tree.get("stepped"),
-            "began": tree.get("began"),
-            "given": tree.get("given", ""),
-            "loss": tree.get("loss", math.nan),
-            "values": tree.get("attributes"),  # one of an earlier version has none
+            "loss": tree.get("loss", math.nan),  # a session without parts says none
         }
-
-    def take_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Those of a checkpoint."""
-        with self._cut.whole() as model, torch.no_grad():
-            ours = model.state_dict(keep_vars=True)
-            for name, buffer in buffers.items():
-                ours[name].copy_(buffer)
 
     def fill(self, memory: torch.Tensor, unit: int, tree: Mapping[str, Any], *, stepped: bool) -> None:
         """A unit of a saved tree, as it lies in memory; BadInput if it is of another shape."""

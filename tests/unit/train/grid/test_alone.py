@@ -18,6 +18,13 @@ WIDTH, BATCH, MICRO, STEPS = 6, 8, 4, 4
 LOOKS = "aten._local_scalar_dense.default"  # by which a number comes to Python: on a GPU, all work before it must end
 
 
+def squared(output, batch):
+    return nn.functional.mse_loss(output, batch[1])
+
+
+FACTS = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared, "parts": train.Blocks("1")}
+
+
 class Counts(TorchDispatchMode):
     """Every operation that reaches a device, in forward, backward and update."""
 
@@ -64,9 +71,9 @@ def of_the_plain_session(optimizer, model, **more):
 
 def of_a_grid_of_one(optimizer, model, **more):
     def one_step(s, batches):
-        s.step(lambda batch: nn.functional.mse_loss(model(batch[0]), batch[1]), next(batches))
+        s.step(next(batches))
 
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("1"), **more}
+    facts = {**FACTS, **more}
     return counted(train.session(model, optimizer, data(), **facts), one_step)
 
 
@@ -90,11 +97,10 @@ def test_a_step_alone_looks_at_no_number_by_itself(clip_norm):
 def test_its_loss_is_there_for_who_asks():
     model, seen = a_model(), []
     samples = data()
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("1")}
-    with train.session(model, torch.optim.SGD(model.parameters(), lr=0.0), samples, **facts) as s:
+    with train.session(model, torch.optim.SGD(model.parameters(), lr=0.0), samples, **FACTS) as s:
         assert s.loss != s.loss, "before the first step there is none"
         for batch in s.batches(epochs=1):
-            s.step(lambda each: nn.functional.mse_loss(model(each[0]), each[1]), batch)
+            s.step(batch)
             seen.append((s.loss, s.loss))
     with torch.no_grad():
         whole = nn.functional.mse_loss(model(samples.tensors[0]), samples.tensors[1]).item()
@@ -105,10 +111,9 @@ def test_its_loss_is_there_for_who_asks():
 def test_gradients_that_nobody_else_needs_take_memory_once():
     model = a_model()
     weights = list(model.parameters())
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("1")}
-    with train.session(model, torch.optim.AdamW(model.parameters()), data(), **facts) as s:
+    with train.session(model, torch.optim.AdamW(model.parameters()), data(), **FACTS) as s:
         for batch in s.batches(epochs=1):
-            s.step(lambda each: nn.functional.mse_loss(model(each[0]), each[1]), batch)
+            s.step(batch)
             arenas = s._member.holdings.arenas
             assert sum(arena.gradients.numel() for arena in arenas.values()) == 0
             assert all(each.grad is None for each in weights)

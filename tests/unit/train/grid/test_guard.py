@@ -40,19 +40,19 @@ def train_with(net, loss, optimizer=None, after=lambda _: None):
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(2)))
     facts = {"global_batch": 4, "micro_batch": 2, "parts": train.Blocks("blocks")}
-    with train.session(net, optimizer, data, **facts) as s:
+    with train.session(net, optimizer, data, loss=lambda output, _: loss(net, output), **facts) as s:
         for batch in s.batches(epochs=2):
-            s.step(lambda micro: loss(net, micro), batch)
+            s.step(batch)
             after(net)
 
 
-def plain(net, batch):
-    return net(batch[0].to(next(net.parameters()).device)).square().mean()
+def plain(net, output):
+    return output.to(next(net.parameters()).device).square().mean()
 
 
-def warmed(net, batch):
+def warmed(net, output):
     """A penalty that is nothing at the first step."""
-    return plain(net, batch) + 0.0 * sum(each.square().sum() for _, each in net.named_parameters())
+    return plain(net, output) + 0.0 * sum(each.square().sum() for _, each in net.named_parameters())
 
 
 @pytest.mark.parametrize(
@@ -148,20 +148,11 @@ def test_a_forward_that_fails_only_when_it_is_cut_is_told_so_and_one_that_fails_
     with pytest.raises(InvalidValue, match=r"a forward that fails when it is cut \(ValueError: .*output_router_logits"):
         train_with(net, plain)
     with pytest.raises(ZeroDivisionError):
-        train_with(Module(), lambda net, batch: plain(net, batch) / 0 if 1 / 0 else None)
+        train_with(Module(), lambda net, output: plain(net, output) / 0 if 1 / 0 else None)
 
 
-def test_a_model_that_is_compiled_in_one_piece_is_refused_wherever_it_is_called():
+def test_a_model_that_is_compiled_in_one_piece_is_refused():
     net = Module()
     net.compile(backend="eager")
     with pytest.raises(InvalidValue, match=r"torch\.compile\(model\).*block by block"):
         train_with(net, plain)
-    net = Module()
-    whole = torch.compile(net, backend="eager")
-    told = lambda batch: whole(batch[0]).square()  # noqa: E731 - one that is called by another
-    optimizer, data = torch.optim.SGD(net.parameters(), lr=0.1), TensorDataset(torch.ones(8, WIDTH))
-    facts = {"global_batch": 4, "micro_batch": 2, "parts": train.Blocks("blocks")}
-    with train.session(net, optimizer, data, **facts) as s:
-        batches = s.batches(epochs=1)
-        with pytest.raises(InvalidValue, match=r"whole = torch\.compile\(model\).*block by block"):
-            s.step(lambda batch: told(batch).mean(), next(batches))

@@ -1,8 +1,8 @@
-"""Evaluations in which somebody is lost, at those who are left."""
+"""Evaluations in which a worker is lost, and newcomers that have yet to make their first step."""
 
 from __future__ import annotations
 
-import copy
+from functools import partial
 
 import pytest
 
@@ -12,10 +12,12 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
-from sublet.errors import InvalidValue  # noqa: E402
+from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
+from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.following import Broken  # noqa: E402
+from sublet.train.grid import session as grid_session  # noqa: E402
+from sublet.train.grid.seat import Seat, parts_of  # noqa: E402
 from sublet.train.grid.session import GridSession  # noqa: E402
-from sublet.train.grid.whereabouts import evaluation  # noqa: E402
 from sublet.wire.exits import EXIT_LOST  # noqa: E402
 
 WIDTH = 6
@@ -40,11 +42,17 @@ def data(count=16):
     return TensorDataset(torch.randn(count, 3, generator=generator), torch.randn(count, 1, generator=generator))
 
 
-def loss_on(model):
-    return lambda batch: nn.functional.mse_loss(model(batch[0]), batch[1])
+def squared(output, batch):
+    return nn.functional.mse_loss(output, batch[1])
 
 
-def judged(monkeypatch, breaks, settle, *, where, look=lambda _: None):
+def a_session(model, **more):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    facts = {"global_batch": 8, "micro_batch": 4, "loss": squared, "parts": train.Blocks("1"), **more}
+    return train.session(model, optimizer, data(), **facts)
+
+
+def judged(monkeypatch, breaks, settle, *, where="in it"):
     """What two evaluations after a step come to, of which the first breaks so often: in the loop, or behind it."""
     model, found, left = a_net(), [], [breaks]
     monkeypatch.setattr(GridSession, "_following", lambda *_: None)
@@ -55,21 +63,18 @@ def judged(monkeypatch, breaks, settle, *, where, look=lambda _: None):
 
         def broken(*each, **more):
             assert not model.training
-            look(s)
             left[0] -= 1
             if left[0] >= 0:
                 raise Broken("gone")
             return judge(*each, **more)
 
         s._member.judge = broken
-        for count in (16, 4):
-            found.append(s.evaluate(loss_on(model), data(count)))
-            assert s._course.at == evaluation(0 if count == 16 else 1)
+        found.extend(s.evaluate(data(count)) for count in (16, 4))
+        s._member.judge = judge
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with train.session(model, optimizer, data(), global_batch=8, micro_batch=4, parts=train.Blocks("1")) as s:
+    with a_session(model) as s:
         for batch in s.batches(epochs=1):
-            s.step(loss_on(model), batch)
+            s.step(batch)
             if where == "in it":
                 evaluate(s)
             if where != "behind the last step":
@@ -80,56 +85,140 @@ def judged(monkeypatch, breaks, settle, *, where, look=lambda _: None):
 
 
 def joined(s, model):
-    """Somebody has, and has gone over the step: it knows of no evaluation."""
+    """Somebody has; the mode of the script is as it was."""
     assert model.training
-    s._member.closed = True
 
 
 @pytest.mark.parametrize("where", ["in it", "behind a break", "behind the last step"])
 def test_an_evaluation_in_which_somebody_is_lost_is_made_again(monkeypatch, where):
-    """However often, and so is the next: all are in it, or come to it."""
+    """However often."""
     whole = judged(monkeypatch, 0, joined, where=where)
     assert judged(monkeypatch, 2, joined, where=where) == whole
     assert len({*whole}) == 2
 
 
-def test_who_joins_evaluates_with_what_the_others_had_there(monkeypatch):
-    """Their state is of this evaluation: it is laid before, whatever the lines on the way have done."""
-    rates = []
+def test_where_all_go_back_in_an_evaluation_the_loop_runs_on_from_there(monkeypatch):
+    """It is what the last one came to, and so is the next, until a step is made."""
+    seen = []
 
-    def there(s, _):
-        s._member.closed = True
-        owed = copy.deepcopy(s._course.tree())
-        owed["at"], owed["settings"][0]["lr"] = evaluation(1), 0.5
-        s._course._owed = {name: owed[name] for name in ("at", "schedulers", "settings", "extra", "stepped")}
-        s._member.judged.append(7.0)  # the first one the others have
-
-    found = judged(
-        monkeypatch, 1, there, where="in it", look=lambda s: rates.append(s._optimizer.param_groups[0]["lr"])
-    )
-    assert (found[0], rates) == (7.0, [0.1, 0.5])
-
-
-def test_where_all_go_back_in_an_evaluation_it_is_not_a_number_and_the_loop_is_behind_it(monkeypatch):
     def back(s, _):
-        s._member.closed = s._member.went_back = True
-        s._course.take(copy.deepcopy({**s._course.tree(), "at": evaluation(0)}))
+        s._member.new, s._member.applied, progress = True, 0, s._progress
+        progress.steps = progress.epoch = progress.offset = progress.before = 0
 
-    with pytest.raises(InvalidValue, match="not a number is no answer"):  # by which this loop is left
-        judged(monkeypatch, 1, back, where="in it")
+    monkeypatch.setattr(GridSession, "_following", lambda *_: None)
+    monkeypatch.setattr(GridSession, "_settle_in", back)
+    breaks = iter([False, False, True])
+
+    def judged(judge, *facts):
+        if next(breaks, False):
+            raise Broken("gone")
+        return judge(*facts)
+
+    with a_session(a_net(), epochs=2) as s:
+        for batch in s:
+            s.step(batch)
+            if s.steps == 1 and not seen:
+                s._member.judge = partial(judged, s._member.judge)
+            seen.append((s.steps, s.evaluate(data()), s.steps, s.evaluate(data())))
+    assert [(before, after) for before, _, after, _ in seen] == [(1, 1), (2, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
+    assert seen[1][1] == seen[1][3] == seen[0][1], "what the last one came to"
+    assert len({value for _, value, _, _ in seen}) == 5
 
 
-@pytest.mark.parametrize(
-    ("where", "steps"), [("behind a break", 0), ("behind a break", 1), ("behind the last step", 1)]
-)
-def test_a_script_that_has_left_its_loop_when_all_go_back_ends_for_another_process_to_go_on(
-    monkeypatch, capsys, where, steps
-):
+@pytest.mark.parametrize("where", ["behind a break", "behind the last step"])
+def test_a_script_that_has_left_its_loop_when_all_go_back_ends_for_another_process_to_go_on(monkeypatch, capsys, where):
     def back(s, _):
-        s._member.closed = s._member.went_back = True
-        s._progress.steps = steps
+        s._member.new = True
+        s._progress.steps, s._progress.epoch = 0, 0
 
     with pytest.raises(SystemExit) as ended:
         judged(monkeypatch, 1, back, where=where)
     assert ended.value.code == EXIT_LOST
-    assert f"all went back to step {steps}" in capsys.readouterr().err
+    assert "all went back to step 0" in capsys.readouterr().err
+
+
+def test_an_evaluation_before_the_first_batch_is_refused():
+    with pytest.raises(InvalidValue, match="in the loop, or after it"), a_session(a_net()) as s:
+        s.evaluate(data())
+
+
+class Joins:
+    """Two copies in threads, of which the second has joined: its script has yet to come to its first batch."""
+
+    def __init__(self, monkeypatch, there, comes):
+        threads = Threads()
+        meshes = ThreadsMesh.all_of(threads, 2)
+        self.sessions, self.found = {}, {}
+        monkeypatch.setattr(GridSession, "_meet", lambda s, member: self._meet(s, member, meshes))
+        monkeypatch.setattr(grid_session, "look_back", lambda *_, **__: None)
+        self._alone = grid_session.GridSession._finish
+        monkeypatch.setattr(GridSession, "_finish", lambda s, _: s._together("end"))
+        self.ended = threads.run(
+            {
+                name: lambda name=name, script=script: self._live(name, script)
+                for name, script in (("there", there), ("comes", comes))
+            }
+        )
+
+    def _meet(self, s, member, meshes):
+        name = next(name for name, each in self.sessions.items() if each is s)
+        s._mesh = meshes[0 if name == "there" else 1]
+        s._seat = Seat(copy=s._mesh.rank, part=0, copies=2, parts=parts_of(2, 1))
+        member.first = lambda *_: ""
+        member.meet(s._mesh, s._seat)
+        if name == "there":
+            s._course._optimizer.param_groups[0]["lr"] = 0.5  # what its lines have set since the two have met
+        member.new, member.speaker = name == "comes", 0
+
+    def _live(self, name, script):
+        try:
+            with a_session(a_net(), epochs=1) as s:
+                self.sessions[name] = s
+                self.found[name] = script(s)
+        except BaseException:
+            s._mesh.hang_up()
+            raise
+
+
+def looped(s, found, evaluates=()):
+    for batch in s:
+        s.step(batch)
+        found.append((s.steps, s._optimizer.param_groups[0]["lr"]))
+    found.extend(s.evaluate(each) for each in evaluates)
+    return found
+
+
+def test_a_newcomer_serves_evaluations_until_its_first_step_and_has_the_rates_of_that(monkeypatch):
+    def there(s):
+        batches = iter(s)
+        next(batches)
+        return [s.evaluate(data(10)), s.evaluate(data(6))]
+
+    def comes(s):
+        return looped(s, [])
+
+    model = a_net().eval()
+    with torch.no_grad():
+        truth = [float(squared(model(each.tensors[0]), each.tensors)) for each in (data(10), data(6))]
+    lives = Joins(monkeypatch, there, comes)
+    assert lives.found["there"] == pytest.approx(truth, rel=1e-6)
+    assert lives.found["comes"] == [], "the others have left their loop before its first step, and it with them"
+    assert lives.sessions["comes"]._judged == lives.found["there"][1]
+    assert lives.sessions["comes"]._optimizer.param_groups[0]["lr"] == 0.5
+    assert set(lives.ended.values()) <= {None}
+
+
+def test_a_newcomer_makes_its_first_step_with_the_others(monkeypatch):
+    lives = Joins(monkeypatch, lambda s: looped(s, []), lambda s: looped(s, []))
+    assert lives.found["there"] == lives.found["comes"] == [(1, 0.5), (2, 0.5)]
+
+
+def test_workers_that_come_to_different_things_are_told_so(monkeypatch):
+    """Of those who were there one evaluates, and another makes a step."""
+
+    def comes(s):
+        monkeypatch.setattr(s, "_boundary", lambda: setattr(s._member, "new", False))
+        return looped(s, [])
+
+    lives = Joins(monkeypatch, lambda s: next(iter(s)) and s.evaluate(data()), comes)
+    assert isinstance(lives.ended["comes"], RanksDiffer)

@@ -15,7 +15,6 @@ from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
 from sublet.train.grid.member import Member  # noqa: E402
-from sublet.train.grid.remembering import Remembering  # noqa: E402
 from sublet.train.grid.seat import parts_of  # noqa: E402
 from tests.rigs.grid_worker import Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
@@ -147,45 +146,6 @@ def test_those_who_missed_the_answer_roll_forward():
     seats = [workers[0], workers[1], Worker(threads, "spare"), workers[3]]
     assert set(generation(threads, seats, grid, 5).values()) == {"done"}
     assert_as_plain(seats, grid, lambda _: 2, 5)
-
-
-class Warm(Net):
-    """Of the script's own, which sets a number on it."""
-
-
-def test_what_a_script_has_set_comes_to_a_newcomer_from_who_has_heard_of_the_last_step(tmp_path):
-    """Both of copy 0 have missed it, and their scripts are still before the lines that follow it."""
-
-    def before(model, step):
-        model.heat = step
-
-    threads, grid, said = Threads(), Grid(2, 2), []
-    faults = [[("agreed", 2, "misses")], [("agreed", 2, "misses")], [("applied", 3, "dies")], [], []]
-    facts = {"net": lambda: Warm(tied=False), "before": before, "directory": tmp_path}
-    workers = [Worker(threads, f"w{number}", fault, **facts) for number, fault in enumerate(faults)]
-    for worker in workers:
-        member = worker.member
-        member.vault, member._beside.remembers = None, Remembering(worker.cut, member.holdings.optimizer, {})
-    generation(threads, workers[:4], grid, 5)
-    spare, take = workers[4], workers[4].member._beside.take
-    spare.member._beside.take = lambda tree: (said.append(tree["values"]["plain"]["module "]), take(tree))
-    seats = [workers[0], workers[1], spare, workers[3]]
-    assert set(generation(threads, seats, grid, 3).values()) == {"done"}
-    assert [worker.met.rolled for worker in seats] == [True, True, False, False]
-    assert [each["heat"] for each in said] == [3]
-
-
-def test_what_evaluations_came_to_at_an_earlier_step_is_nothing_to_those_who_have_gone_on():
-    """One sat out meanwhile: it has evaluated where it was left, and the others have not where they are."""
-    threads = Threads()
-    workers = [Worker(threads, f"w{number}") for number in range(2)]
-    generation(threads, workers, Grid(2, 1), 2)
-    for worker in workers:
-        worker.member.judged = [0.5, 0.25]
-    generation(threads, workers[:1], Grid(1, 1), 3)
-    workers[0].member.judged = [0.125]
-    assert set(generation(threads, workers, Grid(2, 1), 3).values()) == {"done"}
-    assert [worker.member.judged for worker in workers] == [[0.125], [0.125]]
 
 
 def test_a_step_that_only_the_dead_had_applied_is_made_again():

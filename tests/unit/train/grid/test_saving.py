@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 obstore_store = pytest.importorskip("obstore.store")
 
-from torch.utils.data import TensorDataset  # noqa: E402
 
-from sublet import train  # noqa: E402
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import BadInput  # noqa: E402
 from sublet.machine.remote import RemoteObjects  # noqa: E402
@@ -24,9 +20,7 @@ from sublet.train.checkpoint.bucket import Bucket  # noqa: E402
 from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.checkpoint.commit import Directory  # noqa: E402
 from sublet.train.checkpoint.disk import DISK  # noqa: E402
-from sublet.train.grid.gathering import Gathering  # noqa: E402
 from sublet.train.state import Progress, State  # noqa: E402
-from sublet.wire.messages import Leave  # noqa: E402
 from sublet.wire.saves import Saved, SaveFailed  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, SIZE, Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
@@ -312,27 +306,3 @@ def test_a_checkpoint_of_another_model_is_refused_in_words(tmp_path):
         whole.beside(loaded.state)
     with pytest.raises(BadInput, match=r"blocks\.0\.ln\.weight is \(6,\) of torch.float32"):
         whole.fill(torch.zeros(10_000, dtype=torch.uint8), 0, loaded.state, stepped=True)
-
-
-def test_those_who_leave_save_knowing_who_has_just_rolled_forward(tmp_path, monkeypatch):
-    """Lines after the step have not run there: whoever tells of modules has to know it."""
-    model, seen = a_net(), []
-    optimizer, ids = torch.optim.SGD(model.parameters(), lr=0.1), torch.zeros((4, 4), dtype=torch.long)
-
-    def loss_of(batch):
-        return model(batch[0]).square().mean()
-
-    facts = {"global_batch": 2, "micro_batch": 2, "parts": train.Blocks("blocks"), "checkpoint_dir": tmp_path}
-    with train.session(model, optimizer, TensorDataset(ids), **facts) as s:
-        for batch in s.batches(epochs=1):
-            s.step(loss_of, batch)
-            break
-        met = SimpleNamespace(meeting=SimpleNamespace(roll=(0,)))
-        monkeypatch.setattr(s._member, "meet", lambda *_, **__: met)
-        monkeypatch.setattr(Gathering, "_meeting", lambda *_: s._mesh)
-        monkeypatch.setattr(s._vault.whole, "values", lambda *each: seen.append(each[-1]))
-        line = SimpleNamespace(holds=lambda _: nullcontext(), release=lambda: None)
-        Gathering(line, s._member, wait_s=0.0, done=lambda: 0.0)._save(
-            Leave(worker_id="w", generation=2, save=True, meeting=0, meets=1)
-        )
-        assert seen == [(0,)]

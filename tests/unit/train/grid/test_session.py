@@ -67,13 +67,20 @@ def nothing(_):
     """Is done."""
 
 
+def squared(output, batch):
+    return nn.functional.mse_loss(output, batch[1])
+
+
+def cut(model, optimizer=None, dataset=None, **more):
+    facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared, "parts": train.Blocks("blocks"), **more}
+    return train.session(model, optimizer or adam(model), dataset or data(), **facts)
+
+
 def in_parts(model, optimizer=None, epochs=2, after=nothing, before=nothing, until=nothing, dataset=None, **more):
-    optimizer = optimizer or adam(model)
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks"), **more}
-    with train.session(model, optimizer, dataset or data(), **facts) as s:
+    with cut(model, optimizer, dataset, **more) as s:
         for batch in s.batches(epochs=epochs):
             before(s)
-            s.step(loss_on(model), batch)
+            s.step(batch)
             after(s)
             if until(s):
                 break
@@ -176,7 +183,7 @@ def test_after_the_session_the_model_and_its_dice_are_the_scripts_again():
 
 def test_an_evaluation_is_the_mean_over_all_samples_in_eval_mode():
     model, seen = a_net(0.5), []
-    in_parts(model, after=lambda s: seen.append(s.evaluate(loss_on(model), data(10))), epochs=1)
+    in_parts(model, after=lambda s: seen.append(s.evaluate(data(10))), epochs=1)
     again = a_net(0.5)
     in_parts(again, epochs=1)
     assert_equal(model, again), "evaluations change nothing"
@@ -192,7 +199,7 @@ def test_an_evaluation_leaves_each_module_in_the_mode_that_it_was_in():
     model.blocks[1].eval()
 
     def after(s):
-        s.evaluate(loss_on(model), data(10))
+        s.evaluate(data(10))
         modes.append([block.drop.training for block in model.blocks])
 
     in_parts(model, after=after, epochs=1)
@@ -200,51 +207,11 @@ def test_an_evaluation_leaves_each_module_in_the_mode_that_it_was_in():
 
 
 def test_an_evaluation_may_be_of_a_few_batches():
-    model, seen, calls = a_net(), [], []
-
-    def counted(batch):
-        calls.append(len(batch[0]))
-        return loss_on(model)(batch)
-
-    in_parts(model, after=lambda s: seen.append(s.evaluate(counted, data(), limit=2)) if s.steps == 1 else None)
-    assert calls == [MICRO, MICRO]
-
-
-class Encoder(nn.Module):
-    """Torch's own, with padding; its last sample is shorter."""
-
-    def __init__(self):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, 0.1, batch_first=True)
-        self.first, self.last = nn.Linear(1, WIDTH), nn.Linear(WIDTH, 1)
-        self.encoder = nn.TransformerEncoder(layer, 3)
-
-    def forward(self, x):
-        return self.last(self.encoder(self.first(x[..., None]), src_key_padding_mask=x > 1.0)).sum(1)
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's own, of its own way
-def test_an_evaluation_takes_the_way_through_an_encoder_that_its_parts_can_take():
-    """Not that by which torch hands its layers what no part could send; and it is the script's choice again after."""
-    torch.manual_seed(3)
-    model, seen = Encoder(), []
-    padded = data(8)
-    padded.tensors[0].clamp_(max=0.9)[-1] = torch.tensor([0.5, 2.0, 2.0])
-    facts = {"global_batch": BATCH, "micro_batch": 8, "parts": train.Blocks("encoder.layers")}
-    with train.session(model, adam(model), data(), **facts) as s:
-        for batch in s.batches(epochs=1):
-            s.step(loss_on(model), batch)
-            seen.append(s.evaluate(loss_on(model), padded))
-    assert torch.backends.mha.get_fastpath_enabled()
-    model.eval()
+    model, seen = a_net(), []
+    in_parts(model, epochs=1, after=lambda s: seen.append(s.evaluate(data(), limit=2)))
     with torch.no_grad():
-        quick = float(loss_on(model)(padded.tensors))
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            plain = float(loss_on(model)(padded.tensors))
-        finally:
-            torch.backends.mha.set_fastpath_enabled(True)
-    assert seen[-1] == plain != pytest.approx(quick, rel=1e-3)
+        whole = loss_on(model)([each[: 2 * MICRO] for each in data().tensors])
+    assert seen[-1] == pytest.approx(float(whole), rel=1e-6)
 
 
 def test_activations_may_be_computed_again():
@@ -275,19 +242,10 @@ def test_blocks_may_be_compiled():
 
 def test_bfloat16_is_the_scripts_own_business():
     one, other = a_net(), a_net()
-
-    def trained(model):
-        def loss_of(batch):
+    with cut(one, epochs=1, micro_batch=8) as s:
+        for batch in s:
             with torch.autocast("cpu", torch.bfloat16):
-                return loss_on(model)(batch)
-
-        optimizer = adam(model)
-        parts = train.Blocks("blocks")
-        with train.session(model, optimizer, data(), global_batch=8, micro_batch=8, parts=parts) as s:
-            for batch in s.batches(epochs=1):
-                s.step(loss_of, batch)
-
-    trained(one)
+                s.step(batch)
     with train.session(other, adam(other), data(), global_batch=8) as s:
         for batch in s.batches(epochs=1):
             with torch.autocast("cpu", torch.bfloat16):
@@ -300,6 +258,7 @@ def test_what_a_model_that_is_cut_cannot_do_is_refused_with_the_way_out():
     model = a_net()
     for more, match in (
         ({"micro_batch": None}, "micro_batch"),
+        ({"loss": None}, "of the last output and the batch"),
         ({"batch_range": (4, 16)}, "batch_range"),
         ({"parts": train.Blocks("layers")}, "blocks"),
     ):
@@ -316,8 +275,8 @@ def test_what_a_model_that_is_cut_cannot_do_is_refused_with_the_way_out():
     [
         (lambda s, model, _: model(torch.zeros(1, 3)), "evaluate"),
         (lambda s, model, optimizer: optimizer.step(), "left to the session"),
-        (lambda s, model, _: s.step(torch.zeros(())), "the function itself"),
-        (lambda s, model, _: s.epochs(), "batches"),
+        (lambda s, model, _: s.step(torch.zeros(())), "what batches"),
+        (lambda s, model, _: next(s.epochs()), "epochs"),
         (lambda s, model, _: next(s.batches(epochs=1)), "one, in"),
     ],
 )
@@ -333,7 +292,7 @@ def test_a_batch_without_a_step_is_refused():
     model = a_net()
     with (
         pytest.raises(InvalidValue, match="once for every batch"),
-        train.session(model, adam(model), data(), global_batch=8, micro_batch=4, parts=train.Blocks("blocks")) as s,
+        cut(model) as s,
     ):
         for _ in s.batches(epochs=1):
             pass
@@ -350,32 +309,95 @@ def test_a_worker_says_how_large_its_blocks_are():
 
 
 def twice_for_each_batch(model, seen):
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks")}
-    with train.session(model, adam(model), data(), **facts) as s:
+    with cut(model) as s:
         for batch in s.batches(epochs=1):
-            s.step(loss_on(model), batch)
+            s.step(batch)
             seen.append(s.steps)
             with suppress(InvalidValue):  # which does not help
-                s.step(loss_on(model), batch)
+                s.step(batch)
 
 
 def test_a_second_step_for_one_batch_is_refused_in_words_and_stays_refused():
-    """Who joins makes no step in its first call: it would give the others' first loss for their second step."""
     seen = []
-    with pytest.raises(InvalidValue, match=r"a second call for one batch.*add the losses in one loss_of"):
+    with pytest.raises(InvalidValue, match="a second call for one batch"):
         twice_for_each_batch(a_net(), seen)
     assert seen == [1]
 
 
 def test_a_loop_of_the_scripts_own_takes_its_batches_one_by_one():
     model, other = a_net(), a_net()
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "parts": train.Blocks("blocks")}
-    with train.session(model, adam(model), data(), **facts) as s:
+    with cut(model) as s:
         batches = s.batches(epochs=2)
         while s.epoch < 2:
-            s.step(loss_on(model), next(batches))
+            s.step(next(batches))
     in_parts(other)
     assert_equal(model, other)
+
+
+def by_epochs(model, seen, *, leaves=False, **more):
+    with cut(model, epochs=2, **more) as s:
+        for epoch in s.epochs():
+            for batch in s:
+                s.step(batch)
+                seen.append((epoch, s.epoch, s.steps))
+                if leaves:
+                    break
+    return s
+
+
+def test_epochs_give_those_that_are_left_and_their_batches():
+    model, other, seen = a_net(), a_net(), []
+    s = by_epochs(model, seen)
+    in_parts(other)
+    assert_equal(model, other)
+    assert (s.steps, s.epoch) == (10, 2)
+    assert seen == [(0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 0, 4), (0, 1, 5)] + [
+        (1, 1 + at // 5, 5 + at) for at in range(1, 6)
+    ]
+
+
+def test_an_epoch_is_not_left_before_its_samples_are_through():
+    with pytest.raises(InvalidValue, match="left after 8 of 40 samples"):
+        by_epochs(a_net(), [], leaves=True)
+
+
+def test_a_training_is_so_many_steps_long_where_the_script_says_so():
+    seen = []
+    with cut(a_net(), steps=7) as s:
+        for batch in s:
+            s.step(batch)
+            seen.append((s.steps, s.epoch))
+    assert seen[-1] == (7, 1)
+
+
+def test_a_scheduler_may_go_by_the_epoch():
+    model = a_net()
+    optimizer = adam(model)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    rates = []
+    by = {"scheduler": schedule, "scheduler_every": "epoch", "after": lambda s: rates.append(schedule.get_last_lr()[0])}
+    in_parts(model, optimizer, **by)
+    assert rates == [0.05] * 5 + [0.025] * 5
+
+
+def test_what_is_kept_and_how_far_it_is_come_back_with_a_checkpoint(tmp_path):
+    for epochs, first in ((1, 0), (2, 5)):
+        with cut(a_net(), epochs=epochs, checkpoint_dir=tmp_path) as s:
+            kept = s.keep(steps=0)
+            for batch in s:
+                assert kept.steps == s.steps >= first
+                s.step(batch)
+                kept.steps += 1
+        assert kept.steps == s.steps == 5 * epochs
+
+
+def test_a_loop_that_is_left_ends_the_training_and_an_error_does_not(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        in_parts(a_net(), checkpoint_dir=tmp_path, until=lambda s: s.steps == 2 and 1 / 0)
+    s = in_parts(a_net(), checkpoint_dir=tmp_path, until=lambda s: s.steps == 3)
+    assert s.steps == 3
+    with pytest.raises(InvalidValue, match="a training of 3 steps is finished there"):
+        in_parts(a_net(), checkpoint_dir=tmp_path)
 
 
 @pytest.mark.parametrize("early", [True, False])

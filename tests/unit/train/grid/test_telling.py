@@ -56,14 +56,14 @@ def script(fails_at, model, optimizer, name, connection, *_):
     os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)
     data, parts = TensorDataset(torch.ones(SAMPLES, 3)), train.Blocks("blocks")
 
-    def loss_of(batch):
+    def loss(output, _):
         if s.steps == fails_at:
             raise ValueError("boom")
-        return model(batch[0]).square().mean()
+        return output.square().mean()
 
-    with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH, parts=parts) as s:
+    with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH, loss=loss, parts=parts) as s:
         for batch in s.batches(epochs=1):
-            s.step(loss_of, batch)
+            s.step(batch)
         if s.steps == fails_at:
             raise ValueError("boom")
 
