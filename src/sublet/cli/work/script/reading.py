@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from sublet.errors import BadInput
 
-__all__ = ["Method", "Scope", "Script", "is_method", "names_in", "root_of"]
+__all__ = ["Method", "Scope", "Script", "is_method", "last_of", "names_in", "root_of"]
 
 MOST_BYTES = 4 << 20  # a longer file is no script that somebody wrote
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
@@ -51,10 +51,6 @@ class Script:
         """Whatever it imports, in full."""
         return set(self._imported.values())
 
-    def is_imported(self, name: str) -> bool:
-        """Whether an import gives it."""
-        return name in self._imported
-
     def full_name(self, node: ast.AST) -> str:
         """`F.mse_loss` as torch.nn.functional.mse_loss; "" for what is no name."""
         if isinstance(node, ast.Name):
@@ -65,7 +61,14 @@ class Script:
 
     def text(self, node: ast.AST) -> str:
         """As it stands there."""
-        return ast.get_source_segment(self.source, node) or ""
+        first, last = getattr(node, "lineno", 1) - 1, (getattr(node, "end_lineno", 1) or 1) - 1
+        begin, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0)
+        if first == last:
+            return self.lines[first].encode()[begin:end].decode()
+        between = "".join(self.lines[first + 1 : last])
+        return (
+            self.lines[first].encode()[begin:].decode() + between + self.lines[last].encode()[:end].decode()
+        ).replace("\r\n", "\n")
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """Whatever it is in, from the innermost on."""
@@ -78,10 +81,41 @@ class Script:
             pass
         return node
 
-    def is_visible(self, name: str, node: ast.AST) -> bool:
-        """Whether a name is given a value in the scope of this node, or in the module."""
-        scopes = {self.scope_of(node), self.tree}
-        return any(name in _targets(each) and self.scope_of(each) in scopes for each in ast.walk(self.tree))
+    def values_of(self, name: str) -> Iterator[ast.expr]:
+        """Whatever a name, or an attribute of that name, is given in this file."""
+        for node in ast.walk(self.tree):
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AnnAssign | ast.NamedExpr)
+                else []
+            )
+            value = getattr(node, "value", None)
+            if value is None:
+                continue
+            for target in targets:
+                each = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+                if any(last_of(one) == name for one in each):
+                    yield value
+
+    def made_by(self, node: ast.expr) -> str:
+        """The full name of what is called for it; "" if that is not said here."""
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        calls = [value for value in self.values_of(last_of(node)) if isinstance(value, ast.Call)]
+        names = [self.full_name(call.func) or last_of(call.func) for call in calls]
+        return next((name for name in names if name), "")
+
+    def calls_of(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Call]:
+        """Where this file calls it: a method by any object."""
+        is_method_of = isinstance(self.parents.get(function), ast.ClassDef)
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and (
+                (isinstance(node.func, ast.Name) and not is_method_of and node.func.id == function.name)
+                or (isinstance(node.func, ast.Attribute) and is_method_of and node.func.attr == function.name)
+            ):
+                yield node
 
 
 class Method(ast.Call):
@@ -102,6 +136,11 @@ def root_of(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def last_of(node: ast.AST) -> str:
+    """`optimizer` of `self.optimizer`, and of itself."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def names_in(node: ast.AST) -> set[str]:
     """All that are spoken of in it."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
@@ -115,9 +154,3 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield alias.name, alias.name
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def _targets(node: ast.AST) -> set[str]:
-    """Names that a statement gives a value to."""
-    given = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return {each.id for target in given for each in ast.walk(target) if isinstance(each, ast.Name)}

@@ -1,0 +1,276 @@
+"""What a loop carries from turn to turn: counts follow from `s.steps`, plain values are kept, the rest is named."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sublet.cli.work.script.edits import Edits
+from sublet.cli.work.script.loops import Training
+from sublet.cli.work.script.reading import Scope, Script, is_method, last_of, names_in, root_of
+
+__all__ = ["Carried", "carried_in", "rename"]
+
+CHANGES = ("append", "extend", "update", "add", "insert", "setdefault", "pop")
+AVERAGES = ("AveragedModel", "EMA", "Ema", "ExponentialMovingAverage", "ModelEma", "ModelEmaV2", "EMAModel")
+SAVES = ("state_dict", "deepcopy", "item", "clone", "float", "min", "max", "mean", "sum", "len", "copy")
+
+
+@dataclass(slots=True, kw_only=True)
+class Carried:
+    """By what is done about it."""
+
+    counts: dict[str, str] = field(default_factory=dict)  # steps of the training: name -> the first value
+    counts_in_epoch: dict[str, str] = field(default_factory=dict)
+    values: list[str] = field(default_factory=list)  # plain ones, which are renamed to what is kept
+    objects: list[str] = field(default_factory=list)  # with a state_dict
+    lost: list[tuple[str, int]] = field(default_factory=list)
+
+
+def carried_in(training: Training, micro: bool) -> Carried:
+    """Of all names that were given a value before the session, in its own function."""
+    script, found = training.script, Carried()
+    if isinstance(training.scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+        before = _before(training)
+    for name, value in before.items():
+        changes = list(_changes(script, training, name))
+        if changes and not _is_anew(training.outer, name):
+            _sort(training, found, name, value, changes, micro)
+        elif _is_average(script, value) and _is_mentioned(training, name):
+            found.objects.append(name)
+    if training.epochs is not None and not training.hops and not micro:
+        for each in training.epochs.body:
+            if (
+                isinstance(each, ast.Assign)
+                and isinstance(each.value, ast.Constant)
+                and each.lineno < training.batches.lineno
+            ):
+                name = last_of(each.targets[0])
+                if name and type(each.value.value) is int and _counts_steps(training, name):
+                    found.counts_in_epoch[name] = str(each.value.value)
+    return found
+
+
+def _before(training: Training) -> dict[str, ast.expr]:
+    """The last value of each name before the loop."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(training.scope):
+        if getattr(node, "lineno", training.outer.lineno) >= training.outer.lineno:
+            continue
+        if isinstance(node, ast.Assign) and training.script.scope_of(node) is training.scope:
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found[target.id] = node.value
+                elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = zip(target.elts, node.value.elts, strict=False)
+                    found |= {one.id: value for one, value in pairs if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            if training.script.scope_of(node) is training.scope:
+                found[node.target.id] = node.value
+    return found
+
+
+def _changes(script: Script, training: Training, name: str) -> Iterator[ast.AST]:
+    """Lines of the loop that change what a name stands for, or what it holds."""
+    for node in ast.walk(training.outer):
+        if script.scope_of(node) is not training.scope if isinstance(node, ast.stmt) else False:
+            continue
+        if isinstance(node, ast.AugAssign | ast.AnnAssign) and root_of(node.target) == name:
+            yield node
+        elif isinstance(node, ast.Assign):
+            targets = [one for each in node.targets for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
+            if any(root_of(each) == name for each in targets):
+                yield node
+        elif is_method(node, *CHANGES) and isinstance(node.func.value, ast.Name) and node.func.value.id == name:
+            yield node
+
+
+def _is_anew(loop: ast.For | ast.While, name: str) -> bool:
+    """Whether each turn begins by giving it a value that does not follow from the last."""
+    if isinstance(loop, ast.For) and name in names_in(loop.target):
+        return True
+    if isinstance(loop, ast.While) and name in names_in(loop.test):
+        return False
+    for each in loop.body:
+        if name not in names_in(each):
+            continue
+        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None and name not in names_in(each.value):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            return any(isinstance(one, ast.Name) and one.id == name for t in targets for one in ast.walk(t))
+        return isinstance(each, ast.For) and name in names_in(each.target)
+    return False
+
+
+def _sort(training: Training, found: Carried, name: str, value: ast.expr, changes: list[ast.AST], micro: bool) -> None:
+    if _counts_steps(training, name) and (first := _whole(value)) is not None and not micro:
+        found.counts[name] = first
+    elif _counts_epochs(training, name):
+        return
+    elif _is_plain(value) and _stays_plain(training, name, value, changes) and not _is_shared(training, name):
+        found.values.append(name)
+    elif not _is_reported(training, name, changes):
+        found.lost.append((name, getattr(changes[0], "lineno", training.outer.lineno)))
+
+
+def _whole(value: ast.expr) -> str | None:
+    if isinstance(value, ast.Constant) and type(value.value) is int:
+        return str(value.value)
+    return None
+
+
+def _counts_steps(training: Training, name: str) -> bool:
+    """It grows by one where a step is made, and nowhere else."""
+    grown = [
+        node for node in ast.walk(training.outer) if isinstance(node, ast.AugAssign) and last_of(node.target) == name
+    ]
+    others = [
+        node
+        for node in ast.walk(training.batches)
+        if isinstance(node, ast.Assign) and any(last_of(each) == name for each in node.targets)
+    ]
+    return (
+        len(grown) == 1
+        and not others
+        and isinstance(grown[0].op, ast.Add)
+        and isinstance(grown[0].value, ast.Constant)
+        and grown[0].value.value == 1
+        and (
+            grown[0] in training.batches.body
+            or training.script.parents[grown[0]] in training.script.above(training.updates[0].call)
+        )
+        and training.script.parents[grown[0]] is not training.epochs
+    )
+
+
+def _counts_epochs(training: Training, name: str) -> bool:
+    loop = training.epochs
+    return isinstance(loop, ast.While) and name in names_in(loop.test)
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """A value that can be kept: a number, a text, a list or a dict of them, copied weights."""
+    if isinstance(value, ast.UnaryOp):
+        return _is_plain(value.operand)
+    if isinstance(value, ast.Constant):
+        return True
+    if isinstance(value, ast.List | ast.Tuple):
+        return all(map(_is_plain, value.elts))
+    if isinstance(value, ast.Dict):
+        return all(map(_is_plain, value.values))
+    if isinstance(value, ast.Attribute):
+        return value.attr in ("inf", "Inf", "infty", "maxsize")
+    if isinstance(value, ast.Call):
+        name = last_of(value.func)
+        return (
+            name == "float"
+            or (name in ("list", "dict") and not value.args)
+            or (name == "deepcopy" and _has_state(value))
+        )
+    return False
+
+
+def _has_state(value: ast.Call) -> bool:
+    return any(is_method(node, "state_dict") for node in ast.walk(value))
+
+
+def _stays_plain(training: Training, name: str, value: ast.expr, changes: list[ast.AST]) -> bool:
+    """What it is given in the loop can be kept as well, as far as that is seen."""
+    if not (isinstance(value, ast.Constant) and value.value is None):
+        return True
+    for each in changes:
+        given = getattr(each, "value", None)
+        if isinstance(given, ast.Name | ast.Constant | ast.Dict | ast.DictComp | ast.Compare | ast.BinOp):
+            continue
+        if isinstance(given, ast.Call) and last_of(given.func) in SAVES:
+            continue
+        return False
+    return True
+
+
+def _is_shared(training: Training, name: str) -> bool:
+    """Functions of the script ask for it by its name, or a text tells its name: it cannot have another."""
+    script = training.script
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.Name) or node.id != name:
+            continue
+        scope = script.scope_of(node)
+        if scope is not training.scope and isinstance(training.scope, ast.Module) and not _has_own(scope, name):
+            return True
+        if scope is not training.scope and any(each is training.scope for each in script.above(scope)):
+            return True
+        if scope is training.scope and node.lineno >= training.outer.lineno:
+            if any(
+                isinstance(each, ast.comprehension) and name in names_in(each.target)
+                for each in ast.walk(training.outer)
+            ):
+                return True
+            if script.text(node) != name or isinstance(
+                script.parents[node], ast.NamedExpr | ast.Delete | ast.arguments
+            ):
+                return True
+    return any(
+        isinstance(node, ast.Global | ast.Nonlocal) and name in node.names for node in ast.walk(script.tree)
+    ) or any(isinstance(node, ast.Lambda) and name in names_in(node) for node in ast.walk(training.scope))
+
+
+def _has_own(scope: Scope, name: str) -> bool:
+    if isinstance(scope, ast.Module):
+        return False
+    formal = scope.args
+    if any(each.arg == name for each in (*formal.posonlyargs, *formal.args, *formal.kwonlyargs)):
+        return True
+    return any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in ast.walk(scope)
+    )
+
+
+def _is_reported(training: Training, name: str, changes: list[ast.AST]) -> bool:
+    """Nothing hangs on it but what is printed: a clock, a bar, a meter."""
+    script = training.script
+    texts = " ".join(script.text(each) for each in changes).lower()
+    words = ("time", "clock", "perf_counter", "bar", "meter", "tqdm")
+    return any(word in texts or word in name.lower() for word in words)
+
+
+def _is_average(script: Script, value: ast.expr) -> bool:
+    """A moving average of the weights, or a copy of the model."""
+    if not isinstance(value, ast.Call):
+        return False
+    name = last_of(value.func)
+    if name == "deepcopy":
+        return bool(value.args) and isinstance(value.args[0], ast.Name | ast.Attribute) and not _has_state(value)
+    if name in AVERAGES:
+        own = next(
+            (each for each in ast.walk(script.tree) if isinstance(each, ast.ClassDef) and each.name == name), None
+        )
+        return own is None or _can_be_kept(own)
+    own = next((each for each in ast.walk(script.tree) if isinstance(each, ast.ClassDef) and each.name == name), None)
+    return own is not None and _has_method(own, "load_state_dict") and _has_method(own, "state_dict")
+
+
+def _can_be_kept(own: ast.ClassDef) -> bool:
+    return _has_method(own, "state_dict") or any("Module" in ast.unparse(base) for base in own.bases)
+
+
+def _has_method(own: ast.ClassDef, name: str) -> bool:
+    return any(isinstance(each, ast.FunctionDef) and each.name == name for each in own.body)
+
+
+def _is_mentioned(training: Training, name: str) -> bool:
+    """In the loop, or in a function that it calls."""
+    if name in names_in(training.outer):
+        return True
+    called = {last_of(node.func) for node in ast.walk(training.outer) if isinstance(node, ast.Call)}
+    return any(
+        isinstance(node, ast.FunctionDef) and node.name in called and name in names_in(node)
+        for node in ast.walk(training.script.tree)
+    )
+
+
+def rename(training: Training, edits: Edits, names: list[str], kept: str) -> None:
+    """From the loop on, in the function of the session."""
+    for node in ast.walk(training.scope):
+        if isinstance(node, ast.Name) and node.id in names and node.lineno >= training.outer.lineno:
+            if training.script.scope_of(node) is training.scope:
+                edits.replace(node, f"{kept}.{node.id}")
