@@ -16,7 +16,7 @@ from sublet.cli.work.script.convert import convert
 from sublet.cli.work.script.reading import Script
 from sublet.train import loop, restarted
 
-__all__ = ["Struck", "converted", "differs", "run", "run_lost", "run_struck"]
+__all__ = ["Struck", "converted", "differs", "run", "run_struck"]
 
 
 class Struck(Exception):
@@ -41,14 +41,6 @@ def run_struck(source: str, folder: Path, *steps: int) -> dict[str, Any]:
     """The same, by as many processes as there are strikes and one: each goes on from a checkpoint of that step."""
     for step in steps:
         with _strike_at(step), contextlib.suppress(Struck):
-            run(source, folder)
-    return run(source, folder)
-
-
-def run_lost(source: str, folder: Path, saved: int, lost: int) -> dict[str, Any]:
-    """Three processes: one leaves a checkpoint of a step, the next is lost at a later one, and the last goes on."""
-    for step, saves in ((saved, True), (lost, False)):
-        with _strike_at(step, saves=saves), contextlib.suppress(Struck):
             run(source, folder)
     return run(source, folder)
 
@@ -84,15 +76,14 @@ def _inside(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _strike_at(step: int, *, saves: bool = True) -> Iterator[None]:
+def _strike_at(step: int) -> Iterator[None]:
     """After so many steps, at the place where a session obeys orders, or at the tick of a loop of its own."""
     boundary, tick = loop.Session._boundary, restarted.Restarted.tick
 
     def struck(self: loop.Session) -> None:
         boundary(self)
         if self.steps == step:
-            if saves:
-                self._writing.tick(1e9, self._members.group, asked=True, agreed=False)
+            self._writing.tick(1e9, self._members.group, asked=True, agreed=False)
             raise Struck
 
     def struck_tick(self: restarted.Restarted, done: int) -> None:

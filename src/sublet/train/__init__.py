@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from sublet.train.loop import Session
     from sublet.train.restarted import Restarted
     from sublet.train.stored.dataset import Stored
+    from sublet.train.streams.drawn import Draws
 
-__all__ = ["EXIT_LEFT", "EXIT_LOST", "Blocks", "checkpointed", "dataset", "session"]
+__all__ = ["EXIT_LEFT", "EXIT_LOST", "Blocks", "checkpointed", "dataset", "drawn", "session"]
 
 
 @overload
@@ -118,6 +119,19 @@ def dataset(
         shuffle=shuffle,
         seed=seed,
     )
+
+
+def drawn(function: Callable[[], Any]) -> Draws:
+    """Batches that a function draws at random, for `train.session(..., steps=N)`: alike at any width.
+
+    Args:
+        function: gives one batch (a tensor, or a tuple, list or dict of them) of as many rows each time, by the global
+            random numbers of torch, Python and NumPy. A step of the session has as many rows as one call gives, unless
+            `global_batch=` says another number.
+    """
+    from sublet.train.streams.drawn import Draws
+
+    return Draws(function)
 
 
 def checkpointed(*, steps: int | None = None, directory: Path | str | None = None, **parts: Any) -> Restarted:

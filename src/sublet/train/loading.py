@@ -26,6 +26,7 @@ from sublet.train.drawing import Drawn, order_of
 from sublet.train.reach import is_still, places_of, remembered
 from sublet.train.samples import Piece, Samples, mixed, moved
 from sublet.train.state import host_draw, reseed_host
+from sublet.train.streams.drawn import DrawnSamples, Draws
 
 __all__ = ["Loaded", "batch_of", "fed", "samples_of"]
 
@@ -37,6 +38,8 @@ LOOKS = 64  # micro-batches between two seedings of what is looked at
 
 def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, batch: int) -> Samples:
     """The samples of a dataset, or of a loader; `batch`: of one step, for loaders that drop what does not fill one."""
+    if isinstance(data, Draws):
+        return DrawnSamples(data, seed, device)
     if not isinstance(data, DataLoader):
         return Samples(data, seed, collate, device)
     dataset: Any = data.dataset
@@ -53,7 +56,7 @@ def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, 
 
 def batch_of(data: Any) -> int | None:
     """Samples per step, if the loader says it."""
-    return data.batch_size if isinstance(data, DataLoader) else None
+    return data.batch_size if isinstance(data, DataLoader | Draws) else None
 
 
 class Loaded(Samples):

@@ -1,4 +1,4 @@
-"""`sublet inspect`: what a training script is, and what will go wrong with it."""
+"""`sublet inspect`: what `sublet convert` would do with a training script, and what there is to look at."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document
+from sublet.cli.verbs.convert import look_lines
 
 __all__ = ["inspect"]
 
@@ -18,39 +19,22 @@ def inspect(
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """Read a training script: is it distributed, does it save and load, what goes wrong, what to change."""
-    from sublet.cli.work.script.advice import inspect as look
-    from sublet.cli.work.script.advice import loss_of
-    from sublet.cli.work.script.facts import look_at
+    """Say whether a training script can be converted, and which lines to look at; of one with a session, the lines."""
+    from sublet.cli.work.script.convert import inspect as look
     from sublet.cli.work.script.reading import Script
 
-    read = Script.read(script)
-    facts = look_at(read)
-    found = look(read, facts)
+    found = look(Script.read(script))
     if opt.wants_document(output, json):
         print_document(found.document(str(script)))
         return
-    kinds = {
-        "framework": facts.frameworks,
-        "distributed": sorted({what for what, _ in facts.distributed}) or ["no"],
-        "optimizer": [f"{made.kind} {made.name}" for made in facts.optimizers] or ["none is made here"],
-        "scheduler": [f"{made.kind} {made.name}" for made in facts.schedulers],
-        "scaler": [made.name for made in facts.scalers],
-        "loader": [f"{made.kind} {made.name}" for made in facts.loaders],
-        "loss": [loss_of(facts)],
-        "saves": [f"line {line}" for line in facts.saves] or ["no"],
-        "loads": [f"line {line}" for line in facts.loads] or ["no"],
-        "tracker": facts.trackers,
-    }
     typer.echo(f"{script}")
-    for name, values in kinds.items():
-        if values:
-            typer.echo(f"  {name:<12} {', '.join(values)}")
-    for each in found.findings:
-        at = f"line {each.line}: " if each.line else ""
-        typer.echo(f"  - {at}{each.what}\n    next: {each.do}")
-    if found.converted is not None:
-        ways = {"session": "elastic at any width", "checkpointed": "never starts over; its loop stays its own"}
-        typer.echo(f"  next: sublet convert {script} shows the change ({ways[found.converted.how]})")
-    elif found.by_hand is not None and not facts.has_session:
-        typer.echo(f"  not converted: line {found.by_hand.line}: {found.by_hand.what}\n    next: {found.by_hand.do}")
+    if found.refused is not None:
+        typer.echo(f"  not converted: line {found.refused.line}: {found.refused.why}\n    next: {found.refused.do}")
+    elif found.made is not None:
+        how = "a session" if found.made.how == "session" else f"the integration for {found.made.how}"
+        typer.echo(f"  sublet convert {script} makes it elastic, with {how}")
+    title = "  look at these lines:" if found.made is None else "  look at these lines, once it is converted:"
+    for line in look_lines(found.looks, title):
+        typer.echo(line)
+    if found.refused is None and not found.looks:
+        typer.echo("  nothing to look at")

@@ -25,21 +25,24 @@ class Carried:
     counts_in_epoch: dict[str, str] = field(default_factory=dict)
     values: list[str] = field(default_factory=list)  # plain ones, which are renamed to what is kept
     objects: list[str] = field(default_factory=list)  # with a state_dict
-    lost: list[tuple[str, int]] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    whole: str = ""  # an object that says its own state: extra_state=
 
 
-def carried_in(training: Training, micro: bool) -> Carried:
+def carried_in(training: Training, guard: ast.If | None) -> Carried:
     """Of all names that were given a value before the session, in its own function."""
     script, found = training.script, Carried()
-    if isinstance(training.scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-        before = _before(training)
-    for name, value in before.items():
+    known = {root_of(update.optimizer) for update in training.updates}
+    known |= {root_of(update.scaler) for update in training.updates if update.scaler is not None}
+    for name, value in _before(training).items():
+        if name in known - {"self"}:
+            continue
         changes = list(_changes(script, training, name))
         if changes and not _is_anew(training.outer, name):
-            _sort(training, found, name, value, changes, micro)
+            _sort(training, found, name, value, changes, guard)
         elif _is_average(script, value) and _is_mentioned(training, name):
             found.objects.append(name)
-    if training.epochs is not None and not training.hops and not micro:
+    if training.epochs is not None and not training.hops and training.micro is None:
         for each in training.epochs.body:
             if (
                 isinstance(each, ast.Assign)
@@ -47,27 +50,73 @@ def carried_in(training: Training, micro: bool) -> Carried:
                 and each.lineno < training.batches.lineno
             ):
                 name = last_of(each.targets[0])
-                if name and type(each.value.value) is int and _counts_steps(training, name):
+                if name and type(each.value.value) is int and _counts_steps(training, name, guard):
                     found.counts_in_epoch[name] = str(each.value.value)
+    for node in ast.walk(training.outer):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+            name = training.script.text(node.target)
+            firsts = [first for value in training.script.values_of(node.target.attr) if (first := _whole(value))]
+            if firsts and _counts_steps(training, name, guard):
+                found.counts[name] = firsts[0]
+    _of_self(training, found)
     return found
+
+
+def _of_self(training: Training, found: Carried) -> None:
+    """What the object of a method remembers: by its own `state_dict`, if it has one."""
+    owner = training.script.parents.get(training.scope)
+    if not isinstance(owner, ast.ClassDef):
+        return
+    if _has_method(owner, "state_dict") and _has_method(owner, "load_state_dict"):
+        found.whole = "self"
+        return
+    for node in ast.walk(training.outer):
+        target = (
+            node.target
+            if isinstance(node, ast.AugAssign)
+            else node.targets[0]
+            if isinstance(node, ast.Assign)
+            else None
+        )
+        if is_method(node, *CHANGES):
+            target = node.func.value
+        if isinstance(target, ast.Attribute) and root_of(target) == "self":
+            name = training.script.text(target)
+            if (
+                not _is_reported(training, name, [node])
+                and name not in found.lost
+                and not _is_anew(training.outer, name)
+            ):
+                found.lost.append(name)
 
 
 def _before(training: Training) -> dict[str, ast.expr]:
     """The last value of each name before the loop."""
     found: dict[str, ast.expr] = {}
+
+    def give(name: str, value: ast.expr) -> None:
+        if name not in found or not _is_plain(found[name]):
+            found[name] = value
+
     for node in ast.walk(training.scope):
         if getattr(node, "lineno", training.outer.lineno) >= training.outer.lineno:
             continue
         if isinstance(node, ast.Assign) and training.script.scope_of(node) is training.scope:
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    found[target.id] = node.value
+                    give(target.id, node.value)
                 elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                     pairs = zip(target.elts, node.value.elts, strict=False)
-                    found |= {one.id: value for one, value in pairs if isinstance(one, ast.Name)}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            if training.script.scope_of(node) is training.scope:
-                found[node.target.id] = node.value
+                    for one, value in pairs:
+                        if isinstance(one, ast.Name):
+                            give(one.id, value)
+        elif (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and node.value is not None
+            and training.script.scope_of(node) is training.scope
+        ):
+            give(node.target.id, node.value)
     return found
 
 
@@ -102,15 +151,17 @@ def _is_anew(loop: ast.For | ast.While, name: str) -> bool:
     return False
 
 
-def _sort(training: Training, found: Carried, name: str, value: ast.expr, changes: list[ast.AST], micro: bool) -> None:
-    if _counts_steps(training, name) and (first := _whole(value)) is not None and not micro:
+def _sort(
+    training: Training, found: Carried, name: str, value: ast.expr, changes: list[ast.AST], guard: ast.If | None
+) -> None:
+    if _counts_steps(training, name, guard) and (first := _whole(value)) is not None:
         found.counts[name] = first
     elif _counts_epochs(training, name):
         return
-    elif _is_plain(value) and _stays_plain(training, name, value, changes) and not _is_shared(training, name):
+    elif _is_plain(value) and _stays_plain(name, value, changes) and not _is_shared(training, name):
         found.values.append(name)
     elif not _is_reported(training, name, changes):
-        found.lost.append((name, getattr(changes[0], "lineno", training.outer.lineno)))
+        found.lost.append(name)
 
 
 def _whole(value: ast.expr) -> str | None:
@@ -119,27 +170,28 @@ def _whole(value: ast.expr) -> str | None:
     return None
 
 
-def _counts_steps(training: Training, name: str) -> bool:
+def _counts_steps(training: Training, name: str, guard: ast.If | None) -> bool:
     """It grows by one where a step is made, and nowhere else."""
+    script = training.script
     grown = [
-        node for node in ast.walk(training.outer) if isinstance(node, ast.AugAssign) and last_of(node.target) == name
-    ]
-    others = [
         node
-        for node in ast.walk(training.batches)
-        if isinstance(node, ast.Assign) and any(last_of(each) == name for each in node.targets)
+        for node in ast.walk(training.outer)
+        if isinstance(node, ast.AugAssign) and script.text(node.target) == name
     ]
-    return (
-        len(grown) == 1
-        and not others
-        and isinstance(grown[0].op, ast.Add)
-        and isinstance(grown[0].value, ast.Constant)
-        and grown[0].value.value == 1
-        and (
-            grown[0] in training.batches.body
-            or training.script.parents[grown[0]] in training.script.above(training.updates[0].call)
-        )
-        and training.script.parents[grown[0]] is not training.epochs
+    given = [
+        each
+        for node in ast.walk(training.batches)
+        if isinstance(node, ast.Assign)
+        for each in node.targets
+        if script.text(each) == name
+    ]
+    if len(grown) != 1 or given or script.text(grown[0].value) != "1" or not isinstance(grown[0].op, ast.Add):
+        return False
+    block = script.parents[grown[0]]
+    if guard is not None:
+        return block is guard
+    return block is training.batches or (
+        block is not training.epochs and block in script.above(training.updates[0].call)
     )
 
 
@@ -174,12 +226,18 @@ def _has_state(value: ast.Call) -> bool:
     return any(is_method(node, "state_dict") for node in ast.walk(value))
 
 
-def _stays_plain(training: Training, name: str, value: ast.expr, changes: list[ast.AST]) -> bool:
+def _stays_plain(name: str, value: ast.expr, changes: list[ast.AST]) -> bool:
     """What it is given in the loop can be kept as well, as far as that is seen."""
     if not (isinstance(value, ast.Constant) and value.value is None):
         return True
     for each in changes:
         given = getattr(each, "value", None)
+        if isinstance(given, ast.Tuple) and isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Tuple):
+            given = next(
+                value for to, value in zip(each.targets[0].elts, given.elts, strict=False) if last_of(to) == name
+            )
+        if isinstance(given, ast.Dict) and any(is_method(node, "state_dict") for node in ast.walk(given)):
+            return False  # what is only written to a file, most likely
         if isinstance(given, ast.Name | ast.Constant | ast.Dict | ast.DictComp | ast.Compare | ast.BinOp):
             continue
         if isinstance(given, ast.Call) and last_of(given.func) in SAVES:
@@ -271,6 +329,7 @@ def _is_mentioned(training: Training, name: str) -> bool:
 def rename(training: Training, edits: Edits, names: list[str], kept: str) -> None:
     """From the loop on, in the function of the session."""
     for node in ast.walk(training.scope):
-        if isinstance(node, ast.Name) and node.id in names and node.lineno >= training.outer.lineno:
-            if training.script.scope_of(node) is training.scope:
-                edits.replace(node, f"{kept}.{node.id}")
+        if not isinstance(node, ast.Name) or node.id not in names or node.lineno < training.outer.lineno:
+            continue
+        if training.script.scope_of(node) is training.scope:
+            edits.replace(node, f"{kept}.{node.id}")

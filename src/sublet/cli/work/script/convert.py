@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import Any
 
 from sublet.cli.work.script.edits import CannotConvert
 from sublet.cli.work.script.frameworks import known, of_framework
@@ -48,6 +49,17 @@ class Inspected:
     made: Converted | None
     refused: CannotConvert | None
     looks: tuple[Look, ...]
+
+    def document(self, path: str) -> dict[str, Any]:
+        """For `--json`."""
+        refused = self.refused
+        return {
+            "schema_version": 1,
+            "script": path,
+            "converts_to": None if self.made is None else self.made.how,
+            "refused": None if refused is None else {"line": refused.line, "why": refused.why, "do": refused.do},
+            "look_at": [look.document() for look in self.looks],
+        }
 
 
 def inspect(script: Script) -> Inspected:

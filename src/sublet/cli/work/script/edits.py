@@ -77,7 +77,7 @@ class Edits:
 
     def result(self) -> str:
         """The new text; it is Python."""
-        self._close_empty()
+        self.close_empty()
         gone = {line for each in self._removed for line in range(each.lineno, (each.end_lineno or 0) + 1)}
         lines = self._rewritten(gone)
         for loop in self._dissolved:
@@ -94,13 +94,13 @@ class Edits:
                 for each in self._dissolved
                 if each.body[0].lineno <= number <= (each.end_lineno or 0) and number not in kept_as_is
             )
-            line = line[cut:] if not line[:cut].strip() else line
+            kept = line[cut:] if not line[:cut].strip() else line
             out += [INDENT * len(around) + text[cut:] + end for text in self._before[number]]
             for depth, block in enumerate(begun, len(around)):
                 out += [INDENT * depth + text[cut:] + end for text in block[2]]
             deeper = "" if number in kept_as_is else INDENT * (len(around) + len(begun))
             if number not in gone:
-                out += [deeper + part if part.strip() else part for part in line.splitlines(keepends=True)]
+                out += [deeper + part if part.strip() else part for part in kept.splitlines(keepends=True)]
             out += [INDENT * len(around + begun) + text[cut:] + end for text in self._after[number]]
         made = "".join(out)
         try:
@@ -113,7 +113,7 @@ class Edits:
     def _rewritten(self, gone: set[int]) -> list[str]:
         lines, last = list(self._script.lines), ((0, 0), (0, 0))
         spans = sorted(self._changed, key=lambda change: (change[0], change[1]))
-        outer = []
+        outer: list[tuple[tuple[int, int], tuple[int, int], str]] = []
         for begin, end, text in spans:
             if begin[0] in gone or (outer and begin < last[1] and end <= last[1] and (begin, end) != last):
                 continue  # a part of what is replaced already
@@ -127,7 +127,7 @@ class Edits:
                 gone.add(line)
         return lines
 
-    def _close_empty(self) -> None:
+    def close_empty(self) -> None:
         """A block of which nothing is left goes with its head, or passes."""
         changed = True
         while changed:
@@ -158,7 +158,7 @@ class Edits:
 
 
 def _first_line(statement: ast.stmt) -> int:
-    decorators = getattr(statement, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 

@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 
 from sublet.cli.work.script.edits import CannotConvert
-from sublet.cli.work.script.loops import counted_in
-from sublet.cli.work.script.reading import Script, is_method, last_of, names_in
+from sublet.cli.work.script.over import counted_in
+from sublet.cli.work.script.reading import Script, is_method, last_of
 
 __all__ = ["Counted", "counted", "steps_of", "with_offset"]
 
@@ -32,7 +32,7 @@ def counted(script: Script, loop: ast.For | ast.While) -> Counted | None:
     if call is None:
         return None
     name = _first_name(loop.target)
-    given = [each for each in call.args]
+    given = list(call.args)
     if script.full_name(call.func).rsplit(".", 1)[-1] == "count":
         first = script.text(given[0]) if given else "0"
         limit = _limit(script, loop, name, "0")
@@ -53,6 +53,8 @@ def _first_name(target: ast.expr) -> str:
 
 def with_offset(end: str, node: ast.expr, first: str) -> str:
     """How many numbers there are from one to another; a first that the script restores itself counts as 0."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and ast.unparse(node.left) == first:
+        return ast.unparse(node.right)
     if first == "0" or not _is_number(first):
         return end  # range(start_epoch, epochs): the session begins where training is
     if first == "1" and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -81,7 +83,7 @@ def _by_condition(script: Script, loop: ast.While) -> Counted | None:
             end = script.text(part.comparators[0])
             more = isinstance(part.ops[0], ast.LtE)
             return Counted(turns=_plus(end, int(more), first), first=first, name=script.text(part.left), call=None)
-    for name in sorted({script.text(each) for each in _counters(script, loop)}):
+    for name in sorted({script.text(each) for each in _counters(loop)}):
         limit = _limit(script, loop, name, _begins(script, name.rsplit(".", 1)[-1]))
         if limit is not None:
             return Counted(turns=limit, first=_begins(script, name.rsplit(".", 1)[-1]), name=name, call=None)
@@ -90,12 +92,12 @@ def _by_condition(script: Script, loop: ast.While) -> Counted | None:
 
 def _grows(loop: ast.While, script: Script, name: ast.expr) -> bool:
     text = script.text(name)
-    return any(script.text(each) == text for each in _counters(script, loop)) or any(
+    return any(script.text(each) == text for each in _counters(loop)) or any(
         isinstance(node, ast.For | ast.While) for node in ast.walk(loop) if node is not loop
     )
 
 
-def _counters(script: Script, loop: ast.AST) -> list[ast.expr]:
+def _counters(loop: ast.AST) -> list[ast.expr]:
     """Names that grow by one."""
     return [
         node.target
@@ -129,13 +131,17 @@ def _limit(script: Script, loop: ast.For | ast.While, name: str, first: str) -> 
     for node in ast.walk(loop):
         if not isinstance(node, ast.If) or not node.body or not isinstance(node.body[-1], ast.Break | ast.Return):
             continue
+        both = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
         for test in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
             if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], MORE)):
                 continue
+            if both and isinstance(test.ops[0], ast.Eq):
+                continue
             left, more = test.left, isinstance(test.ops[0], ast.Gt)
             plus = 0
-            if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add) and isinstance(left.right, ast.Constant):
-                left, plus = left.left, int(left.right.value)  # type: ignore[arg-type]  # a number stands there
+            if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add) and _is_number(script.text(left.right)):
+                plus = int(script.text(left.right))
+                left = left.left
             if script.text(left) != name:
                 continue
             return _plus(script.text(test.comparators[0]), int(more) + _late(script, loop, node, name) - plus, first)
@@ -145,15 +151,17 @@ def _limit(script: Script, loop: ast.For | ast.While, name: str, first: str) -> 
 def _late(script: Script, loop: ast.For | ast.While, leaves: ast.If, name: str) -> int:
     """1 if a step is behind us that the count does not have yet."""
     stepped = [node.lineno for node in ast.walk(loop) if is_method(node, "step", "backward")]
-    grown = [each.lineno for each in _counters(script, loop) if script.text(each) == name]
+    grown = [each.lineno for each in _counters(loop) if script.text(each) == name]
     after_step = bool(stepped) and max(stepped) < leaves.lineno
     after_count = bool(grown) and grown[-1] < leaves.lineno
     return int(after_step and not after_count)
 
 
-def steps_of(script: Script, loop: ast.For | ast.While, name: str) -> str | None:
+def steps_of(script: Script, loop: ast.For | ast.While, name: str, first: str = "0") -> str | None:
     """Steps at which a loop over batches is left for good, by a count of them."""
-    return _limit(script, loop, name, _begins(script, name.rsplit(".", 1)[-1]))
+    if first == "0":
+        first = _begins(script, name.rsplit(".", 1)[-1])
+    return _limit(script, loop, name, first)
 
 
 def refuse_endless(loop: ast.For | ast.While) -> CannotConvert:
@@ -163,6 +171,3 @@ def refuse_endless(loop: ast.For | ast.While) -> CannotConvert:
         loop.lineno,
         "`for epoch in range(n)`, or `while step < n` with `step += 1` in it",
     )
-
-
-_ = names_in

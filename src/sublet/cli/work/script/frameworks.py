@@ -9,7 +9,7 @@ from sublet.cli.work.script.edits import CannotConvert, Edits
 from sublet.cli.work.script.extent import counted
 from sublet.cli.work.script.reading import Script, is_method, last_of
 
-__all__ = ["OfFramework", "known", "of_framework"]
+__all__ = ["OfFramework", "flags_of", "known", "of_framework"]
 
 INSTEAD = {
     "ray": "start it as your Ray job; or move its loop into a script of torch, and convert that",
@@ -17,7 +17,7 @@ INSTEAD = {
     "adaptdl": "take adaptdl out: `train.session(...)` in place of its data parallel model and its loops",
     "deepspeed": "a plain optimizer and loop; `parallel: {shards: on}` in the job file is ZeRO's first stage",
     "horovod": "take horovod out: a session sums the gradients of all workers",
-    "torch.distributed.fsdp": "the bare model; `parallel: {shards: on}` in the job file, or stages: docs/guides/train-a-model-that-does-not-fit.md",
+    "torch.distributed.fsdp": "the bare model; `parallel: {shards: on}` in the job file, or stages",
     "torch.distributed._composable": "the bare model; `parallel: {shards: on}` in the job file",
     "fairscale": "the bare model; `parallel: {shards: on}` in the job file",
     "colossalai": "a plain model, optimizer and loop",
@@ -39,6 +39,7 @@ WRAPS = {
     "DistributedSampler": "shuffle=True of the loader: a session deals each sample once",
     "init_process_group": NO_GROUP,
 }
+JOINS = ("init_distributed_mode", "init_distributed_device", "init_distributed", "setup_distributed", "dist_init")
 LIGHTNING = ("lightning", "pytorch_lightning", "lightning.pytorch")
 
 
@@ -68,8 +69,18 @@ def known(script: Script) -> None:
                 ):
                     raise CannotConvert("Fabric drives its loop", node.lineno, INSTEAD["lightning_fabric"])
     for node in ast.walk(script.tree):
-        if isinstance(node, ast.Call) and (name := last_of(node.func)) in WRAPS and not _under_flag(script, node):
+        if (
+            isinstance(node, ast.Call)
+            and (name := script.full_name(node.func).rsplit(".", 1)[-1]) in WRAPS
+            and not _under_flag(script, node)
+        ):
             raise CannotConvert(f"{name}: the script is distributed already", node.lineno, WRAPS[name])
+        if isinstance(node, ast.Call) and last_of(node.func) in JOINS:
+            raise CannotConvert(
+                f"{last_of(node.func)}() joins a process group where RANK is set, as it is in a job of several workers",
+                node.lineno,
+                "take it out, and what follows from it: a session is data parallel by itself",
+            )
         if isinstance(node, ast.Call) and last_of(node.func) == "DataParallel" and not _under_flag(script, node):
             raise CannotConvert("DataParallel around the model", node.lineno, "the bare model: a worker has one GPU")
 
@@ -77,6 +88,27 @@ def known(script: Script) -> None:
 def _under_flag(script: Script, node: ast.AST) -> bool:
     """Whether it is done only if a setting says so: that one is left off."""
     return any(isinstance(each, ast.If | ast.IfExp) for each in script.above(node))
+
+
+def flags_of(script: Script) -> list[ast.expr]:
+    """`ddp = int(os.environ.get("RANK", -1)) != -1`: what is distributed only if this says so is not, in a session."""
+    asked = {
+        node.id
+        for call in ast.walk(script.tree)
+        if isinstance(call, ast.Call) and last_of(call.func) in WRAPS
+        for each in script.above(call)
+        if isinstance(each, ast.If | ast.IfExp)
+        for node in ast.walk(each.test)
+        if isinstance(node, ast.Name)
+    }
+    return [
+        node.value
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Assign)
+        and last_of(node.targets[0]) in asked
+        and isinstance(node.value, ast.Compare)
+        and any(word in script.text(node.value) for word in ("RANK", "WORLD_SIZE"))
+    ]
 
 
 def of_framework(script: Script) -> OfFramework | None:
@@ -154,6 +186,13 @@ def _lightning(script: Script) -> OfFramework:
     calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call) and last_of(node.func) == "Trainer"]
     if len(calls) != 1:
         line = calls[1].lineno if calls else 1
+        for node in ast.walk(script.tree):
+            if isinstance(node, ast.Call) and last_of(node.func) == "LightningCLI":
+                raise CannotConvert(
+                    "LightningCLI makes the Trainer",
+                    node.lineno,
+                    'trainer_defaults={"strategy": SubletStrategy(global_batch=...)}: docs/guides/lightning.md',
+                )
         raise CannotConvert(
             f"{len(calls) or 'no'} Trainer is made here", line, "one `L.Trainer(...)`: docs/guides/lightning.md"
         )
@@ -244,7 +283,7 @@ def _accelerate(script: Script) -> OfFramework:
         "",
     )
     for node in ast.walk(script.tree):
-        if is_method(node, "load_state") and last_of(node.func.value) == name:
+        if is_method(node, "load_state") and last_of(node.func.value) == name and not _under_flag(script, node):
             raise CannotConvert(
                 "it resumes by load_state()", node.lineno, "take it out: the session goes on where it was"
             )
@@ -258,6 +297,12 @@ def _accelerate(script: Script) -> OfFramework:
         found = counted(script, loop)
         if found is None or found.call is None:
             continue
+        if not any(each is not loop and each in loops for each in ast.walk(loop)):
+            raise CannotConvert(
+                "the loop counts steps, and asks an iterator for its batches",
+                loop.lineno,
+                f"`for epoch in {name}.epochs(n)`, and in it `for batch in loader`: docs/guides/accelerate.md",
+            )
         edits.replace(found.call, f"{name}.epochs({found.turns})")
         return OfFramework(name="accelerate", text=edits.result())
     line = loops[0].lineno if loops else made[0].lineno

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sublet.cli.work.script.reading import Script, is_method, last_of, names_in
 from sublet.cli.work.script.written import is_guarded, writes
@@ -23,8 +24,12 @@ class Look:
     what: str
     do: str
 
+    def document(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"lines": list(self.lines), "what": self.what, "do": self.do}
 
-def looks_of(script: Script, lost: list[tuple[str, int]]) -> tuple[Look, ...]:
+
+def looks_of(script: Script, lost: list[str]) -> tuple[Look, ...]:
     """Of a script with a session; `lost`: names that the loop remembers, which nothing keeps."""
     loops = list(_loops(script))
     found = [
@@ -45,7 +50,7 @@ def looks_of(script: Script, lost: list[tuple[str, int]]) -> tuple[Look, ...]:
             "s.global_batch for the samples of a step, s.steps_in_epoch for its number",
         ),
         _look(
-            [*_resumes(script, loops), *(line for _, line in lost)],
+            [*_resumes(script, loops), *_remembered(script, loops, lost)],
             "saved, resumed or remembered by the script itself" + _named(lost),
             "the session restores model, optimizer and position; s.keep(name=value) for what else must last",
         ),
@@ -53,9 +58,8 @@ def looks_of(script: Script, lost: list[tuple[str, int]]) -> tuple[Look, ...]:
     return tuple(each for each in found if each is not None)[:MOST]
 
 
-def _named(lost: list[tuple[str, int]]) -> str:
-    names = sorted({name for name, _ in lost})
-    return f" ({', '.join(f'`{name}`' for name in names)})" if names else ""
+def _named(lost: list[str]) -> str:
+    return f" ({', '.join(f'`{name}`' for name in sorted(lost))})" if lost else ""
 
 
 def _look(lines: list[int] | Iterator[int], what: str, do: str) -> Look | None:
@@ -92,12 +96,10 @@ def _printed(script: Script, loops: list[ast.AST]) -> Iterator[int]:
     names = _session_names(script)
     for loop in loops:
         given = {
-            node.args[0].id
+            each
             for node in ast.walk(loop)
-            if is_method(node, "step")
-            and names & names_in(node.func.value)
-            and node.args
-            and isinstance(node.args[0], ast.Name)
+            if is_method(node, "step") and names & names_in(node.func.value) and node.args
+            for each in names_in(node.args[0])
         }
         for node in ast.walk(loop):
             if is_method(node, "item") and isinstance(node.func.value, ast.Name) and node.func.value.id in given:
@@ -105,10 +107,23 @@ def _printed(script: Script, loops: list[ast.AST]) -> Iterator[int]:
 
 
 def _written(script: Script, loops: list[ast.AST]) -> Iterator[int]:
+    names = _session_names(script)
     for loop in loops:
-        for node in ast.walk(loop):
-            if writes(script, node) and not is_guarded(script, node):
+        for node in (each for part in [loop, *_called(script, loop)] for each in ast.walk(part)):
+            if writes(script, node) and not is_guarded(script, node, names):
                 yield node.lineno  # type: ignore[attr-defined]  # it is a call
+
+
+def _called(script: Script, loop: ast.AST) -> Iterator[ast.AST]:
+    """Functions of the script that the loop calls for what they do, by whatever worker."""
+    names = _session_names(script)
+    for call in ast.walk(loop):
+        if isinstance(call, ast.Call) and not is_guarded(script, call, names):
+            yield from (
+                each
+                for each in ast.walk(script.tree)
+                if isinstance(each, ast.FunctionDef) and each.name == last_of(call.func) and each.name != "step"
+            )
 
 
 def _drawn(script: Script, loops: list[ast.AST]) -> Iterator[int]:
@@ -143,10 +158,31 @@ def _lengths(script: Script, loops: list[ast.AST]) -> Iterator[int]:
                     yield node.lineno
 
 
+def _remembered(script: Script, loops: list[ast.AST], lost: list[str]) -> Iterator[int]:
+    """Where such a name is given its next value."""
+    for name in lost:
+        for loop in loops:
+            lines = [
+                node.lineno
+                for node in ast.walk(loop)
+                if isinstance(node, ast.Name | ast.Attribute) and script.text(node) == name and _changes(script, node)
+            ]
+            if lines:
+                yield min(lines)
+                break
+
+
+def _changes(script: Script, node: ast.AST) -> bool:
+    parent = script.parents[node]
+    return isinstance(getattr(node, "ctx", None), ast.Store) or isinstance(parent, ast.Attribute | ast.Subscript)
+
+
 def _resumes(script: Script, loops: list[ast.AST]) -> Iterator[int]:
     """`optimizer.load_state_dict(...)`: what only a script that resumes by itself does."""
     if not loops:
         return
     for node in ast.walk(script.tree):
         if is_method(node, "load_state_dict") and "opt" in script.text(node.func.value).lower():
-            yield node.lineno
+            scope = script.scope_of(node)
+            if not isinstance(scope, ast.FunctionDef) or any(script.calls_of(scope)):
+                yield node.lineno

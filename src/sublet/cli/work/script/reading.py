@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from sublet.errors import BadInput
 
-__all__ = ["Method", "Scope", "Script", "is_method", "last_of", "names_in", "root_of"]
+__all__ = ["Method", "Scope", "Script", "is_method", "last_of", "names_in", "root_of", "statement_of"]
 
 MOST_BYTES = 4 << 20  # a longer file is no script that somebody wrote
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
@@ -144,6 +144,13 @@ def last_of(node: ast.AST) -> str:
 def names_in(node: ast.AST) -> set[str]:
     """All that are spoken of in it."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def statement_of(script: Script, node: ast.AST) -> ast.stmt:
+    """That it is in."""
+    while not isinstance(node, ast.stmt):
+        node = script.parents[node]
+    return node
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sublet.cli.work.script.edits import CannotConvert
-from sublet.cli.work.script.loops import Training, counted_in, unwrapped
+from sublet.cli.work.script.loops import Training
+from sublet.cli.work.script.over import counted_in, unwrapped
 from sublet.cli.work.script.reading import Script, is_method, last_of, names_in
 
 __all__ = ["Source", "source_of"]
@@ -25,11 +27,7 @@ class Source:
     gone: list[ast.stmt] = field(default_factory=list)
     above: list[str] = field(default_factory=list)  # lines before the session
     drawn: bool = False
-
-    @property
-    def batch(self) -> str:
-        """How many samples a batch of it has."""
-        return f"{self.data}.batch_size"
+    counts: list[tuple[ast.expr, str]] = field(default_factory=list)  # of samples to an epoch, and what to say instead
 
 
 def source_of(training: Training) -> Source:
@@ -96,6 +94,14 @@ def _asked(training: Training, block: list[ast.stmt]) -> Source | None:
         assert isinstance(value, ast.Call)  # noqa: S101 - it was looked for
         asked = value.args[0] if value.args else value.func.value  # type: ignore[attr-defined]  # it.next()
         loader = _iterated(training, asked)
+        own = {each.name for each in ast.walk(script.tree) if isinstance(each, ast.ClassDef)}
+        maker = script.made_by(asked)
+        if maker in own:
+            raise CannotConvert(
+                f"batches come from {maker}, a class of the script",
+                asks[0].lineno,
+                "a DataLoader, and `for batch in loader`",
+            )
         if loader is None:
             raise CannotConvert(
                 f"`{script.text(asked)}` is an iterator, which has no samples that could be dealt",
@@ -103,12 +109,23 @@ def _asked(training: Training, block: list[ast.stmt]) -> Source | None:
                 "the loader that it goes over, as `for batch in loader`",
             )
         gone = [each, *_starts(training, asked)]
-        return Source(data=training.lifted(loader), target=script.text(asks[0].targets[0]), gone=gone)
+        counts = list(_endless_samplers(script, loader))
+        return Source(data=training.lifted(loader), target=script.text(asks[0].targets[0]), gone=gone, counts=counts)
     return None
 
 
+def _endless_samplers(script: Script, loader: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+    """`RandomSampler(data, replacement=True, num_samples=int(1e10))`: an epoch is as many as there are samples."""
+    for made in script.values_of(last_of(loader)):
+        for node in ast.walk(made):
+            if isinstance(node, ast.Call) and last_of(node.func) == "RandomSampler" and node.args:
+                for word in node.keywords:
+                    if word.arg == "num_samples" and not names_in(word.value) - {"int"}:
+                        yield word.value, f"len({script.text(node.args[0])})"
+
+
 def _is_next(script: Script, call: ast.Call) -> bool:
-    return script.full_name(call.func) == "next" or is_method(call, "__next__")
+    return script.full_name(call.func) == "next" or (is_method(call, "__next__", "next") and not call.args)
 
 
 def _iterated(training: Training, asked: ast.expr) -> ast.expr | None:
@@ -160,7 +177,7 @@ def _drawn(training: Training, block: list[ast.stmt]) -> Source | None:
             and script.text(node.targets[0]) == target
             and script.text(node.value) == script.text(each.value)
         ]
-        return Source(data=f"DRAWN({function})", target=target, gone=same, drawn=True)
+        return Source(data=f"DRAWN({function})", target=target, gone=list[ast.stmt](same), drawn=True)
     return _drawn_here(training, block)
 
 

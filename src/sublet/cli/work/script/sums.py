@@ -40,12 +40,13 @@ def _made_of(script: Script, node: ast.AST, scope: Scope, depth: int) -> Iterato
         if isinstance(each, ast.Name):
             for line in ast.walk(scope):
                 target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
-                if isinstance(line, ast.Assign | ast.AugAssign) and last_of(target or line) == each.id:
-                    if script.scope_of(line) is scope and line.lineno <= getattr(node, "lineno", 0):
-                        if isinstance(line, ast.AugAssign):
-                            yield line
-                        if line.value is not node:
-                            yield from _made_of(script, line.value, scope, depth + 1)
+                if not isinstance(line, ast.Assign | ast.AugAssign) or last_of(target or line) != each.id:
+                    continue
+                if script.scope_of(line) is scope and line.lineno <= getattr(node, "lineno", 0):
+                    if isinstance(line, ast.AugAssign):
+                        yield line
+                    if line.value is not node:
+                        yield from _made_of(script, line.value, scope, depth + 1)
         if isinstance(each, ast.Call):
             name = last_of(each.func)
             for value in script.values_of(name):  # criterion = nn.MSELoss(reduction="sum")

@@ -6,13 +6,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sublet.cli.work.script.beside import clipping, schedules
 from sublet.cli.work.script.edits import CannotConvert, Edits
-from sublet.cli.work.script.loops import Training, Update, is_optimizer, statement_of
-from sublet.cli.work.script.reading import Script, is_method, last_of, names_in
+from sublet.cli.work.script.loops import Training, Update
+from sublet.cli.work.script.reading import Script, is_method, names_in, statement_of
 
 __all__ = ["Told", "tell_update"]
-
-CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_norm": "clip_norm", "clip_grad_value_": "clip_value"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +24,6 @@ class Told:
     keeps: dict[str, str] = field(default_factory=dict)  # schedules that the script steps itself
     loss: str = ""  # the name that `s.step` is given, if it is one
     steps: list[ast.stmt] = field(default_factory=list)  # statements that are `s.step(...)` now
-    marks: list[tuple[ast.expr, str]] = field(default_factory=list)
 
 
 def tell_update(training: Training, edits: Edits, session: str, turns: dict[str, str]) -> Told:
@@ -36,10 +34,12 @@ def tell_update(training: Training, edits: Edits, session: str, turns: dict[str,
     for update, backwards in _sequences(training):
         losses = []
         for call in backwards:
-            loss, scaler = _loss_of(script, call)
+            loss, scaler = _loss_of(call)
             if scaler is not None:
                 told.options["scaler"] = _optional(training, scaler, call)
             losses.append(_undivided(training, edits, loss, told.times))
+        if len(backwards) > 1:
+            _refuse_in_place(training, edits, backwards)
         name = turns.get(training.lifted(update.optimizer), "")
         last = _place(training, backwards[-1], update)
         given = " + ".join(losses) + (f', "{name}"' if name else "")
@@ -51,11 +51,16 @@ def tell_update(training: Training, edits: Edits, session: str, turns: dict[str,
         if update.scaler is not None:
             told.options["scaler"] = _optional(training, update.scaler, update.call)
     gone += _scaler_calls(training) + list(_clearing(training))
-    _tell_clipping(training, edits, told, gone, session)
-    _tell_schedules(training, told, gone)
+    options, lines = clipping(training, edits, told.guard, session)
+    told.options |= options
+    gone += lines
+    options, told.keeps, lines = schedules(training, told.guard)
+    told.options |= options
+    gone += lines
     for each in dict.fromkeys(gone):
         if each not in told.steps:
             edits.remove(each)
+    edits.close_empty()
     _refuse_gradients(training, edits)
     return told
 
@@ -116,7 +121,7 @@ def _is_in(script: Script, node: ast.AST, block: list[ast.stmt]) -> bool:
     return any(each in block for each in [node, *script.above(node)])
 
 
-def _loss_of(script: Script, call: ast.Call) -> tuple[ast.expr, ast.expr | None]:
+def _loss_of(call: ast.Call) -> tuple[ast.expr, ast.expr | None]:
     """The plain loss, and the scaler that it is scaled by."""
     assert isinstance(call.func, ast.Attribute)  # noqa: S101 - it is a method
     for word in call.keywords:
@@ -128,6 +133,27 @@ def _loss_of(script: Script, call: ast.Call) -> tuple[ast.expr, ast.expr | None]
     if is_method(receiver, "scale") and receiver.args:
         return receiver.args[0], receiver.func.value
     return receiver, None
+
+
+def _refuse_in_place(training: Training, edits: Edits, backwards: list[ast.Call]) -> None:
+    """Losses are added up at the last of them: what the first was made of must still be there."""
+    script = training.script
+    for node in ast.walk(training.inner_scope):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_")):
+            continue
+        name = script.text(node.func.value)
+        if not backwards[0].lineno < node.lineno < backwards[-1].lineno or node.func.attr in (
+            "requires_grad_",
+            "zero_",
+        ):
+            continue
+        statement = statement_of(script, node)
+        if node.func.attr == "fill_" and isinstance(statement, ast.Expr) and name.isidentifier():
+            edits.replace(statement, f"{name} = torch.full_like({name}, {script.text(node.args[0])})")
+        else:
+            raise CannotConvert(
+                f"`{name}` is changed in place between two backward() of one step", node.lineno, "a new tensor there"
+            )
 
 
 def _place(training: Training, backward: ast.Call, update: Update) -> ast.stmt:
@@ -221,11 +247,17 @@ def _undivided(training: Training, edits: Edits, loss: ast.expr, times: str) -> 
     if isinstance(loss, ast.BinOp) and _divides(training, loss, times):
         return script.text(loss.left)
     name = script.text(loss)
+    if _is_asked_later(training, loss):
+        return f"{name} * {_atom(times)}"
     for node in ast.walk(training.inner_scope):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and script.text(node.target) == name:
-            if training.lifted(node.value) == times:
-                edits.remove(node)
-                return name
+        if (
+            isinstance(node, ast.AugAssign)
+            and isinstance(node.op, ast.Div)
+            and script.text(node.target) == name
+            and training.lifted(node.value) == times
+        ):
+            edits.remove(node)
+            return name
         if isinstance(node, ast.Assign) and script.text(node.targets[0]) == name:
             value = node.value
             if isinstance(value, ast.BinOp) and _divides(training, value, times):
@@ -234,7 +266,24 @@ def _undivided(training: Training, edits: Edits, loss: ast.expr, times: str) -> 
                 else:
                     edits.replace(value, _bare(script.text(value.left)))
                 return name
-    return f"{name} * {times}"
+    return f"{name} * {_atom(times)}"
+
+
+def _is_asked_later(training: Training, loss: ast.expr) -> bool:
+    """What is printed of it stays what it was."""
+    return any(
+        isinstance(node, ast.Name)
+        and node.id == training.script.text(loss)
+        and isinstance(node.ctx, ast.Load)
+        and node.lineno > training.backwards[-1].lineno
+        for node in ast.walk(training.inner_scope)
+    )
+
+
+def _atom(text: str) -> str:
+    return (
+        text if isinstance(ast.parse(text, mode="eval").body, ast.Name | ast.Attribute | ast.Constant) else f"({text})"
+    )
 
 
 def _bare(text: str) -> str:
@@ -252,13 +301,6 @@ def _divides(training: Training, node: ast.BinOp, times: str) -> bool:
 
 
 # ------------------------------------------------------------------------------------------- what goes with it
-
-
-def _own(training: Training) -> Iterator[ast.AST]:
-    """All of the loops, and of the functions between them and the update."""
-    yield from ast.walk(training.outer)
-    for hop in (*training.hops, *training.within):
-        yield from ast.walk(hop.function)
 
 
 def _optional(training: Training, scaler: ast.expr, call: ast.Call) -> str:
@@ -281,14 +323,14 @@ def _scaler_calls(training: Training) -> list[ast.stmt]:
     scalers = {script.text(update.scaler) for update in training.updates if update.scaler is not None}
     return [
         statement_of(script, node)
-        for node in _own(training)
+        for node in training.lines()
         if is_method(node, "unscale_", "update") and script.text(node.func.value) in scalers
     ]
 
 
 def _clearing(training: Training) -> Iterator[ast.stmt]:
     script = training.script
-    for node in _own(training):
+    for node in training.lines():
         if is_method(node, "zero_grad") and isinstance(script.parents[node], ast.Expr):
             yield statement_of(script, node)
         if isinstance(node, ast.For) and all(
@@ -297,117 +339,10 @@ def _clearing(training: Training) -> Iterator[ast.stmt]:
             yield node
 
 
-def _tell_clipping(training: Training, edits: Edits, told: Told, gone: list[ast.stmt], session: str) -> None:
-    script = training.script
-    for node in _own(training):
-        if not isinstance(node, ast.Call) or last_of(node.func) not in CLIPS:
-            continue
-        option = CLIPS[last_of(node.func)]
-        words = {word.arg: word.value for word in node.keywords}
-        limit = words.get("max_norm") or words.get("clip_value") or (node.args[1] if len(node.args) > 1 else None)
-        if limit is None:
-            continue
-        if "norm_type" in words and script.text(words["norm_type"]) not in ("2", "2.0"):
-            raise CannotConvert(
-                "gradients are clipped by another norm", node.lineno, "clip_norm=, which is by the 2-norm"
-            )
-        if len(training.updates) > 1 and len({script.text(each.optimizer) for each in training.updates}) > 1:
-            raise CannotConvert(
-                "one of several optimizers has its gradients clipped",
-                node.lineno,
-                "clip_norm= of the session is for all of them; take the line out, or clip all alike",
-            )
-        text, statement = training.lifted(limit), statement_of(script, node)
-        condition = _own_condition(training, node, told.guard)
-        if condition is not None:
-            text = f"{text} if {training.lifted(condition)} else None"
-        if told.options.setdefault(option, text) != text:
-            raise CannotConvert("gradients are clipped in two ways", node.lineno, "one clip_norm= for the session")
-        if isinstance(statement, ast.Expr) and statement.value is node:
-            gone.append(statement)
-        else:
-            edits.replace(node, f"{session}.grad_norm")
-            told.marks.append((node, "clip"))
-
-
-def _own_condition(training: Training, node: ast.AST, guard: ast.If | None) -> ast.expr | None:
-    """Of a line that the update does not share."""
-    script = training.script
-    above = [*script.above(training.updates[0].call)]
-    for each in script.above(node):
-        if isinstance(each, ast.FunctionDef) or each is training.batches:
-            return None
-        if isinstance(each, ast.If) and each is not guard and each not in above:
-            return each.test
-    return None
-
-
-def _tell_schedules(training: Training, told: Told, gone: list[ast.stmt]) -> None:
-    """Stepped with every update, or every epoch: the session's. Otherwise the script's, and kept."""
-    script = training.script
-    found: dict[str, list[ast.Call]] = {}
-    for node in _own(training):
-        if not is_method(node, "step", "step_update") or any(node is each.call for each in training.updates):
-            continue
-        receiver = node.func.value
-        if is_optimizer(script, receiver) or not _is_schedule(script, receiver):
-            continue
-        calls = found.setdefault(training.lifted(receiver), [])
-        if node not in calls:
-            calls.append(node)
-    ours: dict[str, str] = {}
-    for name, calls in found.items():
-        every = {_every(training, call, told.guard) for call in calls}
-        if len(every) == 1 and (kind := every.pop()):
-            ours[name] = kind
-    for name, calls in found.items():
-        if name in ours and ours[name] == next(iter(ours.values())):
-            gone += [statement_of(script, call) for call in calls]
-        else:
-            told.keeps[_word(name)] = name
-            ours.pop(name, None)
-    if ours:
-        names = list(ours)
-        told.options["scheduler"] = names[0] if len(names) == 1 else f"[{', '.join(names)}]"
-        if next(iter(ours.values())) == "epoch":
-            told.options["scheduler_every"] = '"epoch"'
-
-
-def _word(name: str) -> str:
-    last = name.rsplit(".", 1)[-1]
-    return last if last.isidentifier() else "scheduler"
-
-
-def _is_schedule(script: Script, node: ast.expr) -> bool:
-    made = script.made_by(node).lower()
-    text = last_of(node).lower() if not isinstance(node, ast.Subscript) else script.text(node).lower()
-    return "lr_scheduler" in made or "sched" in made or "sched" in text or "warmup" in text
-
-
-def _every(training: Training, call: ast.Call, guard: ast.If | None) -> str:
-    """By the "step", by the "epoch", or "" for what the session cannot do."""
-    script, statement = training.script, statement_of(training.script, call)
-    if call.args or call.keywords or not isinstance(statement, ast.Expr):
-        return ""
-    block = script.parents[statement]
-    if training.epochs is not None and block is training.epochs:
-        return "epoch"
-    above = [*script.above(training.updates[0].call)]
-    if block is guard or block is training.batches:
-        accumulates = bool(training.micro is None and guard is not None)
-        return "" if block is training.batches and accumulates else "step"
-    if block in above or (isinstance(block, ast.FunctionDef) and block is training.inner_scope):
-        return "step"
-    hops = [hop.function for hop in training.hops]
-    if block in hops and training.epochs is not None:
-        return "epoch"
-    return ""
-
-
 def _refuse_gradients(training: Training, edits: Edits) -> None:
     """Between two steps a session has none."""
     script = training.script
-    for node in _own(training):
+    for node in training.lines():
         if isinstance(node, ast.Attribute) and node.attr == "grad":
             statement: ast.AST = statement_of(script, node)
             chain = [statement, *script.above(statement)]

@@ -24,7 +24,6 @@ SAVES = (
     "imsave",
 )
 MOVES = ("copyfile", "rename", "replace_file", "remove", "rmtree", "unlink", "copy2")
-ASKS = ("rank", "main", "master")
 
 
 def guard_files(training: Training, edits: Edits, session: str) -> None:
@@ -33,17 +32,16 @@ def guard_files(training: Training, edits: Edits, session: str) -> None:
     block = getattr(script.parents[outer], "body", [])
     behind = block[block.index(outer) + 1 :] if outer in block else []
     for statement in [*_statements(outer), *(each for line in behind for each in [line, *_statements(line)])]:
-        if (
-            script.scope_of(statement) is training.scope
-            and not is_guarded(script, statement)
-            and _only_writes(script, statement)
-        ):
-            if not edits.is_removed(statement):
-                edits.put_under([statement], f"if {session}.rank == 0:")
+        if script.scope_of(statement) is training.scope and not edits.is_removed(statement):
+            _guard(script, edits, statement, session)
     for hop in training.hops:
         for statement in _statements(hop.function):
-            if _only_writes(script, statement) and not is_guarded(script, statement):
-                edits.put_under([statement], f"if {session}.rank == 0:")
+            _guard(script, edits, statement, session)
+
+
+def _guard(script: Script, edits: Edits, statement: ast.stmt, session: str) -> None:
+    if _only_writes(script, statement) and not is_guarded(script, statement, {session}):
+        edits.put_under([statement], f"if {session}.rank == 0:")
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
@@ -52,10 +50,10 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield each
 
 
-def is_guarded(script: Script, node: ast.AST) -> bool:
-    """Whether a condition around it speaks of ranks, or an outer statement is guarded as a whole."""
+def is_guarded(script: Script, node: ast.AST, sessions: set[str]) -> bool:
+    """Whether a condition around it asks the session's rank, or an outer statement is guarded as a whole."""
     for each in script.above(node):
-        if isinstance(each, ast.If) and any(word in script.text(each.test).lower() for word in ASKS):
+        if isinstance(each, ast.If) and any(f"{name}.rank" in script.text(each.test) for name in sessions):
             return True
         if isinstance(each, ast.With) and _opens(each):
             return True

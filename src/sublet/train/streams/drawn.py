@@ -1,0 +1,100 @@
+"""Batches that a function draws at random: those of a step follow from the seed and its number, at any width.
+
+    with train.session(model, optimizer, train.drawn(get_batch), steps=10_000) as s:
+        for x, y in s:
+
+Every worker draws the whole batch, alike, and takes its own rows of it. So a function that draws is to be quick, and to
+draw from the global random numbers of torch, Python and NumPy alone; its rows, the first dimension, are the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from sublet.errors import InvalidValue
+from sublet.train.samples import Piece, Samples, moved
+from sublet.train.state import host_dice_kept, reseed_host
+
+__all__ = ["DrawnSamples", "Draws"]
+
+NO_END = 2**53  # samples of an epoch: more than any training takes
+
+
+class Draws:
+    """What `train.drawn` gives; `batch_size` is that of one draw."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        first = next(_tensors(self.draw(0, 0)), None)
+        if first is None or not first.ndim or not len(first):
+            raise InvalidValue("drawn(function)", "no tensor with rows", "a batch: a tensor, or several in a tuple")
+        self.batch_size = len(first)
+
+    def draw(self, seed: int, number: int) -> Any:
+        """One batch, as of this seed; the random numbers of the script stay as they are."""
+        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]  # torch gives it no type
+        with host_dice_kept(), torch.random.fork_rng(devices):
+            reseed_host(seed, number)
+            if devices:
+                torch.cuda.manual_seed_all(torch.initial_seed())
+            return self.function()
+
+
+class DrawnSamples(Samples):
+    """As those of a dataset without an end, in the order of the draws."""
+
+    def __init__(self, drawn: Draws, seed: int, device: torch.device | None) -> None:
+        self._drawn, self._seed, self._device = drawn, seed, device
+        self.count, self.draws_here = NO_END, False
+        self._last: tuple[int, Any] = (-1, None)
+
+    @property
+    def called(self) -> dict[str, Any]:
+        """The script's own of all this, by name."""
+        return {"drawn": self._drawn.function}
+
+    def load(self, epoch: int, piece: Piece) -> Any:
+        """The rows of a micro-batch, of one draw or of several."""
+        del epoch  # there is one
+        size, parts, row = self._drawn.batch_size, [], piece.start
+        while row < piece.start + piece.count:
+            number, first = divmod(row, size)
+            last = min(size, first + piece.start + piece.count - row)
+            if self._last[0] != number:
+                self._last = number, self._drawn.draw(self._seed, number)
+            parts.append(_rows(self._last[1], first, last, size))
+            row += last - first
+        batch = parts[0] if len(parts) == 1 else _joined(parts)
+        return batch if self._device is None else moved(batch, self._device)
+
+
+def _tensors(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping | list | tuple):
+        for each in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(each)
+
+
+def _rows(batch: Any, first: int, last: int, size: int) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch[first:last] if batch.ndim and len(batch) == size else batch
+    if isinstance(batch, Mapping):
+        return {name: _rows(each, first, last, size) for name, each in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(_rows(each, first, last, size) for each in batch)
+    return batch
+
+
+def _joined(parts: list[Any]) -> Any:
+    one = parts[0]
+    if isinstance(one, torch.Tensor):
+        return torch.cat(parts) if one.ndim else one
+    if isinstance(one, Mapping):
+        return {name: _joined([part[name] for part in parts]) for name in one}
+    if isinstance(one, list | tuple):
+        return type(one)(_joined(list(each)) for each in zip(*parts, strict=True))
+    return one

@@ -1,0 +1,252 @@
+"""`sublet convert` and `sublet inspect`: what is changed, what is refused and where, what is to be looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sublet.cli.main import run
+from sublet.cli.work.script.convert import convert, inspect
+from sublet.cli.work.script.edits import CannotConvert
+from sublet.cli.work.script.reading import Script
+
+SCRIPTS = Path(__file__).parents[2] / "adoption" / "scripts"
+HEAD = """import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+model = nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=4)
+"""
+PLAIN = """for epoch in range(3):
+    for x, y in loader:
+        opt.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        opt.step()
+"""
+
+
+def a_script(source):
+    return Script(Path("train.py"), source)
+
+
+def converted(source):
+    return convert(a_script(source)).text
+
+
+def refused(source):
+    with pytest.raises(CannotConvert) as error:
+        convert(a_script(source))
+    return error.value
+
+
+def test_every_line_that_is_not_changed_stays_as_it_is_to_the_byte():
+    source = HEAD + (
+        "\nx   =  1 # odd,   and kept\n\n"
+        "for epoch in range( args.epochs ):   # epochs\n"
+        "    # a word before the batches\n"
+        "    for i, (a,b) in enumerate(loader):\n"
+        "        loss = F.mse_loss( model(a),b )  # kept\n"
+        "        # a word between\n"
+        "        opt.zero_grad()\n"
+        "        loss.backward()  # goes back\n"
+        "        opt.step()\n"
+        "        if i % 10 == 0: print(loss.item())\n"
+        "    print(epoch)\n"
+    )
+    head = HEAD.replace("import DataLoader\n", "import DataLoader\n\nfrom sublet import train\n")
+    assert converted(source) == head + (
+        "\nx   =  1 # odd,   and kept\n\n"
+        "with train.session(model, opt, loader, epochs=args.epochs) as s:\n"
+        "    for epoch in s.epochs():   # epochs\n"
+        "        # a word before the batches\n"
+        "        for i, (a,b) in enumerate(s):\n"
+        "            loss = F.mse_loss( model(a),b )  # kept\n"
+        "            # a word between\n"
+        "            s.step(loss)  # goes back\n"
+        "            if i % 10 == 0: print(s.loss)\n"
+        "        print(epoch)\n"
+    )
+
+
+def test_a_text_of_several_lines_does_not_move_with_its_loop():
+    source = HEAD + PLAIN.replace("        opt.step()\n", '        opt.step()\n        print("""a\n  b""")\n')
+    assert '            print("""a\n  b""")\n' in converted(source)
+
+
+def test_line_ends_of_windows_stay():
+    found = converted((HEAD + PLAIN).replace("\n", "\r\n"))
+    assert "\n" not in found.replace("\r\n", "")
+
+
+def test_names_that_are_taken_are_left_to_the_script():
+    made = converted(HEAD.replace("opt =", "s = train = 1\nopt =") + PLAIN)
+    assert "from sublet import train as elastic\n" in made
+    assert "with elastic.session(model, opt, loader, epochs=3) as session:\n" in made
+    assert "            session.step(F.mse_loss(model(x), y))\n" in made
+
+
+def test_what_a_function_calls_its_arguments_is_named_where_the_session_is():
+    made = converted(
+        HEAD
+        + "def one(net, batches, how, epoch):\n"
+        + "    for x, y in batches:\n        how.zero_grad()\n        F.mse_loss(net(x), y).backward()\n"
+        + "        how.step()\n\n\n"
+        + "how = opt\nfor epoch in range(3):\n    one(model, loader, opt, epoch)\n"
+    )
+    assert "def one(net, batches, how, epoch, s):\n    for x, y in s:\n" in made
+    assert "with train.session(model, opt, loader, epochs=3) as s:\n" in made
+    assert "        one(model, loader, opt, epoch, s=s)\n" in made
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why", "line"),
+    [
+        (
+            "        opt.step()\n",
+            "        if x[0] > 0:\n            opt.step()\n",
+            "a step is made only `if x[0] > 0`",
+            13,
+        ),
+        ("        opt.zero_grad()\n", "        if len(x) < 4:\n            continue\n", "a batch may be left out", 12),
+        ("        opt.step()\n", "        opt.step(closure)\n", "optimizer.step(closure)", 13),
+        (
+            "        opt.step()\n",
+            "        total = model.weight.grad.sum()\n        opt.step()\n",
+            "`.grad` is used",
+            13,
+        ),
+        ("        opt.step()\n", "        opt.step()\n        opt.step()\n", "makes two steps of one batch", 14),
+        ("for epoch in range(3):", "for epoch in forever:", "how many turns", 9),
+        ("in loader", "in zip(loader, other)", "two loaders", 10),
+        ("        opt.step()\n", "        opt.step()\n        other.step()\n", "", 14),
+        ("backward()", "backward(create_graph=True)", "gradients of gradients", 12),
+        (
+            "    for x, y in loader:\n",
+            "    for i in range(0, 80, 4):\n        x, y = a[i : i + 4], b[i : i + 4]\n",
+            "by hand",
+            10,
+        ),
+    ],
+)
+def test_what_is_not_converted_is_refused_with_its_line(old, new, why, line):
+    head = HEAD + ("other = torch.optim.SGD(model.parameters(), lr=1.0)\n" if "other.step" in new else "")
+    error = refused(head + PLAIN.replace(old, new))
+    assert why in error.why
+    assert error.line == line + ("other.step" in new)
+    assert error.do
+
+
+@pytest.mark.parametrize(
+    ("source", "why", "line"),
+    [
+        ("import ray\n", "ray", 1),
+        ("import torch\nimport torchft\n", "torchft", 2),
+        ("import adaptdl.torch\n", "adaptdl", 1),
+        ("import deepspeed\n", "deepspeed", 1),
+        ("import horovod.torch as hvd\n", "horovod", 1),
+        ("from torch.distributed.fsdp import FullyShardedDataParallel\n", "fsdp", 1),
+        ("from torch.nn.parallel import DistributedDataParallel as D\nmodel = D(model)\n", "DistributedData", 2),
+        ("from torch.nn.parallel import DistributedDataParallel\n\nmodel = DistributedDataParallel(net)\n", "Distr", 3),
+        ("from lightning.fabric import Fabric\n", "Fabric", 1),
+    ],
+)
+def test_a_framework_is_known_by_its_import(source, why, line):
+    error = refused(source + PLAIN)
+    assert why in error.why
+    assert error.line == line
+    assert error.do
+
+
+def test_what_is_distributed_only_by_a_flag_is_so_no_more():
+    made = converted(
+        "import os\n"
+        + HEAD
+        + 'ddp = int(os.environ.get("RANK", -1)) != -1\nif ddp:\n    init_process_group("nccl")\n'
+        + PLAIN
+    )
+    assert "\nddp = False\n" in made
+
+
+def test_a_second_training_is_refused_with_its_line():
+    error = refused(HEAD + PLAIN + PLAIN)
+    assert "a second loop trains" in error.why
+    assert error.line == 15
+
+
+def test_folds_are_a_job_each():
+    inside = "".join(f"    {line}\n" for line in PLAIN.splitlines())
+    assert "in another loop" in refused(HEAD + "for fold in range(5):\n" + inside).why
+
+
+def test_files_are_written_by_one_worker():
+    made = converted(HEAD + PLAIN + '    if epoch:\n        torch.save(model.state_dict(), "m.pt")\nf = 1\n')
+    assert (
+        '        if epoch:\n            if s.rank == 0:\n                torch.save(model.state_dict(), "m.pt")\n'
+        in made
+    )
+
+
+def test_lines_to_look_at_have_their_evidence():
+    source = (
+        HEAD
+        + "total = {}\n"
+        + PLAIN.replace(
+            "F.mse_loss(model(x), y).backward()", "loss = F.mse_loss(model(x), y)\n        loss.backward()"
+        ).replace("        opt.step()\n", "        opt.step()\n        seen += loss.item() * len(x)\n")
+    )
+    made = convert(a_script(source))
+    lines = made.text.splitlines()
+    (part,) = [look for look in made.looks if "`.item()`" in look.what]
+    assert ["loss.item()" in lines[number - 1] for number in part.lines] == [True]
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*/after.py")), ids=lambda path: path.parent.name)
+def test_a_session_that_was_written_by_the_guide_gives_no_false_alarm(path):
+    found = inspect(Script.read(path))
+    assert found.refused is None
+    assert [look.what for look in found.looks if "`.item()`" not in look.what] == []
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*/before.py")), ids=lambda path: path.parent.name)
+def test_each_script_of_the_study_is_converted(path):
+    found = inspect(Script.read(path))
+    assert found.refused is None
+    assert found.made is not None
+
+
+def test_frameworks_change_by_their_two_lines():
+    made = {
+        name: converted((SCRIPTS / name / "before.py").read_text())
+        for name in ("hf_trainer", "lightning", "accelerate")
+    }
+    assert "from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments\n" in made["hf_trainer"]
+    assert "\nfrom sublet.integrations.transformers import Trainer\n" in made["hf_trainer"]
+    assert "    strategy=SubletStrategy(global_batch=16),\n" in made["lightning"]
+    assert "\nfor epoch in accelerator.epochs(5):\n" in made["accelerate"]
+
+
+def test_the_verb_prints_a_diff_and_writes_only_when_told(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + PLAIN)
+    run(["convert", str(script)])
+    told = capsys.readouterr()
+    assert "+with train.session(model, opt, loader, epochs=3) as s:" in told.out
+    assert script.read_text() == HEAD + PLAIN
+    run(["convert", "--write", str(script)])
+    assert "train.session(" in script.read_text()
+    assert (tmp_path / "train.py.orig").read_text() == HEAD + PLAIN
+
+
+def test_inspect_says_the_same_without_a_change(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + PLAIN)
+    run(["inspect", str(script), "--json"])
+    assert json.loads(capsys.readouterr().out)["converts_to"] == "session"
+    script.write_text("import ray\n" + PLAIN)
+    run(["inspect", str(script)])
+    assert "not converted: line 1: ray drives its loop" in capsys.readouterr().out
