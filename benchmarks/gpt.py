@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import TensorDataset
 
-__all__ = ["LARGE", "TINY", "Gpt", "Sizes", "loss_of", "made", "text_of"]
+from sublet import train
+
+__all__ = ["LARGE", "TINY", "Gpt", "Sizes", "loss_of", "made", "score", "text_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +53,41 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.after(x)), approximate="tanh"))
 
 
-class Gpt(nn.Module):
-    """GPT-2 with tied embeddings, which begin small, as its authors have them."""
+class Words(nn.Module):
+    """Words and their places, which begin small."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.word, self.place = nn.Embedding(sizes.words, sizes.width), nn.Embedding(sizes.length, sizes.width)
-        self.blocks = nn.Sequential(*(Block(sizes.width, sizes.heads) for _ in range(sizes.depth)))
-        self.last = nn.LayerNorm(sizes.width)
         for table in (self.word, self.place):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Logits of the word after each word."""
-        places = torch.arange(text.shape[1], device=text.device)
-        return self.last(self.blocks(self.word(text) + self.place(places))) @ self.word.weight.T
+        """From (batch, letters) to what blocks take."""
+        found: Tensor = self.word(text) + self.place(torch.arange(text.shape[1], device=text.device))
+        return found
+
+
+class Logits(nn.Module):
+    """Of the word after each word."""
+
+    def __init__(self, width: int, words: nn.Embedding) -> None:
+        super().__init__()
+        self.last, self.words = nn.LayerNorm(width), words
+
+    def forward(self, x: Tensor) -> Tensor:
+        """By the words' own weights."""
+        found: Tensor = self.last(x) @ self.words.weight.T
+        return found
+
+
+class Gpt(train.Stages):
+    """GPT-2 with tied embeddings, as its authors have them."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        first = Words(sizes)
+        blocks = [Block(sizes.width, sizes.heads) for _ in range(sizes.depth)]
+        super().__init__(first, blocks, Logits(sizes.width, first.word))
 
 
 def made(sizes: Sizes) -> tuple[Gpt, torch.optim.Optimizer]:
@@ -82,7 +104,7 @@ def loss_of(model: Gpt, pair: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def score(logits: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
-    """The same, of what the model gives."""
+    """As a session takes it: `loss=score`."""
     return cross_entropy(logits.flatten(0, 1), pair[1].flatten())
 
 

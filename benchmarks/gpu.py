@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def overhead(*, tiny: bool, blocks: int, steps: int) -> dict[str, Any]:
-    """A step of a plain loop, of a session, of one that does not measure itself, and of one whose model may be cut."""
+    """A step of a plain loop, of a session, of one that does not measure itself, and of one in stages."""
     sizes, batch = (TINY, 4) if tiny else (LARGE, 16)
     dataset = text_of(sizes, batch * 64)
     epochs = (blocks + 2) * steps // 64 + 2
@@ -134,12 +134,12 @@ def session_steps(
 def grid_steps(
     model: Gpt, optimizer: torch.optim.Optimizer, dataset: TensorDataset, batch: int, epochs: int
 ) -> Iterator[None]:
-    """The same by a session whose model may be cut, and is whole."""
-    facts = {"global_batch": batch, "micro_batch": batch, "loss": score, "parts": train.Blocks("blocks")}
+    """The same by a session in stages, all of which are here."""
+    facts: dict[str, Any] = {"global_batch": batch, "micro_batch": batch, "epochs": epochs, "loss": score}
     with train.session(model, optimizer, dataset, **facts) as session:
-        for handle in session.batches(epochs=epochs):
+        for pair in session.batches():
             with torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16):
-                session.step(handle)
+                session.step(pair)
             yield
 
 

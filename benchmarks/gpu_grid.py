@@ -113,14 +113,15 @@ def life(steps: int, name: str, connection: socket.socket, facts: int, _kept: ob
     dataset = text_of(sizes, BATCH * steps)
     losses, ends_s = dict[int, float](), [time.monotonic()]
 
-    def loss(scores: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def loss(logits: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         time.sleep(0.02 if sizes is SMALL else 0.0)  # else it is over before anybody can be killed
-        return score(scores, pair)
+        return score(logits, pair)
 
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": loss, "parts": train.Blocks("blocks")}
     try:
-        with train.session(model, optimizer, dataset, **facts) as session:
-            for batch in session.batches(epochs=1):
+        with train.session(
+            model, optimizer, dataset, global_batch=BATCH, micro_batch=MICRO, epochs=1, loss=loss
+        ) as session:
+            for batch in session.batches():
                 with torch.autocast(sizes.device, dtype=torch.bfloat16):
                     session.step(batch)
                 losses[session.steps] = session.loss

@@ -262,10 +262,11 @@ def life(sizes: Sizes, watch: Watch, name: str, connection: socket.socket, _fact
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.rate)
     dataset = text_of(sizes, BATCH * 100)
     try:
-        facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": score, "parts": train.Blocks("blocks")}
-        with train.session(model, optimizer, dataset, **facts) as session:
-            for batch in session.batches(epochs=STEPS):
-                with torch.autocast("cpu", dtype=torch.bfloat16):
+        with train.session(
+            model, optimizer, dataset, global_batch=BATCH, micro_batch=MICRO, epochs=STEPS, loss=score
+        ) as session:
+            for batch in session.batches():
+                with torch.autocast(sizes.device, dtype=torch.bfloat16):
                     session.step(batch)
     except SystemExit as error:
         if error.code != EXIT_LEFT:

@@ -1,4 +1,4 @@
-"""What `sublet.train` costs: per step beside bare DDP, with a model that may be cut, at a resize, and after a kill.
+"""What `sublet.train` costs: per step beside bare DDP, with a model in stages, at a resize, and after a kill.
 
 Two workers on the CPU, one thread each. The two sides take turns in blocks, in the same processes and over the same
 group, so that a busy machine disturbs both alike; CPU time is shown beside wall time for the same reason.
@@ -64,7 +64,7 @@ def overhead(blocks: int) -> None:
 
 
 def of_a_grid(blocks: int, hidden: int = HIDDEN, block: int = BLOCK) -> None:
-    """CPU of a step of the session whose model may be cut, in a grid of one, beside the plain session's.
+    """CPU of a step of the session of a model in stages, in a grid of one, beside the plain session's.
 
     In turns, `block` steps each. A step of the larger model takes some hundred ms, as those of real ones do.
     """
@@ -75,9 +75,9 @@ def of_a_grid(blocks: int, hidden: int = HIDDEN, block: int = BLOCK) -> None:
     pairs = []
     with (
         train.session(plain, plain_optimizer, dataset, **facts) as one,
-        train.session(cut, cut_optimizer, dataset, loss=score, parts=train.Blocks("1"), **facts) as other,
+        train.session(cut, cut_optimizer, dataset, epochs=1, loss=score, **facts) as other,
     ):
-        micro_batches, steps = one.batches(epochs=1), other.batches(epochs=1)
+        micro_batches, steps = one.batches(epochs=1), other.batches()
         for turn in range(blocks + 1):
             begun = _clocks()
             for _ in range(block * 4):
@@ -252,8 +252,8 @@ def _network() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def _deep_network(hidden: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU()) for _ in range(4)))
-    model = nn.Sequential(nn.Linear(FEATURES, hidden), blocks, nn.Linear(hidden, 10))
+    blocks = [nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU()) for _ in range(4)]
+    model = train.Stages(nn.Linear(FEATURES, hidden), blocks, nn.Linear(hidden, 10))
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 

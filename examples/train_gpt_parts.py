@@ -1,4 +1,4 @@
-"""A small GPT that may be cut into parts, one for each worker. Run with `python examples/train_gpt_parts.py`."""
+"""A small GPT in stages, of which each worker may have some. Run with `python examples/train_gpt_parts.py`."""
 
 from __future__ import annotations
 
@@ -34,22 +34,17 @@ class Block(nn.Module):
         return out
 
 
-class Gpt(nn.Module):
-    """Nothing here knows of parts: `blocks` is where it may be cut."""
+class Letters(nn.Module):
+    """What comes before the blocks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.letter, self.place = nn.Embedding(LETTERS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.last, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS, bias=False)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
-        """Scores by place."""
-        x = self.letter(codes) + self.place(torch.arange(codes.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        scores: torch.Tensor = self.head(self.last(x))
-        return scores
+        """Letters with their places."""
+        found: torch.Tensor = self.letter(codes) + self.place(torch.arange(codes.shape[1]))
+        return found
 
 
 def main() -> None:
@@ -61,7 +56,8 @@ def main() -> None:
     rows = [(torch.arange(LENGTH + 1) * (1 + row % 5) + row) % LETTERS for row in range(options.samples)]
     codes = torch.stack(rows)
     torch.manual_seed(0)
-    model = Gpt()
+    scores_by_place = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS, bias=False))
+    model = train.Stages(Letters(), [Block() for _ in range(LAYERS)], scores_by_place)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     def loss(scores: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -76,7 +72,6 @@ def main() -> None:
         clip_norm=1.0,
         epochs=options.epochs,
         loss=loss,
-        parts=train.Blocks("blocks"),
     ) as s:
         for _ in s.epochs():
             for batch in s:

@@ -235,46 +235,34 @@ def test_losses_about_the_last_step_cost_none_and_nobody_waits_for_the_others(su
         ends_as_one_process(world, job_id, tmp_path, steps)
 
 
-PENALISED = """
+NORMED = """
 import torch
 from torch.utils.data import TensorDataset
 from sublet import train
-torch.manual_seed(0)
-model = torch.nn.Sequential(
-    torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), torch.nn.Linear(4, 1)
-)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
 data = TensorDataset(torch.ones(8, 3), torch.ones(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-weights = list(model.parameters())
-
-
-def loss_of(batch):
-    loss = torch.nn.functional.mse_loss(model(batch[0]), batch[1])
-    return loss if s.steps < BEGINS else loss + 1e-3 * sum(each.square().sum() for each in weights)
-
-
-with train.session(model, optimizer, data, global_batch=4, micro_batch=2, parts=train.Blocks("1")) as s:
-    for batch in s.batches(epochs=3):
-        s.step(loss_of, batch)
+loss = lambda output, batch: torch.nn.functional.mse_loss(output, batch[1])
+with train.session(model, optimizer, data, global_batch=4, micro_batch=2, epochs=3, loss=loss) as s:
+    for batch in s:
+        s.step(batch)
 """
 
 
-@pytest.mark.parametrize("begins", [0, 2] if FULL else [0])
-def test_a_model_that_would_be_trained_wrongly_in_parts_is_given_up_before_the_first_step_that_would_be(
-    sublet, monkeypatch, tmp_path, begins
+def test_a_sequence_that_cannot_be_in_stages_is_given_up_in_words_where_the_job_asks_for_stages(
+    sublet, monkeypatch, tmp_path
 ):
-    script, path = tmp_path / "penalised.py", tmp_path / "job.yaml"
-    script.write_text(PENALISED.replace("BEGINS", str(begins)), encoding="utf-8")
+    script, path = tmp_path / "normed.py", tmp_path / "job.yaml"
+    script.write_text(NORMED, encoding="utf-8")
     run = f"run: {sys.executable} {script}\nelastic: {{workers: 2}}\nparallel: {{stages: 2}}\n"
-    path.write_text(f"name: penalised\n{run}", encoding="utf-8")
+    path.write_text(f"name: normed\n{run}", encoding="utf-8")
     with rig(policy="liveput", most_nodes=2) as world:
         world.start()
         monkeypatch.setenv("SUBLET_STATE", str(world.state.path))
         job_id = sublet("submit", path, "-o", "json").json["job_id"]
         (job,) = world.until_ended(job_id, patience_s=200.0)
         assert job["phase"] == "failed"
-        assert job["step"] <= begins
-        assert "the numbers of 0.weight, for square" in job["error"]
-        assert "weight_decay of the optimizer" in job["error"]
+        assert job["step"] == 0
+        assert "without batch statistics where the model is trained in stages" in job["error"]
         world.down()
         world.audit()

@@ -1,4 +1,4 @@
-"""A tiny GPT that is cut by the name of its blocks, as a job, and as one process that is left alone: the truth for it.
+"""A tiny GPT in stages, as a job, and as one process that is left alone: the truth for it.
 
     python gpt_in_parts.py FOLDER STEPS PACE_MS [PARTS [DISK_S]]
 
@@ -16,7 +16,6 @@ import os
 import random
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -36,34 +35,30 @@ class Block(nn.Module):
         super().__init__()
         self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down, self.drop = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
         many, length, width = x.shape
         heads = (many, length, HEADS, width // HEADS)
         q, k, v = (each.view(heads).transpose(1, 2) for each in self.qkv(self.ln_1(x)).split(width, dim=2))
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.drop(self.out(seen.transpose(1, 2).reshape(many, length, width)))
-        return x + self.drop(self.down(functional.gelu(self.up(self.ln_2(x)))))
+        x = x + self.out(seen.transpose(1, 2).reshape(many, length, width))
+        return x + self.down(functional.gelu(self.up(self.ln_2(x))))
 
 
-class GPT(nn.Module):
+class Words(nn.Module):
     def __init__(self):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.h = nn.ModuleList(Block() for _ in range(BLOCKS))
-        self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
 
     def forward(self, ids):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
-        for block in self.h:
-            x = block(x)
-        return self.head(self.ln_f(x))
+        return self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
 
 
 def a_gpt():
     torch.manual_seed(1)
-    return GPT()
+    last = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False))
+    return train.Stages(Words(), [Block() for _ in range(BLOCKS)], last)
 
 
 def an_optimizer(model):
@@ -112,7 +107,6 @@ def main(folder, steps, pace_s, least):
             seed=SEED,
             epochs=-(-steps * BATCH // SAMPLES),
             loss=score,
-            parts=train.Blocks("h"),
             tracker=Notebook(folder / "runs"),
         ) as s,
     ):
@@ -125,7 +119,7 @@ def main(folder, steps, pace_s, least):
             if s.generation and s.grid[1] < least:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-        for block in model.h:
+        for block in model.blocks:
             block.register_forward_pre_hook(runs)
         for batch in s.batches():
             s.step(batch)
@@ -152,23 +146,17 @@ def said(folder):
 
 
 def alone(copies_of):
-    """Losses of one process that knows nothing of Sublet but how samples are shuffled and dice are thrown.
+    """Losses of one process that knows nothing of Sublet but how samples are shuffled.
 
     Gradients are summed copy by copy, as many as `copies_of` says of each step.
     """
     from sublet.train.grid.atoms import atoms, share
-    from sublet.train.samples import Piece, Samples, mixed
+    from sublet.train.samples import Piece, Samples
 
     torch.set_num_threads(1)
-    model, now, losses = a_gpt(), [0, 0], []
+    model, losses = a_gpt(), []
     optimizer, samples = an_optimizer(model), Samples(text(), SEED, None, None)
 
-    def throw(unit, *_):
-        torch.default_generator.manual_seed(mixed(SEED, *now, unit))  # the other one asks every kind of device
-
-    for number, block in enumerate(model.h):
-        block.register_forward_pre_hook(partial(throw, number + 1))
-    model.h[-1].register_forward_hook(partial(throw, BLOCKS + 1))
     for step, copies in enumerate(copies_of):
         epoch, offset = divmod(step * BATCH, SAMPLES)
         total, loss = [], 0.0
@@ -176,8 +164,6 @@ def alone(copies_of):
             model.zero_grad(set_to_none=False)
             mine = 0.0
             for atom in share(atoms(offset, BATCH, MICRO), copy, copies):
-                now[:] = step, atom.start
-                throw(0)
                 piece = Piece(start=atom.start, count=atom.count, first=False, last=False)
                 found = loss_on(model, samples.load(epoch, piece))
                 torch.autograd.backward(found, torch.tensor(atom.count / BATCH))
@@ -194,7 +180,7 @@ def alone(copies_of):
 def _clip(model, total):
     """Norms by unit, in double precision, in the order of the units: before the blocks, blocks, after them."""
     names = [name for name, _ in model.named_parameters()]
-    units = [("wte.", "wpe."), *((f"h.{number}.",) for number in range(BLOCKS)), ("ln_f.", "head.")]
+    units = ["first.", *(f"blocks.{number}." for number in range(BLOCKS)), "last."]
     squares = []
     for unit in units:
         flats = [each.flatten() for name, each in zip(names, total, strict=True) if name.startswith(unit)]

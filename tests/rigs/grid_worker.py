@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of, plainly
+from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly
 from sublet.testing.threads_mesh import ThreadsMesh
 from sublet.train.following import Broken
 from sublet.train.grid.course import Course
-from sublet.train.grid.cutting import Cut
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat
+from sublet.train.grid.stages import Staged
 from sublet.train.grid.whole import Whole
 from sublet.train.link import ControllerLink
 from sublet.train.saving import Saver
@@ -34,7 +34,7 @@ class Worker:
         make=adam,
         *,
         net=a_net,
-        loss=loss_of,
+        work=WORK,
         before=lambda model, step: None,
         clip=CLIP,
         tied=False,
@@ -42,13 +42,12 @@ class Worker:
         directory=None,
         store=None,
     ):
-        self.name, self._threads, self._faults, self.mesh, self._loss_of = name, threads, list(faults), None, loss
+        self.name, self._threads, self._faults, self.mesh, self._work = name, threads, list(faults), None, work
         self._before = before  # a step: what the loop of a script says of the model
         self.model = a_net(tied=True) if tied else net()
         for each in frozen:
             self.model.get_submodule(each).requires_grad_(False)
-        self.cut = Cut(self.model, "blocks")
-        self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
+        self.staged = Staged(self.model)
         optimizer = make(self.model)
         self.progress, self.said, self.link = Progress(samples=SAMPLES, batch=SIZE), [], Link(name)
         saver = Saver(directory, name, self.link.said.append)
@@ -56,10 +55,10 @@ class Worker:
         if directory is not None:
             saver._kept = store or saver._kept
             beside = Course(self.progress, Schedules([], optimizer), optimizer, None, saver, self.model)
-        self.member = Member(self.model, self.cut, optimizer, seed=SEED, clip_norm=clip, beside=beside, point=self._at)
+        self.member = Member(self.staged, optimizer, seed=SEED, clip_norm=clip, beside=beside, point=self._at)
         if directory is not None:
             state = State(self.model, optimizer, [], None, SEED)
-            whole = Whole(state, self.progress, self.cut, self.member.holdings, lambda: self.member.loss)
+            whole = Whole(state, self.progress, self.staged, self.member.holdings, lambda: self.member.loss)
             self.member.vault = Vault(saver, whole, self.member.holdings, self.progress, self.link, self._at)
         self.told, self.dead, self.met = {}, False, None
         self.waits = True  # before a step, for what of its own is being written
@@ -89,7 +88,7 @@ class Worker:
                 if self.waits and self.member.vault is not None and self.member.vault._files is not None:
                     self.member.vault._files.exception()  # disks are quick here, so that few steps do
                 facts = {"offset": step * SIZE, "size": SIZE, "micro_batch": MICRO}
-                found = self.member.step(mesh, seat, lambda atom: self._loss_of(self.model, atom), **facts)
+                found = self.member.step(mesh, seat, self._work, **facts)
                 self.told[step] = found.loss
             if None in saves:
                 self.member.vault.save(mesh, range(mesh.world))
@@ -100,9 +99,8 @@ class Worker:
 
     def weights(self):
         """That it holds."""
-        self.cut.restore()
         named = dict(self.model.named_parameters())
-        return {name: named[name] for unit in self.member.holdings.arenas for name in self.cut.units[unit].names}
+        return {name: named[name] for unit in self.member.holdings.arenas for name in self.staged.units[unit].names}
 
 
 class Link(ControllerLink):

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
-from torch.nn import functional
 
-from sublet.testing.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, adam
+from sublet.testing.grid.model import MICRO, SEED, SIZE, adam, samples, score
 from sublet.testing.threads_mesh import Threads, ThreadsMesh
-from sublet.train.grid.atoms import Atom, atoms, share
-from sublet.train.grid.cutting import Cut
+from sublet.train.grid.atoms import atoms, share
 from sublet.train.grid.gloo import Lines
 from sublet.train.grid.member import Member
+from sublet.train.grid.pipeline import Work
 from sublet.train.grid.seat import Seat
+from sublet.train.grid.stages import Staged
 
 
 @dataclass
@@ -28,13 +28,11 @@ class Trained:
 
 
 class Worker:
-    def __init__(self, make, loss_of, optimizer, clip_norm, micro_batch, blocks):
+    def __init__(self, make, work, optimizer, clip_norm, micro_batch):
         torch.manual_seed(2)
-        self.model, self._micro_batch = make(), micro_batch
-        self.loss_of = lambda atom: loss_of(self.model, atom)
-        self.cut = Cut(self.model, blocks)
-        self.cut.learn(lambda: self.loss_of(Atom(0, MICRO)))
-        self.member = Member(self.model, self.cut, optimizer(self.model), seed=SEED, clip_norm=clip_norm)
+        self.model, self._micro_batch, self._work = make(), micro_batch, work
+        self.staged = Staged(self.model)
+        self.member = Member(self.staged, optimizer(self.model), seed=SEED, clip_norm=clip_norm)
         self.losses, self.judged = {}, []
 
     def live(self, mesh, seat, until, held):
@@ -42,14 +40,12 @@ class Worker:
         while seat is not None and self.member.applied < until:
             step = self.member.applied
             facts = {"offset": step * SIZE, "size": SIZE, "micro_batch": self._micro_batch}
-            found = self.member.step(mesh, seat, self.loss_of, **facts)
+            found = self.member.step(mesh, seat, self._work, **facts)
             self.losses[step] = found.loss
-        for loss_of, size in held if seat is not None else ():
+        for work, size in held if seat is not None else ():
             self.model.eval()
-            judged, work = torch.zeros(1, dtype=torch.float64), share(atoms(0, size, MICRO), seat.copy, seat.copies)
-            judged[0] = self.member.judge(
-                mesh, seat, lambda atom, loss_of=loss_of: loss_of(self.model, atom), work, size
-            )
+            ours = share(atoms(0, size, MICRO), seat.copy, seat.copies)
+            judged = torch.tensor([self.member.judge(mesh, seat, work, ours, size)], dtype=torch.float64)
             mesh.sum(judged, seat.everyone())
             self.judged.append(float(judged))
             self.model.train()
@@ -57,18 +53,17 @@ class Worker:
 
 def trained(
     make,
-    loss_of,
+    work,
     *grids,
     steps=2,
     held=(),
     optimizer=adam,
     clip_norm=None,
     micro_batch=MICRO,
-    blocks="blocks",
     real=False,
 ):
-    """So many steps in each grid, then an evaluation of each of `held`: (loss_of, samples). `real`: over sockets."""
-    facts = (make, loss_of, optimizer, clip_norm, micro_batch, blocks)
+    """So many steps in each grid, then an evaluation of each of `held`: (work, samples). `real`: over sockets."""
+    facts = (make, work, optimizer, clip_norm, micro_batch)
     workers = [Worker(*facts) for _ in range(max(grid.gpus for grid in grids))]
     were, tags = [], set()
     for number, grid in enumerate(grids):
@@ -76,18 +71,17 @@ def trained(
         there = [*here, *(each for each in were if each not in here)]
         jobs = {}
         for rank, worker in enumerate(there):
-            seat = Seat.of(rank, grid, BLOCKS) if worker in here else None
+            seat = Seat.of(rank, grid, len(worker.staged.blocks)) if worker in here else None
             last = number == len(grids) - 1
             jobs[rank] = (worker.live, seat, steps * (number + 1), held if last else ())
         tags = _in_sockets(jobs) if real else _in_threads(jobs)
         were = here
     losses, weights = {}, {}
     for worker in were:
-        worker.cut.restore()
         losses |= worker.losses
         named = dict(worker.model.named_parameters())
         for unit in worker.member.holdings.arenas:
-            for name in worker.cut.units[unit].names:
+            for name in worker.staged.units[unit].names:
                 assert torch.equal(weights.setdefault(name, named[name].detach()), named[name]), name
     return Trained([losses[step] for step in sorted(losses)], were[0].judged, weights, tags)
 
@@ -101,20 +95,9 @@ def assert_same(one, other):
         assert torch.equal(weight, other.weights[name]), name
 
 
-def words(atom, length):
-    """Samples that follow from their numbers."""
-    numbers = range(atom.start, atom.start + atom.count)
-    return torch.stack([(torch.arange(length + 1) * (1 + number % 3) + number) % VOCAB for number in numbers])
-
-
 def next_word(length_of):
     """The loss of a model of words; how many a sample has, `length_of` says of each atom."""
-
-    def loss_of(model, atom):
-        ids = words(atom, length_of(atom))
-        return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-
-    return loss_of
+    return Work(lambda atom: samples(atom, length_of(atom)), score)
 
 
 def _in_threads(jobs):

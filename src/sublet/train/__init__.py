@@ -13,44 +13,50 @@ imported when a session is made, not before.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, overload
 
-from sublet.train.blocks import Blocks
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from torch import nn
+
     from sublet.train.grid.session import GridSession
+    from sublet.train.grid.stages import Stages
     from sublet.train.loop import Session
+    from sublet.train.losses import Loss
+    from sublet.train.options import Options
     from sublet.train.restarted import Restarted
     from sublet.train.stored.dataset import Stored
     from sublet.train.streams.drawn import Draws
 
-__all__ = ["EXIT_LEFT", "EXIT_LOST", "Blocks", "checkpointed", "dataset", "drawn", "session"]
+__all__ = ["EXIT_LEFT", "EXIT_LOST", "Stages", "checkpointed", "dataset", "drawn", "session", "stages"]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch to be there."""
+    if name == "Stages":
+        from sublet.train.grid.stages import Stages
+
+        return Stages
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @overload
 def session(
-    model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, parts: None = None, **more: Any
-) -> Session: ...
-
-
-@overload
-def session(
-    model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, parts: Blocks, **more: Any
+    model: Stages, optimizer: Any, dataset: Any, *, global_batch: int | None = None, loss: Loss, **more: Any
 ) -> GridSession: ...
 
 
+@overload
+def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, **more: Any) -> Session: ...
+
+
 def session(
-    model: Any,
-    optimizer: Any,
-    dataset: Any,
-    *,
-    global_batch: int | None = None,
-    parts: Blocks | None = None,
-    **more: Any,
+    model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, **more: Any
 ) -> Session | GridSession:
     """A training run that may change its width at any step; use it in a `with` statement.
 
@@ -61,8 +67,6 @@ def session(
             every sample is seen once per epoch at any width. Or a stream (IterableDataset, or a DataLoader of one) with
             `steps=N`: each of its samples is read once at any width.
         global_batch: samples per optimizer step, over all workers; a DataLoader's `batch_size` if it is not given.
-        parts: where the model may be cut, as train.Blocks("transformer.h"), the name of its list of blocks: workers
-            then hold a part each; with `loss=`, and `s.step(batch)`.
         **more: see `sublet.train.options.Options`: epochs, steps, scheduler, scheduler_every, seed, loss, strict,
             micro_batch, batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards, extra_state,
             device, tracker, checkpoint_dir.
@@ -73,14 +77,31 @@ def session(
     batch = batch_of(dataset) if global_batch is None else global_batch
     if batch is None:
         raise TypeError("session() needs global_batch, the samples per optimizer step over all workers")
-    options = Options(global_batch=batch, parts=parts, **more)
-    if parts is not None:
+    options = Options(global_batch=batch, **more)
+    if _in_stages(model, options):
         from sublet.train.grid.session import GridSession
 
         return GridSession(model, optimizer, dataset, options)
     from sublet.train.loop import Session
 
     return Session(model, optimizer, dataset, options)
+
+
+def stages(model: nn.Module) -> Stages:
+    """The modules of a common model of transformers (GPT-2, Llama, BERT) as train.Stages, which give logits."""
+    from sublet.train.grid.families import stages as found
+
+    return found(model)
+
+
+def _in_stages(model: Any, options: Options) -> bool:
+    """Whether it is trained in stages x copies: under a controller the job says so (`parallel.stages`)."""
+    from sublet.train.grid.stages import Stages, is_staged
+
+    if options.loss is None or not is_staged(model):
+        return False
+    told = os.environ.get("SUBLET_STAGES")
+    return isinstance(model, Stages) if told is None else told != "1"
 
 
 def dataset(

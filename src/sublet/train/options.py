@@ -11,7 +11,6 @@ import torch
 
 from sublet.domain.quantity import positive, whole
 from sublet.errors import InvalidValue
-from sublet.train.blocks import Blocks
 from sublet.train.fitness import check_methods
 from sublet.train.losses import Loss
 from sublet.train.noise import BatchRange
@@ -51,7 +50,6 @@ class Options:
     shards: int = 16  # of a stream, times the loader's num_workers; no fewer than workers at the widest
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
     device: torch.device | str | None = None  # where batches go; None = they stay where they are
-    parts: Blocks | None = None  # where the model may be cut; None = every worker has all of it
     tracker: Any = None  # where s.log() goes: one, or several, of `sublet.integrations`; None = nowhere
     checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it; see `train.place`
 

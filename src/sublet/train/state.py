@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,7 +57,6 @@ class Progress:
     begun: bool = False  # the script's lines before the batches of this epoch have run, and are in the state
     halved: int = 0  # how often sums are halved before their backward, for half precision
     ended: str = ""  # the length of the training whose loop the script has left for good (`Extent.name`)
-    proved: str = ""  # of what it was shown that it may be cut into parts: its mark (`grid/mark.py`)
     noise: Noise = field(default_factory=Noise)
 
     @property
@@ -173,8 +172,8 @@ class State:
             self.scaler.load_state_dict(tree["scaler"])
         if self.stream is not None:
             self.stream.load_state_dict(tree["stream"])
-        for name, value in facts.items():
-            setattr(progress, name, value)
+        for name in facts.keys() & {each.name for each in fields(Progress)}:  # an earlier version may have said more
+            setattr(progress, name, facts[name])
         progress.noise = noise
         if same_dice:
             restore_random(tree["random"])

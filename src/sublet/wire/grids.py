@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 GRIDS_SINCE = 2  # version of the wire: who speaks an older one trains data parallel, and nothing else
-SESSION = 3  # version that a session says it speaks: one more where what workers of a grid say to one another changes
+SESSION = 4  # version that a session says it speaks: one more where what workers of a grid say to one another changes
 STAGES, SHARDS = "stages", "shards"  # ways to cut: at borders of blocks, or anywhere
 NO_PLACE = -1  # of one who only keeps, or only gives
 

@@ -134,6 +134,7 @@ class RecordFactory:
             "SUBLET_JOB_ID": record.id,
             "SUBLET_MAX_WORKERS": str(record.spec.max_workers),
             "SUBLET_SHARDS": str(record.spec.shards),
+            "SUBLET_STAGES": str(record.spec.stages or "auto"),
             "SUBLET_ATTEMPT": str(record.group.failures.total()),
             "SUBLET_CHECKPOINT_DIR": checkpoints,
             "SUBLET_CHECKPOINT_EVERY_S": f"{every_s:.3f}",

@@ -236,14 +236,14 @@ class InGrid(Regrouping):
         if not self.places.cut:
             why = self.ranging.refuses(message)
             if message.blocks and not why:
-                why = "its session names parts (parts=), and those of the others name none; next: one script for all"
+                why = "its session is in stages, and those of the others are not; next: one script for all"
         elif message.version < GRIDS_SINCE:
             why = f"its session speaks version {message.version} of the wire, and grids came with {GRIDS_SINCE}; next: "
             why += "install this sublet where the script runs"
         elif self.places.cut == STAGES and len(message.blocks) < (self.places.grid or Grid(1)).parts:
             blocks, parts = len(message.blocks), (self.places.grid or Grid(1)).parts
-            why = f"it has {blocks} blocks to be cut into {parts} stages; next: name them, "
-            why += 'train.session(..., parts=train.Blocks("transformer.h")), or ask for fewer (parallel.stages)'
+            why = f"its model has {blocks} blocks for {parts} stages; next: train.Stages(first, blocks, last) with "
+            why += "train.session(..., loss=), or fewer (parallel.stages)"
         else:
             why = self.places.refuses()
         if why:

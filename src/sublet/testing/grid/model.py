@@ -1,18 +1,19 @@
-"""A small model with dropout, and what one process makes of it: the truth for grids (oracles E1 to E3)."""
+"""A small model in stages, and what one process makes of it: the truth for grids (oracles E1 to E3)."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from sublet.train.grid.atoms import Atom, atoms, share
-from sublet.train.grid.dice import LEFT
-from sublet.train.samples import mixed
+from sublet.train.grid.pipeline import Work
+from sublet.train.grid.stages import Stages
 
 __all__ = [
     "BLOCKS",
@@ -22,12 +23,15 @@ __all__ = [
     "SIZE",
     "VOCAB",
     "WIDTH",
+    "WORK",
     "Net",
     "a_net",
     "adam",
     "loss_of",
     "momentum",
     "plainly",
+    "samples",
+    "score",
 ]
 
 SIZE, MICRO, SEED, CLIP = 10, 2, 11, 0.6
@@ -39,39 +43,56 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ln, self.up, self.drop = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)
+        self.ln, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of the same shape."""
-        found: torch.Tensor = x + self.drop(torch.tanh(self.up(self.ln(x))))
+        found: torch.Tensor = x + torch.tanh(self.up(self.ln(x)))
         return found
 
 
-class Net(nn.Module):
-    """Words in, words out."""
+class Last(nn.Module):
+    """Scores of the next word."""
 
-    def __init__(self, *, tied: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.embed, self.drop = nn.Embedding(VOCAB, WIDTH), nn.Dropout(0.2)
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
-        if tied:
-            self.head.weight = self.embed.weight
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Scores of the next word."""
-        x = self.drop(self.embed(ids))
-        for block in self.blocks:
-            x = block(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of each."""
         found: torch.Tensor = self.head(self.norm(x))
         return found
 
 
-def loss_of(model: nn.Module, atom: Atom) -> torch.Tensor:
-    """Mean over its samples, which follow from their numbers."""
+class Net(Stages):
+    """Words in, words out."""
+
+    def __init__(self, *, tied: bool) -> None:
+        first, last = nn.Embedding(VOCAB, WIDTH), Last()
+        super().__init__(first, [Block() for _ in range(BLOCKS)], last)
+        if tied:
+            last.head.weight = first.weight
+
+
+def samples(atom: Atom, length: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Words and those behind them, which follow from the numbers of the samples."""
     numbers = range(atom.start, atom.start + atom.count)
-    ids = torch.stack([(torch.arange(5) * (1 + number % 3) + number) % VOCAB for number in numbers])
-    return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    ids = torch.stack([(torch.arange(length + 1) * (1 + number % 3) + number) % VOCAB for number in numbers])
+    return ids[:, :-1], ids[:, 1:]
+
+
+def score(output: torch.Tensor, batch: Any) -> torch.Tensor:
+    """The mean over a micro-batch."""
+    return functional.cross_entropy(output.flatten(0, 1), batch[1].flatten())
+
+
+WORK = Work(samples, score)
+
+
+def loss_of(model: nn.Module, atom: Atom) -> torch.Tensor:
+    """In one piece."""
+    batch = samples(atom)
+    return score(model(batch[0]), batch)
 
 
 def a_net(*, tied: bool = False) -> Net:
@@ -97,7 +118,7 @@ def plainly(
     *,
     tied: bool = False,
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses and weights of one process, and nothing of ours in it but the atoms and their dice.
+    """Losses and weights of one process, and nothing of ours in it but the atoms.
 
     Gradients are summed copy by copy, as many as `copies_at` says of a step.
     """
@@ -112,11 +133,6 @@ def _plainly(
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     model = a_net(tied=tied)
     optimizer, losses = make(model), []
-    now = [0, 0]
-    for number, block in enumerate(model.blocks):
-        block.register_forward_pre_hook(functools.partial(_throw, now, (number + 1,)))
-    model.blocks[-1].register_forward_hook(functools.partial(_throw, now, (BLOCKS + 1,)))
-    model.embed.register_forward_hook(functools.partial(_throw, now, (LEFT + BLOCKS, 0)))
     for step, copies in enumerate(copies_of):
         total: list[torch.Tensor] = []
         loss = 0.0
@@ -124,8 +140,6 @@ def _plainly(
             model.zero_grad(set_to_none=False)
             said = 0.0
             for atom in share(atoms(step * SIZE, SIZE, MICRO), copy, copies):
-                now[:] = step, atom.start
-                _throw(now, (0,))
                 found = loss_of(model, atom)
                 torch.autograd.backward(found, torch.tensor(atom.count / SIZE, dtype=found.dtype))
                 said += float(found.detach()) * (atom.count / SIZE)
@@ -142,13 +156,9 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _throw(now: list[int], place: tuple[int, ...], *_: object) -> None:
-    torch.default_generator.manual_seed(mixed(SEED, *now, *place))  # torch.manual_seed asks every kind of device
-
-
 def _clip(model: nn.Module, total: list[torch.Tensor]) -> None:
     """Norms by unit, in double precision, in the order of the units: before, blocks, after."""
-    units = [["embed."], *([f"blocks.{number}."] for number in range(BLOCKS)), ["norm.", "head."]]
+    units = [["first."], *([f"blocks.{number}."] for number in range(BLOCKS)), ["last."]]
     names = [name for name, _ in model.named_parameters()]
     squares = []
     for unit in units:

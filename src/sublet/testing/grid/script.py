@@ -10,11 +10,10 @@ import time
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from sublet import train
-from sublet.testing.grid.model import a_net
+from sublet.testing.grid.model import a_net, score
 from sublet.testing.grid.worker import Kept
 from sublet.wire.exits import EXIT_LEFT
 
@@ -36,9 +35,6 @@ def trained(pace_s: float = 0.0, stops: int = EPOCHS, dies: int | None = None) -
     ids = torch.stack([(torch.arange(5) * (1 + number % 3) + number) % 9 for number in range(SAMPLES)])
     data = TensorDataset(ids[:, :-1], ids[:, 1:])
 
-    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
-        return functional.cross_entropy(output.flatten(0, 1), batch[1].flatten())
-
     def paced(*_: Any) -> None:
         time.sleep(pace_s)
         if s.steps == dies and not model.training:
@@ -56,8 +52,7 @@ def trained(pace_s: float = 0.0, stops: int = EPOCHS, dies: int | None = None) -
         clip_norm=0.5,
         scheduler=schedule,
         epochs=EPOCHS,
-        loss=loss,
-        parts=train.Blocks("blocks"),
+        loss=score,
     ) as s:
         kept: Any = s.keep(ends=0, judged=0.0)
         for _ in s.epochs():

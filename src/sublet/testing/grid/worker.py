@@ -15,16 +15,15 @@ from pathlib import Path
 
 import torch
 
-from sublet.testing.grid.model import CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of
+from sublet.testing.grid.model import CLIP, MICRO, SEED, SIZE, WORK, a_net, adam
 from sublet.train.agent_line import AgentLine, listen
 from sublet.train.following import Broken
-from sublet.train.grid.atoms import Atom
 from sublet.train.grid.course import Course
-from sublet.train.grid.cutting import Cut
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost
 from sublet.train.grid.saving import Vault
+from sublet.train.grid.stages import Staged
 from sublet.train.grid.whole import Whole
 from sublet.train.link import ControllerLink
 from sublet.train.saving import Saver
@@ -70,8 +69,7 @@ class Worker:
         torch.set_num_threads(1)
         self._steps, self._facts, self._faults, self._seen = steps, facts, list(faults), dict[Fault, int]()
         self._model = a_net()
-        self._cut = Cut(self._model, "blocks")
-        self._cut.learn(lambda: self._model(torch.zeros((2, 4), dtype=torch.long)))
+        self._staged = Staged(self._model)
         optimizer, self._progress = adam(self._model), Progress(samples=1000 * SIZE, batch=SIZE)
         self._line = AgentLine(connection, name)
         link = ControllerLink(name)
@@ -79,8 +77,7 @@ class Worker:
         saver = Saver(None if kept is None else Path(kept.directory), name, link.say)
         course = Course(self._progress, Schedules([], optimizer), optimizer, None, saver, self._model)
         self._member = member = Member(
-            self._model,
-            self._cut,
+            self._staged,
             optimizer,
             seed=SEED,
             clip_norm=CLIP,
@@ -90,7 +87,7 @@ class Worker:
         self._saves, self._vault = () if kept is None else kept.saves, None
         if kept is not None:
             state = State(self._model, optimizer, [], None, SEED)
-            whole = Whole(state, self._progress, self._cut, member.holdings, lambda: member.loss)
+            whole = Whole(state, self._progress, self._staged, member.holdings, lambda: member.loss)
             self._vault = Vault(saver, whole, member.holdings, self._progress, link, self._at)
             self._member.vault = self._vault
         listen(self._line, connection)
@@ -123,7 +120,7 @@ class Worker:
                 found = member.step(
                     mesh,
                     gathered.seat,
-                    self._loss_of,
+                    WORK,
                     offset=step * SIZE,
                     size=SIZE,
                     micro_batch=MICRO,
@@ -147,9 +144,6 @@ class Worker:
         except Broken as error:
             return self._gathering.recover(str(error))
         return self._gathering.follow()
-
-    def _loss_of(self, atom: Atom) -> torch.Tensor:
-        return loss_of(self._model, atom)
 
     def _done(self) -> int:
         return max(self._member.applied, 0) * SIZE
@@ -185,9 +179,8 @@ class Worker:
 
     def _weights(self) -> dict[str, str]:
         """Of each parameter that we hold, what it is to the bit."""
-        self._cut.restore()
         named = dict(self._model.named_parameters())
-        held = [name for unit in self._member.holdings.arenas for name in self._cut.units[unit].names]
+        held = [name for unit in self._member.holdings.arenas for name in self._staged.units[unit].names]
         return {name: hashlib.sha256(named[name].detach().numpy().tobytes()).hexdigest() for name in held}
 
     def _tell(self, facts: object) -> None:

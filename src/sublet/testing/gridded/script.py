@@ -1,4 +1,4 @@
-"""A small GPT that is cut by the name of its blocks, whose computing takes as long as it is told.
+"""A small GPT in stages, whose computing takes as long as it is told.
 
     python -m sublet.testing.gridded.script FOLDER [--unit-ms 9 --samples 600 --batch 24 ...]
 
@@ -70,22 +70,23 @@ class Block(nn.Module):
         return found
 
 
-class GPT(nn.Module):
-    """Words in, scores of the next word out."""
+class Words(nn.Module):
+    """Words in."""
 
-    def __init__(self, blocks: int, unit_s: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.wte, self.wpe = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.h = nn.ModuleList(Block(unit_s) for _ in range(blocks))
-        self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Nothing here knows of parts."""
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
-        for block in self.h:
-            x = block(x)
-        found: torch.Tensor = self.head(self.ln_f(x))
+        """With their places."""
+        found: torch.Tensor = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
         return found
+
+
+def a_gpt(blocks: int, unit_s: float) -> train.Stages:
+    """Words in, scores of the next word out."""
+    last = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False))
+    return train.Stages(Words(), [Block(unit_s) for _ in range(blocks)], last)
 
 
 class Lines(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -117,7 +118,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     asked = parser.parse_args(None if arguments is None else list(arguments))
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = GPT(asked.blocks, asked.unit_ms / 1e3)
+    model = a_gpt(asked.blocks, asked.unit_ms / 1e3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     name = os.environ.get("SUBLET_WORKER_ID", "alone")
     diary = os.open(asked.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -131,11 +132,14 @@ def main(arguments: Iterable[str] | None = None) -> None:
             made.update(tries, samples=[], since_s=time.monotonic(), told=-1)
 
     def takes(index: int) -> None:
-        begins()
-        made["samples"].append(index)
+        if model.training:  # else the session looks at the first of them
+            begins()
+            made["samples"].append(index)
 
     def runs(*_: Any) -> None:
         """A block; the samples have been taken."""
+        if not model.training:
+            return
         begins()
         if s.generation and s.grid[1] < asked.fits_in:
             raise torch.OutOfMemoryError(f"a pretended GPU holds a part of {asked.fits_in}, and no more")
@@ -148,7 +152,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         del facts["told"]
         os.write(diary, (json.dumps(facts) + "\n").encode())
 
-    for block in model.h:
+    for block in model.blocks:
         block.register_forward_pre_hook(runs)
     with train.session(
         model,
@@ -159,7 +163,6 @@ def main(arguments: Iterable[str] | None = None) -> None:
         micro_batch=asked.micro,
         clip_norm=1.0,
         loss=lambda scores, batch: functional.cross_entropy(scores.flatten(0, 1), batch[1].flatten()),
-        parts=train.Blocks("h"),
     ) as s:
         for batch in s.batches():
             s.step(batch)

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from sublet.train.elementwise import Kept
-from sublet.train.grid.absent import plainly
 from sublet.train.grid.pages import blank
 
 __all__ = ["Arena", "Layout", "layout_of"]
@@ -170,18 +169,16 @@ class Arena:
 
     def _laid(self, layout: Layout, states: Sequence[Mapping[str, Any]]) -> tuple[Layout, torch.Tensor]:
         memory = blank(layout.size_bytes, self.parameters[0].device)
-        with plainly():
-            for parameter, where in zip(self.parameters, layout.weights, strict=True):
-                where.seen_in(memory).copy_(parameter.detach())
+        for parameter, where in zip(self.parameters, layout.weights, strict=True):
+            where.seen_in(memory).copy_(parameter.detach())
         for owner, (name, where) in zip(layout.owners, layout.moments, strict=True):
             if states[owner].get(name) is not None:
                 where.seen_in(memory).copy_(states[owner][name])
         return layout, memory
 
     def _see(self) -> None:
-        with plainly():  # what we keep for others is none of the script's
-            for number, parameter in enumerate(self.parameters):
-                parameter.data = self.layout.weights[number].seen_in(self.memory)
+        for number, parameter in enumerate(self.parameters):
+            parameter.data = self.layout.weights[number].seen_in(self.memory)
 
     # ------------------------------------------------------------------------------------------ gradients
 

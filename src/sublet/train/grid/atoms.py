@@ -11,6 +11,7 @@ from typing import Any
 
 from sublet.domain.quantity import whole
 from sublet.train.samples import Piece, Samples
+from sublet.train.state import host_dice_kept, reseed_host
 
 __all__ = ["Atom", "atoms", "loaded", "share"]
 
@@ -45,6 +46,11 @@ def share(of: tuple[Atom, ...], copy: int, copies: int) -> tuple[Atom, ...]:
     return of[copy * len(of) // copies : (copy + 1) * len(of) // copies]
 
 
-def loaded(samples: Samples, epoch: int, atom: Atom) -> Any:
-    """What is in it."""
-    return samples.load(epoch, Piece(start=atom.start, count=atom.count, first=False, last=False))
+def loaded(samples: Samples, seed: int, epoch: int, atom: Atom) -> Any:
+    """What is in it: the same wherever it is loaded, since what samples draw follows from where they are."""
+    piece = Piece(start=atom.start, count=atom.count, first=False, last=False)
+    if not samples.draws_here:
+        return samples.load(epoch, piece)
+    with host_dice_kept():
+        reseed_host(seed, epoch, atom.start)
+        return samples.load(epoch, piece)

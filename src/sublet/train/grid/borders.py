@@ -1,97 +1,124 @@
-"""What stands at the borders of a part: its first block takes what came, the first block behind it ends the forward."""
+"""From one part to the next: what a stage gives goes there, and its gradients come back.
+
+    part 0   Border.give(value)  ->  heading, tensors  ->   Border.take() -> Came     part 1
+             Border.learned()    <-  which, gradients  <-   Border.give_back(came)
+
+What came is as if it had been computed here: whoever takes it may write into it, as after any other operation.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
-from sublet.errors import InvalidValue
-from sublet.train.grid.absent import Absent, past_the_blocks
-from sublet.train.grid.ghosts import Stand
+from sublet.machine.wall import WALL
+from sublet.train.grid.heading import HEADING, Heading
+from sublet.train.grid.mesh import Mesh
 
-__all__ = ["First", "Next", "PartEnd", "carried", "skipped", "stopped", "taken_by"]
+__all__ = ["Borders", "Came"]
 
-
-class PartEnd(BaseException):
-    """Leaves the user's forward; no `except Exception` there keeps it."""
-
-    def __init__(self, value: torch.Tensor) -> None:
-        super().__init__()
-        self.value = value
+HEADED = 1 << 24  # beside the tag of what comes: its heading
+NEXT = 1 << 25  # from the tag of one tensor to that of the one behind it
 
 
-class First(Stand):
-    """The first block of a part: it takes what came, from `take`."""
+@dataclass(slots=True)
+class Came:
+    """What came, and once backward is over the gradients of those that learn: None where none came to it."""
 
-    def __init__(self, inner: nn.Module, take: Callable[[], torch.Tensor]) -> None:
-        super().__init__(inner)
-        self.__dict__["sublet.take"] = take
-
-    def forward(self, *args: Any, **facts: Any) -> Any:
-        """As the block's own."""
-        inner, received = self.__dict__["sublet.inner"], self.__dict__["sublet.take"]()
-        if received.requires_grad and not torch.is_grad_enabled():
-            raise InvalidValue(
-                "parts",
-                "a block that runs without gradients in a step",
-                "of blocks whose activations are kept, or computed again by checkpoint(block, x, use_reentrant=False): "
-                "with use_reentrant=True it is hidden what a block takes, and no gradient comes to the part before",
-            )
-        name = carried(inner, args, facts)
-        return inner(received, *args[1:], **facts) if name is None else inner(**{**facts, name: received})
+    value: Any
+    gradients: list[torch.Tensor | None] = field(default_factory=list)
 
 
-class Next(Stand):
-    """The first block of the part behind ours: what it would take is what we send."""
+class Borders:
+    """Of one worker."""
 
-    def __init__(self, inner: nn.Module, number: int) -> None:
-        super().__init__(inner)
-        self.__dict__["sublet.number"] = number
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.idle_s = 0.0  # waiting for neighbours
 
-    def forward(self, *args: Any, **facts: Any) -> Any:
-        """It does not run here."""
-        raise PartEnd(taken_by(self.__dict__["sublet.number"], self.__dict__["sublet.inner"], args, facts))
+    def give(self, mesh: Mesh, value: Any, to: int, tag: int, after: str) -> None:
+        """Forward."""
+        heading = Heading.of(value, after)
+        mesh.send(heading.said(), to, HEADED + tag)
+        for number, each in enumerate(value if heading.is_tuple else (value,)):
+            self._send(mesh, each, to, tag + number * NEXT)
+
+    def take(self, mesh: Mesh, giver: int, tag: int) -> Came:
+        """What was given."""
+        said = torch.zeros(HEADING, dtype=torch.int64)
+        self._take(mesh, said, giver, HEADED + tag)
+        heading = Heading.heard(said)
+        tensors = [torch.empty(each.shape, dtype=each.dtype, device=self._device) for each in heading.tensors]
+        for number, each in enumerate(tensors):
+            self._receive(mesh, each, giver, tag + number * NEXT)
+        learns = [number for number, each in enumerate(heading.tensors) if each.learns]
+        came = Came(None, [None] * len(learns))
+        if learns and torch.is_grad_enabled():
+            root = torch.empty(0, requires_grad=True)
+            found = _Arrived.apply(came.gradients, root, *(tensors[number] for number in learns))  # type: ignore[no-untyped-call]  # torch does not say
+            for number, each in zip(learns, found, strict=True):
+                tensors[number] = each
+        came.value = tuple(tensors) if heading.is_tuple else tensors[0]
+        return came
+
+    def give_back(self, mesh: Mesh, came: Came, to: int, tag: int) -> None:
+        """Backward."""
+        if not came.gradients:
+            return
+        there = [each is not None for each in came.gradients]
+        mesh.send(torch.tensor(there, dtype=torch.int64), to, HEADED + tag)
+        for number, each in enumerate(came.gradients):
+            if each is not None:
+                self._send(mesh, each, to, tag + number * NEXT)
+
+    def learned(self, mesh: Mesh, value: Any, giver: int, tag: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Those of what we gave that have a gradient, each with it."""
+        learns = [each for each in (value if isinstance(value, tuple) else (value,)) if each.requires_grad]
+        if not learns:
+            return []
+        there = torch.zeros(len(learns), dtype=torch.int64)
+        self._take(mesh, there, giver, HEADED + tag)
+        found = []
+        for number, (each, has) in enumerate(zip(learns, there.tolist(), strict=True)):
+            if has:
+                gradient = torch.empty(each.shape, dtype=each.dtype, device=self._device)
+                self._receive(mesh, gradient, giver, tag + number * NEXT)
+                found.append((each, gradient))
+        return found
+
+    def _send(self, mesh: Mesh, tensor: torch.Tensor, to: int, tag: int) -> None:
+        if tensor.numel():
+            mesh.send(_flat(tensor.detach().contiguous()), to, tag)
+
+    def _receive(self, mesh: Mesh, tensor: torch.Tensor, giver: int, tag: int) -> None:
+        if tensor.numel():
+            self._take(mesh, _flat(tensor), giver, tag)
+
+    def _take(self, mesh: Mesh, tensor: torch.Tensor, giver: int, tag: int) -> None:
+        began_s = WALL.monotonic()
+        mesh.receive(tensor, giver, tag)
+        self.idle_s += WALL.monotonic() - began_s
 
 
-def carried(block: nn.Module, args: tuple[Any, ...], facts: dict[str, Any]) -> str | None:
-    """The name by which a block gets what goes from block to block: the first that its forward names. None: args[0]."""
-    if args:
-        return None
-    named = inspect.signature(getattr(block, "_orig_mod", block).forward).parameters  # a compiled one names nothing
-    return next((name for name in named if name in facts), next(iter(facts), None))
+class _Arrived(torch.autograd.Function):
+    """What came over a border, as the root of a graph: the gradients that come to it are laid into the list."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gradients: list[torch.Tensor | None], _root: torch.Tensor, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)  # no gradient is not one of zero
+        ctx.gradients = gradients
+        return tuple(each.detach() for each in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, ...]:
+        ctx.gradients[:] = gradients
+        return (None, None, *(None for _ in gradients))
 
 
-def taken_by(number: int, block: nn.Module, args: tuple[Any, ...], facts: dict[str, Any]) -> torch.Tensor:
-    """What goes from block to block: the first that a block gets. InvalidValue if it is no tensor, or none of ours."""
-    name = carried(block, args, facts)
-    found = next(iter(args), None) if name is None else facts[name]
-    if not isinstance(found, torch.Tensor):
-        what = f"block {number} that gets no tensor first"
-        raise InvalidValue("parts", what, "of blocks that take one tensor of the model, before all else")
-    if isinstance(found, Absent):
-        raise past_the_blocks(found, f"what block {number} takes")
-    return found
-
-
-def stopped(error: Exception) -> InvalidValue:
-    """A forward that runs by itself, and not with others in place of its blocks."""
-    return InvalidValue(
-        "parts",
-        f"a forward that fails when it is cut ({type(error).__name__}: {error})",
-        "of a model that takes one tensor from block to block, and nothing else of them: no lists that blocks, or "
-        "hooks on what is in them, fill beside it (output_router_logits, output_hidden_states); switch these off",
-    )
-
-
-def skipped(block: int) -> InvalidValue:
-    """A border that the forward has not come by."""
-    return InvalidValue(
-        "parts",
-        f"block {block} that is left out of a forward",
-        "of blocks that all run in each forward, in the order of their list: what decides on that (LayerDrop, an early "
-        "exit) belongs into the block, which returns what it got",
-    )
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes: gloo does not know of all types."""
+    return tensor.view(-1).view(torch.uint8)

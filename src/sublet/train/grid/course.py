@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
@@ -46,8 +46,8 @@ class Course:
 
     def take(self, tree: Mapping[str, Any]) -> None:
         """Another's, or that of a checkpoint, which says nothing of how long anybody has trained."""
-        for name, value in tree["progress"].items():
-            setattr(self._progress, name, value)
+        for name in tree["progress"].keys() & {each.name for each in fields(Progress)}:
+            setattr(self._progress, name, tree["progress"][name])
         for scheduler, saved in zip(self._schedules.all, tree["schedulers"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
         for group, settings in zip(self._optimizer.param_groups, tree["settings"], strict=True):

@@ -150,7 +150,7 @@ class Gathering:
             copy=order.copy,
             part=order.part,
             copies=order.copies,
-            parts=parts_of(len(self.member.cut.blocks), order.parts, order.ends),
+            parts=parts_of(len(self.member.staged.blocks), order.parts, order.ends),
             keeps=order.keeps,
             world=order.world,
         )

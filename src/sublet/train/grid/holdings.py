@@ -1,22 +1,21 @@
 """The units that a worker holds: arenas, the optimizer over just these, and what others get of them.
 
-Whatever it does not hold takes no memory: its parameters keep their shape, as one number that is seen many times.
+Whatever it does not hold takes no memory: its parameters keep their shape, as one number that is seen many times. It is
+not a number (NaN), so that whatever a script computes of weights that are elsewhere is none either.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from sublet.train.elementwise import Kept, kept_by
-from sublet.train.grid.absent import plainly, present
 from sublet.train.grid.arena import Arena, Layout, layout_of
-from sublet.train.grid.cutting import Unit
-from sublet.train.grid.guard import Held, Moments
 from sublet.train.grid.pages import blank
+from sublet.train.grid.stages import Unit
 
 __all__ = ["Holdings", "sizes_of"]
 
@@ -115,50 +114,29 @@ class Holdings:
         for arena in self.arenas.values():
             arena.begin_step()
 
-    def step(self, own: Collection[int] = ()) -> None:
-        """The optimizer's, over what we hold; what took no part in the step, at anybody, has no gradient, as ever.
-
-        All but our `own` units we keep for others.
-        """
-        kept = [each for unit, arena in self.arenas.items() if unit not in own for each in arena.parameters]
+    def step(self) -> None:
+        """The optimizer's, over what we hold; what took no part in the step, at anybody, has no gradient, as ever."""
         without = [each for arena in self.arenas.values() for each in arena.without()]
-        with present(kept), self._updated(), _none_of(without):
+        with _none_of(without):
             self.optimizer.step()
         for unit, arena in self.arenas.items():
             arena.adopt(self.optimizer, self.layout(unit, stepped=True))
 
-    @contextmanager
-    def _updated(self) -> Iterator[None]:
-        """Whoever has written the optimizer may go through what it updates."""
-        groups = [group["params"] for group in self.optimizer.param_groups]
-        partial = [each for each in (*groups, self.optimizer.state) if isinstance(each, Held | Moments)]
-        for each in partial:
-            each.updates = True
-        try:
-            yield
-        finally:
-            for each in partial:
-                each.updates = False
-
     def _hold(self, new: Iterable[int]) -> None:
         """The optimizer has what we hold, and nothing else; it does not know of the `new` ones yet."""
         held = {id(parameter) for arena in self.arenas.values() for parameter in arena.parameters}
-        partial = len(self.arenas) < len(self.parameters)
-        if partial != isinstance(self.optimizer.state, Moments):
-            self.optimizer.state = (Moments if partial else defaultdict)(dict, self.optimizer.state)
         state = self.optimizer.state
         for parameter in [each for each in state if id(each) not in held]:
             del state[parameter]
         for group, everything in zip(self.optimizer.param_groups, self.groups, strict=True):
-            ours = [each for each in everything if id(each) in held]
-            group["params"] = ours if len(ours) == len(everything) else Held(ours)
+            group["params"] = [each for each in everything if id(each) in held]
         for arena in [self.arenas[unit] for unit in new]:
             arena.hand_to(self.optimizer)
         gone = {unit for unit in range(len(self.parameters)) if unit not in self.arenas}
         for parameter in [each for unit in gone - self._ghosts for each in self.parameters[unit]]:
             parameter.grad = None
-            with plainly():
-                parameter.data = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+            nothing = parameter.detach().new_full((), math.nan if parameter.is_floating_point() else 0)
+            parameter.data = nothing.expand(parameter.shape)
         self._ghosts = gone
 
     def layout(self, unit: int, *, stepped: bool) -> Layout:

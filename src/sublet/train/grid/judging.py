@@ -8,7 +8,7 @@ waits for no script that has yet to come to it.
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
 from sublet.train.grid.member import Member
 from sublet.train.grid.mesh import spread
+from sublet.train.grid.pipeline import Work
 from sublet.train.grid.seated import Seated
 from sublet.train.link import ControllerLink
 from sublet.train.samples import Samples, moved
@@ -79,27 +80,27 @@ class Judges(Seated):
 
         def load(atom: Atom) -> Any:
             assert samples is not None  # noqa: S101 - our script has called for it
-            return loaded(samples, 0, atom)
+            return loaded(samples, self.options.seed, 0, atom)
+
+        def is_there(_: Atom) -> Any:
+            return batch
 
         with in_eval_mode(self._model):
             if speaker is None:
                 mine = share(work, seat.copy, seat.copies)
-                loss[0] = member.judge(mesh, seat, lambda atom: self._loss_of(load(atom)), mine, size)
+                loss[0] = member.judge(mesh, seat, self._work(load), mine, size)
             for number, atom in enumerate(work if speaker is not None else ()):
                 told = {"batch": load(atom)} if mesh.rank == speaker else None
                 batch = spread(mesh, speaker or 0, told, seat.everyone())["batch"]
                 if self._device is not None:
                     batch = moved(batch, self._device)
                 mine = (atom,) if number % seat.copies == seat.copy else ()
-                loss[0] += member.judge(mesh, seat, partial(self._loss_of_given, batch), mine, size)
+                loss[0] += member.judge(mesh, seat, self._work(is_there), mine, size)
             mesh.sum(loss, seat.everyone())
         self._judged = float(loss)
 
-    def _loss_of_given(self, batch: Any, _: Atom) -> torch.Tensor:
-        return self._loss_of(batch)
-
-    def _loss_of(self, batch: Any) -> torch.Tensor:
-        """The loss of a micro-batch, by the model as it is here."""
+    def _work(self, load: Callable[[Atom], Any]) -> Work:
+        """What is computed of each micro-batch."""
         raise NotImplementedError
 
     def _together(self, does: str, **facts: Any) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -24,8 +23,6 @@ from sublet.train.following import Broken
 from sublet.train.grid import alike
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.attendance import Attendance, attend
-from sublet.train.grid.cutting import Cut, holders
-from sublet.train.grid.dice import Dice
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.keeping import Keeping
@@ -33,10 +30,12 @@ from sublet.train.grid.losses import Losses
 from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
 from sublet.train.grid.outcome import Beside, Lost, Met, Stepped
-from sublet.train.grid.pipeline import Pipeline
+from sublet.train.grid.pipeline import Pipeline, Work
 from sublet.train.grid.restoring import Restored, met_by_going_back, restore
 from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
+from sublet.train.grid.stages import Staged, holders
+from sublet.train.samples import mixed
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
@@ -50,8 +49,7 @@ class Member:
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        cut: Cut,
+        staged: Staged,
         optimizer: torch.optim.Optimizer,
         *,
         seed: int,
@@ -61,15 +59,14 @@ class Member:
         point: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.vault: Vault | None = None  # of checkpoints, if there are any
-        self.first: Callable[[Mesh, Dice, str], str] = lambda *_: ""  # before anything is trained, by all: the proof
-        self.model, self.cut, self.clip_norm, self._beside, self.point = model, cut, clip_norm, beside, point
-        self._guard = guard or Guard(model, optimizer)
-        self.holdings = Holdings(model, optimizer, cut.units, self._guard.frozen)
-        self._pipeline = Pipeline(cut, seed, next(model.parameters()).device, point)
+        self.staged, self.clip_norm, self._beside, self.point, self._seed = staged, clip_norm, beside, point, seed
+        self._guard = guard or Guard(staged.model, optimizer)
+        self.holdings = Holdings(staged.model, optimizer, staged.units, self._guard.frozen)
+        self._pipeline = Pipeline(staged, point)
         self.applied, self.pending = NOTHING, NOTHING
         self.new = False  # our state is of others, and our script is not yet where theirs are
         self.speaker: int | None = None  # where somebody is new: who tells it what the others come to
-        self._agreed, self.losses = torch.zeros(len(cut.units) + EXTRA, dtype=torch.float64), Losses()  # of a step
+        self._agreed, self.losses = torch.zeros(len(staged.units) + EXTRA, dtype=torch.float64), Losses()  # of a step
         self._own = tuple[int, ...]()  # units of our place
         self._keeping, self.alike = Keeping(self.holdings), alike.Alike(optimizer)
 
@@ -85,7 +82,7 @@ class Member:
 
         Those who are `leaving`, all of them, stay with what they have, for as long as it takes to save it.
         """
-        units = len(self.cut.units)
+        units = len(self.staged.units)
         own = () if seat is None or not seat.trains else self._units_of(seat, (seat.part,))
         own = tuple(self.holdings.arenas) if leaving else own
         if self.vault is not None:
@@ -104,10 +101,10 @@ class Member:
         restored = None
         if self.vault is not None and not leaving and (met is None or met.anew):
             wanted = [a | b for a, b in zip(owned, keeps, strict=True)]
-            prove = partial(self.first, mesh, self._pipeline.dice) if met is not None else _as_it_was
-            restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted, prove)
+            restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted)
         if restored is not None:
             self._go_back(restored)
+            self._throw(mesh, restored.step)
             have = keeps
         elif met is None:
             raise Lost
@@ -117,10 +114,6 @@ class Member:
             self._look_who_is_new(mesh, met, here, seat, restored)
         self._own = own
         self._keeping.begin(owned, keeps, have)
-        if seat is not None and seat.trains:
-            self.cut.become(seat.parts[seat.part])
-        elif seat is not None:
-            self.cut.sit_out()
         if seat is not None:
             self.holdings.loosen(self._for_nobody_else(seat))
         self._open_vault(mesh, [a | b for a, b in zip(owned, have, strict=True)])
@@ -152,7 +145,7 @@ class Member:
     def _open_vault(self, mesh: Mesh, held: list[frozenset[int]]) -> None:
         """The first who holds a unit saves it."""
         if self.vault is not None:
-            everything = range(len(self.cut.units))
+            everything = range(len(self.staged.units))
             first = [next((each for each, has in enumerate(held) if unit in has), None) for unit in everything]
             self.vault.open(mesh, [each for each in first if each is not None])
 
@@ -168,7 +161,8 @@ class Member:
     def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], here: Attendance) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
-            self.first(mesh, self._pipeline.dice, "")
+            if mesh.rank:  # copies are to draw other numbers, though all scripts have begun with the same seed
+                self._throw(mesh, 0)
             self.holdings.make(wanted - {move.unit for move in met.moves if move.taker == mesh.rank})
             came = self._move(mesh, met)
             mesh.sum(torch.zeros(1), range(mesh.world))  # who is not in the grid to come leaves now
@@ -195,12 +189,17 @@ class Member:
         finally:
             if mesh.rank in behind:
                 self.new = True
+                self._throw(mesh, met.applied)
                 self._hear(agreed)
                 if self._beside is not None:
                     self._beside.take(tree)
             self.holdings.take(came, kept, stepped=met.applied > 0)
             self.holdings.clear_gradients()
             self.applied, self.pending = met.applied, NOTHING
+
+    def _throw(self, mesh: Mesh, step: int) -> None:
+        """Torch's random numbers of who begins here: no two workers draw the same."""
+        torch.manual_seed(mixed(self._seed, step, mesh.rank))
 
     def _move(self, mesh: Mesh, met: Meeting) -> dict[int, torch.Tensor]:
         """What came, by unit. Rounds follow one another: who hands on what it took has it by then."""
@@ -223,7 +222,7 @@ class Member:
         said = torch.zeros_like(self._agreed)
         if mesh.rank == met.speaker:
             said.copy_(self._agreed)
-            said[len(self.cut.units) + LOSS] = self.loss
+            said[len(self.staged.units) + LOSS] = self.loss
         mesh.sum(said, range(mesh.world))
         tree = None
         if self._beside is not None and anybody_behind:
@@ -231,12 +230,12 @@ class Member:
         return said, tree
 
     def _hear(self, agreed: torch.Tensor) -> None:
-        self._agreed, self.losses = agreed, Losses(float(agreed[len(self.cut.units) + LOSS]))
+        self._agreed, self.losses = agreed, Losses(float(agreed[len(self.staged.units) + LOSS]))
 
     def _units_of(self, seat: Seat, parts: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(
             number
-            for number, unit in enumerate(self.cut.units)
+            for number, unit in enumerate(self.staged.units)
             if any(part in parts for part in holders(unit, seat.parts))
         )
 
@@ -244,16 +243,14 @@ class Member:
         """Units of which only we need the gradient."""
         if self.clip_norm is not None or seat.copies > 1:
             return []
-        streamed = self._keeping.units
-        return [
-            unit for unit in self._own if unit not in streamed and len(holders(self.cut.units[unit], seat.parts)) == 1
-        ]
+        streamed, units = self._keeping.units, self.staged.units
+        return [each for each in self._own if each not in streamed and len(holders(units[each], seat.parts)) == 1]
 
     def sums_of(self, seat: Seat) -> list[tuple[int, ...]]:
         """Over whom this seat will add, in an order in which nobody waits for ever: for a mesh that forms ahead."""
         found: list[tuple[int, ...]] = []  # what all agree on is small: no group is needed for it
         if seat.trains:
-            shared = {holders(self.cut.units[unit], seat.parts) for unit in self._units_of(seat, (seat.part,))}
+            shared = {holders(self.staged.units[unit], seat.parts) for unit in self._units_of(seat, (seat.part,))}
             found += [seat.same_copy(among) for among in sorted(shared) if len(among) > 1]
             found += [seat.same_part()]
         return found
@@ -264,23 +261,23 @@ class Member:
         self,
         mesh: Mesh,
         seat: Seat,
-        loss_of: Callable[[Atom], torch.Tensor],
+        work: Work,
         *,
         offset: int,
         size: int,
         micro_batch: int,
         orders: bool = False,
     ) -> Stepped:
-        """Of `size` samples from `offset` on; `loss_of` loads an atom and returns the mean loss of it. Or Broken."""
-        losses, units, alone = Losses(), len(self.cut.units), len(seat.everyone()) == 1
+        """Of `size` samples from `offset` on; `work` is done on each atom. Or Broken."""
+        losses, units, alone = Losses(), len(self.staged.units), len(seat.everyone()) == 1
         fills_s = WALL.monotonic()
         if self._keeping.fill(mesh, self.applied):
             self.holdings.loosen(self._for_nobody_else(seat))
         fills_s = WALL.monotonic() - fills_s
         self.holdings.begin_step()
         if seat.trains:
-            work = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
-            losses = self._pipeline.train(mesh, seat, self.applied, work, size, loss_of)
+            ours = share(atoms(offset, size, micro_batch), seat.copy, seat.copies)
+            losses = self._pipeline.train(mesh, seat, ours, size, work)
         self.point("before sum")
         began_s = WALL.monotonic()
         self._sum(mesh, seat)
@@ -329,7 +326,7 @@ class Member:
 
     def _squares(self, seat: Seat) -> Iterator[tuple[int, float]]:
         """Of the gradients of our units, each counted by one part; looked at once, for all of them together."""
-        ours = [each for each in self._own if seat.part == holders(self.cut.units[each], seat.parts)[0]]
+        ours = [each for each in self._own if seat.part == holders(self.staged.units[each], seat.parts)[0]]
         found = [(unit, _square(each)) for unit in ours for each in self.holdings.arenas[unit].only_numbers()]
         squares = torch.stack([square for _, square in found]).tolist() if found else []
         yield from zip((unit for unit, _ in found), squares, strict=True)
@@ -338,20 +335,19 @@ class Member:
         """Hold these parts too: from a boundary soon on, the others know at the end of the next step."""
         self._keeping.ask(self._units_of(seat, parts))
 
-    def judge(
-        self, mesh: Mesh, seat: Seat, loss_of: Callable[[Atom], torch.Tensor], work: tuple[Atom, ...], size: int
-    ) -> float:
+    def judge(self, mesh: Mesh, seat: Seat, work: Work, ours: tuple[Atom, ...], size: int) -> float:
         """Our part of the mean loss over `size` samples: forward alone, of these atoms, with our copy. Broken."""
-        return self._pipeline.judge(mesh, seat, self.applied, work, size, loss_of) if seat.trains else 0.0
+        return self._pipeline.judge(mesh, seat, ours, size, work) if seat.trains else 0.0
 
     def _apply(self) -> float:
-        norm = math.sqrt(math.fsum(self._agreed[: len(self.cut.units)].tolist()))
+        norm = math.sqrt(math.fsum(self._agreed[: len(self.staged.units)].tolist()))
         if self.clip_norm is not None and norm > self.clip_norm:
             for arena in self.holdings.arenas.values():
                 for gradient in arena.only_numbers():
                     gradient.mul_(self.clip_norm / norm)
         with self._guard.updates():
-            self.holdings.step(self._own)
+            self.holdings.step()
+        torch.clear_autocast_cache()  # of weights as they were: a script may have autocast around its loop
         self.new, self.speaker = False, None
         self.holdings.clear_gradients()
         self.applied, self.pending = self.applied + 1, NOTHING
@@ -366,7 +362,7 @@ class Member:
         if seat.copies == len(seat.parts) == 1:
             return  # nobody else has any of it
         for number in self._own:
-            among = holders(self.cut.units[number], seat.parts)
+            among = holders(self.staged.units[number], seat.parts)
             for gradient in self.holdings.arenas[number].sums():
                 if len(among) > 1:
                     mesh.sum(gradient, seat.same_copy(among))
@@ -377,8 +373,3 @@ class Member:
 def _square(gradient: torch.Tensor) -> torch.Tensor:
     flat = gradient.double().flatten()
     return torch.dot(flat, flat)
-
-
-def _as_it_was(proved: str) -> str:
-    """All have trained it here: there is nothing to prove."""
-    return proved

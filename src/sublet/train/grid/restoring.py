@@ -39,20 +39,16 @@ def restore(
     whole: Whole,
     holdings: Holdings,
     wanted: Sequence[AbstractSet[int]],
-    prove: Callable[[str], str],
 ) -> Restored | None:
     """What each of the mesh wants, at all of them; None if there is no checkpoint. `find` is asked by member 0 alone.
 
-    Nothing of what is held is touched: it may break at any point. `prove` is told what was proved when the checkpoint
-    was written, and says what is now, before there is more in memory than that.
+    Nothing of what is held is touched: it may break at any point.
     """
     loaded = find() if mesh.rank == 0 else None
     found = None if loaded is None else {"step": loaded.step, "beside": whole.beside(loaded.state)}
     head = spread(mesh, 0, {"found": found} if mesh.rank == 0 else None)["found"]
     if head is None:
         return None
-    progress = head["beside"]["progress"]
-    progress["proved"] = prove(progress.get("proved", ""))  # one of an earlier version does not say
     step, came = int(head["step"]), dict[int, torch.Tensor]()
     for unit in sorted({each for units in wanted for each in units}):
         takers = [rank for rank, units in enumerate(wanted) if unit in units]

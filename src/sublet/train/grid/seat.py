@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sublet.domain.cut import borders
 from sublet.domain.shape import Grid
-from sublet.train.grid.cutting import Part
+from sublet.train.grid.stages import Part
 
 __all__ = ["NO_PLACE", "Seat", "parts_of"]
 

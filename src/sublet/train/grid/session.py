@@ -1,4 +1,4 @@
-"""A training run of a model that may be cut into parts, in the user's own loop.
+"""A training run of a model in stages, in the user's own loop.
 
     epochs()      the epochs that are left, from the one that training is in
     batches()     one handle for each step: what is in it is loaded by the workers that need it
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,32 +23,29 @@ from sublet.errors import InvalidValue, RanksDiffer, StaleWriter
 from sublet.train.agent_line import Lost as LineLost
 from sublet.train.extent import Extent, extent_of
 from sublet.train.finished import look_back
-from sublet.train.fitness import check_optimizer, check_shape
+from sublet.train.fitness import check_optimizer
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
 from sublet.train.grid.atoms import Atom, loaded
-from sublet.train.grid.attention import PlainAttention
 from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
-from sublet.train.grid.cutting import Cut
 from sublet.train.grid.fits import check_fits
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
 from sublet.train.grid.judging import END, SAME, STEP, Judges
-from sublet.train.grid.mark import mark_of
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost as PartLost
 from sublet.train.grid.outcome import Stepped
-from sublet.train.grid.proving import Proving
+from sublet.train.grid.pipeline import Work
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat, parts_of
+from sublet.train.grid.stages import Staged
 from sublet.train.grid.telling import Telling
 from sublet.train.grid.whole import Whole
 from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink
-from sublet.train.losses import loss_of
 from sublet.train.membership import ORDER_S, lost
 from sublet.train.options import Options
 from sublet.train.place import checkpoint_place
@@ -76,7 +72,7 @@ class Step:
 
 
 class GridSession(Judges, Keeps):
-    """See `sublet.train.session`, which makes one where `parts` are given."""
+    """See `sublet.train.session`, which makes one where the model is to be trained in stages."""
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, options: Options
@@ -87,8 +83,7 @@ class GridSession(Judges, Keeps):
         self._device = None if options.device is None else torch.device(options.device)
         if self._device is not None:
             model.to(self._device)
-        assert options.parts is not None  # noqa: S101 - that is why we are here
-        self._cut = Cut(model, options.parts.name)
+        self._staged = Staged(model)
         self._samples = Samples(dataset, options.seed, options.collate, self._device)
         self._schedules = Schedules(options.schedulers, optimizer, every=options.scheduler_every)
         self._progress = Progress(samples=self._samples.count, batch=options.global_batch)
@@ -101,15 +96,15 @@ class GridSession(Judges, Keeps):
         self._member: Member | None = None
         self._gathering: Gathering | None = None
         self._mesh = GlooMesh(Lines(), "alone", 0, 1)
-        self._seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._cut.blocks), 1))
+        self._seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._staged.blocks), 1))
         self._generation = 0
         self._open = self._is_over = False  # its `with`; training, which the others have left
         self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
         self._extent = Extent(epochs=0)  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is
-        gauge = gauge_of(next(model.parameters()).device)
+        gauge = gauge_of(self._staged.device)
         self._telling = Telling(self._link, self._saver, gauge, logs=bool(options.trackers))
-        self._guard, self._attention = Guard(model, optimizer), PlainAttention()
+        self._guard = Guard(model, optimizer)
         self._own, self._verdict = Own(options.extra_state, [model]), Verdict()
         self._course = Course(self._progress, self._schedules, optimizer, self._own, self._saver, model)
 
@@ -118,10 +113,9 @@ class GridSession(Judges, Keeps):
     def __enter__(self) -> Self:
         self._schedules.find()
         self._link.open(
-            lambda: sizes_of(self._model, self._cut.blocks, self._optimizer), lambda: memory_of(self._model)
+            lambda: sizes_of(self._model, self._staged.blocks, self._optimizer), lambda: memory_of(self._model)
         )
         self._guard.begin()
-        self._attention.begin()
         self._open = True
         return self
 
@@ -140,8 +134,6 @@ class GridSession(Judges, Keeps):
         finally:
             self._open = False
             self._guard.end()
-            self._attention.end()
-            self._cut.close()
             self._log.close(finished=kind is None and not self._verdict.is_said)
             if self._vault is not None:
                 self._vault.close()
@@ -260,24 +252,21 @@ class GridSession(Judges, Keeps):
         return member.step(
             self._mesh,
             self._seat,
-            lambda atom: self._loss_of(loaded(self._samples, progress.epoch, atom)),
+            self._work(lambda atom: loaded(self._samples, self.options.seed, progress.epoch, atom)),
             offset=progress.offset,
             size=progress.size,
             micro_batch=self._micro_batch,
             orders=self._link.has_order(),
         )
 
-    def _loss_of(self, batch: Any) -> torch.Tensor:
-        assert self.options.loss is not None  # noqa: S101 - it was checked
-        with self._guard.calls():
-            loss, _ = loss_of(self._model, self.options.loss, batch, counts=False)
-        check_shape(loss)
-        return loss
+    def _work(self, load: Callable[[Atom], Any]) -> Work:
+        assert self.options.loss is not None  # noqa: S101 - that is why we are here
+        return Work(load, self.options.loss)
 
     # ------------------------------------------------------------------------------------------- between steps
 
     def _begin(self, extent: Extent) -> None:
-        """Before the first batch: what is before the blocks and what after them, and our first grid."""
+        """Before the first batch: our first grid."""
         if not self._open or self._member is not None:
             raise InvalidValue("batches()", "a call", "one, in `with train.session(...) as s:`")
         with self._verdict:
@@ -285,24 +274,16 @@ class GridSession(Judges, Keeps):
             self._schedules.find_late()
             self._own.begin()
             self._link.script_waits()
-            self._meet(self._learned())
+            self._meet(self._made_member())
             alone = self._link.line is None
             look_back(self._saver.directory, extent, self._progress, alone=alone, rank=self.rank)
 
-    def _learned(self) -> Member:
-        loss, atom = self.options.loss, Atom(0, min(self._micro_batch, self._samples.count))
-        self._cut.learn(lambda: self._loss_of(loaded(self._samples, 0, atom)))
+    def _made_member(self) -> Member:
         clip_norm, seed = self.options.clip_norm, self.options.seed
         facts = {"seed": seed, "clip_norm": clip_norm, "beside": self._course, "guard": self._guard}
-        self._member = member = Member(self._model, self._cut, self._optimizer, **facts)  # type: ignore[arg-type]  # by name
-        assert loss is not None  # noqa: S101 - it was checked
-        mark = partial(mark_of, self._cut, loss)
-        tried = (atom, Atom(0, 1))
-        member.first = Proving(
-            self._cut, tried, self._samples, lambda batch, _: self._loss_of(batch), self._link, self._progress, mark
-        )
+        self._member = member = Member(self._staged, self._optimizer, **facts)  # type: ignore[arg-type]  # by name
         state = State(self._model, self._optimizer, self._schedules.all, self._own, seed)
-        whole = Whole(state, self._progress, self._cut, member.holdings, lambda: member.loss)
+        whole = Whole(state, self._progress, self._staged, member.holdings, lambda: member.loss)
         self._vault = member.vault = Vault(self._saver, whole, member.holdings, self._progress, self._link)
         return member
 

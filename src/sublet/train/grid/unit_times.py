@@ -7,7 +7,7 @@ seen: it is shared out as the forward was.
 from __future__ import annotations
 
 from sublet.machine.wall import WALL
-from sublet.train.grid.cutting import Part
+from sublet.train.grid.stages import Part
 
 __all__ = ["UnitTimes"]
 

@@ -15,8 +15,8 @@ import torch
 from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
 from sublet.train.grid.arena import Field
-from sublet.train.grid.cutting import Cut
 from sublet.train.grid.holdings import Holdings
+from sublet.train.grid.stages import Staged
 from sublet.train.state import Progress, State
 
 __all__ = ["Whole"]
@@ -32,16 +32,16 @@ class Whole:
         self,
         state: State,
         progress: Progress,
-        cut: Cut,
+        staged: Staged,
         holdings: Holdings,
         loss: Callable[[], float],
     ) -> None:
-        self._state, self._progress, self._cut, self._holdings, self._loss = state, progress, cut, holdings, loss
+        self._state, self._progress, self._staged, self._holdings, self._loss = state, progress, staged, holdings, loss
 
     def places(self, *, stepped: bool) -> tuple[TensorPlace, ...]:
         """Of all tensors of all units: unit by unit, each as it lies there."""
         found = []
-        for unit in range(len(self._cut.units)):
+        for unit in range(len(self._staged.units)):
             layout = self._holdings.layout(unit, stepped=stepped)
             found += [_place(unit, field) for field in (*layout.weights, *(where for _, where in layout.moments))]
         return tuple(found)
@@ -52,10 +52,9 @@ class Whole:
         `counted`, of each unit, by whoever holds it: of which parameters the optimizer keeps anything.
         """
         weights, moments = self._numbers(stepped=stepped)
-        with self._cut.whole() as model:
-            tree = self._state.tree(self._progress)
-            own = {id(each): name for name, each in model.named_parameters()}
-            named = {name: own[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
+        tree, model = self._state.tree(self._progress), self._staged.model
+        own = {id(each): name for name, each in model.named_parameters()}
+        named = {name: own[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
         tree["model"] = {
             name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
@@ -65,9 +64,9 @@ class Whole:
     def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """What of a saved tree all members need, whatever they hold; BadInput if this training cannot go on from it."""
         self._state.check(tree, self._progress)
-        with self._cut.whole() as model:
-            wanted = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-            buffers = {name for name in model.state_dict() if name not in wanted}
+        model = self._staged.model
+        wanted = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        buffers = {name for name in model.state_dict() if name not in wanted}
         if {*tree["model"]} != wanted | buffers:
             differs = sorted({*tree["model"]} ^ (wanted | buffers))
             raise BadInput("checkpoint", f"of another model: {', '.join(differs[:5])}", hint=HINT)
@@ -86,7 +85,7 @@ class Whole:
     def fill(self, memory: torch.Tensor, unit: int, tree: Mapping[str, Any], *, stepped: bool) -> None:
         """A unit of a saved tree, as it lies in memory; BadInput if it is of another shape."""
         layout = self._holdings.layout(unit, stepped=stepped)
-        names, parameters = self._cut.units[unit].names, self._holdings.parameters[unit]
+        names, parameters = self._staged.units[unit].names, self._holdings.parameters[unit]
         state, indices = tree["optimizer"]["state"], self._holdings.indices
         memory.zero_()
         for name, field in zip(names, layout.weights, strict=True):
@@ -105,7 +104,7 @@ class Whole:
     def _numbers(self, *, stepped: bool) -> tuple[dict[str, int], dict[tuple[int, str], int]]:
         """In `places`: of weights by their names, of moments by the number of the parameter and theirs."""
         weights, moments, count = dict[str, int](), dict[tuple[int, str], int](), 0
-        for unit, each in enumerate(self._cut.units):
+        for unit, each in enumerate(self._staged.units):
             layout, parameters = self._holdings.layout(unit, stepped=stepped), self._holdings.parameters[unit]
             weights |= {name: count + number for number, name in enumerate(each.names)}
             count += len(each.names)

@@ -128,7 +128,7 @@ def test_a_script_without_blocks_is_given_up_in_words(tmp_path):
         async with story.controller() as api:
             await api.submit(a_spec(stages=3, max_workers=6))
             view = await phase(api, "j-1", "failed")
-            assert "it has 0 blocks to be cut into 3 stages; next: name them" in view["error"]
+            assert "its model has 0 blocks for 3 stages; next: train.Stages" in view["error"]
 
     asyncio.run(live())
 

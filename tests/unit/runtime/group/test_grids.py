@@ -317,8 +317,8 @@ def test_every_part_of_the_first_copy_saves_and_part_0_says_that_it_is_committed
     ("said", "why"),
     [
         ({}, "speaks version 1 of the wire, and grids came with 2; next: install this sublet"),
-        ({"version": 2}, "it has 0 blocks to be cut into 2 stages; next: name them"),
-        ({"version": 2, "blocks": (7,)}, "it has 1 blocks to be cut into 2 stages"),
+        ({"version": 2}, "its model has 0 blocks for 2 stages; next: train.Stages"),
+        ({"version": 2, "blocks": (7,)}, "its model has 1 blocks for 2 stages"),
     ],
 )
 def test_a_session_that_cannot_be_cut_is_told_so(said, why):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import RanksDiffer  # noqa: E402
-from sublet.testing.grid.model import a_net, adam, loss_of  # noqa: E402
+from sublet.testing.grid.model import WORK, a_net, adam  # noqa: E402
 from sublet.train.drift import EVERY  # noqa: E402
 from sublet.train.grid.alike import Alike  # noqa: E402
 from tests.rigs.grids_of import trained  # noqa: E402
@@ -58,4 +58,4 @@ def test_a_rate_that_one_worker_has_for_itself_ends_the_training(grid):
         return made[-1]
 
     with pytest.raises(RanksDiffer, match="no result"):
-        trained(a_net, loss_of, grid, optimizer=another)
+        trained(a_net, WORK, grid, optimizer=another)

@@ -22,7 +22,7 @@ def squared(output, batch):
     return nn.functional.mse_loss(output, batch[1])
 
 
-FACTS = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared, "parts": train.Blocks("1")}
+FACTS = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared}
 
 
 class Counts(TorchDispatchMode):
@@ -39,8 +39,8 @@ class Counts(TorchDispatchMode):
 
 def a_model():
     torch.manual_seed(3)
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)))
-    return nn.Sequential(nn.Linear(3, WIDTH), blocks, nn.Linear(WIDTH, 1))
+    blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
+    return train.Stages(nn.Linear(3, WIDTH), blocks, nn.Linear(WIDTH, 1))
 
 
 def data():

@@ -9,14 +9,14 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
-from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.grid.model import Net, a_net, adam, momentum  # noqa: E402
+from sublet.testing.grid.model import a_net, adam, momentum  # noqa: E402
 from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.grid.pipeline import BACKWARD, FORWARD  # noqa: E402
+from sublet.train.grid.stages import Stages  # noqa: E402
 from tests.rigs.grid_worker import Worker, generation  # noqa: E402
 from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 
-TRUNK, MIDDLE = ("embed", "blocks.0", "blocks.1"), ("blocks.1", "blocks.2")
+TRUNK, MIDDLE = ("first", "blocks.0", "blocks.1"), ("blocks.1", "blocks.2")
 LOSS = next_word(lambda _: 4)
 ATOMS = 5  # of a step
 
@@ -54,22 +54,26 @@ def stopped_at(number):
     return model
 
 
-class NoGradTrunk(Net):
-    def forward(self, ids):
+class Quiet(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
         with torch.no_grad():
-            x = self.embed(ids)
-            for block in self.blocks[:2]:
-                x = block(x)
-        for block in self.blocks[2:]:
-            x = block(x)
-        return self.head(self.norm(x))
+            return self.inner(x)
+
+
+def quiet_trunk():
+    model = a_net()
+    return Stages(Quiet(model.first), [*map(Quiet, model.blocks[:2]), *model.blocks[2:]], model.last)
 
 
 MODELS = {
     "trunk": lambda: freeze(a_net(), TRUNK),
     "middle": lambda: freeze(a_net(), MIDDLE),
-    "all but the head": lambda: freeze(a_net(), (*TRUNK, *MIDDLE, "blocks.3", "norm")),
-    "trunk without gradients": lambda: NoGradTrunk(tied=False),
+    "all but the head": lambda: freeze(a_net(), (*TRUNK, *MIDDLE, "blocks.3", "last.norm")),
+    "trunk without gradients": quiet_trunk,
     "stopped in a block": lambda: stopped_at(2),
 }
 
@@ -129,18 +133,6 @@ def test_a_checkpoint_of_a_grid_whose_first_part_is_frozen_has_all_of_the_optimi
 def test_of_what_is_frozen_for_good_nothing_is_kept_but_weights(optimizer):
     """Though an optimizer has it: its layout, so its size, is that of a model whose optimizer has not."""
     worker = Worker(Threads(), "one", make=optimizer, frozen=("blocks.1",))
-    for number, unit in enumerate(worker.cut.units):
+    for number, unit in enumerate(worker.staged.units):
         moments = worker.member.holdings.layout(number, stepped=True).moments
         assert bool(moments) != unit.names[0].startswith("blocks.1."), unit.names
-
-
-@pytest.mark.parametrize("optimizer", [adam, of_what_learns])
-def test_what_of_a_group_is_here_is_not_taken_for_all_of_it(optimizer):
-    """Though it may be nothing."""
-    threads = Threads()
-    workers = [Worker(threads, f"w{number}", make=optimizer, frozen=TRUNK) for number in range(4)]
-    assert set(generation(threads, workers, Grid(1, 4), 1).values()) == {"done"}
-    for worker in workers:
-        for group in worker.member.holdings.optimizer.param_groups:
-            with pytest.raises(InvalidValue, match="a look at all parameters of the model"):
-                sum(each.numel() for each in group["params"])

@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 def a_net():
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(3, WIDTH), nn.Sequential(Block(), Block()), nn.Linear(WIDTH, 1))
+    return train.Stages(nn.Linear(3, WIDTH), [Block(), Block()], nn.Linear(WIDTH, 1))
 
 
 def data(count=16):
@@ -48,7 +48,7 @@ def squared(output, batch):
 
 def a_session(model, **more):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    facts = {"global_batch": 8, "micro_batch": 4, "loss": squared, "parts": train.Blocks("1"), **more}
+    facts = {"global_batch": 8, "micro_batch": 4, "loss": squared, **more}
     return train.session(model, optimizer, data(), **facts)
 
 
@@ -164,7 +164,6 @@ class Joins:
         name = next(name for name, each in self.sessions.items() if each is s)
         s._mesh = meshes[0 if name == "there" else 1]
         s._seat = Seat(copy=s._mesh.rank, part=0, copies=2, parts=parts_of(2, 1))
-        member.first = lambda *_: ""
         member.meet(s._mesh, s._seat)
         if name == "there":
             s._course._optimizer.param_groups[0]["lr"] = 0.5  # what its lines have set since the two have met

@@ -10,12 +10,12 @@ from dataclasses import replace  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, a_net, adam, loss_of, plainly  # noqa: E402
+from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.following import Broken  # noqa: E402
-from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.member import Lost, Member  # noqa: E402
 from sublet.train.grid.seat import NO_PLACE, Seat, parts_of  # noqa: E402
+from sublet.train.grid.stages import Staged  # noqa: E402
 
 GRID, STEPS = Grid(1, 3), 4
 RING = ((2,), (0,), (1,))  # each keeps the part before it
@@ -29,9 +29,8 @@ class Worker:
     def __init__(self, name, dies_at=None, clip=CLIP, fate=Died):
         self.name, self._dies_at, self._fate = name, dies_at, fate
         self.model = a_net()
-        self.cut = Cut(self.model, "blocks")
-        self.cut.learn(lambda: self.model(torch.zeros((2, 4), dtype=torch.long)))
-        self.member = Member(self.model, self.cut, adam(self.model), seed=SEED, clip_norm=clip, point=self._at)
+        self.staged = Staged(self.model)
+        self.member = Member(self.staged, adam(self.model), seed=SEED, clip_norm=clip, point=self._at)
 
     def _at(self, point):
         if (point, self.member.applied) == self._dies_at:
@@ -43,18 +42,15 @@ class Worker:
             self.member.meet(mesh, seat)
             while self.member.applied < STEPS:
                 step = self.member.applied
-                self.member.step(
-                    mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
-                )
+                self.member.step(mesh, seat, WORK, offset=step * SIZE, size=SIZE, micro_batch=MICRO)
         except (Died, Broken, Lost) as error:
             mesh.hang_up()
             return type(error).__name__
         return "done"
 
     def weights(self):
-        self.cut.restore()
         named = dict(self.model.named_parameters())
-        return {name: named[name] for unit in self.member.holdings.arenas for name in self.cut.units[unit].names}
+        return {name: named[name] for unit in self.member.holdings.arenas for name in self.staged.units[unit].names}
 
 
 def generation(threads, workers, keeps, grid=GRID):
@@ -181,9 +177,7 @@ class Late(Worker):
         while (step := self.member.applied) < STEPS:
             if step == 1 and self.keep:
                 self.member.keep(seat, self.keep)
-            self.member.step(
-                mesh, seat, lambda atom: loss_of(self.model, atom), offset=step * SIZE, size=SIZE, micro_batch=MICRO
-            )
+            self.member.step(mesh, seat, WORK, offset=step * SIZE, size=SIZE, micro_batch=MICRO)
             self.held[step] = len(self.member.holdings.arenas)
         return "done"
 
@@ -192,7 +186,7 @@ def test_who_is_told_to_keep_a_part_has_it_two_boundaries_later_and_it_is_what_w
     """Said before step 1, known to all after it, there when step 2 begins."""
     threads, workers = Threads(), [Late("w0", keep=(1, 2)), Late("w1"), Late("w2")]
     assert set(generation(threads, workers, ((), (), ())).values()) == {"done"}
-    own, units = workers[0].held[0], len(workers[0].cut.units)
+    own, units = workers[0].held[0], len(workers[0].staged.units)
     assert (own < units, workers[0].held) == (True, {0: own, 1: own, 2: units, 3: units})
     assert workers[1].held[3] == workers[1].held[0]
     assert_as_plain(workers)
@@ -207,7 +201,7 @@ def test_a_keeper_is_filled_after_the_first_step_of_the_new_grid_and_not_in_its_
     generation(threads, workers, ((), (), ()))
     late = [Late(worker.name) for worker in workers]
     for new, old in zip(late, workers, strict=True):
-        new.member, new.model, new.cut = old.member, old.model, old.cut
+        new.member, new.model, new.staged = old.member, old.model, old.staged
     hot = Late("hot")
     assert set(generation(threads, [*late, hot], ((), (), (), (1,))).values()) == {"done"}
     assert (hot.moved_bytes, hot.held[1]) == (0, 0)

@@ -12,10 +12,10 @@ from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.grid.model import CLIP, SIZE, Net, a_net, adam, momentum, plainly  # noqa: E402
 from sublet.testing.threads_mesh import Threads  # noqa: E402
-from sublet.train.grid.cutting import Cut  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
 from sublet.train.grid.member import Member  # noqa: E402
 from sublet.train.grid.seat import parts_of  # noqa: E402
+from sublet.train.grid.stages import Staged, Stages  # noqa: E402
 from tests.rigs.grid_worker import Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
@@ -47,11 +47,9 @@ def test_tied_weights_are_one_process_within_rounding(grid):
     assert set(generation(threads, workers, grid, 4).values()) == {"done"}
     _, weights = plainly(lambda _: grid.copies, 4, tied=True)
     first, last = workers[0].model, workers[grid.parts - 1].model
-    for worker in workers:
-        worker.cut.restore()
-    assert torch.equal(first.embed.weight, last.head.weight)
-    assert torch.allclose(first.embed.weight, weights["embed.weight"], rtol=0.0, atol=1e-12)
-    assert torch.allclose(last.norm.weight, weights["norm.weight"], rtol=0.0, atol=1e-12)
+    assert torch.equal(first.first.weight, last.last.head.weight)
+    assert torch.allclose(first.first.weight, weights["first.weight"], rtol=0.0, atol=1e-12)
+    assert torch.allclose(last.last.norm.weight, weights["last.norm.weight"], rtol=0.0, atol=1e-12)
 
 
 class Scaled(nn.Module):
@@ -70,9 +68,7 @@ def test_a_parameter_may_be_one_number():
 
     def make():
         model = a_net()
-        for number, block in enumerate(model.blocks):
-            model.blocks[number] = Scaled(block)
-        return model
+        return Stages(model.first, map(Scaled, model.blocks), model.last)
 
     loss = next_word(lambda _: 4)
     alone = trained(make, loss, Grid(1, 1), Grid(1, 1))
@@ -111,8 +107,9 @@ def test_any_sequence_of_grids_is_one_process_to_the_bit(grids):
 
 def test_copies_change_what_is_computed_in_the_last_bits_alone():
     """Otherwise the test above could not tell a right grid from another."""
-    assert plainly(lambda _: 1, 3)[0] != plainly(lambda _: 2, 3)[0]
-    assert plainly(lambda _: 1, 3)[0] == pytest.approx(plainly(lambda _: 2, 3)[0], abs=1e-5)
+    (losses, one), (others, other) = plainly(lambda _: 1, 3), plainly(lambda _: 2, 3)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+    assert losses == pytest.approx(others, abs=1e-5)
 
 
 POINTS = ["forward 0", "backward 0", "before sum", "pending", "agreed", "applied"]
@@ -220,8 +217,7 @@ def test_what_a_worker_does_not_hold_takes_no_memory():
     workers = [Worker(threads, f"w{number}") for number in range(4)]
     generation(threads, workers, Grid(1, 4), 2)
     worker = workers[1]
-    worker.cut.restore()
-    held = {name for unit in worker.member.holdings.arenas for name in worker.cut.units[unit].names}
+    held = {name for unit in worker.member.holdings.arenas for name in worker.staged.units[unit].names}
     for name, parameter in worker.model.named_parameters():
         stored = parameter.untyped_storage().nbytes()
         assert (stored > parameter.element_size()) == (name in held)
@@ -235,7 +231,5 @@ def test_more_parts_than_blocks_are_refused():
 
 def test_an_optimizer_that_is_not_elementwise_is_refused():
     model = a_net()
-    cut = Cut(model, "blocks")
-    cut.learn(lambda: model(torch.zeros((2, 4), dtype=torch.long)))
     with pytest.raises(InvalidValue, match="Adafactor"):
-        Member(model, cut, torch.optim.Adafactor(model.parameters()), seed=1)
+        Member(Staged(model), torch.optim.Adafactor(model.parameters()), seed=1)

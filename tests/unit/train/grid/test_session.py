@@ -1,4 +1,4 @@
-"""A session of a model that may be cut, alone: what the plain session makes, to the bit; and what it refuses."""
+"""A session of a model in stages, alone: what the plain session makes, to the bit; and what it refuses."""
 
 from __future__ import annotations
 
@@ -32,22 +32,21 @@ class Block(nn.Module):
         return x + self.drop(torch.tanh(self.up(x)))
 
 
-class Net(nn.Module):
-    def __init__(self, dropout=0.0):
+class Again(nn.Module):
+    """Computed once more in its backward."""
+
+    def __init__(self, inner):
         super().__init__()
-        self.first, self.last = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1)
-        self.blocks = nn.ModuleList(Block(dropout) for _ in range(3))
+        self.inner = inner
 
     def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.last(x)
+        return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
 
 
-def a_net(dropout=0.0):
+def a_net(dropout=0.0, around=nn.Sequential):
     torch.manual_seed(3)
-    return Net(dropout)
+    blocks = [around(Block(dropout)) for _ in range(3)]
+    return train.Stages(nn.Linear(3, WIDTH), blocks, nn.Linear(WIDTH, 1))
 
 
 def data(count=SAMPLES):
@@ -72,7 +71,7 @@ def squared(output, batch):
 
 
 def cut(model, optimizer=None, dataset=None, **more):
-    facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared, "parts": train.Blocks("blocks"), **more}
+    facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared, **more}
     return train.session(model, optimizer or adam(model), dataset or data(), **facts)
 
 
@@ -117,7 +116,7 @@ def test_a_grid_of_one_is_the_plain_session_to_the_bit(make):
 
 
 @pytest.mark.parametrize(("first", "second"), [(in_parts, plainly), (plainly, in_parts), (in_parts, in_parts)])
-def test_a_checkpoint_is_the_same_with_parts_and_without(tmp_path, first, second):
+def test_a_checkpoint_is_the_same_in_stages_and_without(tmp_path, first, second):
     """One epoch by one kind of session and another by the other: two epochs of the plain one, to the bit."""
     whole, one, other = a_net(), a_net(), a_net()
     theirs = adam(whole)
@@ -163,22 +162,48 @@ def test_what_is_frozen_in_its_first_step_is_trained_from_when_it_is_thawed(clip
         assert torch.allclose(ours, its, rtol=1e-4, atol=1e-6)
 
 
-def test_masks_of_dropout_follow_from_the_seed_and_nothing_else():
-    one, other, third = a_net(0.5), a_net(0.5), a_net(0.5)
-    in_parts(one)
-    torch.rand(5)
-    in_parts(other)
-    in_parts(third, seed=1)
-    assert_equal(one, other)
-    assert not torch.equal(one.last.weight, third.last.weight)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_grid_of_one_draws_what_the_plain_session_draws(dropout):
+    whole = a_net(dropout)
+    plainly(whole)
+    cut = a_net(dropout)
+    in_parts(cut)
+    assert_equal(whole, cut)
 
 
-def test_after_the_session_the_model_and_its_dice_are_the_scripts_again():
-    model = a_net(dropout=0.5)
-    in_parts(model)
-    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
-    model.train()
-    assert not torch.equal(model(torch.ones(2, 3)), model(torch.ones(2, 3)))
+class Own(train.Stages):
+    def forward(self, x):
+        return super().forward(x)
+
+
+def test_a_sequence_is_in_stages_where_the_job_says_so_and_other_forwards_never_are(monkeypatch):
+    layers = [nn.Linear(3, 3), nn.Linear(3, 1)]
+    found = {}
+    for told in (None, "1", "3", "auto"):
+        monkeypatch.delenv("SUBLET_STAGES", raising=False)
+        if told is not None:
+            monkeypatch.setenv("SUBLET_STAGES", told)
+        for name, model in {
+            "stages": a_net(),
+            "sequence": nn.Sequential(*layers),
+            "own": Own(nn.Identity(), layers, nn.Identity()),
+        }.items():
+            found[told, name] = type(cut(model)) is grid_session.GridSession
+        assert type(cut(a_net(), loss=None)) is not grid_session.GridSession
+    assert [each for each, is_grid in found.items() if is_grid] == [
+        (None, "stages"),
+        ("3", "stages"),
+        ("3", "sequence"),
+        ("auto", "stages"),
+        ("auto", "sequence"),
+    ]
+
+
+def test_weights_that_belong_to_no_stage_are_refused():
+    model = a_net()
+    model.more = nn.Parameter(torch.zeros(2))
+    with pytest.raises(InvalidValue, match="more"):
+        cut(model)
 
 
 def test_an_evaluation_is_the_mean_over_all_samples_in_eval_mode():
@@ -200,7 +225,7 @@ def test_an_evaluation_leaves_each_module_in_the_mode_that_it_was_in():
 
     def after(s):
         s.evaluate(data(10))
-        modes.append([block.drop.training for block in model.blocks])
+        modes.append([block[0].drop.training for block in model.blocks])
 
     in_parts(model, after=after, epochs=1)
     assert modes == [[True, False, True]] * 5
@@ -215,25 +240,20 @@ def test_an_evaluation_may_be_of_a_few_batches():
 
 
 def test_activations_may_be_computed_again():
-    plain, checked = a_net(0.5), a_net(0.5)
+    plain = a_net(0.5)
     in_parts(plain, epochs=1)
-
-    def forward(x):
-        x = checked.first(x)
-        for block in checked.blocks:
-            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-        return checked.last(x)
-
-    checked.forward = forward
+    checked = a_net(0.5, Again)
     in_parts(checked, epochs=1)
-    assert_equal(plain, checked)
+    for ours, its in zip(plain.parameters(), checked.parameters(), strict=True):
+        assert torch.equal(ours, its)
 
 
 @only_in_full
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about its own looks at gradients
 def test_blocks_may_be_compiled():
-    plain, compiled = a_net(0.5), a_net(0.5)
+    plain = a_net()
     in_parts(plain, epochs=1)
+    compiled = a_net()
     for block in compiled.blocks:
         block.compile(backend="aot_eager")
     in_parts(compiled, epochs=1)
@@ -254,26 +274,28 @@ def test_bfloat16_is_the_scripts_own_business():
     assert_equal(one, other)
 
 
-def test_what_a_model_that_is_cut_cannot_do_is_refused_with_the_way_out():
+def test_what_a_model_in_stages_cannot_do_is_refused_with_the_way_out():
     model = a_net()
     for more, match in (
         ({"micro_batch": None}, "micro_batch"),
-        ({"loss": None}, "of the last output and the batch"),
         ({"batch_range": (4, 16)}, "batch_range"),
-        ({"parts": train.Blocks("layers")}, "blocks"),
+        ({"reduction": "sum"}, "reduction"),
+        ({"clip_value": 1.0}, "clip_value"),
+        ({"scaler": torch.amp.GradScaler("cpu")}, "scaler"),
+        ({"optimizer": {"one": adam(model)}}, "several parameter groups"),
     ):
         with pytest.raises(InvalidValue, match=match):
             in_parts(model, **more)
-    with pytest.raises(InvalidValue, match="running statistics"):
-        in_parts(nn.Sequential(nn.BatchNorm1d(3)))
-    with pytest.raises(InvalidValue, match="Blocks"):
-        train.Blocks("")
+    with pytest.raises(InvalidValue, match="batch statistics"):
+        in_parts(train.Stages(nn.BatchNorm1d(3), [nn.Linear(3, 1)], nn.Identity()))
+    model.compile(backend="eager")
+    with pytest.raises(InvalidValue, match="compiled stage by stage"):
+        in_parts(model)
 
 
 @pytest.mark.parametrize(
     ("act", "match"),
     [
-        (lambda s, model, _: model(torch.zeros(1, 3)), "evaluate"),
         (lambda s, model, optimizer: optimizer.step(), "left to the session"),
         (lambda s, model, _: s.step(torch.zeros(())), "what batches"),
         (lambda s, model, _: next(s.epochs()), "epochs"),
@@ -285,7 +307,6 @@ def test_what_is_the_sessions_to_do_is_refused(act, match):
     optimizer = adam(model)
     with pytest.raises(InvalidValue, match=match):
         in_parts(model, optimizer, after=lambda s: act(s, model, optimizer))
-    model(torch.zeros(1, 3))  # and it is whole again
 
 
 def test_a_batch_without_a_step_is_refused():
@@ -299,11 +320,11 @@ def test_a_batch_without_a_step_is_refused():
 
 
 def test_a_worker_says_how_large_its_blocks_are():
-    """Weights and two moments of each, in single precision. This model names all else before its blocks."""
+    """Weights and two moments of each, in single precision; what is around blocks counts to the next."""
     model = a_net()
     block, first, last = WIDTH * WIDTH + WIDTH, 3 * WIDTH + WIDTH, WIDTH + 1
     found = sizes_of(model, list(model.blocks), adam(model))
-    assert found == tuple(12 * count for count in (first + last + block, block, block))
+    assert found == tuple(12 * count for count in (first + block, block, block + last))
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     assert sum(sizes_of(model, list(model.blocks), plain)) * 3 == sum(found)
 

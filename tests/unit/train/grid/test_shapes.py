@@ -1,4 +1,4 @@
-"""What goes from part to part may have another shape each time: with each micro-batch, and in evaluations."""
+"""What goes from part to part may have another shape each time, and be several tensors of many types."""
 
 from __future__ import annotations
 
@@ -15,68 +15,63 @@ from torch.nn import functional  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.grid.model import BLOCKS, VOCAB, WIDTH, Net, a_net  # noqa: E402
-from sublet.train.grid.attention import PlainAttention  # noqa: E402
-from sublet.train.grid.cutting import Ghost  # noqa: E402
+from sublet.testing.grid.model import BLOCKS, VOCAB, WIDTH, a_net, samples, score  # noqa: E402
+from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
+from sublet.train.grid.borders import Borders  # noqa: E402
 from sublet.train.grid.heading import DTYPES, HEADING, Heading  # noqa: E402
-from tests.rigs.grids_of import assert_same, next_word, trained, words  # noqa: E402
+from sublet.train.grid.pipeline import Work  # noqa: E402
+from sublet.train.grid.stages import Stages  # noqa: E402
+from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
 
 GRIDS = [Grid(1, 2), Grid(1, 3), Grid(1, 4)] if FULL else [Grid(1, 4)]
 LENGTH = 5
 SHORTER, LONGER = (next_word(lambda _: 2), 7), (next_word(lambda atom: 6 + atom.start), 5)  # of seven, five samples
+CPU = torch.device("cpu")
 
 
-class Plain(Net):
-    """No dice: the threads of real meshes share them."""
+class Shortest(nn.Module):
+    """How long a sample is, its words say, and not the shape of the batch."""
 
-    def __init__(self):
-        super().__init__(tied=False)
-        for block in self.blocks:
-            block.drop.p = 0.0
-        self.drop.p = 0.0
-
-
-class Shortened(Plain):
-    """How long a sample is, its words say, and not the shape of the batch; each block leaves out the last one too."""
-
-    def __init__(self):
+    def __init__(self, inner):
         super().__init__()
-        for number, block in enumerate(self.blocks):
-            self.blocks[number] = Shortening(block)
+        self.inner = inner
 
     def forward(self, ids):
-        most = int((ids != 0).sum(1).max())
-        x = self.embed(ids)[:, :most]
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x)).mean(1)
+        return self.inner(ids)[:, : int((ids != 0).sum(1).max())]
 
 
 class Shortening(nn.Module):
+    """Leaves out the last one, and gives what does not lie row by row."""
+
     def __init__(self, inner):
         super().__init__()
         self.inner = inner
 
     def forward(self, x):
-        return self.inner(x)[:, :-1].transpose(0, 1).contiguous().transpose(0, 1)  # and in another order of memory
+        return self.inner(x)[:, :-1].transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def shortened():
+    model = a_net()
+    return Stages(Shortest(model.first), map(Shortening, model.blocks), model.last)
 
 
 def first_word(longest):
     """Ends of samples are padded with zeros, as their numbers say."""
 
-    def loss_of(model, atom):
-        ids = words(atom, longest) % (VOCAB - 1) + 1
+    def load(atom):
+        ids = samples(atom, longest)[0] % (VOCAB - 1) + 1
         for row in range(atom.count):
             ids[row, BLOCKS + 2 + (atom.start + row) % 4 :] = 0
-        return functional.cross_entropy(model(ids), ids[:, 0])
+        return ids, ids[:, 0]
 
-    return loss_of
+    return Work(load, lambda output, batch: functional.cross_entropy(output.mean(1), batch[1]))
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_micro_batches_may_be_as_long_as_they_are(grid):
-    """Short, long and short again, with dropout."""
+    """Short, long and short again."""
     padded = next_word(lambda atom: 2 + atom.start % 5)
     alone = trained(a_net, padded, Grid(1, 1), held=[SHORTER, LONGER])
     assert_same(trained(a_net, padded, grid, held=[SHORTER, LONGER]), alone)
@@ -86,55 +81,76 @@ def test_micro_batches_may_be_as_long_as_they_are(grid):
 def test_an_evaluation_may_be_of_shorter_samples_and_of_longer_ones_and_of_any_number(real):
     """Over real connections too: there what is too short is read without a word, what is too long ends a process."""
     facts = {"held": [SHORTER, LONGER, SHORTER]}
-    alone = trained(Plain, next_word(lambda _: LENGTH), Grid(1, 1), **facts)
-    assert_same(trained(Plain, next_word(lambda _: LENGTH), Grid(1, 3), real=real, **facts), alone)
+    alone = trained(a_net, next_word(lambda _: LENGTH), Grid(1, 1), **facts)
+    assert_same(trained(a_net, next_word(lambda _: LENGTH), Grid(1, 3), real=real, **facts), alone)
     assert alone.judged[0] == alone.judged[2] != alone.judged[1]
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["threads", "sockets"])
 def test_a_shape_may_follow_from_the_data_alone(real):
-    """And be that of a view: it is sent as it lies, and so is its gradient."""
+    """And be that of a view."""
     facts = {"held": [(first_word(12), 7)]}
-    alone = trained(Shortened, first_word(9), Grid(1, 1), **facts)
-    assert_same(trained(Shortened, first_word(9), Grid(1, 4), real=real, **facts), alone)
+    alone = trained(shortened, first_word(9), Grid(1, 1), **facts)
+    cut = trained(shortened, first_word(9), Grid(1, 4), real=real, **facts)
+    assert cut.losses == pytest.approx(alone.losses, rel=1e-6)
+    assert cut.judged == pytest.approx(alone.judged, rel=1e-6)
+    for name, weight in alone.weights.items():
+        assert torch.allclose(weight, cut.weights[name], rtol=1e-4, atol=1e-6), name
 
 
-class Encoder(nn.Module):
-    """Torch's own, which left to itself takes out the padding in evaluations, and hands on what has no shape at all."""
+class Begins(nn.Module):
+    """Beside what it computes it hands on a mask, numbers of words and what it began with, which learns as well."""
 
-    def __init__(self):
+    def __init__(self, inner):
         super().__init__()
-        layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, 0.1, batch_first=True)
-        self.embed, self.head = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, VOCAB)
-        self.encoder = nn.TransformerEncoder(layer, BLOCKS)
+        self.inner = inner
 
     def forward(self, ids):
-        return self.head(self.encoder(self.embed(ids), src_key_padding_mask=ids == 0)).mean(1)
+        x = self.inner(ids)
+        return x, ids > 2, ids, x * 2.0
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_torchs_own_encoder_may_mask_the_padding_of_what_is_evaluated(grid):
-    facts = {"held": [(first_word(9), 4), (first_word(12), 7)], "blocks": "encoder.layers"}
-    plain = PlainAttention()
-    plain.begin()
-    try:
-        alone = trained(Encoder, first_word(8), Grid(1, 1), **facts)
-        assert_same(trained(Encoder, first_word(8), grid, **facts), alone)
-    finally:
-        plain.end()
+class Goes(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, given):
+        x, mask, ids, begun = given
+        x += 0.5  # into what came, as layers with inplace=True do
+        return self.inner(x).masked_fill(mask.unsqueeze(-1), 0.1), mask, ids, begun
 
 
-class Sometimes(nn.Module):
-    def forward(self, x):
-        return x if self.training else x[:, :1]
+class Ends(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, given):
+        x, _, ids, begun = given
+        return self.inner(x + begun + ids.unsqueeze(-1).to(x.dtype))
 
 
-def test_a_module_of_others_may_give_another_shape_in_evaluations():
-    ghost = Ghost(Sometimes())
-    given = torch.zeros(2, 3)
-    assert ghost(given).shape == (2, 3)
-    assert ghost.eval()(given).shape == (2, 1)
-    assert ghost.train()(given).shape == (2, 3)
+def forked():
+    model = a_net()
+    return Stages(Begins(model.first), map(Goes, model.blocks), Ends(model.last))
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["threads", "sockets"])
+def test_a_tuple_of_tensors_of_many_types_goes_from_stage_to_stage(real):
+    facts = {"held": [SHORTER]}
+    alone = trained(forked, Work(samples, score), Grid(1, 1), **facts)
+    assert_same(trained(forked, Work(samples, score), Grid(1, 4), real=real, **facts), alone)
+
+
+def test_a_sequence_is_cut_between_any_two_of_its_modules():
+    def sequence():
+        model = a_net()
+        return nn.Sequential(model.first, *model.blocks[:2], model.last)  # four of them, as the net has blocks
+
+    alone = trained(sequence, Work(samples, score), Grid(1, 1), clip_norm=0.5)
+    for grid in (Grid(1, 2), Grid(1, 4)):
+        assert_same(trained(sequence, Work(samples, score), grid, clip_norm=0.5), alone)
 
 
 @st.composite
@@ -148,31 +164,67 @@ def tensors(draw):
             found = found.expand(*found.shape[:dim], 3, *found.shape[dim + 1 :])
         elif kind == "cut":
             found = found.narrow(dim, 0, shape[dim] // 2)
-    return found.permute(draw(st.permutations(range(len(shape)))))
+    found = found.permute(draw(st.permutations(range(len(shape)))))
+    return found.requires_grad_() if found.is_floating_point() and draw(st.booleans()) else found
 
 
-@given(tensors(), st.booleans())
-def test_a_tensor_arrives_as_it_was_sent(sent, learns):
-    heading = Heading.of(sent, learns=learns)
-    said = heading.said()
-    assert said.shape == (HEADING,)
-    heard = Heading.heard(said)
-    assert heard == heading
-    room = heard.room(sent.device)
-    letter, box = heading.memory(sent), heard.memory(room)
-    assert letter.is_contiguous()
-    assert letter.shape == box.shape
-    assert len(letter) <= sent.numel()
-    box.copy_(letter)
-    assert torch.equal(room, sent)
-    assert (room.dtype, heard.learns) == (sent.dtype, learns)
-    if sent.numel() and sent.untyped_storage().nbytes() == len(letter) * sent.element_size():  # there are no gaps
-        assert room.stride() == sent.stride()
+@given(st.lists(tensors(), min_size=1, max_size=8), st.booleans())
+def test_what_is_given_arrives_and_gradients_of_what_learns_come_back(given_tensors, alone):
+    sent = given_tensors[0] if alone else tuple(given_tensors)
+    threads = Threads()
+    meshes = ThreadsMesh.all_of(threads, 2)
+    found = {}
+
+    def gives():
+        borders = Borders(CPU)
+        borders.give(meshes[0], sent, 1, 7, "block 0")
+        meshes[0].settle()
+        found["learned"] = borders.learned(meshes[0], sent, 1, 9)
+
+    def takes():
+        borders = Borders(CPU)
+        came = borders.take(meshes[1], 0, 7)
+        found["came"] = came.value
+        learning = [each for each in as_tuple(came.value) if each.requires_grad]
+        if learning[::2]:  # nothing comes to every other one
+            torch.autograd.backward(learning[::2], [torch.full_like(each, 3.0) for each in learning[::2]])
+        borders.give_back(meshes[1], came, 0, 9)
+        meshes[1].settle()
+
+    threads.run({"gives": gives, "takes": takes})
+    assert isinstance(found["came"], tuple) != alone
+    assert [each.requires_grad for each in as_tuple(found["came"])] == [each.requires_grad for each in as_tuple(sent)]
+    for one, other in zip(as_tuple(sent), as_tuple(found["came"]), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    learns = [each for each in as_tuple(sent) if each.requires_grad][::2]
+    assert [id(each) for each, _ in found["learned"]] == [id(each) for each in learns]
+    for each, gradient in found["learned"]:
+        assert torch.equal(gradient, torch.full_like(each, 3.0))
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def test_a_heading_is_of_one_size():
+    for count in (1, 8):
+        assert Heading.of((torch.ones(2),) * count, "it").said().shape == (HEADING,)
 
 
 @pytest.mark.parametrize(
-    "wrong", [torch.zeros(2, dtype=torch.int64), torch.zeros([1] * 9), torch.eye(WIDTH).to_sparse()]
+    "wrong",
+    [
+        torch.zeros([1] * 9),
+        torch.eye(WIDTH).to_sparse(),
+        torch.zeros(2, dtype=torch.complex64),
+        (torch.zeros(1),) * 9,
+        (),
+        [torch.zeros(1)],
+        (torch.zeros(1), 3),
+        None,
+    ],
 )
 def test_what_does_not_cross_a_border_is_refused_in_words(wrong):
-    with pytest.raises(InvalidValue, match="floating point numbers of at most 8 dimensions"):
-        Heading.of(wrong, learns=False)
+    with pytest.raises(InvalidValue, match=r"stages = 'block 3 that gives .* of which each gives"):
+        Heading.of(wrong, "block 3")

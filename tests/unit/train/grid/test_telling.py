@@ -40,28 +40,17 @@ def test_times_of_units_that_cannot_be_are_refused(wrong):
 SAMPLES, BATCH = 8, 2
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 def script(fails_at, model, optimizer, name, connection, *_):
     """In a process of its own: it ends by an error when it has made so many steps."""
     os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)
-    data, parts = TensorDataset(torch.ones(SAMPLES, 3)), train.Blocks("blocks")
+    data = TensorDataset(torch.ones(SAMPLES, 3))
 
     def loss(output, _):
         if s.steps == fails_at:
             raise ValueError("boom")
         return output.square().mean()
 
-    with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH, loss=loss, parts=parts) as s:
+    with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH, loss=loss) as s:
         for batch in s.batches(epochs=1):
             s.step(batch)
         if s.steps == fails_at:
@@ -70,7 +59,7 @@ def script(fails_at, model, optimizer, name, connection, *_):
 
 def said(fails_at):
     """All that it says in a grid of one, but for its steps."""
-    model = Net()
+    model = train.Stages(nn.Identity(), [nn.Linear(3, 3) for _ in range(2)], nn.Identity())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # here: the first of a process takes seconds
     with Control(0, partial(script, fails_at, model, optimizer)) as control:
         worker = control.start("w")

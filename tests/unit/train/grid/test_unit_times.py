@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from sublet.train.grid import unit_times
-from sublet.train.grid.cutting import Part
+from sublet.train.grid.stages import Part
 from sublet.train.grid.unit_times import UnitTimes
 
 

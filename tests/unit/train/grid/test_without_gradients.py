@@ -16,16 +16,16 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
-from sublet.testing.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, WIDTH  # noqa: E402
+from sublet.testing.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, WIDTH, samples, score  # noqa: E402
 from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.grid.atoms import atoms  # noqa: E402
+from sublet.train.grid.pipeline import Work  # noqa: E402
+from sublet.train.grid.stages import Stages  # noqa: E402
 from sublet.train.state import Progress, State  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, Worker, generation  # noqa: E402
-from tests.rigs.grids_of import words  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 
 OPTIMIZERS = {
@@ -41,51 +41,67 @@ OPTIMIZERS = {
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, number):
         super().__init__()
+        self.number = number
         self.up, self.side = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
 
-    def forward(self, x, *, aside):
+    def forward(self, given):
+        """What is chosen goes from stage to stage with the words: for each block whether it stops, or goes aside."""
+        x, chosen = given
+        stops, aside = chosen[self.number].tolist()
+        x = x.detach() if stops else x
         x = x + torch.tanh(self.up(x))
-        return x + self.side(x) if aside else x
+        return (x + self.side(x) if aside else x), chosen
 
 
-class Net(nn.Module):
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, WIDTH)
+
+    def forward(self, given):
+        ids, chosen = given
+        return self.embed(ids), chosen
+
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, VOCAB) for _ in range(2))
+
+    def forward(self, given):
+        x, chosen = given
+        return self.heads[int(chosen[BLOCKS, 0])](x)
+
+
+class Net(Stages):
     """Two heads; blocks with a way that is not always taken; and at times nothing before some block learns."""
 
     def __init__(self):
-        super().__init__()
         torch.manual_seed(2)
-        self.embed = nn.Embedding(VOCAB, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
-        self.heads = nn.ModuleList(nn.Linear(WIDTH, VOCAB) for _ in range(2))
+        super().__init__(Words(), [Block(number) for number in range(BLOCKS)], Last())
         self.double()
 
-    def forward(self, ids, head=0, asides=(False,) * BLOCKS, stop=None):
-        x = self.embed(ids)
-        for number, (block, aside) in enumerate(zip(self.blocks, asides, strict=True)):
-            x = block(x.detach() if stop == number else x, aside=aside)
-        return self.heads[head](x)
 
-
-def by_turns(model, atom):
+def by_turns(atom):
     """The heads take turns, two steps each, and nothing but a head learns in every third step."""
     step = atom.start // SIZE
-    return loss(model, atom, head=step // 2 % 2, stop=BLOCKS // 2 if step % 3 == 2 else None)
+    return batch_of(atom, head=step // 2 % 2, stop=BLOCKS // 2 if step % 3 == 2 else None)
 
 
 def by_chance(seed):
     """Of a step, and then of each micro-batch."""
 
-    def loss_of(model, atom):
+    def load(atom):
         step, dice = random.Random(f"{seed} {atom.start // SIZE}"), random.Random(f"{seed} at {atom.start}")
         heads = step.choice([[0], [1], [0, 1]])
         asides = [step.random() < 0.5 and dice.random() < 0.4 for _ in range(BLOCKS)]
         stop = step.choice([None, 1, 2, 3])
         stops = stop if step.random() < 0.5 or dice.random() < 0.5 else None
-        return loss(model, atom, dice.choice(heads), asides, stops)
+        return batch_of(atom, dice.choice(heads), asides, stops)
 
-    return loss_of
+    return load
 
 
 def nothing_before(model, step):
@@ -97,18 +113,19 @@ def frozen_by_chance(seed):
 
     def before(model, step):
         dice = random.Random(f"{seed} frozen at {step}")
-        for each in (model.embed, *model.blocks[:-1], model.blocks[1].side, *model.heads):
+        for each in (model.first, *model.blocks[:-1], model.blocks[1].side, *model.last.heads):
             each.requires_grad_(dice.random() < 0.6)
 
     return before
 
 
-def loss(model, atom, head=0, asides=(False,) * BLOCKS, stop=None):
-    ids = words(atom, 4)
-    return functional.cross_entropy(model(ids[:, :-1], head, asides, stop).flatten(0, 1), ids[:, 1:].flatten())
+def batch_of(atom, head=0, asides=(False,) * BLOCKS, stop=None):
+    ids, targets = samples(atom)
+    chosen = torch.tensor([*([number == stop, aside] for number, aside in enumerate(asides)), [head, 0]])
+    return (ids, chosen), targets
 
 
-def plainly(loss_of, make, steps, clip, before=nothing_before):
+def plainly(load, make, steps, clip, before=nothing_before):
     """One process of torch's own: the model, its optimizer, and losses."""
     model = Net()
     optimizer, losses = make(model), []
@@ -117,7 +134,8 @@ def plainly(loss_of, make, steps, clip, before=nothing_before):
         optimizer.zero_grad()
         losses.append(0.0)
         for atom in atoms(step * SIZE, SIZE, MICRO):
-            found = loss_of(model, atom) * (atom.count / SIZE)
+            batch = load(atom)
+            found = score(model(batch[0]), batch) * (atom.count / SIZE)
             found.backward()
             losses[-1] += float(found.detach())
         came = [each.grad for each in model.parameters() if each.grad is not None]
@@ -138,9 +156,9 @@ def assert_same_state(name, ours, its, *, loaded=False):
         assert torch.allclose(value.double(), has[1][key].double(), rtol=0.0, atol=1e-10), f"{key} of {name}"
 
 
-def assert_as_plain(workers, loss_of, make, steps, clip, before=nothing_before):
+def assert_as_plain(workers, load, make, steps, clip, before=nothing_before):
     """Weights and all that the optimizer keeps; and to the bit the same at all who hold it."""
-    model, optimizer, losses = plainly(loss_of, make, steps, clip, before)
+    model, optimizer, losses = plainly(load, make, steps, clip, before)
     truth, seen = dict(model.named_parameters()), {}
     for worker in workers:
         assert worker.member.applied == steps
@@ -163,7 +181,8 @@ def assert_as_plain(workers, loss_of, make, steps, clip, before=nothing_before):
 @pytest.mark.parametrize("grid", [Grid(1, 1), Grid(1, 2), Grid(1, 4), Grid(2, 1), Grid(2, 2)], ids=str)
 def test_heads_that_take_turns_are_trained_as_by_torch(grid, clip):
     threads, make = Threads(), OPTIMIZERS["AdamW"]
-    workers = [Worker(threads, f"w{at}", make=make, net=Net, loss=by_turns, clip=clip) for at in range(grid.gpus)]
+    facts = {"make": make, "net": Net, "work": Work(by_turns, score), "clip": clip}
+    workers = [Worker(threads, f"w{at}", **facts) for at in range(grid.gpus)]
     assert set(generation(threads, workers, grid, 7).values()) == {"done"}
     assert_as_plain(workers, by_turns, make, 7, clip)
 
@@ -173,9 +192,9 @@ def test_a_zero_would_be_seen():
     model, optimizer, _ = plainly(by_turns, OPTIMIZERS["AdamW"], 7, None)
     kept = {name: optimizer.state.get(each) for name, each in model.named_parameters()}
     counted = {name: state["step"].item() for name, state in kept.items() if state}
-    assert counted["heads.0.weight"] == 4
-    assert counted["heads.1.weight"] == 3
-    assert counted["embed.weight"] == counted["blocks.1.up.weight"] == 5
+    assert counted["last.heads.0.weight"] == 4
+    assert counted["last.heads.1.weight"] == 3
+    assert counted["first.embed.weight"] == counted["blocks.1.up.weight"] == 5
     assert counted["blocks.2.up.weight"] == 7
     assert not kept["blocks.0.side.weight"], "it never had one"
 
@@ -196,14 +215,21 @@ def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
     tmp_path_factory, seed, stays, optimizer, clip, freezes
 ):
     """Grid after grid: those who were there hand over, or roll forward a step, or others go on from a checkpoint."""
-    threads, make, loss_of, directory = (
+    threads, make, load, directory = (
         Threads(),
         OPTIMIZERS[optimizer],
         by_chance(seed),
         tmp_path_factory.mktemp("kept"),
     )
     before = frozen_by_chance(seed) if freezes else nothing_before
-    facts = {"make": make, "net": Net, "loss": loss_of, "before": before, "clip": clip, "directory": directory}
+    facts = {
+        "make": make,
+        "net": Net,
+        "work": Work(load, score),
+        "before": before,
+        "clip": clip,
+        "directory": directory,
+    }
     workers, steps = [], 0
     for number, (grid, way, keeps) in enumerate(stays):
         steps += 3
@@ -225,18 +251,18 @@ def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
         found = generation(threads, there[: grid.gpus], grid, steps, there[grid.gpus :], **more)
         assert {found[each.name] for each in there[: grid.gpus]} == {"done"}
         workers = there[: grid.gpus]
-    assert_as_plain(workers, loss_of, make, steps, clip, before)
+    assert_as_plain(workers, load, make, steps, clip, before)
     for worker in workers:
         worker.member.vault.close()
-    _assert_saved(directory, loss_of, make, steps, clip, before)
+    _assert_saved(directory, load, make, steps, clip, before)
 
 
-def _assert_saved(directory, loss_of, make, steps, clip, before):
+def _assert_saved(directory, load, make, steps, clip, before):
     """A session without parts goes on from there as from one process."""
     model, progress = Net(), Progress(samples=SAMPLES, batch=SIZE)
     optimizer = make(model)
     State(model, optimizer, [], None, SEED).restore(newest(directory).state, progress, same_dice=True)
-    truth, kept, _ = plainly(loss_of, make, steps, clip, before)
+    truth, kept, _ = plainly(load, make, steps, clip, before)
     for (name, ours), its in zip(model.named_parameters(), truth.parameters(), strict=True):
         assert torch.allclose(ours, its, rtol=0.0, atol=1e-10), name
         assert_same_state(name, optimizer.state.get(ours, {}), kept.state.get(its, {}), loaded=True)
@@ -244,25 +270,25 @@ def _assert_saved(directory, loss_of, make, steps, clip, before):
 
 def freeze_later(model, step):
     """For good."""
-    for each in (model.heads[0], model.blocks[1]):
+    for each in (model.last.heads[0], model.blocks[1]):
         each.requires_grad_(step < 2)
 
 
 def freeze_for_a_while(model, step):
-    for each in (model.heads[0], model.blocks[0], model.blocks[2]):
+    for each in (model.last.heads[0], model.blocks[0], model.blocks[2]):
         each.requires_grad_(not 2 <= step < 5)
 
 
 def freeze_by_turns(model, step):
     """From the first step on."""
-    model.embed.requires_grad_(step % 3 > 0)
+    model.first.requires_grad_(step % 3 > 0)
     model.blocks[3].requires_grad_(step > 0)
 
 
 def freeze_and_let_go_of_gradients(model, step):
     """As scripts do, so that an optimizer of torch passes by it at once."""
-    model.heads[0].requires_grad_(step % 2 > 0)
-    for each in model.heads[0].parameters():
+    model.last.heads[0].requires_grad_(step % 2 > 0)
+    for each in model.last.heads[0].parameters():
         each.grad = None
 
 
@@ -280,7 +306,8 @@ STAYS = [
 def test_what_is_frozen_and_thawed_amid_training_is_trained_as_by_torch(tmp_path, before, grids, clip, way):
     """Whoever joins has seen none of it; whether they meet before the first step, amid it or after it."""
     threads, make, workers, steps = Threads(), OPTIMIZERS["AdamW"], [], 0
-    facts = {"make": make, "net": Net, "loss": loss, "before": before, "clip": clip, "directory": tmp_path}
+    facts = {"make": make, "net": Net, "work": Work(batch_of, score)}
+    facts |= {"before": before, "clip": clip, "directory": tmp_path}
     for number, grid in enumerate(grids):
         steps += 3
         were = workers if way == "meet" else []
@@ -290,13 +317,13 @@ def test_what_is_frozen_and_thawed_amid_training_is_trained_as_by_torch(tmp_path
         assert {found[each.name] for each in workers} == {"done"}
         for worker in there if way == "checkpoint" else givers:
             worker.member.vault.close()
-    assert_as_plain(workers, loss, make, steps, clip, before)
+    assert_as_plain(workers, batch_of, make, steps, clip, before)
 
 
 def test_what_was_not_begun_at_a_checkpoint_is_not_begun_after_going_back_to_it(tmp_path):
     """The second head has its first gradient in step 2; who lives has stepped it, and goes back with a newcomer."""
     threads, make = Threads(), OPTIMIZERS["AdamW"]
-    facts = {"make": make, "net": Net, "loss": by_turns, "clip": None, "directory": tmp_path}
+    facts = {"make": make, "net": Net, "work": Work(by_turns, score), "clip": None, "directory": tmp_path}
     dies, lives = (Worker(threads, name, **facts) for name in ("dies", "lives"))
     assert set(generation(threads, [dies, lives], Grid(1, 2), 2, saves=[None], generation=1).values()) == {"done"}
     assert set(generation(threads, [dies, lives], Grid(1, 2), 4, generation=2).values()) == {"done"}
