@@ -11,6 +11,8 @@ from sublet.cli.main import run
 from sublet.cli.work.script.convert import convert, inspect
 from sublet.cli.work.script.edits import CannotConvert
 from sublet.cli.work.script.reading import Script
+from sublet.runtime.rehearsal import rehearse as rehearsal
+from sublet.runtime.rehearsal.report import Difference, Report
 
 SCRIPTS = Path(__file__).parents[2] / "adoption" / "scripts"
 HEAD = """import torch
@@ -233,13 +235,34 @@ def test_frameworks_change_by_their_two_lines():
 def test_the_verb_prints_a_diff_and_writes_only_when_told(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text(HEAD + PLAIN)
-    run(["convert", str(script)])
+    run(["convert", "--no-rehearse", str(script)])
     told = capsys.readouterr()
     assert "+with train.session(model, opt, loader, epochs=3) as s:" in told.out
     assert script.read_text() == HEAD + PLAIN
-    run(["convert", "--write", str(script)])
+    run(["convert", "--no-rehearse", "--write", str(script)])
     assert "train.session(" in script.read_text()
     assert (tmp_path / "train.py.orig").read_text() == HEAD + PLAIN
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_comes_of_it_is_rehearsed_before_it_is_written(alike, tmp_path, monkeypatch, capsys):
+    tried = []
+
+    def rehearse(command, cwd, *, tell):
+        tried.append((command[1:], (Path(cwd) / command[1]).read_text()))
+        differs = Difference(run="width", kind="weights", name="0.weight", step=3, evidence="it differs", advice="look")
+        return Report(command=tuple(command), differences=() if alike else (differs,))
+
+    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(HEAD + PLAIN)
+    code = run(["convert", "--write", "train.py", "--", "--epochs", "2"])
+    assert [command[1:] for command, _ in tried] == [["--epochs", "2"]]
+    assert "train.session(" in tried[0][1]
+    assert code == (0 if alike else 1)
+    assert ("train.session(" in Path("train.py").read_text()) == alike
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py", *(["train.py.orig"] if alike else [])]
+    assert ("--no-rehearse" in capsys.readouterr().err) != alike
 
 
 def test_inspect_says_the_same_without_a_change(tmp_path, capsys):

@@ -1,7 +1,8 @@
-"""`sublet convert`: the change that makes a script elastic, as a diff."""
+"""`sublet convert`: the change that makes a script elastic, as a diff, tried by running it."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,33 +15,50 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sublet.cli.work.script.looks import Look
+    from sublet.runtime.rehearsal.report import Report
 
 __all__ = ["convert", "look_lines"]
 
 
 def convert(
     script: Annotated[Path, typer.Argument(help="The script that trains.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Of the script, when it is tried.")
+    ] = None,
     write: Annotated[
         bool, typer.Option("-w", "--write", help="Change the file; the old text is kept beside it.")
     ] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse/--no-rehearse", help="Try what comes of it: 'sublet rehearse'.")
+    ] = True,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """Print the change that makes a training script elastic, as a diff; nothing is written without -w."""
+    """Print the change that makes a training script elastic, as a diff; nothing is written without -w.
+
+    What comes of it is run for some steps at one worker and at two, and with workers killed. Where that differs, or
+    cannot run, nothing is written either, and the exit code is 1.
+    """
     from sublet.cli.work.script.convert import convert as change
     from sublet.cli.work.script.edits import CannotConvert
     from sublet.cli.work.script.reading import Script
     from sublet.cli.work.script.writing import write_beside
     from sublet.errors import BadInput
 
-    read = Script.read(script)
+    read, as_json = Script.read(script), opt.wants_document(output, json)
     try:
         made = change(read)
     except CannotConvert as error:
         raise BadInput(f"{script}:{error.line}", error.why, hint=error.do) from None
     diff = made.diff(read)
-    backup = write_beside(read, made.text) if write else None
-    if opt.wants_document(output, json):
+    if not as_json:
+        typer.echo(diff, nl=False)
+        for line in look_lines(made.looks, "look at these lines of the new text:"):
+            typer.echo(line, err=True)
+    report = _tried(script, made.text, arguments or []) if rehearse else None
+    trusted = report is None or report.verdict == "alike"
+    backup = write_beside(read, made.text) if write and trusted else None
+    if as_json:
         print_document(
             {
                 "schema_version": 1,
@@ -48,16 +66,41 @@ def convert(
                 "how": made.how,
                 "diff": diff,
                 "look_at": [look.document() for look in made.looks],
-                "written": write,
+                "rehearsed": None if report is None else report.verdict,
+                "written": backup is not None,
                 "backup": None if backup is None else str(backup),
             }
         )
-        return
-    typer.echo(diff, nl=False)
-    for line in look_lines(made.looks, "look at these lines of the new text:"):
-        typer.echo(line, err=True)
+    else:
+        _end(script, report, backup, write=write)
+    if not trusted:
+        raise typer.Exit(1)
+
+
+def _tried(script: Path, text: str, arguments: list[str]) -> Report:
+    """The new text beside the old one, under a name of its own, for as long as it runs."""
+    from sublet.runtime.rehearsal.rehearse import rehearse
+
+    tried = script.with_name(f"{script.stem}_converted{script.suffix}")
+    with tried.open("x", encoding="utf-8", newline="") as file:
+        file.write(text)
+    try:
+        here, there = Path.cwd().resolve(), tried.resolve()
+        named = there.relative_to(here) if there.is_relative_to(here) else there
+        return rehearse([sys.executable, str(named), *arguments], here, tell=lambda said: typer.echo(said, err=True))
+    finally:
+        tried.unlink()
+
+
+def _end(script: Path, report: Report | None, backup: Path | None, *, write: bool) -> None:
+    from sublet.cli.verbs.rehearse import print_report
+
+    if report is not None:
+        print_report(report)
     if backup is not None:
         typer.echo(f"{script} is changed; what it was is in {backup}", err=True)
+    elif write:
+        typer.echo(f"nothing is written; all the same: sublet convert -w --no-rehearse {script}", err=True)
     else:
         typer.echo(f"nothing is written; next: sublet convert -w {script}", err=True)
 

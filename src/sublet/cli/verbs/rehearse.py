@@ -13,7 +13,7 @@ from sublet.cli.print.tables import command_line, print_document, print_notes, p
 if TYPE_CHECKING:
     from sublet.runtime.rehearsal.report import Difference, Report
 
-__all__ = ["rehearse"]
+__all__ = ["print_report", "rehearse"]
 
 EXIT_CODES = {"alike": 0, "differs": 1, "cannot run": 2}
 RUNS = {
@@ -56,11 +56,12 @@ def rehearse(
     if as_json:
         print_document(_document(found, command_line(context)))
     else:
-        _print(found)
+        print_report(found)
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
-def _print(found: Report) -> None:
+def print_report(found: Report) -> None:
+    """As a table of its runs, and what differs."""
     rows = [
         [
             RUNS[run.name].format(workers=run.workers),
