@@ -37,7 +37,7 @@ def carried_in(training: Training, guard: ast.If | None) -> Carried:
     for name, value in _before(training).items():
         if name in known - {"self"}:
             continue
-        changes = list(_changes(script, training, name))
+        changes = list(_changes(training, name))
         if changes and not _is_anew(training.outer, name):
             _sort(training, found, name, value, changes, guard)
         elif _is_average(script, value) and _is_mentioned(training, name):
@@ -98,6 +98,10 @@ def _before(training: Training) -> dict[str, ast.expr]:
         if name not in found or not _is_plain(found[name]):
             found[name] = value
 
+    said = {name for node in ast.walk(training.scope) if isinstance(node, ast.Global) for name in node.names}
+    for line in training.script.tree.body if said and not isinstance(training.scope, ast.Module) else []:
+        if isinstance(line, ast.Assign) and last_of(line.targets[0]) in said:
+            give(last_of(line.targets[0]), line.value)
     for node in ast.walk(training.scope):
         if getattr(node, "lineno", training.outer.lineno) >= training.outer.lineno:
             continue
@@ -120,10 +124,11 @@ def _before(training: Training) -> dict[str, ast.expr]:
     return found
 
 
-def _changes(script: Script, training: Training, name: str) -> Iterator[ast.AST]:
+def _changes(training: Training, name: str) -> Iterator[ast.AST]:
     """Lines of the loop that change what a name stands for, or what it holds."""
-    for node in ast.walk(training.outer):
-        if script.scope_of(node) is not training.scope if isinstance(node, ast.stmt) else False:
+    others = _others(training, name)
+    for node in (each for part in (training.outer, *others) for each in ast.walk(part)):
+        if isinstance(node, ast.stmt) and training.script.scope_of(node) not in (training.scope, *others):
             continue
         if isinstance(node, ast.AugAssign | ast.AnnAssign) and root_of(node.target) == name:
             yield node
@@ -158,7 +163,11 @@ def _sort(
         found.counts[name] = first
     elif _counts_epochs(training, name):
         return
-    elif _is_plain(value) and _stays_plain(name, value, changes) and not _is_shared(training, name):
+    elif (
+        (_is_plain(value) or _is_reckoned(value, changes))
+        and _stays_plain(name, value, changes)
+        and not _is_shared(training, name)
+    ):
         found.values.append(name)
     elif not _is_reported(training, name, changes):
         found.lost.append(name)
@@ -222,6 +231,11 @@ def _is_plain(value: ast.expr) -> bool:
     return False
 
 
+def _is_reckoned(value: ast.expr, changes: list[ast.AST]) -> bool:
+    """`rate = first_rate`, and then `rate /= 3`: a number."""
+    return isinstance(value, ast.Name | ast.Attribute) and all(isinstance(each, ast.AugAssign) for each in changes)
+
+
 def _has_state(value: ast.Call) -> bool:
     return any(is_method(node, "state_dict") for node in ast.walk(value))
 
@@ -247,29 +261,57 @@ def _stays_plain(name: str, value: ast.expr, changes: list[ast.AST]) -> bool:
 
 
 def _is_shared(training: Training, name: str) -> bool:
-    """Functions of the script ask for it by its name, or a text tells its name: it cannot have another."""
-    script = training.script
-    for node in ast.walk(script.tree):
-        if not isinstance(node, ast.Name) or node.id != name:
-            continue
-        scope = script.scope_of(node)
-        if scope is not training.scope and isinstance(training.scope, ast.Module) and not _has_own(scope, name):
-            return True
-        if scope is not training.scope and any(each is training.scope for each in script.above(scope)):
-            return True
-        if scope is training.scope and node.lineno >= training.outer.lineno:
-            if any(
-                isinstance(each, ast.comprehension) and name in names_in(each.target)
-                for each in ast.walk(training.outer)
-            ):
-                return True
-            if script.text(node) != name or isinstance(
-                script.parents[node], ast.NamedExpr | ast.Delete | ast.arguments
-            ):
-                return True
+    """Lines that run before the session ask for it by its name, or a text tells its name: it cannot have another."""
+    script, outer, others = training.script, training.outer, _others(training, name)
+    inside = {id(node) for part in (outer, *others) for node in ast.walk(part)}
+    if others and not isinstance(training.scope, ast.Module):
+        return True
+    if any(id(call) not in inside for each in others for call in script.calls_of(each)):
+        return True
+    if any(isinstance(node, ast.comprehension) and name in names_in(node.target) for node in ast.walk(outer)):
+        return True
+    if any(isinstance(node, ast.Lambda) and name in names_in(node) for node in ast.walk(training.scope)):
+        return True
     return any(
-        isinstance(node, ast.Global | ast.Nonlocal) and name in node.names for node in ast.walk(script.tree)
-    ) or any(isinstance(node, ast.Lambda) and name in names_in(node) for node in ast.walk(training.scope))
+        script.text(node) != name or isinstance(script.parents[node], ast.NamedExpr | ast.Delete)
+        for node in _places(training, name)
+    )
+
+
+def _others(training: Training, name: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Functions that speak of the same name, beside that of the session."""
+    return [
+        each
+        for each in ast.walk(training.script.tree)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        and each is not training.scope
+        and training.scope not in training.script.above(each)
+        and name in names_in(each)
+        and (_says_global(each, name) or not _has_own(each, name))
+        and (isinstance(training.scope, ast.Module) or _says_global(training.scope, name))
+    ] + [
+        each
+        for each in ast.walk(training.scope)
+        if isinstance(each, ast.FunctionDef)
+        and each is not training.scope
+        and not isinstance(training.scope, ast.Module)
+        and name in names_in(each)
+        and not _has_own(each, name)
+    ]
+
+
+def _says_global(scope: Scope, name: str) -> bool:
+    return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(scope))
+
+
+def _places(training: Training, name: str) -> Iterator[ast.Name]:
+    """Where the name stands, from the loop on."""
+    script, others = training.script, _others(training, name)
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Name) and node.id == name:
+            scope = script.scope_of(node)
+            if scope in others or (scope is training.scope and node.lineno >= training.outer.lineno):
+                yield node
 
 
 def _has_own(scope: Scope, name: str) -> bool:
@@ -327,9 +369,7 @@ def _is_mentioned(training: Training, name: str) -> bool:
 
 
 def rename(training: Training, edits: Edits, names: list[str], kept: str) -> None:
-    """From the loop on, in the function of the session."""
-    for node in ast.walk(training.scope):
-        if not isinstance(node, ast.Name) or node.id not in names or node.lineno < training.outer.lineno:
-            continue
-        if training.script.scope_of(node) is training.scope:
-            edits.replace(node, f"{kept}.{node.id}")
+    """From the loop on, and in functions that it calls."""
+    for name in names:
+        for node in _places(training, name):
+            edits.replace(node, f"{kept}.{name}")

@@ -277,7 +277,7 @@ def _accelerate(script: Script) -> OfFramework:
         (
             last_of(t)
             for n in ast.walk(script.tree)
-            if isinstance(n, ast.Assign) and n.value is made[0]
+            if isinstance(n, ast.Assign) and any(each is made[0] for each in ast.walk(n.value))
             for t in n.targets
         ),
         "",

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from sublet.cli.work.script.calls import Hop, arguments, is_local, only_value, substituted
 from sublet.cli.work.script.edits import CannotConvert
-from sublet.cli.work.script.reading import Scope, Script, is_method, names_in, root_of
+from sublet.cli.work.script.reading import Scope, Script, is_method, last_of, names_in, root_of
 
 __all__ = ["Training", "Update", "is_optimizer", "the_training"]
 
 LOOP = ast.For | ast.While
+OWN = "train.checkpointed: it keeps a loop of the script's own"
 ONE = "a process has one training: a job of its own for each fold, seed or stage"
 SCHEDULES = ("sched", "warmup", "lr_policy", "annealing", "plateau")
 
@@ -134,11 +135,7 @@ def _updates(script: Script) -> Iterator[Update]:
             yield Update(call=node, optimizer=node.args[0], scaler=receiver)
         elif is_optimizer(script, receiver):
             if node.args or node.keywords:
-                raise CannotConvert(
-                    "optimizer.step(closure) computes the loss as often as it likes",
-                    node.lineno,
-                    "train.checkpointed: 'A loop that cannot be a session' in docs/guides/make-a-script-elastic.md",
-                )
+                raise CannotConvert("optimizer.step(closure) computes the loss as often as it likes", node.lineno, OWN)
             yield Update(call=node, optimizer=receiver, scaler=None)
 
 
@@ -268,7 +265,7 @@ def _is_over_optimizers(update: Update, loop: ast.AST) -> bool:
 def _beside(script: Script) -> Iterator[Path]:
     """Files that it imports from its own folder, or the one above, and that have a backward()."""
     for name in sorted(script.modules):
-        for folder in (script.path.parent, script.path.parent.parent):
+        for folder in script.path.resolve().parents[:3]:
             parts = name.split(".")
             for count in range(len(parts), 0, -1):
                 path = folder.joinpath(*parts[:count]).with_suffix(".py")
@@ -282,10 +279,17 @@ def _nothing(script: Script) -> CannotConvert:
     if backward is None:
         where = next(iter(_beside(script)), None)
         if where is not None:
-            return CannotConvert(f"its loop is in {where}, which it imports", 1, f"sublet convert {where}")
+            do = f"convert that file (--no-rehearse), and `sublet rehearse -- python {script.path.name}`"
+            return CannotConvert(f"its loop is in {where}, which it imports", 1, do)
         return CannotConvert("no backward() is in it: nothing here trains by torch", 1, "name the script that trains")
     if any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(script.tree)):
         do = "an optimizer of torch.optim: torch.optim.SGD(model.parameters(), lr=lr) makes that update"
         return CannotConvert("the update is made by hand, from `.grad`", backward.lineno, do)
+    for node in ast.walk(script.tree):
+        if is_method(node, "step") and len(node.args) == 1 and "opt" in script.text(node.func.value).lower():
+            return CannotConvert("optimizer.step(closure) computes the loss as often as it likes", node.lineno, OWN)
+        if isinstance(node, ast.Call) and "step" in last_of(node.func) and node.lineno > backward.lineno:
+            what = f"the update is in {last_of(node.func)}(), which is not in this file"
+            return CannotConvert(what, node.lineno, "its lines, with `optimizer.step()`, where the loop is")
     do = "the loop, its backward() and the optimizer's step() in one file"
     return CannotConvert("no step() of an optimizer comes after this backward()", backward.lineno, do)

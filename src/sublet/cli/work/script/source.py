@@ -38,6 +38,13 @@ def source_of(training: Training) -> Source:
         over = unwrapped(script, loop.iter, scope)
         _refuse_odd(script, over, loop)
         return Source(data=training.lifted(over), loader=over)
+    for node in ast.walk(loop):
+        if is_method(node, "step") and "env" in script.text(node.func.value).lower():
+            raise CannotConvert(
+                "the loop makes its own samples, in an environment",
+                node.lineno,
+                "train.checkpointed: it keeps a loop of the script's own",
+            )
     blocks = [loop.body, *([training.micro.body] if training.micro else [])]
     for block in reversed(blocks):
         if (found := _asked(training, block)) is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sublet.cli.work.script.beside import clipping, schedules
 from sublet.cli.work.script.edits import CannotConvert, Edits
 from sublet.cli.work.script.loops import Training, Update
-from sublet.cli.work.script.reading import Script, is_method, names_in, statement_of
+from sublet.cli.work.script.reading import Script, is_method, last_of, names_in, statement_of
 
 __all__ = ["Told", "tell_update"]
 
@@ -60,6 +60,7 @@ def tell_update(training: Training, edits: Edits, session: str, turns: dict[str,
     for each in dict.fromkeys(gone):
         if each not in told.steps:
             edits.remove(each)
+    _refuse_edits(training)
     edits.close_empty()
     _refuse_gradients(training, edits)
     return told
@@ -337,6 +338,21 @@ def _clearing(training: Training) -> Iterator[ast.stmt]:
             isinstance(each, ast.Assign) and script.text(each.targets[0]).endswith(".grad") for each in node.body
         ):
             yield node
+
+
+def _refuse_edits(training: Training) -> None:
+    """A function that is given the parameters between backward and step may change their gradients."""
+    last = training.updates[-1].call.lineno
+    for node in ast.walk(training.inner_scope):
+        if not isinstance(node, ast.Call) or not training.backwards[0].lineno < node.lineno < last:
+            continue
+        given = any(is_method(each, "parameters") for each in node.args)
+        if given and last_of(node.func) not in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "list"):
+            raise CannotConvert(
+                f"{last_of(node.func)}() is given the parameters between backward() and the step",
+                node.lineno,
+                'clip_norm=, clip_value=, or reduction="counted" for a mean over tokens, of the session',
+            )
 
 
 def _refuse_gradients(training: Training, edits: Edits) -> None:
