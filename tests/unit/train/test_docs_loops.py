@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.adoption import drifts
-from tests.rigs.docs_loops import NAMES, ROOT, Loop, loops
+from tests.rigs.docs_loops import IN_STAGES, NAMES, ROOT, Loop, loops
 
 
 def test_every_loop_of_the_docs_can_be_tried():
@@ -16,7 +16,9 @@ def test_every_loop_of_the_docs_can_be_tried():
         if loop.kind == "framework":
             assert (ROOT / "tests" / "adoption" / "scripts" / loop.script / "after.py").exists(), loop.name
         else:
-            assert loop.asks_for <= {*NAMES, "corpus"}, f"{loop.name}: say in docs_loops.NAMES what they stand for"
+            assert loop.asks_for <= {*NAMES, *IN_STAGES, "corpus"}, (
+                f"{loop.name}: say in docs_loops.NAMES what they stand for"
+            )
             assert loop.kind in drifts.SCENARIOS
     kinds = [loop.kind for loop in found]
     assert set(kinds) == {"session", "framework", "parts", "own"}
