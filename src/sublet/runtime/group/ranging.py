@@ -32,7 +32,7 @@ class Ranging:
     def refuses(self, message: Ready) -> str:
         """Why this session cannot train at all, in words; "" = it can."""
         if self._asked is Shards.ON and not message.ranges:
-            why = "its session cannot have its optimizer's state in ranges; next: leave parts= out of it, or install "
+            why = "its session cannot have its optimizer's state in ranges; next: train it without stages, or install "
             return why + "this sublet where the script runs"
         if 0 < message.device_bytes < message.weight_bytes:
             needs, has = message.weight_bytes / GIB, message.device_bytes / GIB

@@ -509,7 +509,7 @@ def test_a_session_in_parts_is_told_where_its_job_asks_for_ranges():
     group = in_one_stage("a", shards=Shards.ON)
     (news,) = group.news
     assert news.outcome is Outcome.FAILED
-    assert "leave parts= out of it" in news.why
+    assert "train it without stages" in news.why
 
 
 def test_the_next_controller_knows_who_sat_where():
