@@ -37,6 +37,7 @@ def clipping(
                 "clip_norm= of the session is for all of them; take the line out, or clip all alike",
             )
         text, statement = training.lifted(limit), statement_of(script, node)
+        _refuse_order(training, node, option, options)
         condition = _own_condition(training, node, guard)
         if condition is not None:
             text = f"{text} if {training.lifted(condition)} else None"
@@ -47,6 +48,19 @@ def clipping(
         else:
             edits.replace(node, f"{session}.grad_norm")
     return options, gone
+
+
+def _refuse_order(training: Training, node: ast.Call, option: str, options: dict[str, str]) -> None:
+    """A session unscales, clips the norm, clips the values, and steps."""
+    script, update = training.script, training.updates[-1]
+    if script.scope_of(node) is training.inner_scope and node.lineno > update.call.lineno:
+        raise CannotConvert("gradients are clipped after the step", node.lineno, "the line before the step")
+    if option == "clip_norm" and "clip_value" in options:
+        raise CannotConvert("the norm is clipped after the values", node.lineno, "the norm first, or one of the two")
+    if update.scaler is not None and not any(is_method(each, "unscale_") for each in training.lines()):
+        raise CannotConvert(
+            "gradients are clipped that are scaled", node.lineno, "scaler.unscale_(optimizer) before it"
+        )
 
 
 def _own_condition(training: Training, node: ast.AST, guard: ast.If | None) -> ast.expr | None:
@@ -78,7 +92,8 @@ def schedules(training: Training, guard: ast.If | None) -> tuple[dict[str, str],
     ours: dict[str, str] = {}
     for name, calls in found.items():
         every = {_every(training, call, guard) for call in calls}
-        if len(every) == 1 and (kind := every.pop()):
+        apart = len({id(training.script.parents[statement_of(training.script, call)]) for call in calls})
+        if len(every) == 1 and apart == len(calls) and (kind := every.pop()):
             ours[name] = kind
     for name, calls in found.items():
         if name in ours and ours[name] == next(iter(ours.values())):

@@ -14,6 +14,7 @@ __all__ = ["Carried", "carried_in", "rename"]
 
 CHANGES = ("append", "extend", "update", "add", "insert", "setdefault", "pop")
 AVERAGES = ("AveragedModel", "EMA", "Ema", "ExponentialMovingAverage", "ModelEma", "ModelEmaV2", "EMAModel")
+TENSORS = ("zeros", "ones", "tensor", "full")
 SAVES = ("state_dict", "deepcopy", "item", "clone", "float", "min", "max", "mean", "sum", "len", "copy")
 
 
@@ -24,7 +25,7 @@ class Carried:
     counts: dict[str, str] = field(default_factory=dict)  # steps of the training: name -> the first value
     counts_in_epoch: dict[str, str] = field(default_factory=dict)
     values: list[str] = field(default_factory=list)  # plain ones, which are renamed to what is kept
-    objects: list[str] = field(default_factory=list)  # with a state_dict
+    objects: dict[str, str] = field(default_factory=dict)  # what has a state_dict: name -> where it is
     lost: list[str] = field(default_factory=list)
     whole: str = ""  # an object that says its own state: extra_state=
 
@@ -40,8 +41,8 @@ def carried_in(training: Training, guard: ast.If | None) -> Carried:
         changes = list(_changes(training, name))
         if changes and not _is_anew(training.outer, name):
             _sort(training, found, name, value, changes, guard)
-        elif _is_average(script, value) and _is_mentioned(training, name):
-            found.objects.append(name)
+        elif (part := _average_of(script, value)) is not None and _is_mentioned(training, name):
+            found.objects[name] = f"{name}{part}"
     if training.epochs is not None and not training.hops and training.micro is None:
         for each in training.epochs.body:
             if (
@@ -136,8 +137,10 @@ def _changes(training: Training, name: str) -> Iterator[ast.AST]:
             targets = [one for each in node.targets for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
             if any(root_of(each) == name for each in targets):
                 yield node
-        elif is_method(node, *CHANGES) and isinstance(node.func.value, ast.Name) and node.func.value.id == name:
-            yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and root_of(node.func.value) == name:
+            own = isinstance(node.func.value, ast.Name) and node.func.attr in CHANGES
+            if own or (node.func.attr.endswith("_") and not node.func.attr.startswith("_")):
+                yield node
 
 
 def _is_anew(loop: ast.For | ast.While, name: str) -> bool:
@@ -219,6 +222,9 @@ def _is_plain(value: ast.expr) -> bool:
         return all(map(_is_plain, value.elts))
     if isinstance(value, ast.Dict):
         return all(map(_is_plain, value.values))
+    if isinstance(value, ast.DictComp | ast.ListComp):
+        made = value.value if isinstance(value, ast.DictComp) else value.elt
+        return isinstance(made, ast.Call) and last_of(made.func) in ("clone", "zeros_like")
     if isinstance(value, ast.Attribute):
         return value.attr in ("inf", "Inf", "infty", "maxsize")
     if isinstance(value, ast.Call):
@@ -226,6 +232,7 @@ def _is_plain(value: ast.expr) -> bool:
         return (
             name == "float"
             or (name in ("list", "dict") and not value.args)
+            or (root_of(value.func) == "torch" and name in TENSORS)
             or (name == "deepcopy" and _has_state(value))
         )
     return False
@@ -333,24 +340,29 @@ def _is_reported(training: Training, name: str, changes: list[ast.AST]) -> bool:
     return any(word in texts or word in name.lower() for word in words)
 
 
-def _is_average(script: Script, value: ast.expr) -> bool:
-    """A moving average of the weights, or a copy of the model."""
+def _average_of(script: Script, value: ast.expr) -> str | None:
+    """Of a moving average of the weights, or a copy of the model: which part of it has the state; None for others."""
     if not isinstance(value, ast.Call):
-        return False
+        return None
     name = last_of(value.func)
     if name == "deepcopy":
-        return bool(value.args) and isinstance(value.args[0], ast.Name | ast.Attribute) and not _has_state(value)
-    if name in AVERAGES:
-        own = next(
-            (each for each in ast.walk(script.tree) if isinstance(each, ast.ClassDef) and each.name == name), None
-        )
-        return own is None or _can_be_kept(own)
+        copies = bool(value.args) and isinstance(value.args[0], ast.Name | ast.Attribute) and not _has_state(value)
+        return "" if copies else None
     own = next((each for each in ast.walk(script.tree) if isinstance(each, ast.ClassDef) and each.name == name), None)
-    return own is not None and _has_method(own, "load_state_dict") and _has_method(own, "state_dict")
-
-
-def _can_be_kept(own: ast.ClassDef) -> bool:
-    return _has_method(own, "state_dict") or any("Module" in ast.unparse(base) for base in own.bases)
+    if own is None:
+        return "" if name in AVERAGES else None
+    if _has_method(own, "state_dict") and _has_method(own, "load_state_dict"):
+        return ""
+    if any("Module" in ast.unparse(base) for base in own.bases):
+        return "" if name in AVERAGES else None
+    parts = [
+        node.targets[0].attr
+        for node in ast.walk(own)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
+        if any(isinstance(each, ast.Call) and last_of(each.func) == "deepcopy" for each in ast.walk(node.value))
+        if not any(is_method(each, "state_dict") for each in ast.walk(node.value))
+    ]
+    return f".{parts[0]}" if parts else None
 
 
 def _has_method(own: ast.ClassDef, name: str) -> bool:

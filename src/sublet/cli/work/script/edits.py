@@ -40,6 +40,12 @@ class Edits:
         begin = (node.lineno, node.col_offset)
         self._changed.append((begin, (node.end_lineno or 0, node.end_col_offset or 0), text))
 
+    def leave(self, whole: ast.expr | ast.stmt, part: ast.expr, before: str = "", after: str = "") -> None:
+        """Only a part of it, as it is or will be, between two texts."""
+        self._changed.append(((whole.lineno, whole.col_offset), (part.lineno, part.col_offset), before))
+        ends = (part.end_lineno or 0, part.end_col_offset or 0)
+        self._changed.append((ends, (whole.end_lineno or 0, whole.end_col_offset or 0), after))
+
     def insert(self, line: int, column: int, text: str) -> None:
         """Between two characters; columns are bytes."""
         self._changed.append(((line, column), (line, column), text))

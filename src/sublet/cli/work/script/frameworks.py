@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.edits import CannotConvert, Edits
 from sublet.cli.work.script.extent import counted
-from sublet.cli.work.script.reading import Script, is_method, last_of
+from sublet.cli.work.script.reading import Script, is_method, last_of, statement_of
 
-__all__ = ["OfFramework", "flags_of", "known", "of_framework"]
+__all__ = ["OfFramework", "flags_of", "known", "of_framework", "stay_alone"]
 
 INSTEAD = {
     "ray": "start it as your Ray job; or move its loop into a script of torch, and convert that",
@@ -75,12 +75,6 @@ def known(script: Script) -> None:
             and not _under_flag(script, node)
         ):
             raise CannotConvert(f"{name}: the script is distributed already", node.lineno, WRAPS[name])
-        if isinstance(node, ast.Call) and last_of(node.func) in JOINS:
-            raise CannotConvert(
-                f"{last_of(node.func)}() joins a process group where RANK is set, as it is in a job of several workers",
-                node.lineno,
-                "take it out, and what follows from it: a session is data parallel by itself",
-            )
         if isinstance(node, ast.Call) and last_of(node.func) == "DataParallel" and not _under_flag(script, node):
             raise CannotConvert("DataParallel around the model", node.lineno, "the bare model: a worker has one GPU")
 
@@ -109,6 +103,18 @@ def flags_of(script: Script) -> list[ast.expr]:
         and isinstance(node.value, ast.Compare)
         and any(word in script.text(node.value) for word in ("RANK", "WORLD_SIZE"))
     ]
+
+
+def stay_alone(script: Script, edits: Edits) -> None:
+    """`init_distributed_mode(args)` finds no RANK, and leaves it at one process: the session has it again after that."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Call) and last_of(node.func) in JOINS:
+            line = statement_of(script, node)
+            hides = 'hidden = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name in os.environ}'
+            if "os" not in script.modules:
+                edits.before(line, "import os")
+            edits.before(line, hides)
+            edits.after(line, "os.environ.update(hidden)")
 
 
 def of_framework(script: Script) -> OfFramework | None:

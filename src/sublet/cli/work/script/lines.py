@@ -184,12 +184,16 @@ def _is_shown(training: Training, name: str) -> bool:
             continue
         statement: ast.AST = statement_of(script, node)
         if isinstance(statement, ast.If):
-            shown = all(_shows(each) for each in statement.body) and not statement.orelse
+            shown = all(map(_prints, statement.body)) and not statement.orelse
         else:
-            shown = _shows(statement)
+            shown = _prints(statement)
         if not shown:
             return False
     return True
+
+
+def _prints(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Expr) and _shows(statement)
 
 
 def _shows(statement: ast.AST) -> bool:

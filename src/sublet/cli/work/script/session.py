@@ -6,9 +6,9 @@ import ast
 from dataclasses import dataclass
 
 from sublet.cli.work.script.carried import carried_in, rename
-from sublet.cli.work.script.edits import Edits
+from sublet.cli.work.script.edits import CannotConvert, Edits
 from sublet.cli.work.script.extent import counted, refuse_endless, steps_of
-from sublet.cli.work.script.frameworks import flags_of
+from sublet.cli.work.script.frameworks import flags_of, stay_alone
 from sublet.cli.work.script.lines import after_updates, counts, heads, pass_on, start_of, tell_loss
 from sublet.cli.work.script.loops import Training
 from sublet.cli.work.script.models import models_of
@@ -64,7 +64,7 @@ def to_session(script: Script, training: Training) -> tuple[str, list[str]]:
         options["shards"] = "4"
     if carried.whole:
         options["extra_state"] = carried.whole
-    keeps = {**{name: name for name in (*carried.values, *carried.objects)}, **told.keeps}
+    keeps = {**{name: name for name in carried.values}, **carried.objects, **told.keeps}
     pass_on(training, edits, names.session)
     heads(training, edits, source, names.session)
     counts(training, edits, carried, names.session)
@@ -75,9 +75,11 @@ def to_session(script: Script, training: Training) -> tuple[str, list[str]]:
         rename(training, edits, carried.values, names.kept)
     for count, text in source.counts:
         edits.replace(count, text)
+    stay_alone(script, edits)
     for flag in flags_of(script):
         edits.replace(flag, "False")
     data = DRAWN if source.drawn and told.times else _data(source, names)
+    _refuse_anew(training, source, optimizers)
     header = _header(names, options, _models(training, optimizers, turns), _given(turns, optimizers), data)
     if keeps:
         words = ", ".join(f"{name}={value}" for name, value in keeps.items())
@@ -160,6 +162,8 @@ def _extent(training: Training, source: Source, told: Told) -> dict[str, str]:
             isinstance(node, ast.AugAssign) and training.script.text(node.target) == found.name
             for node in ast.walk(batches)
         )
+        if inside and not any(isinstance(node, ast.Break | ast.Return) for node in ast.walk(batches)):
+            return {"epochs": f"-(-{_atom(found.turns)} // len({source.data}))"}  # which end with their last batch
         return {"steps" if inside else "epochs": found.turns}
     if found is None:
         count = _counter_in(training)
@@ -203,6 +207,18 @@ def _cut_off(training: Training) -> str | None:
         if isinstance(node, ast.Call) and name.endswith("islice") and len(node.args) == 2:  # noqa: PLR2004 - it and N
             return training.script.text(node.args[1])
     return None
+
+
+def _refuse_anew(training: Training, source: Source, optimizers: list[str]) -> None:
+    """An optimizer or a loader that is made again in the loop: the session has the one that it was given."""
+    for node in ast.walk(training.outer):
+        if isinstance(node, ast.Assign) and training.script.scope_of(node) is training.scope:
+            for target in node.targets:
+                name = training.script.text(target)
+                if name in (*optimizers, source.data):
+                    raise CannotConvert(
+                        f"`{name}` is made anew in the loop", node.lineno, "make it once, before the loop over epochs"
+                    )
 
 
 def _is_cut_by_files(script: Script) -> bool:

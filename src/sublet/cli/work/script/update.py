@@ -42,15 +42,24 @@ def tell_update(training: Training, edits: Edits, session: str, turns: dict[str,
             _refuse_in_place(training, edits, backwards)
         name = turns.get(training.lifted(update.optimizer), "")
         last = _place(training, backwards[-1], update)
-        given = " + ".join(losses) + (f', "{name}"' if name else "")
-        edits.replace(last, f"{session}.step({given})")
+        whose = f', "{name}"' if name else ""
+        (loss, times), statement = losses[-1], statement_of(script, backwards[-1])
+        if len(losses) == 1 and last is statement:
+            apart = bool(times) and not isinstance(loss, ast.Name | ast.Call | ast.Attribute)
+            before, after = ("(", ")") if apart else ("", "")
+            edits.leave(last, loss, f"{session}.step({before}", f"{after}{times}{whose})")
+        else:
+            given = " + ".join(f"{script.text(each)}{factor}" for each, factor in losses)
+            edits.replace(last, f"{session}.step({given}{whose})")
         told.steps.append(last)
-        told.loss = losses[-1] if len(losses) == 1 else ""
+        told.loss = script.text(loss) if len(losses) == 1 and not times else ""
         gone += [statement_of(script, call) for call in backwards]
         gone.append(statement_of(script, update.call))
         if update.scaler is not None:
             told.options["scaler"] = _optional(training, update.scaler, update.call)
-    gone += _scaler_calls(training) + list(_clearing(training))
+    clears = list(_clearing(training))
+    _refuse_uncleared(training, clears, told.guard)
+    gone += _scaler_calls(training) + clears
     options, lines = clipping(training, edits, told.guard, session)
     told.options |= options
     gone += lines
@@ -240,34 +249,35 @@ def _refuse_left_out(training: Training) -> None:
                 )
 
 
-def _undivided(training: Training, edits: Edits, loss: ast.expr, times: str) -> str:
-    """The loss of a micro-batch; a division by how many there are to a step goes."""
+def _undivided(training: Training, edits: Edits, loss: ast.expr, times: str) -> tuple[ast.expr, str]:
+    """The loss of a micro-batch, and by what it is multiplied; a division by how many there are to a step goes."""
     script = training.script
     if not times:
-        return script.text(loss)
+        return loss, ""
     if isinstance(loss, ast.BinOp) and _divides(training, loss, times):
-        return script.text(loss.left)
+        return loss.left, ""
     name = script.text(loss)
-    if _is_asked_later(training, loss):
-        return f"{name} * {_atom(times)}"
-    for node in ast.walk(training.inner_scope):
-        if (
-            isinstance(node, ast.AugAssign)
-            and isinstance(node.op, ast.Div)
-            and script.text(node.target) == name
-            and training.lifted(node.value) == times
-        ):
+    for node in ast.walk(training.inner_scope) if not _is_asked_later(training, loss) else []:
+        target = (
+            node.target
+            if isinstance(node, ast.AugAssign)
+            else node.targets[0]
+            if isinstance(node, ast.Assign)
+            else None
+        )
+        if target is None or script.text(target) != name or not isinstance(node, ast.AugAssign | ast.Assign):
+            continue
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and training.lifted(node.value) == times:
             edits.remove(node)
-            return name
-        if isinstance(node, ast.Assign) and script.text(node.targets[0]) == name:
-            value = node.value
-            if isinstance(value, ast.BinOp) and _divides(training, value, times):
-                if script.text(value.left) == name:
-                    edits.remove(node)
-                else:
-                    edits.replace(value, _bare(script.text(value.left)))
-                return name
-    return f"{name} * {_atom(times)}"
+            return loss, ""
+        value = node.value
+        if isinstance(node, ast.Assign) and isinstance(value, ast.BinOp) and _divides(training, value, times):
+            if script.text(value.left) == name:
+                edits.remove(node)
+            else:
+                edits.leave(value, value.left)
+            return loss, ""
+    return loss, f" * {_atom(times)}"
 
 
 def _is_asked_later(training: Training, loss: ast.expr) -> bool:
@@ -285,16 +295,6 @@ def _atom(text: str) -> str:
     return (
         text if isinstance(ast.parse(text, mode="eval").body, ast.Name | ast.Attribute | ast.Constant) else f"({text})"
     )
-
-
-def _bare(text: str) -> str:
-    if text.startswith("(") and text.endswith(")"):
-        try:
-            ast.parse(text[1:-1], mode="eval")
-        except SyntaxError:
-            return text
-        return text[1:-1]
-    return text
 
 
 def _divides(training: Training, node: ast.BinOp, times: str) -> bool:
@@ -317,6 +317,26 @@ def _optional(training: Training, scaler: ast.expr, call: ast.Call) -> str:
             positive = _is_in(script, call, each.body)
             return f"{text} if {test} else None" if positive else f"None if {test} else {text}"
     return text
+
+
+def _refuse_uncleared(training: Training, clears: list[ast.stmt], guard: ast.If | None) -> None:
+    """Gradients that add up, or are cleared before their step, are no plain update."""
+    script, first, last = training.script, training.backwards[0].lineno, training.updates[-1].call.lineno
+    do = "optimizer.zero_grad() before backward(), or after the step, in every turn"
+    if not clears:
+        raise CannotConvert("gradients are never cleared, and add up", first, do)
+    above = {id(each) for call in (*training.backwards, training.updates[0].call) for each in script.above(call)}
+    for each in clears:
+        around = next((one for one in script.above(each) if isinstance(one, ast.If | ast.FunctionDef)), None)
+        if (
+            isinstance(around, ast.If)
+            and around is not guard
+            and id(around) not in above
+            and "%" not in script.text(around.test)
+        ):
+            raise CannotConvert("gradients are cleared in some turns, and add up in others", each.lineno, do)
+        if len(training.updates) == 1 and guard is None and training.micro is None and first < each.lineno < last:
+            raise CannotConvert("gradients are cleared between backward() and the step", each.lineno, do)
 
 
 def _scaler_calls(training: Training) -> list[ast.stmt]:
