@@ -12,6 +12,7 @@ from sublet.train.gradients import LOSS
 from sublet.train.membership import Membership
 from sublet.train.state import Progress
 from sublet.train.steps import Steps
+from sublet.train.streams.drawn import NO_END
 from sublet.train.tracking import Log
 
 __all__ = ["Counted", "Standing"]
@@ -26,6 +27,15 @@ class Counted:
     def _seen(self) -> Progress:
         """What a script sees of it."""
         return self._progress
+
+    def __len__(self) -> int:
+        """Steps of an epoch, for bars of progress; a stream, or batches that are drawn, have none."""
+        if self._progress.samples >= NO_END:
+            raise TypeError("this session has no length: its batches have no end")
+        return (self._progress.samples + self._progress.batch - 1) // self._progress.batch
+
+    def __bool__(self) -> bool:
+        return True
 
     @property
     def steps(self) -> int:

@@ -18,7 +18,7 @@ from sublet.errors import InvalidValue
 from sublet.train.samples import Piece, Samples, moved
 from sublet.train.state import host_dice_kept, reseed_host
 
-__all__ = ["DrawnSamples", "Draws"]
+__all__ = ["NO_END", "DrawnSamples", "Draws"]
 
 NO_END = 2**53  # samples of an epoch: more than any training takes
 

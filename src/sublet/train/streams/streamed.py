@@ -23,12 +23,12 @@ from sublet.train.peers import PeerGroup, talking
 from sublet.train.samples import Piece, cut_up, moved
 from sublet.train.state import broadcast, host_dice_kept
 from sublet.train.streams.dealing import Dealing
+from sublet.train.streams.drawn import NO_END
 from sublet.train.streams.reader import Collated, Reader, Task
 from sublet.train.streams.shard import Mark, copied
 
 __all__ = ["Streamed", "is_stream", "streamed_of"]
 
-NO_END = 2**53  # samples of an epoch: more than anybody trains on
 MARKED_EVERY = 100  # steps
 
 

@@ -96,7 +96,9 @@ def _before(training: Training) -> dict[str, ast.expr]:
     found: dict[str, ast.expr] = {}
 
     def give(name: str, value: ast.expr) -> None:
-        if name not in found or not _is_plain(found[name]):
+        average = _average_of(training.script, value) is not None
+        known = name in found and (_is_plain(found[name]) or _average_of(training.script, found[name]) is not None)
+        if average or not known:
             found[name] = value
 
     said = {name for node in ast.walk(training.scope) if isinstance(node, ast.Global) for name in node.names}

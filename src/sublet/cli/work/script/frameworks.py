@@ -106,11 +106,12 @@ def flags_of(script: Script) -> list[ast.expr]:
 
 
 def stay_alone(script: Script, edits: Edits) -> None:
-    """`init_distributed_mode(args)` finds no RANK, and leaves it at one process: the session has it again after that."""
+    """`init_distributed_mode(args)` finds no RANK, and leaves it at one process: it is there again after that."""
     for node in ast.walk(script.tree):
         if isinstance(node, ast.Call) and last_of(node.func) in JOINS:
             line = statement_of(script, node)
-            hides = 'hidden = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name in os.environ}'
+            which = '("RANK", "WORLD_SIZE", "LOCAL_RANK")'
+            hides = f"hidden = {{name: os.environ.pop(name) for name in {which} if name in os.environ}}"
             if "os" not in script.modules:
                 edits.before(line, "import os")
             edits.before(line, hides)
@@ -303,7 +304,7 @@ def _accelerate(script: Script) -> OfFramework:
         found = counted(script, loop)
         if found is None or found.call is None:
             continue
-        if not any(each is not loop and each in loops for each in ast.walk(loop)):
+        if not any(each is not loop and each in loops and counted(script, each) is None for each in ast.walk(loop)):
             raise CannotConvert(
                 "the loop counts steps, and asks an iterator for its batches",
                 loop.lineno,
