@@ -24,9 +24,12 @@ HANDED_ON = {*MODULES, "os", "tempfile", "datetime", "datetime.datetime", "datet
 ALLOWED = {
     "runtime/agent/processes.py": "waits for real processes to die",
     "runtime/profiling/run.py": "a folder that is thrown away, for real processes",
+    "runtime/rehearsal/launching.py": "the dice of the user's script begin alike in each run",
+    "runtime/rehearsal/rehearse.py": "a folder that is thrown away, for real processes",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
     "train/gradients.py": "measures a step",
+    "train/rehearsal.py": "the dice of the user's script, which are others in one run",
     "train/report.py": "measures a step",
     "train/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
     "train/sockets.py": "waits for a store that is about to be opened",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from sublet.machine.wall import WALL
 from sublet.train.link import ControllerLink
 from sublet.train.saving import Saver
 from sublet.wire.rehearsal import SAMPLED, Cue, cue_here
@@ -29,7 +30,7 @@ class Rehearsed:
         self._cue, self._model, self._link, self._saver = cue_here(), model, link, saver
         self._dies = self._cue is not None and not self._cue.has_restarted
         self._last = -1
-        self._waits_until_s = time.monotonic() + ALL_HERE_S
+        self._waits_until_s = WALL.monotonic() + ALL_HERE_S
 
     def begin(self, steps: int, rank: int) -> None:
         """Before the first step: other dice, where this run is the one that has others."""
@@ -60,8 +61,9 @@ class Rehearsed:
             cue.begin_restart()
             self._saver.settle()
             os.kill(os.getpid(), signal.SIGKILL)
-        while world < cue.workers and not self._link.has_order() and time.monotonic() < self._waits_until_s:
-            time.sleep(0.02)
+        pause = threading.Event()
+        while world < cue.workers and not self._link.has_order() and WALL.monotonic() < self._waits_until_s:
+            pause.wait(0.02)
 
 
 def _write(cue: Cue, steps: int, loss: float, model: torch.nn.Module) -> None:
