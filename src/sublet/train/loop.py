@@ -38,7 +38,7 @@ from sublet.train.options import Options
 from sublet.train.peers import talking
 from sublet.train.place import checkpoint_place
 from sublet.train.profiling import ENDLESS, is_profiled, nothing_to_save
-from sublet.train.rehearsal import Rehearsed
+from sublet.train.rehearsal import Rehearsed, rehearsed_options
 from sublet.train.report import Report, printed
 from sublet.train.saving import Saver
 from sublet.train.shards.fits import fits_of
@@ -59,8 +59,8 @@ class Session(Evaluates, Keeps):
     """See `sublet.train.session`, which makes one."""
 
     def __init__(self, model: Any, optimizer: Any, dataset: Any, options: Options) -> None:
-        self.options = options
         self._model = as_one_module(model)
+        self.options = options = rehearsed_options(options, self._model)
         turns = Turns(self._model, optimizer)
         if turns.several:
             check_several(options)
@@ -87,7 +87,7 @@ class Session(Evaluates, Keeps):
         )
         self._writing = Writing(self._steps, self._state, self._saver)
         self._first_lines, self._verdict = FirstLines(self._state, self._progress), Verdict()
-        self._rehearsed = Rehearsed(self._model, self._link, self._saver)
+        self._rehearsed = Rehearsed(self._model.named_parameters, self._link, self._saver)
         self._open = self._entered = self._over = False
         self._extent = Extent(epochs=0)  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is

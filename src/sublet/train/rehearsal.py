@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ import torch
 
 from sublet.machine.wall import WALL
 from sublet.train.link import ControllerLink
+from sublet.train.options import Options
 from sublet.train.saving import Saver
 from sublet.wire.rehearsal import SAMPLED, Cue, cue_here
 
-__all__ = ["Rehearsed"]
+__all__ = ["Rehearsed", "rehearsed_options"]
 
+Weights = Callable[[], Iterable[tuple[str, torch.Tensor]]]
 JITTER = 4e-7  # a few roundings: what training makes of them is noise
 ALL_HERE_S = 60.0  # wait for the others, who are started at the same time
 
@@ -26,8 +29,8 @@ ALL_HERE_S = 60.0  # wait for the others, who are started at the same time
 class Rehearsed:
     """One session in one process; where it is no rehearsal, nothing happens."""
 
-    def __init__(self, model: torch.nn.Module, link: ControllerLink, saver: Saver) -> None:
-        self._cue, self._model, self._link, self._saver = cue_here(), model, link, saver
+    def __init__(self, weights: Weights, link: ControllerLink, saver: Saver) -> None:
+        self._cue, self._weights, self._link, self._saver = cue_here(), weights, link, saver
         self._dies = self._cue is not None and not self._cue.has_restarted
         self._last = -1
         self._waits_until_s = WALL.monotonic() + ALL_HERE_S
@@ -40,20 +43,24 @@ class Rehearsed:
         np.random.seed(self._cue.seed)  # noqa: NPY002 - the dice of the script
         torch.manual_seed(self._cue.seed + rank)
         with torch.no_grad():
-            for weights in self._model.parameters():
+            for _, weights in self._weights():
                 weights.mul_(1.0 + JITTER * torch.randn_like(weights))
 
     def saves(self, steps: int) -> bool:
         """Whether it is this checkpoint that all will go on from."""
         return self._dies and self._cue is not None and 0 < self._cue.restart_at == steps + 2
 
+    def is_over(self, steps: int) -> bool:
+        """Whether a script with a loop of its own has made enough of them."""
+        return self._cue is not None and steps >= self._cue.steps
+
     def come_to(self, steps: int, rank: int, world: int, loss: Callable[[], float]) -> None:
         """At the boundary after so many steps."""
         cue = self._cue
         if cue is None:
             return
-        if rank == 0 and steps == self._last + 1:  # made in this process
-            _write(cue, steps, loss(), self._model)
+        if rank == 0 and steps > self._last and (self._last >= 0 or not steps):  # made in this process
+            _write(cue, steps, loss(), self._weights)
         self._last = steps
         if rank == 0 and 0 < cue.kill_at <= steps and cue.claim("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -66,9 +73,17 @@ class Rehearsed:
             pause.wait(0.02)
 
 
-def _write(cue: Cue, steps: int, loss: float, model: torch.nn.Module) -> None:
+def rehearsed_options(options: Options, model: torch.nn.Module) -> Options:
+    """With batch statistics what a step does depends on which samples come together: with other dice that is others."""
+    cue = cue_here()
+    if cue is None or not cue.seed or not any(hasattr(each, "running_mean") for each in model.modules()):
+        return options
+    return replace(options, seed=options.seed + cue.seed)
+
+
+def _write(cue: Cue, steps: int, loss: float, weights: Weights) -> None:
     with torch.no_grad():
-        written: dict[str, Any] = {f"p:{name}": _digest(weights) for name, weights in model.named_parameters()}
+        written: dict[str, Any] = {f"p:{name}": _digest(each) for name, each in weights()}
     made = cue.step_file(steps).with_suffix(".part")
     with made.open("wb") as file:
         np.savez(file, loss=np.array(loss), **written)

@@ -18,7 +18,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from sublet.train.fitness import check_methods
 from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink, is_agents_line
 from sublet.train.place import checkpoint_place
+from sublet.train.rehearsal import Rehearsed
 from sublet.train.report import EVERY_S, printed
 from sublet.train.saving import Saver
 from sublet.train.schedules import asked_by
@@ -67,6 +68,7 @@ class Restarted(Keeps):
         worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(worker_id)
         self._saver = Saver(checkpoint_place(directory, os.environ), worker_id or "alone", self._link.say)
+        self._rehearsed = Rehearsed(self._named_parameters, self._link, self._saver)
         self._progress = Progress(samples=MANY, batch=1)
         self._told_s, self._told_step = 0.0, 0  # monotonic, when the controller heard of us last, and where we were
         self._noticed = threading.Event()
@@ -90,6 +92,7 @@ class Restarted(Keeps):
             self._restore(loaded.state)
         self._agree()
         self._tell_start("fresh" if loaded is None else "checkpoint")
+        self._rehearsed.come_to(self._progress.steps, _rank(), _world(), lambda: math.nan)
         if self._saver.directory is None:
             return 0
         if threading.current_thread() is threading.main_thread():
@@ -104,6 +107,9 @@ class Restarted(Keeps):
             raise InvalidValue("tick()", "a call before resume()", "`for step in range(ck.resume(), steps):` around it")
         self._verdict.check()
         self._progress.steps = self._progress.offset = step
+        self._rehearsed.come_to(step, _rank(), _world(), lambda: math.nan)
+        if self._rehearsed.is_over(step):
+            raise SystemExit(0)
         now_s = WALL.monotonic()
         if self._saver.directory is None:
             self._tell_step(now_s)
@@ -113,7 +119,7 @@ class Restarted(Keeps):
         if _rank() == 0 and leaves:
             self._saver.save_last(self._tree(), self._progress, _world())
         elif _rank() == 0:
-            asked = self._link.take_save_request()
+            asked = self._link.take_save_request() or self._rehearsed.saves(step)
             self._saver.tick(now_s, self._tree, self._progress, _world(), asked=asked)
         if leaves:
             self._saver.close()
@@ -155,6 +161,11 @@ class Restarted(Keeps):
             )
         )
         self._told_s, self._told_step, self._saver.blocked_s = now_s, step, 0.0
+
+    def _named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, part in self._parts.items():
+            if isinstance(part, torch.nn.Module):
+                yield from part.named_parameters(prefix=name)
 
     def _tree(self) -> dict[str, Any]:
         return {

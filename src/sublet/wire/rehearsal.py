@@ -23,6 +23,7 @@ class Cue:
     workers: int = 1
     seed: int = 0  # another one than 0: the script draws other numbers, from weights that differ by a rounding
     kill_at: int = 0  # step before which rank 0 is killed; 0 = never
+    kill_after_s: float = 0.0  # the same, of a script that tells no steps
     restart_at: int = 0  # step before which all are killed, with a checkpoint of two steps earlier; 0 = never
 
     def write(self) -> None:

@@ -78,7 +78,7 @@ def print_report(found: Report) -> None:
     for each in found.differences:
         typer.echo(_told(each))
     for each in found.noise[:1]:
-        typer.echo(f"noise: {_where(each)}: with another seed it {_lower(each.evidence)}")
+        typer.echo(f"noise: with another seed, {_where(each)}: {each.evidence}")
     print_notes(found.notes)
 
 
@@ -90,10 +90,6 @@ def _told(each: Difference) -> str:
 def _where(each: Difference) -> str:
     step = "" if each.step is None else f"after step {each.step}, "
     return f"{step}{each.kind}" + (f" {each.name}" if each.name and each.kind in ("weights", "file") else "")
-
-
-def _lower(text: str) -> str:
-    return text.split(", with another seed", maxsplit=1)[0]
 
 
 def _document(found: Report, command: str) -> dict[str, object]:

@@ -59,6 +59,8 @@ def _advice(difference: Difference, base: Seen, run: Seen, states: Sequence[Diff
 
 def _of_width(base: Seen, run: Seen, states: Sequence[Difference]) -> str:
     """Where the loss differs first, it did so of the same weights."""
+    if any("on average" in each.evidence for each in states):
+        return SUM
     loss, weights = (_first(states, kind) for kind in ("loss", "weights"))
     if loss is not None and (weights is None or loss <= weights):
         one, two = base.steps[loss].loss, run.steps[loss].loss

@@ -18,6 +18,7 @@ from sublet.runtime.rehearsal.text import Odd, first_odd
 __all__ = ["Noise", "compared"]
 
 WEIGHTS, LOSS = Allowance(rounding=2e-6), Allowance(rounding=1e-5)
+SMALLER, DEVIATIONS = 0.7, 4.0
 FEW = 5  # steps
 DRAWN = 1e-3  # weights that are further apart with other dice were drawn for, not rounded
 
@@ -81,9 +82,26 @@ def _states(noise: Noise, name: str, base: Seen, run: Seen) -> Iterator[Differen
             worst = max(over, key=lambda each: over[each])
             evidence = f"differs by {over[worst]:.2g} of its length, with another seed by {known.get(worst, 0.0):.2g}"
             yield Difference(run=name, kind="weights", step=step, name=worst, evidence=evidence)
+    if not has_loss and noise.draws and (evidence := _halved(noise, base, run)):
+        yield Difference(run=name, kind="loss", name="s.loss", evidence=evidence)
     if not run.failure and not base.failure and max(run.steps, default=0) != max(base.steps, default=0):
         evidence = f"{max(run.steps, default=0)} steps in place of {max(base.steps, default=0)}"
         yield Difference(run=name, kind="steps", evidence=evidence)
+
+
+def _halved(noise: Noise, base: Seen, run: Seen) -> str:
+    """Each loss may be within what dice do, and all together are not."""
+    there, usual = _log_ratios(base, run), _log_ratios(base, noise.again)
+    if not there.size or not usual.size or there.mean() > math.log(SMALLER):
+        return ""
+    spread = max(abs(float(usual.mean())), float(usual.std()) / math.sqrt(usual.size))
+    ratio = math.exp(there.mean())
+    return f"on average {ratio:.2f} of what it is in the other run" if -there.mean() > DEVIATIONS * spread else ""
+
+
+def _log_ratios(one: Seen, two: Seen) -> np.ndarray:
+    pairs = [(a.loss, b.loss) for step, a, b in _both(one, two) if step and a.loss > 0.0 and b.loss > 0.0]
+    return np.log([b / a for a, b in pairs]) if pairs else np.zeros(0)
 
 
 def _texts(noise: Noise, name: str, base: Seen, run: Seen, *, killed: bool) -> Iterator[Difference]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import random
 import runpy
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sublet.wire.rehearsal import cue_here
+from sublet.wire.rehearsal import Cue, cue_here
 
 __all__ = ["launched", "main"]
 
@@ -33,8 +35,14 @@ def launched(argv: Sequence[str]) -> tuple[str, ...]:
 
 def main(words: Sequence[str]) -> None:
     """Run the script, or with -m the module."""
+    cue = cue_here()
     _seed()
-    _note_writes()
+    if cue is not None:
+        _note_writes(cue)
+        if cue.kill_after_s and os.environ.get("RANK", "0") == "0" and cue.claim("timer"):
+            killer = threading.Timer(cue.kill_after_s, os.kill, (os.getpid(), signal.SIGKILL))
+            killer.daemon = True
+            killer.start()
     if words[0] == "-m":
         sys.argv = list(words[1:])
         sys.path[0] = str(Path.cwd())
@@ -53,10 +61,8 @@ def _seed() -> None:
         torch.manual_seed(0)
 
 
-def _note_writes() -> None:
-    cue, here = cue_here(), str(Path.cwd())
-    if cue is None:
-        return
+def _note_writes(cue: Cue) -> None:
+    here = str(Path.cwd())
     place = cue.opened_file(os.environ.get("SUBLET_WORKER_ID", ""))
     notes = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 

@@ -7,9 +7,10 @@ killed in the middle, and later all workers, which go on from their checkpoint.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,58 +68,65 @@ def rehearse_job(
     restart_at = (killed_at + steps + 1) // 2
     if not killed_at < restart_at < steps:
         raise InvalidValue("--kill-at", killed_at, f"some steps before the last of {steps}")
-    acts = [
-        Act(name="one", workers=1),
-        Act(name="seed", workers=1, seed=OTHER_SEED),
-        Act(name="width", workers=workers),
-        Act(name="kill", workers=workers, kill_at=killed_at, restart_at=restart_at),
-    ]
+    alone = not spec.sdk and spec.joins == "no"
+    acts = [Act(name="one", workers=1), Act(name="seed", workers=1, seed=OTHER_SEED)]
+    acts += [] if alone else [Act(name="width", workers=workers)]
+    acts.append(Act(name="kill", workers=1 if alone else workers, kill_at=killed_at, restart_at=restart_at))
     scratch = Path(tempfile.mkdtemp(prefix="sublet-rehearsal-"))
     try:
         seen = asyncio.run(run_acts(spec, acts, scratch, steps=steps, seconds=seconds, tell=tell))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return report_on(spec.argv, seen)
+    told = ["its workers join no process group: it is not run at more than one"] if alone else []
+    return report_on(spec.argv, seen, told)
 
 
-def report_on(command: Sequence[str], seen: Sequence[Seen]) -> Report:
+def report_on(command: Sequence[str], runs: Sequence[Seen], notes: Sequence[str] = ()) -> Report:
     """What the runs come to."""
-    one = seen[0]
+    seen = {each.name: each for each in runs}
+    one = seen["one"]
     if one.failure and not one.steps:
-        return Report(command=tuple(command), runs=(_view(one, "", ()),), why=one.failure)
-    again, wide, killed = seen[1:]
-    noise = Noise(one, again)
-    same = Noise(one, one)
-    drawn = [replace(each, run="seed", advice="") for each in compared(same, one, again, killed=False) if noise.draws]
-    by_width = compared(noise, one, wide, killed=False)
-    by_kill = compared(noise, wide, killed, killed=True)
-    notes: list[str] = []
-    if one.failure:
-        notes.append(f"it ends badly at one worker too: {one.failure.splitlines()[-1]}")
-    if one.linked:
-        notes.append(f"links to your own, not copies: {', '.join(one.linked[:MOST_NAMED])}")
-    if not one.steps:
-        notes.append("the script opens no session: printed lines and files are compared, weights and losses are not")
-    views = (
-        _view(one, "", ()),
-        _view(again, "one", drawn, "noise"),
-        _view(wide, "one", by_width),
-        _view(killed, "width", by_kill),
-    )
+        return Report(command=tuple(command), runs=(_view(one, "", (), ()),), why=one.failure, notes=tuple(notes))
+    noise = Noise(one, seen["seed"])
+    drawn = _drawn(one, seen["seed"]) if noise.draws else []
+    views = [_view(one, "", (), ()), _view(seen["seed"], "one", (), drawn)]
+    differences: list[Difference] = []
+    for name, against in (("width", "one"), ("kill", "width" if "width" in seen else "one")):
+        if name in seen:
+            base, run = seen[against], seen[name]
+            found = compared(noise, base, run, killed=name == "kill")
+            views.append(_view(run, against, found, _drawn(base, run) if noise.draws else ()))
+            differences += found
     return Report(
         command=tuple(command),
-        runs=views,
-        differences=(*by_width, *by_kill),
+        runs=tuple(views),
+        differences=tuple(differences),
         noise=tuple(drawn),
-        notes=tuple(notes),
+        notes=(*notes, *_notes(one)),
     )
 
 
-def _view(seen: Seen, against: str, found: Sequence[Difference], word: str = "differs") -> RunView:
-    kinds = {each.kind for each in found}
+def _drawn(one: Seen, other: Seen) -> list[Difference]:
+    """What differs, where nothing is noise."""
+    return [replace(each, run=other.name, advice="") for each in compared(Noise(one, one), one, other, killed=False)]
+
+
+def _notes(one: Seen) -> Iterator[str]:
+    if one.failure:
+        yield f"it ends badly at one worker too: {one.failure.splitlines()[-1]}"
+    if one.linked:
+        yield f"links to your own, not copies: {', '.join(one.linked[:MOST_NAMED])}"
+    if not one.steps:
+        yield "the script opens no session: printed lines and files are compared, weights and losses are not"
+
+
+def _view(seen: Seen, against: str, found: Sequence[Difference], drawn: Sequence[Difference]) -> RunView:
+    differs, noisy = {each.kind for each in found}, {each.kind for each in drawn}
 
     def compares(kind: str, *, has: bool = True) -> str:
-        return "-" if not against or not has else word if kind in kinds else "equal"
+        if not against or not has:
+            return "-"
+        return "differs" if kind in differs else "noise" if kind in noisy else "equal"
 
     return RunView(
         name=seen.name,
@@ -127,7 +135,7 @@ def _view(seen: Seen, against: str, found: Sequence[Difference], word: str = "di
         steps=max(seen.steps, default=0),
         against=against,
         weights=compares("weights", has=bool(seen.steps)),
-        loss=compares("loss", has=bool(seen.steps)),
+        loss=compares("loss", has=any(math.isfinite(each.loss) for each in seen.steps.values())),
         lines=compares("line"),
         files=compares("file"),
     )

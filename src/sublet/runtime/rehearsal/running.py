@@ -45,7 +45,13 @@ class Act:
     workers: int
     seed: int = 0
     kill_at: int = 0
+    kill_after_s: float = 0.0
     restart_at: int = 0
+
+    @property
+    def is_killed(self) -> bool:
+        """Of its workers some are."""
+        return self.kill_after_s > 0.0 or self.restart_at > 0
 
 
 async def run_acts(
@@ -62,13 +68,15 @@ async def run_acts(
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         for act in acts:
+            if act.restart_at and not found[0].steps:
+                act = replace(act, kill_at=0, restart_at=0, kill_after_s=found[0].seconds / 2)  # noqa: PLW2901 - of this act
             tell(f"{act.name}: {act.workers} {'worker' if act.workers == 1 else 'workers'}")
             copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work")
             course.at = Stop(act.workers)
             found.append(await _run(api, spec, act, copy, scratch / act.name, steps=steps, seconds=seconds))
             course.at = None
             await asyncio.to_thread(shutil.rmtree, copy.folder, ignore_errors=True)
-            if len(found) == 1 and found[0].failure and not found[0].steps:
+            if found[0].failure and not found[0].steps:
                 break
     finally:
         await api.shutdown(end_jobs=True)
@@ -84,7 +92,8 @@ async def _run(
         steps=steps,
         workers=act.workers,
         seed=act.seed,
-        kill_at=act.kill_at,
+        kill_at=act.kill_at if spec.sdk else 0,
+        kill_after_s=act.kill_after_s,
         restart_at=act.restart_at,
     )
     cue.write()
@@ -111,7 +120,7 @@ async def _run(
         all_lines=every,
         files=await asyncio.to_thread(written, copy),
         linked=copy.linked,
-        shared=opened_by_several(cue) if not act.kill_at else (),
+        shared=opened_by_several(cue) if not act.is_killed else (),
     )
 
 
@@ -132,7 +141,7 @@ def _job(spec: JobSpec, act: Act, copy: Copy, cue: Cue) -> JobSpec:
         min_on_demand=0,
         checkpoint_dir="",
         checkpoint_copy="",
-        retries=Retries(user=None if act.kill_at else 0),
+        retries=Retries(user=None if act.is_killed else 0),
         purse_usd=None,
         deadline_s=None,
     )

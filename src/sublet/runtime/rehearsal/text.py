@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sublet.runtime.rehearsal.nearness import Allowance, apart
 
@@ -18,6 +19,7 @@ __all__ = ["Odd", "first_odd"]
 NUMBER = re.compile(r"(?<![A-Za-z_\d.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|(?<!\w)(?:nan|inf)(?!\w)")
 TAKES = re.compile(r"time|elapsed|\bsec|speed|\beta\b|\bdt\b|pid|date|per.?s\b|/s\b|lasted|took", re.IGNORECASE)
 UNIT = re.compile(r"\s*(?:ms|us|s|sec|seconds?|minutes?|min|h)\b|\s*[\w-]*/s")
+WIDTH = re.compile(r"worker|world|rank|process|gpu|device|width", re.IGNORECASE)
 PRINTED = Allowance(rounding=1e-3)  # rounded to a few digits as they are
 
 
@@ -73,17 +75,23 @@ def _odd_in_sets(
 ) -> Odd | None:
     for other in others:
         if all(_differs(line, other, allowed, workers) is not None for line in lines):
-            return Odd(other.text, lines[min(len(lines), len(others)) - 1].text)
+            near = max(lines, key=partial(_alike, other))
+            return Odd(other.text, near.text)
     for line in lines:
         if all(_differs(line, other, allowed, workers) is not None for other in others):
             return Odd("", line.text)
     return None
 
 
+def _alike(one: _Line, two: _Line) -> list[bool]:
+    """Number by number; the first say most."""
+    return [a == b for a, b in zip(one.numbers, two.numbers, strict=True)]
+
+
 def _differs(line: _Line, other: _Line, allowed: Sequence[float | None], workers: int) -> int | None:
     """The first number that does."""
     for at, (one, two, most) in enumerate(zip(line.numbers, other.numbers, allowed, strict=True)):
-        if most is None or one == two or (one == "1" and two == str(workers)):
+        if most is None or one == two or (one == "1" and two == str(workers) and WIDTH.search(line.text)):
             continue
         if "." not in one + two and "e" not in one + two and most <= PRINTED.rounding:
             return at
