@@ -110,23 +110,17 @@ def test_a_mean_over_tokens_in_a_class_asks_for_counted(rehearsed):
     assert "counted" in first.advice
 
 
-def test_a_log_of_a_workers_own_loss_in_a_lambda_is_told_to_print_that_of_all(rehearsed):
+def test_a_log_of_a_workers_own_loss_in_a_lambda_and_a_file_that_both_ranks_write_are_named(rehearsed):
     loop = LOOP.replace("s.step(mse(model(a), b))", "loss = mse(model(a), b); s.step(loss)")
     loop = loop.replace("{s.loss:.4f}", "{said(loss)}")
-    report = rehearsed(HEAD, PLAIN, "said = lambda loss: round(loss.item(), 4)", loop)
-    assert ("width", "line") in kinds(report)
-    assert not {("width", "weights"), ("width", "loss")} & kinds(report)
-    (line,) = [each for each in report.differences if (each.run, each.kind) == ("width", "line")]
+    log = "open('log.csv', 'a').write(f'{s.steps}\\n')"
+    report = rehearsed(HEAD, PLAIN, "said = lambda loss: round(loss.item(), 4)", loop, log)
+    assert {each for each in kinds(report) if each[0] == "width"} == {("width", "line"), ("width", "file")}
+    line, file = (each for each in report.differences if each.run == "width")
     assert "log s.loss" in line.advice
     assert line.name.startswith("step 1 loss")
-
-
-def test_a_file_that_both_ranks_write_is_named(rehearsed):
-    report = rehearsed(HEAD, PLAIN, LOOP, "open('log.csv', 'a').write(f'{s.steps}\\n')")
-    assert report.verdict == "differs"
-    found = {each.name: each for each in report.differences if each.kind == "file" and each.run == "width"}
-    assert set(found) == {"log.csv"}
-    assert "if s.rank == 0" in found["log.csv"].advice
+    assert file.name == "log.csv"
+    assert "if s.rank == 0" in file.advice
 
 
 def test_a_counter_that_a_process_takes_along_when_it_is_killed_is_told_to_be_kept(rehearsed):
@@ -153,8 +147,46 @@ def test_dice_of_python_are_noise(rehearsed):
     assert report.runs[1].weights == "noise"
 
 
+def test_a_loop_of_its_own_is_compared_step_by_step_where_it_has_checkpoints(rehearsed):
+    own = """
+    model = torch.nn.Linear(8, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    ck = train.checkpointed(model=model, optimizer=opt, steps=1000)
+    for step in range(ck.resume(), 1000):
+        loss = ((model(x) - y) ** 2).mean() * rate(step)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        ck.tick(step + 1)
+    """
+    report = rehearsed(HEAD, "rate = lambda step: 1.0 / (1 + step)", own)
+    assert report.verdict == "alike", report.differences
+    assert [(each.name, each.workers, each.steps) for each in report.runs] == [
+        ("one", 1, 20),
+        ("seed", 1, 20),
+        ("kill", 1, 20),
+    ]
+    assert report.runs[2].weights == "equal"
+    assert any("no process group" in note for note in report.notes)
+    lost = "seen = []\nrate = lambda step: (seen.append(step), 1.0 / len(seen))[1]"
+    first = rehearsed(HEAD, lost, own).differences[0]
+    assert (first.run, first.kind, first.step) == ("kill", "weights", 14)  # all went back to step 13
+
+
 def test_a_script_that_fails_before_its_first_step_cannot_be_rehearsed(tmp_path):
     (tmp_path / "train.py").write_text(HEAD + "raise RuntimeError('planted')")
     report = rehearse([sys.executable, "train.py"], tmp_path)
     assert report.verdict == "cannot run"
     assert "planted" in report.why
+
+
+def test_what_cannot_be_rehearsed_is_refused_by_the_command(sublet, tmp_path):
+    for words, named in (
+        (["--steps", "3", "--", "python", "train.py"], "--steps"),
+        (["--workers", "1", "--", "python", "train.py"], "--workers"),
+        (["--kill-at", "19", "--", "python", "train.py"], "--kill-at"),
+        (["--", "python", str(tmp_path / "gone.py")], "a script that exists"),
+    ):
+        answer = sublet("rehearse", *words)
+        assert answer.code == 2
+        assert named in answer.err

@@ -93,7 +93,7 @@ def _tried(script: Path, text: str, arguments: list[str]) -> Report:
 
 
 def _end(script: Path, report: Report | None, backup: Path | None, *, write: bool) -> None:
-    from sublet.cli.verbs.rehearse import print_report
+    from sublet.cli.print.rehearsal import print_report
 
     if report is not None:
         print_report(report)

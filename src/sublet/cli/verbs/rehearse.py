@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sublet.cli import options as opt
-from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.cli.print.tables import command_line, print_document
 
-if TYPE_CHECKING:
-    from sublet.runtime.rehearsal.report import Difference, Report
-
-__all__ = ["print_report", "rehearse"]
-
-EXIT_CODES = {"alike": 0, "differs": 1, "cannot run": 2}
-RUNS = {
-    "one": "one worker",
-    "seed": "the same, another seed",
-    "width": "{workers} workers",
-    "kill": "the same, with kills and a restart",
-}
+__all__ = ["rehearse"]
 
 
 def rehearse(
@@ -40,6 +29,7 @@ def rehearse(
 
     Each run has a copy of this folder. Exit codes: 0 all alike, 1 something differs, 2 it cannot run.
     """
+    from sublet.cli.print.rehearsal import EXIT_CODES, document_of, print_report
     from sublet.runtime.jobs.file import job_from_command, job_from_file
     from sublet.runtime.rehearsal.rehearse import rehearse_job
 
@@ -54,54 +44,7 @@ def rehearse(
         tell=lambda text: typer.echo(text, err=True),
     )
     if as_json:
-        print_document(_document(found, command_line(context)))
+        print_document(document_of(found, command_line(context)))
     else:
         print_report(found)
     raise typer.Exit(EXIT_CODES[found.verdict])
-
-
-def print_report(found: Report) -> None:
-    """As a table of its runs, and what differs."""
-    rows = [
-        [
-            RUNS[run.name].format(workers=run.workers),
-            *(str(run.steps), run.weights, run.loss, run.lines, run.files, f"{run.seconds:.1f} s"),
-        ]
-        for run in found.runs
-    ]
-    print_table(["run", "steps", "weights", "s.loss", "lines", "files", "took"], rows, words=())
-    typer.echo()
-    if found.why:
-        typer.echo(f"It cannot run:\n{found.why}")
-        return
-    typer.echo(f"{found.verdict}." if found.differences else "alike: nothing differs beyond rounding and noise.")
-    for each in found.differences:
-        typer.echo(_told(each))
-    for each in found.noise[:1]:
-        typer.echo(f"noise: with another seed, {_where(each)}: {each.evidence}")
-    print_notes(found.notes)
-
-
-def _told(each: Difference) -> str:
-    which = {"width": "at more workers", "kill": "after a kill"}.get(each.run, each.run)
-    return f"- {which}, {_where(each)}: {each.evidence}\n    {each.advice}"
-
-
-def _where(each: Difference) -> str:
-    step = "" if each.step is None else f"after step {each.step}, "
-    return f"{step}{each.kind}" + (f" {each.name}" if each.name and each.kind in ("weights", "file") else "")
-
-
-def _document(found: Report, command: str) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return {
-        "schema_version": 1,
-        "command": command,
-        "verdict": found.verdict,
-        "why": found.why,
-        "runs": [asdict(run) for run in found.runs],
-        "differences": [asdict(each) for each in found.differences],
-        "noise": [asdict(each) for each in found.noise],
-        "notes": list(found.notes),
-    }

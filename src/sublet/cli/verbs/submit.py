@@ -24,6 +24,9 @@ def submit(  # noqa: PLR0913 - one argument per option
     hurry: opt.Hurry = False,
     on_node_loss: opt.OnNodeLoss = None,
     dry_run: opt.DryRun = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="First run it some steps here; not submitted if anything differs.")
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Then show its output until it ends.")] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
@@ -44,4 +47,12 @@ def submit(  # noqa: PLR0913 - one argument per option
     else:
         spec = job_from_file(path, given=given)
     spec = replace(spec, hurry=spec.hurry or hurry, on_node_loss=node_loss(on_node_loss or spec.on_node_loss))
+    if rehearse:
+        from sublet.cli.print.rehearsal import EXIT_CODES, print_report
+        from sublet.runtime.rehearsal.rehearse import rehearse_job
+
+        found = rehearse_job(spec, tell=lambda text: typer.echo(text, err=True))
+        if code := EXIT_CODES[found.verdict]:
+            print_report(found)
+            raise typer.Exit(code)
     submit_spec(spec, dry_run=dry_run, follow=follow, as_json=opt.wants_document(output, json))

@@ -117,7 +117,7 @@ def _notes(one: Seen) -> Iterator[str]:
     if one.linked:
         yield f"links to your own, not copies: {', '.join(one.linked[:MOST_NAMED])}"
     if not one.steps:
-        yield "the script opens no session: printed lines and files are compared, weights and losses are not"
+        yield "no session told of its state: printed lines and files are compared, weights and losses are not"
 
 
 def _view(seen: Seen, against: str, found: Sequence[Difference], drawn: Sequence[Difference]) -> RunView:

@@ -58,7 +58,10 @@ def test_a_difference_is_told_with_the_parameter_that_differs_most():
             },
         )
 
-    (found,) = compared(Noise(two(1.0), two(1.0)), two(1.0), two(1.5), killed=False)
+    other = two(1.5)
+    for step in other.steps.values():
+        step.weights["layer.weight"][2] *= 1.1
+    (found,) = compared(Noise(two(1.0), two(1.0)), two(1.0), other, killed=False)
     assert found.name == "bias"
 
 
@@ -69,6 +72,21 @@ def test_what_other_dice_do_too_is_no_difference_and_more_than_three_times_of_it
     noisy = a_run(loss=lambda step: 10.1 / step)
     assert differences(a_run(), a_run(loss=lambda step: 9.9 / step), noisy) == []
     assert differences(a_run(), a_run(loss=lambda step: 9.0 / step), noisy) == [("loss", 1)]
+
+
+def test_of_the_first_steps_the_noise_is_that_of_several():
+    def drawn(step):
+        return (1.0 + step) * (1.01 if step == 4 else 1.0)
+
+    early = a_run(weight=lambda step: (1.0 + step) * (1.02 if step == 1 else 1.0))
+    assert differences(a_run(), early, a_run(weight=drawn)) == []
+    late = a_run(weight=lambda step: (1.0 + step) * (1.01 if step == 9 else 1.0))
+    assert differences(a_run(), early, late) == [("weights", 1)]
+
+
+def test_a_loss_that_dice_change_at_one_step_may_differ_as_much_at_another():
+    once = a_run(loss=lambda step: 10.0 / step * (1.05 if step == 1 else 1.0))
+    assert differences(a_run(), a_run(loss=lambda step: 10.0 / step * (1.05 if step == 9 else 1.0)), once) == []
 
 
 def test_what_a_rounding_grows_to_is_no_difference_but_no_more_than_a_rounding():

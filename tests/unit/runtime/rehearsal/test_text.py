@@ -51,8 +51,8 @@ def test_a_line_that_comes_twice_or_not_at_all_differs():
 
 
 def test_numbers_that_differ_without_dice_are_no_matter():
-    assert odd(["x 0.5", "y 1.5"], ["x 0.9", "y 1.5"], ["x 0.7", "y 1.5"]) is None
-    assert odd(["x 0.5", "y 1.5"], ["x 0.9", "y 1.9"], ["x 0.7", "y 1.5"]) == ("y 1.9", "y 1.5")
+    assert odd(["x 0.5", "y 1.5"], ["x 9.9", "y 1.5"], ["x 0.7", "y 1.5"]) is None
+    assert odd(["x 0.5", "y 1.5"], ["x 9.9", "y 1.9"], ["x 0.7", "y 1.5"]) == ("y 1.9", "y 1.5")
 
 
 def test_where_the_script_draws_a_number_may_be_three_times_as_far_off_as_with_other_dice():
