@@ -74,6 +74,19 @@ def test_what_other_dice_do_too_is_no_difference_and_more_than_three_times_of_it
     assert differences(a_run(), a_run(loss=lambda step: 9.0 / step), noisy) == [("loss", 1)]
 
 
+def test_a_parameter_that_dice_leave_alone_by_chance_may_differ_as_others_do():
+    def three(far, farther):
+        run = a_run()
+        for step in run.steps.values():
+            for name in ("a", "b"):
+                step.weights[name] = step.weights["layer.weight"] * far
+            step.weights["layer.weight"] *= farther
+        return run
+
+    assert differences(three(1.0, 1.0), three(1.0, 1.02), three(1.01, 1.0)) == []
+    assert differences(three(1.0, 1.0), three(1.0, 1.05), three(1.01, 1.0)) == [("weights", 0)]
+
+
 def test_of_the_first_steps_the_noise_is_that_of_several():
     def drawn(step):
         return (1.0 + step) * (1.01 if step == 4 else 1.0)
