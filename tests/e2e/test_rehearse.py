@@ -181,10 +181,14 @@ def test_a_script_that_fails_before_its_first_step_cannot_be_rehearsed(tmp_path)
 
 
 def test_what_cannot_be_rehearsed_is_refused_by_the_command(sublet, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    command = ["--", "python", str(tmp_path / "train.py")]
     for words, named in (
-        (["--steps", "3", "--", "python", "train.py"], "--steps"),
-        (["--workers", "1", "--", "python", "train.py"], "--workers"),
-        (["--kill-at", "19", "--", "python", "train.py"], "--kill-at"),
+        (["--steps", "3", *command], "--steps"),
+        (["--workers", "1", *command], "--workers"),
+        (["--workers", "17", *command], "--workers"),
+        (["--kill-at", "19", *command], "--kill-at"),
+        (["--seconds", "0", *command], "--seconds"),
         (["--", "python", str(tmp_path / "gone.py")], "a script that exists"),
     ):
         answer = sublet("rehearse", *words)
