@@ -13,7 +13,7 @@ from sublet.runtime.rehearsal.advice import advice_on
 from sublet.runtime.rehearsal.nearness import Allowance, apart, weights_apart
 from sublet.runtime.rehearsal.report import Difference
 from sublet.runtime.rehearsal.seen import Seen, Step
-from sublet.runtime.rehearsal.text import Odd, first_odd
+from sublet.runtime.rehearsal.text import Odd, Twins, first_odd
 
 __all__ = ["Noise", "compared"]
 
@@ -108,10 +108,9 @@ def _texts(noise: Noise, name: str, base: Seen, run: Seen, *, killed: bool) -> I
     if run.failure and not base.failure:
         return  # it has not come so far
     again = noise.again
-    lines = (base.all_lines, base.all_lines, run.all_lines) if killed else (base.lines, again.lines, run.lines)
-    if killed and len(base.all_lines) == len(base.lines):
-        lines = (base.all_lines, again.all_lines, run.all_lines)
-    odd = first_odd(*lines, draws=noise.draws, repeats=killed, workers=run.workers)
+    twins = Twins(noise.base.lines, again.lines, noise.draws, noise.loss)
+    lines = (base.all_lines, run.all_lines) if killed else (base.lines, run.lines)
+    odd = first_odd(*lines, twins, repeats=killed, workers=run.workers)
     if odd is not None:
         yield Difference(run=name, kind="line", name=odd.here or odd.there, evidence=_said(odd, "printed"))
     for path in run.shared:
@@ -127,10 +126,12 @@ def _texts(noise: Noise, name: str, base: Seen, run: Seen, *, killed: bool) -> I
             if _shape(path) not in shapes:
                 yield Difference(run=name, kind="file", name=path, evidence="it is written in this run alone")
         elif path not in run.shared or killed:
-            texts = [_text(seen.files.get(path, b"")) for seen in (base, again, run)]
+            texts = [_text(seen.files.get(path, b"")) for seen in (base, run, noise.base, again)]
             if any(text is None for text in texts):
                 continue
-            odd = first_odd(*(text or [] for text in texts), draws=noise.draws, repeats=killed, workers=run.workers)
+            here, there, one, two = (text or [] for text in texts)
+            twins = Twins(one, two, noise.draws, noise.loss)
+            odd = first_odd(here, there, twins, repeats=killed, workers=run.workers)
             if odd is not None:
                 yield Difference(run=name, kind="file", name=path, evidence=_said(odd, "has the line"))
 

@@ -61,7 +61,7 @@ async def run_acts(
     course = Width()
     widest = max(act.workers for act in acts)
     settings = Settings(state_dir=str(scratch / "state"), most_nodes=widest, lease_s=LEASE_S)
-    api, found = controller_from(settings, Walk(course)), []
+    api, found = controller_from(settings, Walk(course)), list[Seen]()
     running = asyncio.create_task(api.run())
     try:
         ready = asyncio.create_task(api.started())

@@ -14,7 +14,7 @@ from functools import partial
 
 from sublet.runtime.rehearsal.nearness import Allowance, apart
 
-__all__ = ["Odd", "first_odd"]
+__all__ = ["Odd", "Twins", "first_odd"]
 
 NUMBER = re.compile(r"(?<![A-Za-z_\d.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|(?<!\w)(?:nan|inf)(?!\w)")
 TAKES = re.compile(r"time|elapsed|\bsec|speed|\beta\b|\bdt\b|pid|date|per.?s\b|/s\b|lasted|took", re.IGNORECASE)
@@ -39,23 +39,32 @@ class _Line:
     takes: tuple[bool, ...]  # it is a time
 
 
-def first_odd(
-    base: Sequence[str], again: Sequence[str], run: Sequence[str], *, draws: bool, repeats: bool, workers: int = 1
-) -> Odd | None:
-    """What `run` has otherwise than `base`; `again` is as `base`, with other dice. None = nothing.
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """The same lines of two runs that differ in their dice alone."""
+
+    one: Sequence[str]
+    two: Sequence[str]
+    draws: bool = False  # the dice make another training
+    usual: float = 0.0  # how far its losses are apart then: one pair of numbers may be near by chance
+
+
+def first_odd(base: Sequence[str], run: Sequence[str], twins: Twins, *, repeats: bool, workers: int = 1) -> Odd | None:
+    """What `run` has otherwise than `base`; None = nothing.
 
     With `repeats` lines may come twice, since steps are made again, and lines of its own are no matter.
     """
-    known, noisy, found = _by_shape(base), _by_shape(again), _by_shape(run)
+    known, found = _by_shape(base), _by_shape(run)
+    ones, twos = _by_shape(twins.one), _by_shape(twins.two)
     for shape, lines in known.items():
-        others, twins = found.get(shape, []), noisy.get(shape, [])
-        if len(twins) != len(lines):
+        pairs = ones.get(shape, []), twos.get(shape, [])
+        if len(pairs[0]) != len(pairs[1]) or (twins.draws and not pairs[0]):
             continue  # it depends on the dice, or on the time
-        allowed = _allowed(lines, twins, draws=draws)
-        odd = (_odd_in_sets if repeats else _odd_in_order)(lines, others, allowed, workers)
+        allowed = _allowed(lines[0], *pairs, twins)
+        odd = (_odd_in_sets if repeats else _odd_in_order)(lines, found.get(shape, []), allowed, workers)
         if odd is not None:
             return odd
-    more = [lines[0] for shape, lines in found.items() if shape not in known and shape not in noisy]
+    more = [lines[0] for shape, lines in found.items() if shape not in known and shape not in twos]
     return Odd(more[0].text, "") if more and not repeats else None
 
 
@@ -106,13 +115,15 @@ def _ratio(line: _Line, other: _Line, at: int) -> float | None:
     return two / one if one else None
 
 
-def _allowed(lines: Sequence[_Line], twins: Sequence[_Line], *, draws: bool) -> list[float | None]:
+def _allowed(line: _Line, ones: Sequence[_Line], twos: Sequence[_Line], twins: Twins) -> list[float | None]:
     """Of each number of this shape how far two may be apart, as a part of them; None = it is a time."""
     columns: list[float | None] = []
-    for at in range(len(lines[0].numbers)):
-        pairs = [(float(a.numbers[at]), float(b.numbers[at])) for a, b in zip(lines, twins, strict=True)]
-        noise = max(apart(one, two) for one, two in pairs)
-        is_time = lines[0].takes[at] or (not draws and noise > PRINTED.rounding)
+    for at, number in enumerate(line.numbers):
+        pairs = [(float(a.numbers[at]), float(b.numbers[at])) for a, b in zip(ones, twos, strict=True)]
+        noise = max((apart(one, two) for one, two in pairs), default=0.0)
+        is_time = line.takes[at] or (not twins.draws and noise > PRINTED.rounding)
+        if twins.draws and (noise or not number.lstrip("+-").isdecimal()):
+            noise = max(noise, twins.usual)
         columns.append(None if is_time else PRINTED.of(noise))
     return columns
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.runtime.rehearsal.text import first_odd
+from sublet.runtime.rehearsal.text import Odd, Twins, first_odd
 
 
-def odd(base, run, again=None, *, draws=False, repeats=False):
+def odd(base, run, again=None, *, draws=False, repeats=False, usual=0.0):
     """The line that differs, here and there."""
-    found = first_odd(base, again or base, run, draws=draws, repeats=repeats, workers=2)
+    found = first_odd(base, run, Twins(base, again or base, draws, usual), repeats=repeats, workers=2)
     return None if found is None else (found.here, found.there)
 
 
@@ -58,6 +58,18 @@ def test_numbers_that_differ_without_dice_are_no_matter():
 def test_where_the_script_draws_a_number_may_be_three_times_as_far_off_as_with_other_dice():
     assert odd(["loss 1.00"], ["loss 1.05"], ["loss 1.02"], draws=True) is None
     assert odd(["loss 1.00"], ["loss 1.50"], ["loss 1.02"], draws=True) == ("loss 1.50", "loss 1.00")
+
+
+def test_one_number_that_is_near_by_chance_may_be_as_far_off_as_losses_are_but_a_count_is_exact():
+    options = {"draws": True, "usual": 0.05}
+    assert odd(["loss 1.000"], ["loss 1.140"], ["loss 1.001"], **options) is None
+    assert odd(["loss 1.000"], ["loss 1.200"], ["loss 1.001"], **options) == ("loss 1.200", "loss 1.000")
+    assert odd(["seen 640"], ["seen 639"], **options) == ("seen 639", "seen 640")
+
+
+def test_lines_of_which_there_is_no_pair_are_compared_only_where_nothing_is_drawn():
+    for draws, found in ((True, None), (False, Odd("rank 1: 0.9", "rank 1: 0.5", 1.8))):
+        assert first_odd(["rank 1: 0.5"], ["rank 1: 0.9"], Twins([], [], draws), repeats=False) == found
 
 
 def test_a_line_whose_count_the_dice_change_is_not_counted():
