@@ -184,9 +184,10 @@ class PurseTree:
 
     def held_by(self, job: Job, now_s: float) -> Holder | None:
         """Whose purse keeps a job that holds nothing from starting; None = nobody's does."""
-        own = Holder(Level.JOB, job.id)
         for holder in self.limited(job):
-            if self.allowed[holder].spent or (holder == own and not self._fits(job, now_s)):
+            if self.allowed[holder].spent:
+                return holder
+            if holder.level is Level.JOB and max(self._room(job, now_s).values(), default=0) < job.min_gpus:
                 return holder
         return None
 
@@ -197,15 +198,13 @@ class PurseTree:
             return None
         if Holder(Level.JOB, job.id) not in self.allowed:
             return state
-        fits = self._fits(job, now_s) if not now else self._room(job, now_s)
+        room = self._room(job, now_s)
+        fits = {pool: gpus for pool, gpus in room.items() if now or gpus >= job.min_gpus}
         most = min(job.max_gpus, now + min(fits.values(), default=0))
-        pools = job.pools if now or len(fits) == len(self._room(job, now_s)) else tuple(fits)
+        pools = job.pools if len(fits) == len(room) else tuple(fits)
         if most == job.max_gpus and pools == job.pools:
             return state
         return replace(state, job=replace(job, gpus=min(job.gpus, most), max_gpus=most, pools=pools))
-
-    def _fits(self, job: Job, now_s: float) -> dict[str, int]:
-        return {pool: gpus for pool, gpus in self._room(job, now_s).items() if gpus >= job.min_gpus}
 
     def _room(self, job: Job, now_s: float) -> dict[str, int]:
         """GPUs whose leaving its own purse can pay for, in each pool where it may run."""
@@ -236,7 +235,7 @@ class PurseTree:
             paid = dict.fromkeys([*self.shares.jobs(holder), *promised])
             stays = [j for j in paid if jobs[j].phase is not Phase.STOPPING and holder in self.limited(jobs[j].job)]
             found.leave |= dict.fromkeys(stays)
-            if stays:
+            if stays and not allowance.spent:
                 go = "it stops, and goes" if holder.level is Level.FILE else "its jobs stop, and go"
                 found.tell.append(f"{self.words(holder)}: {go} on {self.resumes(holder)}")
         return found
