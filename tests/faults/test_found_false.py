@@ -19,7 +19,8 @@ from sublet.testing.world.fence import Fence
 from sublet.testing.world.heap import World
 from sublet.testing.world.laws import Laws
 from sublet.testing.world.local import LocalCloud, WorldForker
-from sublet.testing.world.story import Fault, Story
+from sublet.testing.world.script import Script
+from sublet.testing.world.story import Fault, Story, draw_story
 from sublet.testing.world.verdict import all_settled
 from tests.rigs.shrunk import a_paced_job as a_job
 from tests.rigs.shrunk import breaks
@@ -272,3 +273,18 @@ def resumed_though(error) -> int:
     asking.resume("job")
     world.run(world.now_s + 60.0)
     return controller.resumed
+
+
+def test_a_script_whose_disk_is_away_as_it_starts_ends_with_an_error_and_does_not_begin_anew(monkeypatch):
+    """Seed 268: its file was there, and the server of it did not answer."""
+    story = draw_story(268, policy="price")
+    assert not breaks(story)
+    newest = Script._newest
+
+    def whatever_is_wrong(script):
+        with suppress(OSError):
+            return newest(script)
+        return 0
+
+    monkeypatch.setattr(Script, "_newest", whatever_is_wrong)
+    assert breaks(story) == "I4"

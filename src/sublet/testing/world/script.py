@@ -170,21 +170,33 @@ class Script:
         if self.habits.babbles:
             with contextlib.suppress(OSError):
                 self._line.send(b'{"type":"Ready","worker_id":"somebody else"}\n{"type":"Dismiss"}\nno json\n')
-        if self.habits.loads and self.rank == 0:
-            self._load()
+        if self.habits.loads and self.rank == 0 and not self._load():
+            return
         self._saved_s = self._world.now_s
         if self.port:
             self._scripts.speaks(self.host, self.port, BEAT_S * 3)
         self._crowd.enter(self)
         self._world.after(BEAT_S, self._beat)
 
-    def _load(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self.step = int(self._scripts.storage.read(self._place))
+    def _load(self) -> bool:
+        """Whether it could; a script whose disk is away ends with an error."""
+        try:
+            self.step = self._newest()
+        except OSError as error:
+            self._fail(error)
+            return False
         if self.step < self.truth.told:
             what = f"{self.job_id}: {self.truth.told} was carried, and {self.step} is found on {self.host}"
             self._scripts.truth.complaints.append(("I4", what))
         self.truth.redone += max(0, self.truth.top - self.step)
+        return True
+
+    def _newest(self) -> int:
+        """The step that is in its file; 0 without one."""
+        try:
+            return int(self._scripts.storage.read(self._place))
+        except (FileNotFoundError, ValueError):
+            return 0
 
     def _beat(self) -> None:
         """A second of its life."""
@@ -223,11 +235,14 @@ class Script:
         try:
             self._scripts.storage.write(self._place, str(self.step).encode())
         except OSError as error:
-            self._print(f"Traceback (most recent call last):\nOSError: {error}")
-            self.exit(1)
+            self._fail(error)
             return False
         self._saved_s, self.truth.saved = self._world.now_s, max(self.truth.saved, self.step)
         return True
+
+    def _fail(self, error: OSError) -> None:
+        self._print(f"Traceback (most recent call last):\nOSError: {error}")
+        self.exit(1)
 
     def _print(self, text: str) -> None:
         with contextlib.suppress(OSError):
