@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sublet.cli.work.script.looks import Look
+    from sublet.cli.work.script.reading import Script
     from sublet.runtime.rehearsal.report import Report
 
 __all__ = ["convert", "look_lines"]
@@ -39,15 +40,15 @@ def convert(
     What comes of it is run for some steps at one worker and at two, and with workers killed. Where that differs, or
     cannot run, nothing is written either, and the exit code is 1.
     """
-    from sublet.cli.work.script.convert import convert as change
+    from sublet.cli.work.script.convert import found_in
     from sublet.cli.work.script.edits import CannotConvert
     from sublet.cli.work.script.reading import Script
     from sublet.cli.work.script.writing import write_beside
     from sublet.errors import BadInput
 
-    read, as_json = Script.read(script), opt.wants_document(output, json)
+    as_json = opt.wants_document(output, json)
     try:
-        made = change(read)
+        read, made = found_in(Script.read(script))
     except CannotConvert as error:
         raise BadInput(f"{script}:{error.line}", error.why, hint=error.do) from None
     diff = made.diff(read)
@@ -55,14 +56,14 @@ def convert(
         typer.echo(diff, nl=False)
         for line in look_lines(made.looks, "look at these lines of the new text:"):
             typer.echo(line, err=True)
-    report = _tried(script, made.text, arguments or []) if rehearse else None
+    report = _tried(script, read, made.text, arguments or []) if rehearse else None
     trusted = report is None or report.verdict == "alike"
     backup = write_beside(read, made.text) if write and trusted else None
     if as_json:
         print_document(
             {
                 "schema_version": 1,
-                "script": str(script),
+                "script": str(read.path),
                 "how": made.how,
                 "diff": diff,
                 "look_at": [look.document() for look in made.looks],
@@ -72,24 +73,28 @@ def convert(
             }
         )
     else:
-        _end(script, report, backup, write=write)
+        _end(read.path, report, backup, write=write)
     if not trusted:
         raise typer.Exit(1)
 
 
-def _tried(script: Path, text: str, arguments: list[str]) -> Report:
-    """The new text beside the old one, under a name of its own, for as long as it runs."""
+def _tried(script: Path, changed: Script, text: str, arguments: list[str]) -> Report:
+    """The new text beside the old one, under a name of its own, for as long as it runs; of an imported file, in it."""
     from sublet.runtime.rehearsal.rehearse import rehearse
 
-    tried = script.with_name(f"{script.stem}_converted{script.suffix}")
-    with tried.open("x", encoding="utf-8", newline="") as file:
+    here, imported = Path.cwd().resolve(), changed.path.resolve() != script.resolve()
+    tried = changed.path if imported else script.with_name(f"{script.stem}_converted{script.suffix}")
+    with tried.open("w" if imported else "x", encoding="utf-8", newline="") as file:
         file.write(text)
     try:
-        here, there = Path.cwd().resolve(), tried.resolve()
+        there = (script if imported else tried).resolve()
         named = there.relative_to(here) if there.is_relative_to(here) else there
         return rehearse([sys.executable, str(named), *arguments], here, tell=lambda said: typer.echo(said, err=True))
     finally:
-        tried.unlink()
+        if imported:
+            tried.write_bytes(changed.source.encode())
+        else:
+            tried.unlink()
 
 
 def _end(script: Path, report: Report | None, backup: Path | None, *, write: bool) -> None:

@@ -92,6 +92,11 @@ def schedules(training: Training, guard: ast.If | None) -> tuple[dict[str, str],
     ours: dict[str, str] = {}
     for name, calls in found.items():
         every = {_every(training, call, guard) for call in calls}
+        if any(
+            training.script.scope_of(call) is training.inner_scope and call.lineno < training.updates[0].call.lineno
+            for call in calls
+        ):
+            every = {""}
         apart = len({id(training.script.parents[statement_of(training.script, call)]) for call in calls})
         if len(every) == 1 and apart == len(calls) and (kind := every.pop()):
             ours[name] = kind

@@ -27,6 +27,7 @@ class Carried:
     values: list[str] = field(default_factory=list)  # plain ones, which are renamed to what is kept
     objects: dict[str, str] = field(default_factory=dict)  # what has a state_dict: name -> where it is
     lost: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)  # plain values of `self`: kept from epoch to epoch
     whole: str = ""  # an object that says its own state: extra_state=
 
 
@@ -39,10 +40,11 @@ def carried_in(training: Training, guard: ast.If | None) -> Carried:
         if name in known - {"self"}:
             continue
         changes = list(_changes(training, name))
-        if changes and not _is_anew(training.outer, name):
-            _sort(training, found, name, value, changes, guard)
-        elif (part := _average_of(script, value)) is not None and _is_mentioned(training, name):
+        part = _average_of(script, value)
+        if part is not None and _is_mentioned(training, name):
             found.objects[name] = f"{name}{part}"
+        elif changes and not _is_anew(training.outer, name):
+            _sort(training, found, name, value, changes, guard)
     if training.epochs is not None and not training.hops and training.micro is None:
         for each in training.epochs.body:
             if (
@@ -53,7 +55,7 @@ def carried_in(training: Training, guard: ast.If | None) -> Carried:
                 name = last_of(each.targets[0])
                 if name and type(each.value.value) is int and _counts_steps(training, name, guard):
                     found.counts_in_epoch[name] = str(each.value.value)
-    for node in ast.walk(training.outer):
+    for node in training.lines():
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
             name = training.script.text(node.target)
             firsts = [first for value in training.script.values_of(node.target.attr) if (first := _whole(value))]
@@ -71,7 +73,7 @@ def _of_self(training: Training, found: Carried) -> None:
     if _has_method(owner, "state_dict") and _has_method(owner, "load_state_dict"):
         found.whole = "self"
         return
-    for node in ast.walk(training.outer):
+    for node in training.lines():
         target = (
             node.target
             if isinstance(node, ast.AugAssign)
@@ -83,12 +85,22 @@ def _of_self(training: Training, found: Carried) -> None:
             target = node.func.value
         if isinstance(target, ast.Attribute) and root_of(target) == "self":
             name = training.script.text(target)
-            if (
-                not _is_reported(training, name, [node])
-                and name not in found.lost
-                and not _is_anew(training.outer, name)
-            ):
-                found.lost.append(name)
+            known = name in found.lost or name in found.parts or name in found.counts
+            if known or _is_reported(training, name, [node]) or _is_anew(training.outer, name):
+                continue
+            plain = name.count(".") == 1 and any(map(_is_plain, _own_values(owner, name.rsplit(".", 1)[-1])))
+            (found.parts if plain and training.epochs is not None else found.lost).append(name)
+
+
+def _own_values(owner: ast.ClassDef, name: str) -> Iterator[ast.expr]:
+    """What an attribute is given where the object is made."""
+    for node in ast.walk(owner):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            for line in ast.walk(node):
+                if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
+                    targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+                    if any(isinstance(each, ast.Attribute) and each.attr == name for each in targets):
+                        yield line.value
 
 
 def _before(training: Training) -> dict[str, ast.expr]:
@@ -189,7 +201,7 @@ def _counts_steps(training: Training, name: str, guard: ast.If | None) -> bool:
     script = training.script
     grown = [
         node
-        for node in ast.walk(training.outer)
+        for node in dict.fromkeys(training.lines())
         if isinstance(node, ast.AugAssign) and script.text(node.target) == name
     ]
     given = [

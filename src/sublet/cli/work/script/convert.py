@@ -13,7 +13,7 @@ from sublet.cli.work.script.loops import the_training
 from sublet.cli.work.script.reading import Script
 from sublet.cli.work.script.session import to_session
 
-__all__ = ["Converted", "convert", "inspect"]
+__all__ = ["Converted", "convert", "found_in", "inspect"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,21 @@ def convert(script: Script) -> Converted:
     return Converted(how="session", text=text, looks=looks_of(Script(script.path, text), lost))
 
 
+def found_in(script: Script) -> tuple[Script, Converted]:
+    """The same, of the script or of the file with its loop, which it imports."""
+    try:
+        return script, convert(script)
+    except CannotConvert as error:
+        if error.elsewhere is None:
+            raise
+        other = Script.read(error.elsewhere)
+        try:
+            return other, convert(other)
+        except CannotConvert as refused:
+            why = f"its loop is in {other.path}, line {refused.line}: {refused.why}"
+            raise CannotConvert(why, 1, refused.do) from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
     """What `convert` would do, without doing it."""
@@ -67,7 +82,7 @@ def inspect(script: Script) -> Inspected:
     if any(name == "sublet" or name.startswith("sublet.") for name in script.modules):
         return Inspected(made=None, refused=None, looks=looks_of(script, []))
     try:
-        made = convert(script)
+        _, made = found_in(script)
     except CannotConvert as error:
         return Inspected(made=None, refused=error, looks=())
     return Inspected(made=made, refused=None, looks=made.looks)

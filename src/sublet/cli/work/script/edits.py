@@ -7,6 +7,7 @@ import io
 import tokenize
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 from sublet.cli.work.script.reading import Script
 
@@ -18,9 +19,10 @@ INDENT = "    "
 class CannotConvert(Exception):
     """Why not, at which line, and what to write instead."""
 
-    def __init__(self, why: str, line: int, do: str) -> None:
+    def __init__(self, why: str, line: int, do: str, elsewhere: Path | None = None) -> None:
         super().__init__(why)
         self.why, self.line, self.do = why, line, do
+        self.elsewhere = elsewhere  # the file that has the loop
 
 
 class Edits:
@@ -31,7 +33,7 @@ class Edits:
         self._removed: list[ast.stmt] = []
         self._changed: list[tuple[tuple[int, int], tuple[int, int], str]] = []
         self._before: defaultdict[int, list[str]] = defaultdict(list)
-        self._after: defaultdict[int, list[str]] = defaultdict(list)
+        self._after: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
         self._dissolved: list[ast.For] = []
         self._blocks: list[tuple[int, int, list[str]]] = []  # first and last line, and what goes above them
 
@@ -61,10 +63,10 @@ class Edits:
         first = _first_line(statement)
         self._before[first].append(self._indent(first) + text)
 
-    def after(self, statement: ast.stmt, text: str) -> None:
-        """A line as deep as the statement, below it."""
-        last = statement.end_lineno or statement.lineno
-        self._after[last].append(self._indent(statement.lineno) + text)
+    def after(self, statement: ast.stmt, text: str, *, inside: bool = False) -> None:
+        """A line as deep as the statement, below it; `inside`: within what is put around it alone, too."""
+        first, last = statement.lineno + inside, statement.end_lineno or statement.lineno
+        self._after[last].append((first, self._indent(statement.lineno) + text))
 
     def put_under(self, statements: Sequence[ast.stmt], header: str) -> None:
         """A line that ends in a colon (or several, of which one does), and all of these one step deeper below it."""
@@ -107,7 +109,9 @@ class Edits:
             deeper = "" if number in kept_as_is else INDENT * (len(around) + len(begun))
             if number not in gone:
                 out += [deeper + part if part.strip() else part for part in kept.splitlines(keepends=True)]
-            out += [INDENT * len(around + begun) + text[cut:] + end for text in self._after[number]]
+            for first, text in self._after[number]:
+                depth = sum(block[0] < first for block in around + begun)
+                out.append(INDENT * depth + text[cut:] + end)
         made = "".join(out)
         try:
             ast.parse(made)

@@ -14,7 +14,7 @@ from sublet.cli.work.script.reading import Script, is_method, last_of, names_in,
 from sublet.cli.work.script.source import Source
 from sublet.cli.work.script.update import Told
 
-__all__ = ["after_updates", "counts", "heads", "pass_on", "start_of", "tell_loss"]
+__all__ = ["after_updates", "counts", "heads", "keep_parts", "pass_on", "start_of", "tell_loss"]
 
 SHOWN = ("print", "info", "debug", "write", "set_postfix", "set_description", "log", "format")
 
@@ -129,7 +129,7 @@ def _unroll(training: Training, edits: Edits, session: str) -> None:
     if before:
         edits.before(training.outer, "begins = True")
         edits.put_under(before, "if begins:")
-        edits.after(before[-1], "begins = False")
+        edits.after(before[-1], "begins = False", inside=True)
     edits.dissolve(micro)
     name = last_of(micro.target)
     if name in {each for line in micro.body for each in names_in(line)}:
@@ -148,16 +148,32 @@ def counts(training: Training, edits: Edits, carried: Carried, session: str) -> 
     for name, first in carried.counts_in_epoch.items():
         edits.before(top, f"{name} = {session}.steps_in_epoch{'' if first == '0' else f' + {first}'}")
     loop = training.batches
-    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and "enumerate" in training.script.text(loop.iter):
+    if isinstance(loop, ast.For) and _numbers(training, loop):
         target = loop.target
         if (
             isinstance(target, ast.Tuple)
             and isinstance(target.elts[0], ast.Name)
             and not _is_shown(training, target.elts[0].id)
         ):
-            name, start = target.elts[0].id, start_of(training.script, loop.iter)
+            name, start = target.elts[0].id, start_of(training.script, _numbers(training, loop) or loop.iter)
             what = "steps_in_epoch" if training.epochs is not None else "steps"
             edits.before(top, f"{name} = {session}.{what}{'' if start == '0' else f' + {start}'}")
+
+
+def _numbers(training: Training, loop: ast.For) -> ast.expr | None:
+    """`enumerate(...)` in the loop's head, or in that of a bar with a name."""
+    over: ast.expr | None = loop.iter
+    if isinstance(over, ast.Name):
+        over = bar_of(training.script, over, training.script.scope_of(loop))
+    return over if over is not None and "enumerate" in training.script.text(over) else None
+
+
+def keep_parts(training: Training, edits: Edits, parts: list[str], kept: str) -> None:
+    """Values of `self` are those that are kept when an epoch begins, and are kept when it is over."""
+    if parts and training.epochs is not None:
+        ours, theirs = ", ".join(parts), ", ".join(f"{kept}.{each.removeprefix('self.')}" for each in parts)
+        edits.before(training.epochs.body[0], f"{ours} = {theirs}")
+        edits.after(training.epochs.body[-1], f"{theirs} = {ours}")
 
 
 def start_of(script: Script, call: ast.expr) -> str:
@@ -179,7 +195,7 @@ def _is_shown(training: Training, name: str) -> bool:
         for each in ast.walk(training.batches)
     ):
         return True
-    for node in ast.walk(training.batches):
+    for node in training.lines():
         if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)):
             continue
         statement: ast.AST = statement_of(script, node)
@@ -227,7 +243,7 @@ def after_updates(training: Training, edits: Edits, told: Told, session: str) ->
         if rest:
             edits.put_under(rest, f"if {session}.updated:")
             if body.index(training.micro):
-                edits.after(rest[-1], "begins = True")
+                edits.after(rest[-1], "begins = True", inside=True)
         return
     node: ast.AST = told.steps[-1]
     path: list[ast.AST] = [node, *script.above(node)]

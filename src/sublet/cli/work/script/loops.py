@@ -279,8 +279,7 @@ def _nothing(script: Script) -> CannotConvert:
     if backward is None:
         where = next(iter(_beside(script)), None)
         if where is not None:
-            do = f"convert that file (--no-rehearse), and `sublet rehearse -- python {script.path.name}`"
-            return CannotConvert(f"its loop is in {where}, which it imports", 1, do)
+            return CannotConvert(f"its loop is in {where}, which it imports", 1, f"sublet convert {where}", where)
         return CannotConvert("no backward() is in it: nothing here trains by torch", 1, "name the script that trains")
     if any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(script.tree)):
         do = "an optimizer of torch.optim: torch.optim.SGD(model.parameters(), lr=lr) makes that update"

@@ -9,7 +9,7 @@ from sublet.cli.work.script.carried import carried_in, rename
 from sublet.cli.work.script.edits import CannotConvert, Edits
 from sublet.cli.work.script.extent import counted, refuse_endless, steps_of
 from sublet.cli.work.script.frameworks import flags_of, stay_alone
-from sublet.cli.work.script.lines import after_updates, counts, heads, pass_on, start_of, tell_loss
+from sublet.cli.work.script.lines import after_updates, counts, heads, keep_parts, pass_on, start_of, tell_loss
 from sublet.cli.work.script.loops import Training
 from sublet.cli.work.script.models import models_of
 from sublet.cli.work.script.reading import Script, last_of
@@ -64,12 +64,14 @@ def to_session(script: Script, training: Training) -> tuple[str, list[str]]:
         options["shards"] = "4"
     if carried.whole:
         options["extra_state"] = carried.whole
-    keeps = {**{name: name for name in carried.values}, **carried.objects, **told.keeps}
+    parts = {each.removeprefix("self."): each for each in carried.parts}
+    keeps = {**{name: name for name in carried.values}, **parts, **carried.objects, **told.keeps}
     pass_on(training, edits, names.session)
     heads(training, edits, source, names.session)
     counts(training, edits, carried, names.session)
     after_updates(training, edits, told, names.session)
     tell_loss(training, edits, told, names.session, plain=not (told.times or turns or "reduction" in options))
+    keep_parts(training, edits, carried.parts, names.kept)
     guard_files(training, edits, names.session)
     if carried.values:
         rename(training, edits, carried.values, names.kept)
@@ -83,7 +85,7 @@ def to_session(script: Script, training: Training) -> tuple[str, list[str]]:
     header = _header(names, options, _models(training, optimizers, turns), _given(turns, optimizers), data)
     if keeps:
         words = ", ".join(f"{name}={value}" for name, value in keeps.items())
-        kept = f"{names.kept} = " if carried.values else ""
+        kept = f"{names.kept} = " if carried.values or parts else ""
         header.append(f"    {kept}{names.session}.keep({words})")
     for line in source.above:
         edits.before(training.outer, line)
@@ -152,6 +154,13 @@ def _extent(training: Training, source: Source, told: Told) -> dict[str, str]:
         first = start_of(script, batches.iter) if isinstance(batches, ast.For) else "0"
         limit = steps_of(script, batches, count, first) if count else None
         if limit is None and (limit := _cut_off(training)) is None:
+            scope = training.scope
+            if isinstance(scope, ast.FunctionDef) and not any(script.calls_of(scope)):
+                raise CannotConvert(
+                    f"{scope.name}() goes over the batches once, and the loop over epochs is in another file",
+                    batches.lineno,
+                    "both loops in one file",
+                )
             return {"epochs": "1"}
         return {"steps": limit}
     found = counted(script, epochs)

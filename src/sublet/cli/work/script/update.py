@@ -325,6 +325,11 @@ def _refuse_uncleared(training: Training, clears: list[ast.stmt], guard: ast.If 
     do = "optimizer.zero_grad() before backward(), or after the step, in every turn"
     if not clears:
         raise CannotConvert("gradients are never cleared, and add up", first, do)
+    inside = {
+        id(node) for part in (training.batches, *(hop.function for hop in training.within)) for node in ast.walk(part)
+    }
+    if all(id(each) not in inside for each in clears) and guard is None:
+        raise CannotConvert("gradients are cleared once for an epoch, and add up within it", clears[0].lineno, do)
     above = {id(each) for call in (*training.backwards, training.updates[0].call) for each in script.above(call)}
     for each in clears:
         around = next((one for one in script.above(each) if isinstance(one, ast.If | ast.FunctionDef)), None)
