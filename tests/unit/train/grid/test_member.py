@@ -221,7 +221,25 @@ def test_what_a_worker_does_not_hold_takes_no_memory():
     for name, parameter in worker.model.named_parameters():
         stored = parameter.untyped_storage().nbytes()
         assert (stored > parameter.element_size()) == (name in held)
+        assert bool(parameter.isnan().all()) == (name not in held), "of others nothing is to be computed"
     assert len(worker.member.holdings.optimizer.state) == len(held)
+
+
+def test_who_begins_with_others_draws_other_numbers_than_they(monkeypatch):
+    """All scripts begin with one seed. The first worker goes on with what its script draws."""
+    thrown = []
+    monkeypatch.setattr(torch, "manual_seed", thrown.append)
+    threads, grid = Threads(), Grid(2, 2)
+    workers = [Worker(threads, f"w{number}") for number in range(4)]
+    thrown.clear()  # those of the nets
+    assert set(generation(threads, workers, grid, 2).values()) == {"done"}
+    assert (len(thrown), len(set(thrown))) == (3, 3)
+    seats = [workers[0], Worker(threads, "new"), *workers[2:]]
+    before = set(thrown)
+    thrown.clear()
+    assert set(generation(threads, seats, grid, 3, givers=workers[1:2]).values()) == {"done"}
+    assert len(thrown) == 1
+    assert thrown[0] not in before
 
 
 def test_more_parts_than_blocks_are_refused():
