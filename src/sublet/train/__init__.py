@@ -95,13 +95,12 @@ def stages(model: nn.Module) -> Stages:
 
 
 def _in_stages(model: Any, options: Options) -> bool:
-    """Whether it is trained in stages x copies: under a controller the job says so (`parallel.stages`)."""
+    """Whether it is trained in stages x copies: train.Stages are, a sequence where the job says so."""
     from sublet.train.grid.stages import Stages, is_staged
 
     if options.loss is None or not is_staged(model):
         return False
-    told = os.environ.get("SUBLET_STAGES")
-    return isinstance(model, Stages) if told is None else told != "1"
+    return isinstance(model, Stages) or os.environ.get("SUBLET_STAGES", "1") != "1"
 
 
 def dataset(

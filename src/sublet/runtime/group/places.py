@@ -59,7 +59,7 @@ class Places:
         return form if self.cut else None
 
     def become_copies(self, workers: int) -> None:
-        """A job of one stage whose session names parts: it is a grid, of copies of one part."""
+        """A job of one stage whose model is in stages: it is a grid, of copies of one part."""
         self.cut = STAGES
         self.take(None, workers)
 

@@ -192,6 +192,7 @@ def test_a_sequence_is_in_stages_where_the_job_says_so_and_other_forwards_never_
         assert type(cut(a_net(), loss=None)) is not grid_session.GridSession
     assert [each for each, is_grid in found.items() if is_grid] == [
         (None, "stages"),
+        ("1", "stages"),
         ("3", "stages"),
         ("3", "sequence"),
         ("auto", "stages"),
