@@ -262,17 +262,21 @@ def test_blocks_may_be_compiled():
 
 
 def test_bfloat16_is_the_scripts_own_business():
-    one, other = a_net(), a_net()
+    """Around a step, or around all of them: the weights that autocast has kept are those of now."""
+    one, other, third = a_net(), a_net(), a_net()
     with cut(one, epochs=1, micro_batch=8) as s:
         for batch in s:
             with torch.autocast("cpu", torch.bfloat16):
                 s.step(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        in_parts(third, epochs=1, micro_batch=8)
     with train.session(other, adam(other), data(), global_batch=8) as s:
         for batch in s.batches(epochs=1):
             with torch.autocast("cpu", torch.bfloat16):
                 loss = loss_on(other)(batch)
             s.step(loss)
     assert_equal(one, other)
+    assert_equal(third, other)
 
 
 def test_what_a_model_in_stages_cannot_do_is_refused_with_the_way_out():
