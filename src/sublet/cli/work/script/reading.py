@@ -12,6 +12,7 @@ from sublet.errors import BadInput
 __all__ = ["Method", "Scope", "Script", "is_method", "last_of", "names_in", "root_of", "statement_of"]
 
 MOST_BYTES = 4 << 20  # a longer file is no script that somebody wrote
+OF_MODULES = ("train", "eval", "forward", "step", "update")  # methods that others have, too
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -108,14 +109,21 @@ class Script:
         return next((name for name in names if name), "")
 
     def calls_of(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Call]:
-        """Where this file calls it: a method by any object."""
-        is_method_of = isinstance(self.parents.get(function), ast.ClassDef)
+        """Where this file calls it: a method by its own object, or one of its class."""
+        owner = self.parents.get(function)
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and (
-                (isinstance(node.func, ast.Name) and not is_method_of and node.func.id == function.name)
-                or (isinstance(node.func, ast.Attribute) and is_method_of and node.func.attr == function.name)
-            ):
-                yield node
+            if not isinstance(node, ast.Call) or last_of(node.func) != function.name:
+                continue
+            if isinstance(node.func, ast.Name):
+                if not isinstance(owner, ast.ClassDef):
+                    yield node
+            elif isinstance(owner, ast.ClassDef) and isinstance(node.func, ast.Attribute):
+                receiver = node.func.value
+                own = self.text(receiver) == "self" and owner in self.above(node)
+                made = receiver if isinstance(receiver, ast.Call) else None
+                name = last_of(made.func) if made is not None else self.made_by(receiver)
+                if own or name == owner.name or (not name and function.name not in OF_MODULES):
+                    yield node
 
 
 class Method(ast.Call):

@@ -1,0 +1,186 @@
+"""What `sublet convert` reads of a loop: how long it is, in which order it updates, what it carries, where it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sublet.cli.main import run
+from sublet.cli.work.script.convert import convert
+from sublet.cli.work.script.edits import CannotConvert
+from sublet.cli.work.script.reading import Script
+
+HEAD = """import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+model = nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=4)
+"""
+PLAIN = """for epoch in range(3):
+    for x, y in loader:
+        opt.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        opt.step()
+"""
+
+
+def converted(source):
+    return convert(Script(Path("train.py"), source)).text
+
+
+def refused(source):
+    with pytest.raises(CannotConvert) as error:
+        convert(Script(Path("train.py"), source))
+    return error.value
+
+
+MADE = """import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=4)
+n = 0
+"""
+TURN = "opt.zero_grad()\nmodel(x).mean().backward()\nopt.step()\n"
+
+
+CLIPS = """        nn.utils.clip_grad_value_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""
+CLEARS = "    for x, y in loader:\n        opt.zero_grad()\n"
+ASKS = "it = iter(loader)\nwhile True:\n    x = next(it)\n"
+FIRST = "it = iter(loader)\nwhile True:\n    if n == 9:\n        break\n    x = next(it)\n"
+
+
+def deep(spaces, text):
+    return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("loop", "extent"),
+    [
+        ("while n < 12:\n    for x in loader:\n" + deep(8, TURN + "n += 1\nif n >= 12:\n    break"), "steps=12"),
+        ("while n < 12:\n    for x in loader:\n" + deep(8, TURN + "n += 1"), "epochs=-(-12 // len(loader))"),
+        ("while n <= 12:\n    for x in loader:\n" + deep(8, TURN) + "    n += 1\n", "epochs=13"),
+        (
+            ASKS + deep(4, TURN + "n += 1\nif n > 9:\n    break"),
+            "steps=10",
+        ),
+        (
+            ASKS + deep(4, TURN + "n += 1\nif n >= 9:\n    break"),
+            "steps=9",
+        ),
+        (
+            ASKS + deep(4, TURN + "if n == 9:\n    break\nn += 1"),
+            "steps=10",
+        ),
+        (
+            "it = iter(loader)\nwhile True:\n    if n == 9:\n        break\n    x = next(it)\n"
+            + deep(4, TURN + "n += 1"),
+            "steps=9",
+        ),
+        ("it = iter(loader)\nfor i in range(2, 9):\n    x = next(it)\n" + deep(4, TURN), "steps=7"),
+        ("for i in range(7):\n    x = get_batch()\n" + deep(4, TURN), "steps=7"),
+        ("for e in range(1, args.n + 1):\n    for x in loader:\n" + deep(8, TURN), "epochs=args.n"),
+        ("for e in range(start, start + 20):\n    for x in loader:\n" + deep(8, TURN), "epochs=20"),
+        ("for i, x in enumerate(loader, 1):\n" + deep(4, TURN + "if i == 9:\n    break"), "steps=9"),
+        ("for i, x in enumerate(loader):\n" + deep(4, TURN + "if i + 1 == 9:\n    break"), "steps=9"),
+    ],
+)
+def test_a_training_is_as_long_as_its_loops_say(loop, extent):
+    head = "def get_batch():\n    return torch.rand(4, 2)\n\n\n"
+    assert f", {extent})" in " ".join(converted(MADE + head + loop).replace("(\n", "(").split())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("        opt.zero_grad()\n", "", "never cleared"),
+        ("        opt.step()\n", "        opt.zero_grad()\n        opt.step()\n", "cleared between"),
+        ("        opt.zero_grad()\n", "        if n:\n            opt.zero_grad()\n", "cleared in some turns"),
+        (
+            "    for x, y in loader:\n        opt.zero_grad()\n",
+            "    opt.zero_grad()\n    for x, y in loader:\n",
+            "once for",
+        ),
+        ("opt.step()\n", "opt.step()\n        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "after the step"),
+        ("        opt.step()\n", "        scale_(model.parameters())\n        opt.step()\n", "is given the parameters"),
+        ("        opt.step()\n", CLIPS + "        opt.step()\n", "the norm is clipped after the values"),
+        ("    for x, y in loader:\n", "    loader = again()\n    for x, y in loader:\n", "made anew in the loop"),
+    ],
+)
+def test_an_update_in_another_order_is_refused(old, new, why):
+    assert why in refused(HEAD + PLAIN.replace(old, new)).why
+
+
+def test_what_is_kept_has_its_name_within_the_loss_too():
+    loop = PLAIN.replace("F.mse_loss(model(x), y)", "(tau * F.mse_loss(model(x), y))")
+    made = converted(f"{HEAD}tau = 1.0\n{loop}    tau *= 0.5\n")
+    assert "            s.step(kept.tau * F.mse_loss(model(x), y))\n        kept.tau *= 0.5\n" in made
+
+
+BEST = """best = 0
+
+
+def test():
+    global best
+    if held() > best:
+        best = held()
+
+
+"""
+
+
+def test_a_number_that_a_function_changes_is_kept():
+    made = converted(HEAD + BEST + PLAIN + "    test()\n")
+    assert "    kept = s.keep(best=best)\n" in made
+    assert "    if held() > kept.best:\n        kept.best = held()\n" in made
+
+
+TRAINER = """import torch
+
+
+class Trainer:
+    def __init__(self, model, loader):
+        self.model, self.loader = model, loader
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.best = 0.0
+
+    def train(self):
+        for epoch in range(3):
+            self.model.train()
+            for x in self.loader:
+                self.opt.zero_grad()
+                self.model(x).mean().backward()
+                self.opt.step()
+            if held() > self.best:
+                self.best = held()
+                torch.save(1, "best.pt")
+"""
+
+
+def test_values_of_a_trainer_are_kept_from_epoch_to_epoch():
+    made = converted(TRAINER)
+    assert "            kept = s.keep(best=self.best)\n            for epoch in s.epochs():\n" in made
+    assert "                self.best = kept.best\n                self.model.train()\n" in made
+    assert made.endswith("                kept.best = self.best\n")
+
+
+def test_a_loop_in_an_imported_file_is_found(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("loops.py").write_text("def fit(model, loader, opt):\n" + deep(4, PLAIN))
+    Path("train.py").write_text("from loops import fit\n\nfit(model, loader, opt)\n")
+    run(["convert", "--no-rehearse", "--write", "train.py"])
+    assert "+++ b/loops.py" in capsys.readouterr().out
+    assert "train.session(model, opt, loader, epochs=3)" in Path("loops.py").read_text()
+    assert "session" not in Path("train.py").read_text()
+
+
+def test_batches_of_a_function_that_is_called_from_elsewhere_are_no_training():
+    source = "def fit(model, loader, opt):\n    for x in loader:\n" + deep(8, TURN)
+    assert "the loop over epochs is in another file" in refused(source).why
