@@ -145,6 +145,7 @@ def by_epoch(directory: Path) -> None:
     loads = int(os.environ.get("LOADERS", "0"))
     data = torch.utils.data.DataLoader(dataset, BATCH, shuffle=True, num_workers=loads) if loads else dataset
     with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH // 2, **known) as s:
+        s.keep(scheduler=scheduler)
         if loop == "old":  # what the guide once said
             for epoch in range(epochs):
                 for x, y in s.batches(epochs=epoch + 1):

@@ -67,9 +67,9 @@ def session(
             every sample is seen once per epoch at any width. Or a stream (IterableDataset, or a DataLoader of one) with
             `steps=N`: each of its samples is read once at any width.
         global_batch: samples per optimizer step, over all workers; a DataLoader's `batch_size` if it is not given.
-        **more: see `sublet.train.options.Options`: epochs, steps, scheduler, scheduler_every, seed, loss, strict,
-            micro_batch, batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards, extra_state,
-            device, tracker, checkpoint_dir.
+        **more: see `sublet.train.options.Options`: epochs, steps, scheduler, scheduler_every, seed, loss, probe,
+            strict, micro_batch, batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards,
+            extra_state, device, tracker, checkpoint_dir.
     """
     from sublet.train.loading import batch_of
     from sublet.train.options import Options

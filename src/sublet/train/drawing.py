@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.train.samples import mixed
-from sublet.train.state import host_dice_kept, reseed_host
+from sublet.train.seeds import dice_kept, reseed_host
 
 __all__ = ["Drawn", "order_of"]
 
@@ -46,7 +46,7 @@ class Drawn:
 
     def order(self, epoch: int) -> torch.Tensor:
         """Indices of samples, some of them perhaps several times."""
-        with host_dice_kept(), self._seeded(epoch):
+        with dice_kept(), self._seeded(epoch):
             found = torch.tensor([int(index) for index in self.sampler], dtype=torch.int64)
         if not len(found) or found.min() < 0 or found.max() >= self._samples:
             what = f"with sampler={type(self.sampler).__name__}, of {len(found)} samples in epoch {epoch}"

@@ -6,14 +6,10 @@ Every `EVERY` steps each member adds a small digest of its position, its learnin
 turn, to the control numbers that are summed with the gradients. Where the sum is not the number of members times their
 own, they say so with the next step; then all of them know, compare everything and raise. Buffers are not compared:
 running means differ between ranks by nature.
-
-The dice that scripts choose by are in that digest, too (sublet.train.choices). Where they alone differ nothing has gone
-wrong yet, and perhaps nothing is chosen by them: it is said once, and all throw them anew.
 """
 
 from __future__ import annotations
 
-import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,25 +20,19 @@ from sublet.errors import RanksDiffer
 from sublet.train.gradients import CHECK, DOUBT, EVALUATED, LEFT
 from sublet.train.peers import PeerGroup, talking
 from sublet.train.samples import mixed
-from sublet.train.state import Progress, numpy_dice, python_dice, throw_numpy_dice, throw_python_dice
+from sublet.train.state import Progress
 
 __all__ = ["EVERY", "NEXT", "RATES", "Drift", "digest", "numbers_of"]
 
-EVERY = 20  # steps; a check takes about 40 us on a CPU, 140 us on an H200, and 90 us for dice: 1 % of steps of 1 ms
+EVERY = 20  # steps; a check takes about 40 us on a CPU, 140 us on an H200
 EXACT_BITS = 24  # whole numbers below 2**24 are exact in float32, in which control numbers are summed
 WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
-POSITION, RATES, WEIGHTS, DICE = range(4)  # columns of what is compared in full
-NAMES = ("position", "learning rate", "weights", "dice")
-THROWN = 1 << 52  # far from any other use of a seed
-APART = (
-    "the dice of Python or numpy differ between workers, so what the script chooses by them may be another in each: "
-    "draw equally often in all, not for each sample of a worker's part, nor under `if s.rank == 0`; torch's are for "
-    "samples. They are thrown alike now"
-)
+POSITION, RATES, WEIGHTS = range(3)  # columns of what is compared in full
+NAMES = ("position", "learning rate", "weights")
 NEXT = {
     POSITION: "leave the loop of the session at the same step in every rank",
-    RATES: "change learning rates alike in every rank: by scheduler=, or by a scheduler of this optimizer that every "
-    "rank steps after the batches of each epoch of s.epochs()",
+    RATES: "change learning rates alike in every rank: by scheduler=, or by a scheduler that s.keep() was given, and "
+    "that every rank steps after the batches of each epoch of s.epochs()",
     WEIGHTS: "let s.step() alone change weights and gradients, or do the same in every rank",
 }
 TOGETHER = "call s.evaluate() in every rank, at the same step, and not under `if s.rank == 0`"
@@ -55,19 +45,16 @@ class Drift:
         self._parameters, self._optimizer = list(parameters), optimizer
         self._own: torch.Tensor | None = None  # digest of the step under way
         self._doubt: torch.Tensor | None = None  # whether the last check found a difference; still on its device
-        self._dice = 0  # at the last check
-        self._apart = self._said = False  # they are known to differ in this group; the user knows
 
-    def put(self, slots: Sequence[torch.Tensor], progress: Progress, world: int, *, dice: bool = True) -> None:
-        """Before the sum: what the last check has found, and the digest if this step has one; `dice`: all may draw."""
+    def put(self, slots: Sequence[torch.Tensor], progress: Progress, world: int) -> None:
+        """Before the sum: what the last check has found, and the digest if this step has one."""
         if self._doubt is not None:
             slots[DOUBT].copy_(self._doubt)
         self._own = self._doubt = None
         if progress.steps % EVERY:
             return
         parameter = self._parameters[progress.steps // EVERY % len(self._parameters)]
-        self._dice = _dice() if dice and not self._apart else 0
-        numbers = digest(_position(progress), numbers_of(self._optimizer), self._dice)
+        numbers = digest(_position(progress), numbers_of(self._optimizer))
         bits = EXACT_BITS - (world - 1).bit_length()
         own = (_sum_of_bits(parameter) + numbers).bitwise_and_((1 << bits) - 1)
         self._own = own.to(slots[CHECK])
@@ -80,12 +67,12 @@ class Drift:
 
     def forget(self) -> None:
         """The group has changed."""
-        self._own, self._doubt, self._dice, self._apart = None, None, 0, False
+        self._own = self._doubt = None
 
     def require_equal(self, group: PeerGroup, progress: Progress) -> None:
         """All members call this at the same point: raises RanksDiffer if they are not equal in all that is compared."""
         table = torch.zeros(group.world, len(NAMES), dtype=torch.int64)
-        own = [digest(_position(progress)), digest(numbers_of(self._optimizer)), self._weights(), self._dice]
+        own = [digest(_position(progress)), digest(numbers_of(self._optimizer)), self._weights()]
         table[group.rank] = torch.tensor(own)
         rates = torch.zeros(group.world, dtype=torch.float64)
         rates[group.rank] = float(self._optimizer.param_groups[0].get("lr", 0.0))
@@ -96,20 +83,10 @@ class Drift:
         if not differs.any():
             return
         columns = [column for column in range(len(NAMES)) if differs[:, column].any()]
-        if columns == [DICE]:
-            self._throw_alike(group, progress)
-            return
         ranks = [rank for rank in range(group.world) if differs[rank].any()]
         values = ", ".join(f"{rate:.6g} at rank {rank}" for rank, rate in enumerate(rates.tolist()))
         names = [f"{NAMES[column]} ({values})" if column == RATES else NAMES[column] for column in columns]
         raise RanksDiffer(" and ".join(names), ranks=ranks, step=progress.steps, hint=NEXT[columns[0]])
-
-    def _throw_alike(self, group: PeerGroup, progress: Progress) -> None:
-        if group.rank == 0 and not self._said:
-            print(f"sublet: step {progress.steps}: {APART}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
-        self._dice, self._apart, self._said = 0, True, True
-        throw_python_dice(THROWN, progress.steps)
-        throw_numpy_dice(THROWN, progress.steps)
 
     def require_all_left(self, left: int, group: PeerGroup, progress: Progress) -> None:
         """Raises RanksDiffer if only some have left their loop before the end of the training."""
@@ -141,12 +118,6 @@ def numbers_of(optimizer: torch.optim.Optimizer) -> list[Any]:
         sorted((name, value) for name, value in group.items() if isinstance(value, int | float | tuple))
         for group in optimizer.param_groups
     ]
-
-
-def _dice() -> int:
-    """A digest; Python's hash of whole numbers is the same in every process."""
-    (_, words, _), (_, keys, place, *_) = python_dice(), numpy_dice()
-    return zlib.crc32(keys.tobytes(), hash((words, int(place))) & 0xFFFFFFFF)
 
 
 def _position(progress: Progress) -> tuple[int, ...]:

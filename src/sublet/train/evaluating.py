@@ -16,15 +16,12 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from sublet.errors import InvalidValue
 from sublet.train.beside import figures_of_rank_0, summed_figure
-from sublet.train.choices import choices_kept
 from sublet.train.drawing import Drawn, order_of
 from sublet.train.eval_mode import in_eval_mode
-from sublet.train.first_lines import FirstLines
 from sublet.train.link import ControllerLink
 from sublet.train.options import Options
 from sublet.train.samples import moved
 from sublet.train.standing import Standing
-from sublet.train.verdict import Verdict
 
 __all__ = ["Evaluates", "HeldOut", "LossOf"]
 
@@ -85,8 +82,7 @@ class Evaluates(Standing):
     options: Options
     _model: torch.nn.Module
     _link: ControllerLink
-    _first_lines: FirstLines
-    _verdict: Verdict
+    _is_behind: bool  # this worker does the first lines of an epoch which the others have behind them
 
     def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
         """The mean of `loss_of(batch)` over a dataset, or a DataLoader of one, in the model's eval mode.
@@ -94,7 +90,6 @@ class Evaluates(Standing):
         Every worker calls it, at the same step: each has its share in it, and all get the result. `limit` counts
         micro-batches (`micro_batch` samples each, or as many as a step has).
         """
-        self._verdict.check()
         options, steps, group = self.options, self._steps, self._members.group
         if steps.under_way:
             raise InvalidValue("evaluate", "a call within a step", "called where s.updated is true, or after an epoch")
@@ -103,30 +98,25 @@ class Evaluates(Standing):
         at_a_time = min(at_a_time, -(-options.global_batch // group.world))
         found = None
         if self._all_are_here:
-            with choices_kept(group.world):
-                share = held_out.mean(self._model, loss_of, group.rank, group.world, at_a_time)
+            share = held_out.mean(self._model, loss_of, group.rank, group.world, at_a_time)
             self._link.script_waits()
-            with self._verdict:
-                found = summed_figure(steps.gradients, group, steps.drift, self._progress, share)
+            found = summed_figure(steps.gradients, group, steps.drift, self._progress, share)
             self._link.script_goes_on()
         if found is not None:
             return found
-        with choices_kept(group.world):
-            return held_out.mean(self._model, loss_of, 0, 1, at_a_time)
+        return held_out.mean(self._model, loss_of, 0, 1, at_a_time)
 
     def told_by_rank_0(self, figures: Sequence[float]) -> list[float]:
         """Rank 0's figures, at all ranks: what each has measured for itself may differ, and what follows from it.
 
         Every worker calls it, at the same step, with as many. Whoever loses the others meanwhile keeps its own.
         """
-        self._verdict.check()
         steps, group, found = self._steps, self._members.group, None
         if steps.under_way:
             raise InvalidValue("told_by_rank_0", "a call within a step", "called where s.updated is true")
         if self._all_are_here:
             self._link.script_waits()
-            with self._verdict:
-                found = figures_of_rank_0(steps.gradients, group, steps.drift, self._progress, figures)
+            found = figures_of_rank_0(steps.gradients, group, steps.drift, self._progress, figures)
             self._link.script_goes_on()
         return list(figures) if found is None else found
 
@@ -137,7 +127,7 @@ class Evaluates(Standing):
         Those without samples in a step are not; nor are the others where we do the first lines of an epoch again.
         """
         steps = self._steps
-        if self._members.group.world == 1 or steps.broken is not None or self._first_lines.run_again:
+        if self._members.group.world == 1 or steps.broken is not None or self._is_behind:
             return False
         return self._between_batches or steps.all_have_samples
 

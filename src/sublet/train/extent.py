@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from sublet.domain.quantity import whole
@@ -11,7 +12,7 @@ from sublet.train.profiling import ENDLESS, is_profiled
 from sublet.train.state import Progress
 from sublet.wire.rehearsal import cue_here
 
-__all__ = ["Extent", "extent_of"]
+__all__ = ["Extent", "begin", "extent_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +68,21 @@ def extent_of(options: Options, epochs: int | None = None) -> Extent:
     if total is None or options.steps is not None or (options.epochs or total) != total:
         raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10), or steps=1000")
     return Extent(epochs=ENDLESS if is_profiled() else total, most=most)
+
+
+def begin(extent: Extent, progress: Progress, directory: object, *, speaks: bool) -> None:
+    """A training begins with this state: of another length than one that was ended it trains on; if over, say so."""
+    if not extent.over(progress):
+        progress.ended = ""
+        return
+    if speaks:
+        how = f"is finished ({progress.steps} steps)"
+        if not extent.reached(progress):
+            how = f"was ended by its script, which left its loop after {progress.steps} steps of {extent.name}"
+        print(  # noqa: T201 - to the user, in the user's process
+            f"sublet: the training in {directory} {how}: there is nothing left to train\n"
+            "  next: go on with its result; to train anew, give another checkpoint_dir, or remove this one; to train "
+            "on, other epochs or steps",
+            file=sys.stderr,
+            flush=True,
+        )

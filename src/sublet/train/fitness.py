@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.alive import alive
 
-__all__ = ["check_counted", "check_frozen", "check_loss", "check_methods", "check_optimizer", "check_shape", "wide"]
-
-SUM = 2  # what a loss of torch remembers of reduction="sum"
-PASSED_THROUGH = frozenset(  # arithmetic with numbers that are finished
-    f"{name}Backward0" for name in ("Add", "Sub", "Neg", "ToCopy", "Squeeze", "View", "Clone", "Stack", "Select")
-)
-PRODUCTS = frozenset(("MulBackward0", "MulBackward1"))
-SUMS = frozenset(("SumBackward0", "SumBackward1"))
-FURTHEST = 200  # nodes looked at: the arithmetic at the end of a loss is short
+__all__ = ["check_counted", "check_frozen", "check_methods", "check_optimizer", "check_shape", "wide"]
 
 
 def wide() -> bool:
@@ -31,12 +21,12 @@ def wide() -> bool:
 
 
 def check_frozen(frozen: Iterable[torch.nn.Parameter]) -> None:
-    """What was frozen when the session began still is."""
+    """What was frozen when the epoch began still is."""
     thawed = sum(parameter.requires_grad for parameter in frozen)
     if thawed:
         allowed = (
-            f"as it was when the session began: {thawed} parameters were frozen then. Give them a group of the "
-            "optimizer with lr=0 instead, and raise it later"
+            f"as it was when the epoch began: {thawed} parameters were frozen then. Freeze and thaw between two epochs "
+            "of s.epochs(), in all workers"
         )
         raise InvalidValue("requires_grad", "True", allowed)
 
@@ -96,86 +86,3 @@ def check_counted(counted: torch.Tensor | float | None, *, asked: bool) -> None:
         )
     if not asked and counted is not None:
         raise InvalidValue("counted", counted, "left out, or said of train.session(..., reduction='counted')")
-
-
-def check_loss(loss: torch.Tensor, count: int, *, summed: bool = False) -> None:
-    """At the first step: neither scaled for half precision, nor a sum over `count` samples, unless it is to be one."""
-    if _is_scaled(loss):
-        raise InvalidValue(
-            "loss",
-            "scaler.scale(loss)",
-            "the plain loss: hand the scaler over, train.session(..., scaler=scaler), and the session scales, unscales "
-            "after the sum and updates it; leave its lines out",
-        )
-    if not summed and count > 1 and _is_sum(loss, count):
-        allowed = (
-            "the mean over the batch: a sum depends on how many samples a worker has, so on the number of workers; "
-            "divide by the number of samples in the batch, or say train.session(..., reduction='sum'), and the sum is "
-            "over the global batch"
-        )
-        if wide():
-            raise InvalidValue("loss", f"a sum over {count} samples", allowed)
-        print(f"sublet: the loss is a sum over {count} samples; it should be {allowed}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
-
-
-def _is_scaled(loss: torch.Tensor) -> bool:
-    """Whether it is a product with the scale of a GradScaler of this process."""
-    factors = [node._saved_other for node in _arithmetic(loss) if node.name() in PRODUCTS]  # noqa: SLF001 - how autograd names what it saved
-    places = {factor.data_ptr() for factor in factors if isinstance(factor, torch.Tensor)}
-    if not places:
-        return False
-    scales = [scale for scaler in alive(torch.amp.GradScaler) if (scale := getattr(scaler, "_scale", None)) is not None]
-    return any(scale.data_ptr() in places for scale in scales)
-
-
-def _is_sum(loss: torch.Tensor, count: int) -> bool:
-    """Whether every part of it is a sum over the samples, and nothing divides it.
-
-    A part that is a mean, or any division, means that somebody has thought of it; a sum over something else, such as a
-    penalty on weights or a list of losses, is none over samples.
-    """
-    found = False
-    for node in _arithmetic(loss):
-        name = node.name()
-        if getattr(node, "_saved_reduction", None) == SUM:
-            found = True
-        elif name in SUMS:
-            if not _sums_numbers(node):
-                sizes = node._saved_self_sym_sizes  # noqa: SLF001 - torch's way
-                if count not in sizes and (not sizes or sizes[0] % count):
-                    return False
-                found = True
-        elif name in PRODUCTS:
-            if _divides(node, count):
-                return False
-        elif name not in PASSED_THROUGH:
-            return False
-    return found
-
-
-def _divides(node: Any, count: int) -> bool:
-    """Whether it is a product with what may be one over the number of samples."""
-    factor = node._saved_other  # noqa: SLF001 - torch's way
-    if factor is None or (isinstance(factor, torch.Tensor) and factor.numel() != 1):
-        return True
-    return abs(float(factor)) * count <= 1.001  # noqa: PLR2004 - one, and what rounding adds
-
-
-def _sums_numbers(node: Any) -> bool:
-    """Whether it adds up a list of losses."""
-    return bool(node.next_functions[0][0].name() == "StackBackward0")
-
-
-def _arithmetic(loss: torch.Tensor) -> Iterator[Any]:
-    """Nodes from the loss back to where its parts became numbers, those included."""
-    todo = [loss.grad_fn]
-    for _ in range(FURTHEST):
-        if not todo:
-            return
-        node = todo.pop()
-        if node is None:
-            continue
-        yield node
-        name = node.name()
-        if name in PASSED_THROUGH or name in PRODUCTS or (name in SUMS and _sums_numbers(node)):
-            todo += [following for following, _ in node.next_functions]

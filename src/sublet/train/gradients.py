@@ -9,6 +9,7 @@ all: a parameter that took no part in a step, at any worker, has none for the op
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -88,9 +89,8 @@ class Gradients:
     """The gradients of a model, and their sum over a group."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        known = list(parameters)
-        self.parameters = [parameter for parameter in known if parameter.requires_grad]
-        self._frozen = [parameter for parameter in known if not parameter.requires_grad]
+        self._all = list(parameters)
+        self.parameters, self._frozen = _sorted_out(self._all)
         self.buckets: list[Bucket] = []
         self._own_control()
         self.wait_s = 0.0  # of the last sum, after backward had ended
@@ -138,10 +138,8 @@ class Gradients:
         for bucket in self.buckets:
             for number, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
                 parameter.grad = view
-                hook, trained = self._hook(bucket, number), parameter.requires_grad
-                parameter.requires_grad_()  # torch gives no hook to one that was frozen since; it may be thawed again
+                hook = self._hook(bucket, number)
                 self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]  # torch gives it no type
-                parameter.requires_grad_(trained)
         self.seen_by()
 
     def detach(self) -> None:
@@ -166,8 +164,20 @@ class Gradients:
         for parameter in self.parameters:
             parameter.grad = None
 
+    def refit(self) -> bool:
+        """Between two steps: to what is trained now; False if that is the same as before."""
+        trained, frozen = _sorted_out(self._all)
+        if len(trained) == len(self.parameters) and all(map(operator.is_, trained, self.parameters)):
+            return False
+        shared = self.shared
+        self.detach()
+        self.parameters, self._frozen = trained, frozen
+        if shared:
+            self.attach()
+        return True
+
     def check_frozen(self) -> None:
-        """What was frozen at the beginning still is: else its gradients would be neither cleared nor summed."""
+        """What was frozen when the epoch began still is: else its gradients would be neither cleared nor summed."""
         if self._frozen:
             check_frozen(self._frozen)
 
@@ -235,7 +245,7 @@ class Gradients:
         self.clear()
 
     def _own_control(self) -> None:
-        self.control = torch.zeros(CONTROLS, device=self.parameters[0].device if self.parameters else None)
+        self.control = torch.zeros(CONTROLS, device=self._all[0].device if self._all else None)
         self.slots = list(self.control)
 
     def _hook(self, bucket: Bucket, number: int) -> Callable[[torch.Tensor], None]:
@@ -275,6 +285,16 @@ class Gradients:
         if self.failed is not None:
             raise RuntimeError(f"the group is gone: {self.failed}") from self.failed
         self._works = []
+
+
+def _sorted_out(
+    parameters: Iterable[torch.nn.Parameter],
+) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+    """What is trained, and what is frozen."""
+    kinds: tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]] = [], []
+    for parameter in parameters:
+        kinds[not parameter.requires_grad].append(parameter)
+    return kinds
 
 
 def _split(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:

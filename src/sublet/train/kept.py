@@ -22,23 +22,21 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.checkpoint.snapshot import require_storable
-from sublet.train.values import SMALL, described, has_state, is_small, laid, load_state, state_of, tensors_in
+from sublet.train.values import described, has_state, laid, load_state, state_of, tensors_in
 
 __all__ = ["Keeps", "Kept", "Own"]
 
 KEPT = "sublet.kept"
-NUMBERS = frozenset((bool, int, float, str, type(None)))
-EXTRA = "extra_state="  # beside names of what is kept, which can be none of them
 
 
 class Kept:
     """Values by name; only those that `keep` was given."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        values_of(self).update(values)
+        vars(self).update(values)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        kept = values_of(self)
+        kept = vars(self)
         if name not in kept:
             raise InvalidValue("kept", name, f"one of {', '.join(sorted(kept))}, which keep() was given")
         present = kept[name]
@@ -56,21 +54,6 @@ class Kept:
         return f"Kept({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
-class Unread(Kept):
-    """Of which nobody has asked for a value yet; then it is as any other."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "__dict__" or not name.startswith("__"):  # vars(kept) asks for all of them
-            object.__setattr__(self, "__class__", Kept)
-        return object.__getattribute__(self, name)
-
-
-def values_of(kept: Kept | None) -> dict[str, Any]:
-    """By name, without asking for one."""
-    found: dict[str, Any] = {} if kept is None else object.__getattribute__(kept, "__dict__")
-    return found
-
-
 class Own:
     """All of a state that is the script's own: `extra_state=`, and what it keeps, beside these models."""
 
@@ -78,7 +61,6 @@ class Own:
         self.extra = extra
         self.kept: Kept | None = None
         self._models, self._begun = tuple(models), False
-        self._large = set[str]()  # names of what was once found to be large: it is not looked at again
 
     def keep(self, values: Mapping[str, Any]) -> Kept:
         """See `Keeps.keep`."""
@@ -94,14 +76,8 @@ class Own:
             for model in self._models
             for tensor in (*model.parameters(), *model.buffers())
         }
-        self.kept = Unread({name: _taken(f"kept.{name}", value, trained) for name, value in values.items()})
+        self.kept = Kept({name: _taken(f"kept.{name}", value, trained) for name, value in values.items()})
         return self.kept
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the script has asked for anything that is kept, or may have: it has objects by names of its own."""
-        own = self.extra is not None or any(type(value) not in NUMBERS for value in values_of(self.kept).values())
-        return own or (self.kept is not None and type(self.kept) is not Unread)
 
     def begin(self) -> None:
         """From now on a state may come."""
@@ -122,34 +98,9 @@ class Own:
         if self.extra is not None:
             self.extra.load_state_dict(state)
 
-    def small(self) -> dict[str, Any]:
-        """Copies of what is small, by name: what a script decides by, such as how often nothing was better."""
-        kept = values_of(self.kept)
-        given = kept if self.extra is None else {**kept, EXTRA: self.extra}
-        found = dict[str, Any]()
-        for name, value in given.items():
-            kind = type(value)
-            if kind in NUMBERS:  # most often it is: this is done in every step
-                found[name] = value
-            elif kind is list and len(value) <= SMALL and NUMBERS.issuperset(map(type, value)):
-                found[name] = list(value)
-            elif name not in self._large:
-                state = state_of(value) if has_state(value) else value
-                if is_small(state):
-                    found[name] = copy.deepcopy(state) if has_state(value) else described(f"kept.{name}", value)
-                else:
-                    self._large.add(name)
-        return found
-
-    def load_small(self, state: Mapping[str, Any]) -> None:
-        """What `small` gave; all else is left as it is."""
-        self.load_kept(state)
-        if EXTRA in state and self.extra is not None:
-            load_state(EXTRA, state[EXTRA], self.extra)
-
     def state_of_kept(self) -> dict[str, Any]:
         """Copies of what is kept; of objects with a state, what they say."""
-        kept = values_of(self.kept)
+        kept = {} if self.kept is None else vars(self.kept)
         return {
             name: state_of(value) if has_state(value) else described(f"kept.{name}", value)
             for name, value in kept.items()
@@ -157,7 +108,7 @@ class Own:
 
     def load_kept(self, state: Mapping[str, Any]) -> None:
         """What `state_of_kept` gave; what the script does not keep any more is left out."""
-        kept = values_of(self.kept)
+        kept = {} if self.kept is None else vars(self.kept)
         for name, saved in state.items():
             if name not in kept:
                 continue

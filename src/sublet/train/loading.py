@@ -7,9 +7,9 @@ micro-batches that this worker will have if nothing changes. Where something doe
 that is taken again) what was loaded ahead is thrown away and a new plan is made, so that what the script gets is what
 it would have got from the dataset itself.
 
-Random numbers that a dataset draws in a loader's worker (crops, flips) follow from (seed, epoch, index of the sample):
-any width, and any number of loader workers, trains on the same pictures. Where a sampler gives a sample several times
-in an epoch, its place in the order takes the place of the index, so that each time is another.
+Random numbers that a dataset draws in a loader's worker (crops, flips) follow from the seed, the epoch and the place
+of the micro-batch in it: they are the same with any number of loader workers, and after a restart. Workers begin anew
+with each epoch, so that they have the dataset as the script has it then, unless the loader says persistent_workers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,13 @@ from torch.utils.data import DataLoader, default_collate
 
 from sublet.errors import InvalidValue
 from sublet.train.drawing import Drawn, order_of
-from sublet.train.reach import is_still, places_of, remembered
 from sublet.train.samples import Piece, Samples, mixed, moved
-from sublet.train.state import host_draw, reseed_host
+from sublet.train.seeds import reseed_host
 from sublet.train.streams.drawn import DrawnSamples, Draws
 
 __all__ = ["Loaded", "batch_of", "fed", "samples_of"]
 
-# Epoch, the samples of a micro-batch, and the place of the first in the order of a sampler (-1 = no sampler): few
-# objects, because they are sent.
-Chosen = tuple[int, list[int], int]
-LOOKS = 64  # micro-batches between two seedings of what is looked at
+Chosen = tuple[int, int, list[int]]  # epoch, place of a micro-batch in it, and its samples: few objects, to be sent
 
 
 def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, batch: int) -> Samples:
@@ -88,12 +84,7 @@ class Loaded(Samples):
         self._asked = deque[tuple[int, Piece]]()  # what the loader was asked for, and has not given yet
         self._of = loader
         self._loader: DataLoader[Any] | None = None  # with workers of its own, once there is something to load
-        self._loads, self._were = -1, remembered(())  # the epoch under way, and what its workers were given
-
-    @property
-    def called(self) -> dict[str, Any]:
-        """As of any samples, and a sampler."""
-        return {**super().called, **({} if self.drawn is None else {"sampler": self.drawn.sampler})}
+        self._loads = -1  # the epoch under way
 
     def _order(self, epoch: int) -> torch.Tensor:
         if self.drawn is not None:
@@ -125,20 +116,14 @@ class Loaded(Samples):
 
     def _begin(self, epoch: int) -> None:
         """Workers have the dataset as the script has it at the beginning of an epoch, as those of any loader do."""
-        self._loads, places = epoch, places_of(super().called.items())
-        if self._loader is not None and is_still(places, self._were):
+        self._loads = epoch
+        if self._loader is not None and self._of.persistent_workers:
             return
-        self._were, self._next = remembered(places), iter(())
+        self._next = iter(())
         self._asked.clear()
-        self._loader = fed(
-            self._of,
-            Seeded(self._of.dataset, self._seed, self._collate),
-            self,
-            as_it_is,
-            self._seed,
-            workers=self._of.num_workers,
-            init=self._of.worker_init_fn,
-        )
+        dataset = Seeded(self._of.dataset, self._seed, self._collate)
+        workers, init = self._of.num_workers, self._of.worker_init_fn
+        self._loader = fed(self._of, dataset, self, as_it_is, self._seed, workers=workers, init=init)
 
     def __iter__(self) -> Iterator[list[Chosen]]:
         """What the loader is to load: it takes us for its batch sampler, and asks as far ahead as it prefetches."""
@@ -147,11 +132,10 @@ class Loaded(Samples):
             self._asked.append((epoch, piece))
             if epoch != of:
                 order, of = self._order(epoch), epoch  # not `order`, which keeps that of the epoch under way
-            place = -1 if self.drawn is None else piece.start
-            yield [(epoch, order[piece.start : piece.start + piece.count].tolist(), place)]
+            yield [(epoch, piece.start, order[piece.start : piece.start + piece.count].tolist())]
 
     def _plan(self, epoch: int, first: Piece) -> Iterator[tuple[int, Piece]]:
-        """Our micro-batches from this one on, for ever, if width and batch stay."""
+        """Our micro-batches from this one on, if width and batch stay; where workers stay, for ever."""
         offset, size, rank, world, micro_batch = self._step
         while True:
             while offset < self.count:
@@ -160,6 +144,8 @@ class Loaded(Samples):
                     if piece.start >= first.start:
                         yield epoch, piece
                 offset += taken
+            if not self._of.persistent_workers:
+                return
             epoch, offset, first = epoch + 1, 0, Piece(start=0, count=0, first=True, last=True)
 
 
@@ -183,51 +169,17 @@ def fed(
 
 
 class Seeded:
-    """A dataset in a loader's worker, whose random numbers follow from the sample alone; what it gives is collated.
-
-    To seed for each sample takes longer than a quick sample does, and most datasets draw nothing. So nothing is seeded
-    until something was drawn; then that micro-batch is loaded once more, seeded, and so are all after it. Whether it
-    was, a draw after each micro-batch tells: it is the next of those that were drawn when nobody else drew.
-    """
+    """A dataset in a loader's worker, whose random numbers follow from the micro-batch; what it gives is collated."""
 
     def __init__(self, dataset: Any, seed: int, collate: Any) -> None:
         self._dataset, self._seed, self._collate = dataset, seed, collate
-        self._draws = False
-        self._expected: list[tuple[float, ...]] = []  # what is drawn in turn if nobody else draws
-        self._looks = LOOKS  # since the dice were seeded
 
     def __getitems__(self, chosen: list[Chosen]) -> Any:
-        return self[chosen[0]]
-
-    def __getitem__(self, chosen: Chosen) -> Any:
-        if self._draws:
-            return self._collate(self._seeded(*chosen))
-        if not self._expected:
-            reseed_host(self._seed)
-            self._expected = [host_draw() for _ in range(LOOKS)]
-        if self._looks == LOOKS:
-            reseed_host(self._seed)
-            self._looks = 0
-        batch = self._collate(self._plain(chosen[1]))
-        self._draws = host_draw() != self._expected[self._looks]
-        self._looks += 1
-        return self[chosen] if self._draws else batch
-
-    def _plain(self, indices: list[int]) -> Any:
+        epoch, place, indices = chosen[0]
+        reseed_host(self._seed, epoch, place)
         if hasattr(self._dataset, "__getitems__"):
-            return self._dataset.__getitems__(indices)
-        return [self._dataset[index] for index in indices]
-
-    def _seeded(self, epoch: int, indices: list[int], place: int) -> Any:
-        keys = indices if place < 0 else range(place, place + len(indices))
-        if hasattr(self._dataset, "__getitems__"):  # it draws for all of them at once
-            reseed_host(self._seed, epoch, keys[0])
-            return self._dataset.__getitems__(indices)
-        return [self._one(epoch, key, index) for key, index in zip(keys, indices, strict=True)]
-
-    def _one(self, epoch: int, key: int, index: int) -> Any:
-        reseed_host(self._seed, epoch, key)
-        return self._dataset[index]
+            return self._collate(self._dataset.__getitems__(indices))
+        return self._collate([self._dataset[index] for index in indices])
 
 
 def as_it_is(batch: Any) -> Any:

@@ -26,9 +26,7 @@ from sublet.machine.wall import WALL
 from sublet.train.beside import left_together, state_of_rank_0
 from sublet.train.early_end import leave_epoch
 from sublet.train.evaluating import Evaluates
-from sublet.train.extent import Extent, extent_of
-from sublet.train.finished import look_back
-from sublet.train.first_lines import FirstLines
+from sublet.train.extent import Extent, begin, extent_of
 from sublet.train.following import Broken, Entry
 from sublet.train.gradients import DOUBT, LOSS, ORDERS, SAVE
 from sublet.train.kept import Keeps, Own
@@ -47,7 +45,6 @@ from sublet.train.state import State
 from sublet.train.steps import Steps
 from sublet.train.tracking import Log, run_name
 from sublet.train.turns import Turns, as_one_module, check_several
-from sublet.train.verdict import Verdict
 from sublet.train.writing import Writing
 from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished, Joined
@@ -64,7 +61,7 @@ class Session(Evaluates, Keeps):
         turns = Turns(self._model, optimizer)
         if turns.several:
             check_several(options)
-        self._steps = Steps(self._model, turns, dataset, options)
+        self._optimizers, self._steps = turns.optimizers, Steps(self._model, turns, dataset, options)
         steps = self._steps
         self._progress, self._readings, self._schedules = steps.progress, steps.readings, steps.schedules
         self._own = Own(options.extra_state, [self._model])
@@ -86,8 +83,8 @@ class Session(Evaluates, Keeps):
             lambda: SessionRun(self._steps, self._state, self._saver),
         )
         self._writing = Writing(self._steps, self._state, self._saver)
-        self._first_lines, self._verdict = FirstLines(self._state, self._progress), Verdict()
         self._rehearsed = Rehearsed(self._model.named_parameters, self._link, self._saver)
+        self._is_behind = False  # see Evaluates
         self._open = self._entered = self._over = False
         self._extent = Extent(epochs=0)  # of the whole training
         self._until: int | None = None  # within epochs(): epochs that are over when the one under way is
@@ -96,7 +93,6 @@ class Session(Evaluates, Keeps):
     # ------------------------------------------------------------------------------------------- the loop
 
     def __enter__(self) -> Self:
-        self._schedules.find()  # which takes a while: before anybody waits for us
         self._link.open(fits=lambda: fits_of(self._state))
         self._members.line = self._link.line
         self._steps.grows = self._link.line is None
@@ -108,18 +104,19 @@ class Session(Evaluates, Keeps):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._link.script_waits()
+        ended = False
         try:
             if kind is None and self._entered:
-                with self._verdict:
-                    self._catch_up()
-                    self._schedules.end_epochs(self._progress)
-                    self._extent.end(self._progress)
-                    self._finish()
+                self._catch_up()
+                self._schedules.end_epochs(self._progress)
+                self._extent.end(self._progress)
+                self._finish()
+            ended = kind is None
         finally:
             self._open = False
             self._steps.release()
             self._saver.close()
-            self._log.close(finished=kind is None and not self._verdict.is_said)
+            self._log.close(finished=ended)
         if kind is None:
             self._members.group.close()
         elif isinstance(error, torch.OutOfMemoryError):
@@ -137,21 +134,18 @@ class Session(Evaluates, Keeps):
         if self._entered:
             raise InvalidValue("epochs()", "a second call", "called once, before any batches()")
         extent = self._told()
-        with self._verdict:
-            self._begin(extent)
+        self._begin(extent)
         while True:
-            with self._verdict:
-                self._boundary()
+            self._boundary()
             epoch = self._progress.epoch
             if self._extent.over(self._progress):
                 break
             self._until = ENDLESS if self._profiles else epoch + 1
-            self._first_lines.begin()
+            self._is_behind = self._progress.begun
             self._link.script_goes_on()
             yield epoch if self.options.epochs is None else min(epoch, self.options.epochs - 1)
             self._link.script_waits()
-            with self._verdict:
-                self._end_epoch(epoch)
+            self._end_epoch(epoch)
         self._over = True
         self._link.script_goes_on()
 
@@ -161,15 +155,13 @@ class Session(Evaluates, Keeps):
         `epochs` counts from the first of the whole training, and can be given to the session instead. What was trained
         before a resume is not trained again.
         """
-        self._verdict.check()
         if self._until is not None:
             if epochs is not None:
                 raise InvalidValue("batches(epochs=...)", epochs, "batches() within epochs(), or `for batch in s`")
             if self._progress.epoch >= self._until:
                 raise InvalidValue("batches()", "a second call", "called once for each epoch of epochs()")
-            with self._verdict:
-                self._first_lines.end()
-                yield from self._until_epoch(self._until)
+            self._is_behind, self._progress.begun = False, True
+            yield from self._until_epoch(self._until)
             self._link.script_goes_on()
             return
         told = self._told(epochs)
@@ -181,10 +173,9 @@ class Session(Evaluates, Keeps):
                 "again; for something after each epoch: train.session(..., epochs=N), and then "
                 "`for epoch in s.epochs():` around `for batch in s:`",
             )
-        with self._verdict:
-            self._begin(told)
-            yield from self._until_epoch(ENDLESS)
-            self._boundary()
+        self._begin(told)
+        yield from self._until_epoch(ENDLESS)
+        self._boundary()
         self._over = True
         self._link.script_goes_on()
 
@@ -202,25 +193,27 @@ class Session(Evaluates, Keeps):
         if not self._entered:
             self._entered, self._extent = True, extent
             self._own.begin()
-            self._steps.samples_in_all = extent.samples(self._progress)
-            self._schedules.find_late()
-            self._state.begin(self._schedules.all, {**self._steps.called, **self._schedules.called})
+            self._steps.noise.samples_in_all = extent.samples(self._progress)
+            kept = [] if self._own.kept is None else vars(self._own.kept).values()
+            self._schedules.look_for_others(self._optimizers, kept, strict=self.options.strict)
             self._settle_in(self._members.enter())
             self._rehearsed.begin(self._progress.steps, self.rank)
-            look_back(self._saver.directory, extent, self._progress, alone=self._link.line is None, rank=self.rank)
+            begin(extent, self._progress, self._saver.directory, speaks=self.rank == 0)
 
     def _until_epoch(self, epochs: int) -> Iterator[Any]:
-        progress = self._progress
+        progress, began = self._progress, -1
         self._link.script_waits()
         while progress.epoch < epochs and not self._extent.over(progress):
             self._boundary()
             if progress.epoch >= epochs or self._extent.over(progress):  # the others were past its end
                 return
+            if began != progress.epoch or not progress.offset:
+                began = progress.epoch
+                self._steps.begin_epoch()
             for batch in self._steps.batches(self._members.group, self._link.has_order):
                 self._link.script_goes_on()
                 yield batch
                 self._link.script_waits()
-                self._verdict.check()  # said by `step`, perhaps, and swallowed
             cut = self._steps.take_cut()
             if cut is not None:
                 self._report.tell_short(self._members.group, progress, cut)
@@ -239,10 +232,9 @@ class Session(Evaluates, Keeps):
         progress = self._progress
         if progress.epoch <= epoch and not self._extent.over(progress):
             leave_epoch(self._steps, self._members.group)
-        self._state.require_same()
         self._agree_on_kept()
         self._catch_up()
-        self._schedules.check(between_epochs=True)
+        self._schedules.check()
 
     def _agree_on_kept(self) -> None:
         """What rank 0 keeps counts: others may not have evaluated, and one of them may be rank 0 next."""
@@ -260,7 +252,7 @@ class Session(Evaluates, Keeps):
     @property
     def _between_batches(self) -> bool:
         """Within epochs(): all workers are between the batches of two epochs, those without samples too."""
-        return self._past_epoch or (self._until is not None and self._first_lines.run_first)
+        return self._past_epoch or (self._until is not None and not self._progress.begun)
 
     def _catch_up(self) -> None:
         if self._late is not None:
@@ -276,12 +268,10 @@ class Session(Evaluates, Keeps):
         survives if that does not fit into memory: the samples come again, fewer at a time. With `reduction="counted"`
         the loss is a sum over `counted` things, such as tokens.
         """
-        self._verdict.check()
-        found = self._steps.found(self._model, loss, counted)
+        found = self._steps.found(loss, counted)
         if found is not None:
             self._link.script_waits()
-            with self._verdict:
-                self._steps.step(found[0], name, found[1])
+            self._steps.step(found[0], name, found[1])
             self._link.script_goes_on()
         return self.loss
 
@@ -351,7 +341,7 @@ class Session(Evaluates, Keeps):
         cut = self._steps.cut_given()
         if cut is not None and self._link.line is not None:
             self._report.tell_short(self._members.group, self._progress, cut, ends=True)
-            raise self._verdict.of(SystemExit(EXIT_MEMORY))
+            raise SystemExit(EXIT_MEMORY)
         if cut is not None:
             error.add_note(cut.advice)
 

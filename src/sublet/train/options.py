@@ -39,7 +39,8 @@ class Options:
     batch_range: tuple[int, int] | None = None  # None = the batch is fixed
     lr_rule: str = RateRule.ADASCALE  # how the learning rate follows the batch: adascale, sqrt, linear or none
     loss: Loss | None = None  # loss(output, batch), of what the model gives; then s.step(batch) computes it (`losses`)
-    strict: bool = False  # what the look at the first micro-batch warns of is an error (`probe`)
+    probe: bool = True  # look at the loss of the first micro-batch; not where a framework counts what it is given
+    strict: bool = False  # what that look warns of is an error
     reduction: str | None = None  # what s.step() is given: the "mean" over samples of a micro-batch, or their "sum", or
     # "counted": s.step(loss, counted=n), a sum over n things (tokens, say); the step is by the mean over all of them;
     # a `loss=` then returns both, the sum and n

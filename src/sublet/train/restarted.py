@@ -28,7 +28,6 @@ import torch.distributed as dist
 from sublet.domain.quantity import whole
 from sublet.errors import BadInput, InvalidValue
 from sublet.machine.wall import WALL
-from sublet.train.attributes import Attributes
 from sublet.train.fitness import check_methods
 from sublet.train.kept import Keeps, Own
 from sublet.train.link import ControllerLink, is_agents_line
@@ -36,9 +35,8 @@ from sublet.train.place import checkpoint_place
 from sublet.train.rehearsal import Rehearsed
 from sublet.train.report import EVERY_S, printed
 from sublet.train.saving import Saver
-from sublet.train.schedules import asked_by
-from sublet.train.state import Progress, random_state, reseed, restore_random
-from sublet.train.verdict import Verdict
+from sublet.train.seeds import random_state, reseed, restore_random
+from sublet.train.state import Progress
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Joined, Stepped
 
@@ -61,10 +59,7 @@ class Restarted(Keeps):
         if steps is not None:
             whole("steps", steps, 1)
         self._parts, self._steps = dict(parts), steps
-        self._own, self._verdict = (
-            Own(None, [part for part in parts.values() if isinstance(part, torch.nn.Module)]),
-            Verdict(),
-        )
+        self._own = Own(None, [part for part in parts.values() if isinstance(part, torch.nn.Module)])
         worker_id = os.environ.get("SUBLET_WORKER_ID", "")
         self._link = ControllerLink(worker_id)
         self._saver = Saver(checkpoint_place(directory, os.environ), worker_id or "alone", self._link.say)
@@ -72,7 +67,6 @@ class Restarted(Keeps):
         self._progress = Progress(samples=MANY, batch=1)
         self._told_s, self._told_step = 0.0, 0  # monotonic, when the controller heard of us last, and where we were
         self._noticed = threading.Event()
-        self._attributes: Attributes | None = None  # of the parts, since the loop began
         self._resumed = False
 
     def resume(self) -> int:
@@ -81,7 +75,6 @@ class Restarted(Keeps):
             raise InvalidValue("resume()", "a second call", "called once, before the loop")
         self._resumed = True
         self._own.begin()
-        self._attributes = _attributes_of(self._parts)
         if _rank() == 0 and is_agents_line(os.environ.get("SUBLET_CONTROL_FD", "")):
             self._link.listen()
         loaded = None
@@ -105,7 +98,6 @@ class Restarted(Keeps):
         whole("step", step, 0)
         if not self._resumed:
             raise InvalidValue("tick()", "a call before resume()", "`for step in range(ck.resume(), steps):` around it")
-        self._verdict.check()
         self._progress.steps = self._progress.offset = step
         self._rehearsed.come_to(step, _rank(), _world(), lambda: math.nan)
         if self._rehearsed.is_over(step):
@@ -123,7 +115,7 @@ class Restarted(Keeps):
             self._saver.tick(now_s, self._tree, self._progress, _world(), asked=asked)
         if leaves:
             self._saver.close()
-            raise self._verdict.of(SystemExit(EXIT_LEFT))
+            raise SystemExit(EXIT_LEFT)
 
     def _tell_start(self, source: str) -> None:
         """Where this start begins: what it does again had been done before, and was for nothing."""
@@ -171,7 +163,6 @@ class Restarted(Keeps):
         return {
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "kept": self._own.state_of_kept(),
-            "attributes": None if self._attributes is None else self._attributes.state_dict(),
             "step": self._progress.steps,
             "random": random_state(),
         }
@@ -180,13 +171,8 @@ class Restarted(Keeps):
         saved = tree.get("parts", {})
         if saved.keys() != self._parts.keys():
             raise BadInput("checkpoint", f"of {sorted(saved)}, this has {sorted(self._parts)}", hint=ANOTHER)
-        attributes = tree.get("attributes")  # one of an earlier version has none
-        if self._attributes is not None and attributes:
-            self._attributes.prepare(attributes)
         for name, part in self._parts.items():
             part.load_state_dict(saved[name])
-        if self._attributes is not None and attributes:
-            self._attributes.load_state_dict(attributes)
         self._own.load_kept(tree.get("kept", {}))  # one of an earlier version has none
         self._progress.steps = self._progress.offset = tree["step"]
         if _rank() == 0:
@@ -204,14 +190,6 @@ class Restarted(Keeps):
                 raise BadInput(
                     "checkpoint", f"not the same in all ranks, which found those of steps {steps}", hint=hint
                 )
-
-
-def _attributes_of(parts: Mapping[str, Any]) -> Attributes:
-    """What modules and optimizers among them, and functions of schedulers, remember beside their states."""
-    together = torch.nn.Module()
-    together._modules.update({name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)})  # noqa: SLF001 - add_module refuses some names
-    optimizers = {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
-    return Attributes(together, optimizers, asked_by(parts.values()))
 
 
 def _rank() -> int:

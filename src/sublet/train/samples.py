@@ -47,14 +47,14 @@ class Samples:
         self.count = len(dataset)
         self._dataset, self._seed, self._collate, self._device = dataset, seed, collate or default_collate, device
         self._whole = collate is None and type(dataset) is TensorDataset  # rows of tensors need no collating
-        self.draws_here = not self._whole  # the dataset runs in this process, and may draw from its dice
+        self.draws_here = not self._whole  # the dataset runs in this process, and may draw
         self._shuffled, self._epoch = shuffled, -1
         self._orders: dict[torch.device, torch.Tensor] = {}  # of this epoch, where it is needed
 
     @property
     def called(self) -> dict[str, Any]:
-        """What is the script's own of all this, by name."""
-        return {"dataset": self._dataset, "collate_fn": self._collate}
+        """Until grids ask no more."""
+        return {}
 
     def order(self, epoch: int, device: torch.device = CPU) -> torch.Tensor:
         """Indices of all samples in the order of this epoch.

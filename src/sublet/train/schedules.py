@@ -1,82 +1,70 @@
-"""Learning rate schedulers: those that the session steps, and those that the script steps itself, once per epoch.
+"""Learning rate schedulers that the session steps: after every step, or after every epoch.
 
-Both belong to the state, or a newcomer, or a run that resumes, would begin its schedule anew. The script need not hand
-over what it steps itself: the schedulers of an optimizer are found. It may step them only where all ranks are between
-two epochs. Between two batches the step may be one that is dropped, and in which some ranks have no part.
+They belong to the state, or a newcomer, or a run that resumes, would begin its schedule anew. One that the script steps
+itself, after the batches of an epoch, belongs there too: `s.keep(scheduler=scheduler)`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sublet.errors import InvalidValue
-from sublet.train.alive import alive
 from sublet.train.fitness import check_methods
 from sublet.train.profiling import is_profiled
 from sublet.train.state import Progress
 
-__all__ = ["Schedules", "asked_by"]
+__all__ = ["Schedules"]
 
 
 class Schedules:
-    """All schedulers of a session's optimizers."""
+    """Those that a session was given."""
 
-    def __init__(self, given: Sequence[Any], *optimizers: Optimizer, every: str = "step") -> None:
+    def __init__(self, given: Sequence[Any], *_: Optimizer, every: str = "step") -> None:
         for scheduler in given:
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise InvalidValue(
                     "scheduler",
                     "ReduceLROnPlateau",
-                    "one that steps without a measurement; leave it out, and step it yourself after the batches of "
-                    "each epoch of s.epochs(), with a number that is the same in all ranks",
+                    "one that steps without a measurement; leave it out, s.keep(plateau=scheduler), and step it "
+                    "yourself after the batches of each epoch of s.epochs(), with a number that is the same in all "
+                    "ranks, such as that of s.evaluate()",
                 )
             check_methods("scheduler", scheduler, "step", "state_dict", "load_state_dict")
-        self._given, self._optimizers, self._every = list(given), optimizers, every
-        self._found: list[LRScheduler] = []
-        self._counts: list[list[int]] = []
-
-    @property
-    def all(self) -> list[Any]:
-        """In an order that is the same in every process."""
-        return [*self._given, *self._found]
-
-    @property
-    def called(self) -> dict[str, Any]:
-        """Functions of the script that they ask, by name."""
-        return asked_by(self.all)
-
-    def find(self) -> None:
-        """Those that were not handed over."""
-        known = {id(part) for scheduler in self._given for part in _parts(scheduler)}
-        whose = {id(optimizer): number for number, optimizer in enumerate(self._optimizers)}
-        live = [each for each in alive(LRScheduler) if id(getattr(each, "optimizer", None)) in whose]
-        inner = {id(part) for scheduler in live for part in list(_parts(scheduler))[1:]}
-        found = [each for each in live if id(each) not in known | inner]
-        names = {id(each): (whose[id(each.optimizer)], type(each).__qualname__) for each in found}
-        self._found = sorted(found, key=lambda each: names[id(each)])
-        for (_, name), count in Counter(names.values()).items():
-            if count > 1:
-                allowed = "handed over in an order: session(..., scheduler=[...]), or one ChainedScheduler"
-                raise InvalidValue("scheduler", f"{count} {name} of one optimizer", allowed)
+        self.all, self._every = list(given), every
         self.note()
 
-    def find_late(self) -> None:
-        """Those that were made since, if there is a trace of any."""
-        if not self.all and any(
-            "initial_lr" in group for optimizer in self._optimizers for group in optimizer.param_groups
-        ):
-            self.find()
+    def look_for_others(self, optimizers: Sequence[Optimizer], kept: Iterable[Any], *, strict: bool) -> None:
+        """Say it of an optimizer that has a scheduler which is in no state; `kept`: what the script has registered."""
+        known = {id(getattr(part, "optimizer", None)) for each in (*self.all, *kept) for part in _parts(each)}
+        if all(id(each) in known or not any("initial_lr" in g for g in each.param_groups) for each in optimizers):
+            return
+        what, allowed = (
+            "a scheduler of this optimizer",
+            (
+                "handed over: train.session(..., scheduler=scheduler) steps it after every step, with "
+                "scheduler_every='epoch' after every epoch; s.keep(scheduler=scheduler) keeps one that you step. "
+                "Otherwise a start that goes on from a checkpoint begins it anew"
+            ),
+        )
+        if strict:
+            raise InvalidValue("scheduler", what, allowed)
+        print(f"sublet: {what} is not known to the session; it should be {allowed}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
+
+    called: dict[str, Any] = {}  # noqa: RUF012 - until grids ask no more
+
+    def find(self) -> None:
+        """Nothing: until grids ask no more."""
+
+    find_late = find
 
     def step(self) -> None:
-        """Those that are the session's to step."""
-        if not self._given and not self._found:
-            return
-        for scheduler in self._given:
+        """After a step, or an epoch."""
+        for scheduler in self.all:
             scheduler.step()
         self.note()
 
@@ -97,37 +85,18 @@ class Schedules:
 
     def note(self) -> None:
         """Remember how often each was stepped."""
-        self._counts = [_counts(self._given), _counts(self._found)]
+        self._counts = _counts(self.all)
 
-    def check(self, *, between_epochs: bool = False) -> None:
-        """Refuse a step that is not the script's to make; what it made between two epochs counts."""
-        if not self._given and not self._found:
-            return
-        given, found = self._counts
-        if _counts(self._given) != given:
+    def check(self) -> None:
+        """Refuse a step that is not the script's to make."""
+        if self.all and _counts(self.all) != self._counts:
             raise InvalidValue(
                 "scheduler.step()",
                 "a call",
                 "left to the session, which steps what it was given as scheduler= after every step, or with "
-                "scheduler_every='epoch' after every epoch; or leave scheduler= out and call it after the batches of "
-                "each epoch of s.epochs()",
+                "scheduler_every='epoch' after every epoch; or leave scheduler= out, say s.keep(scheduler=scheduler), "
+                "and call it after the batches of each epoch of s.epochs()",
             )
-        if not between_epochs and _counts(self._found) != found:
-            raise InvalidValue(
-                "scheduler.step()",
-                "a call before or between the batches of an epoch",
-                "after them, in `for epoch in s.epochs()`; for one step per step leave it to the session: "
-                "session(..., scheduler=scheduler)",
-            )
-        if between_epochs:
-            self.note()
-
-
-def asked_by(schedulers: Iterable[Any]) -> dict[str, Any]:
-    """The functions that schedulers among these ask, by name."""
-    parts = [part for each in schedulers if isinstance(each, LRScheduler) for part in _parts(each)]
-    asked = [each for part in parts for each in getattr(part, "lr_lambdas", ())]
-    return {f"lr_lambda {number}": each for number, each in enumerate(asked)}
 
 
 def _parts(scheduler: Any) -> Iterator[Any]:

@@ -7,29 +7,31 @@ what a step needs does not fit into memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from sublet.errors import InvalidValue, OutOfMemory
-from sublet.train.choices import Choices
 from sublet.train.control import Readings
 from sublet.train.drift import Drift
-from sublet.train.edits import Edits
 from sublet.train.fitness import check_counted, check_shape
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
-from sublet.train.gradients import CONTROLS, COUNTED, INVERSE, LOSS, ORDERS, SAVE, SMALL, Gradients
+from sublet.train.gradients import CONTROLS, COUNTED, LOSS, ORDERS, SAVE, Gradients
 from sublet.train.loading import samples_of
 from sublet.train.losses import found_in
-from sublet.train.means import Means
+from sublet.train.measuring import Measuring
 from sublet.train.memory import SMALLER, Cut, Memory, samples_that_fit
-from sublet.train.noise import Noise, halves_due
+from sublet.train.noise import Noise
 from sublet.train.options import Options
 from sublet.train.peers import BROKEN, PeerGroup, gist_of
+from sublet.train.probe import Probe, is_due
 from sublet.train.profiling import is_profiled
 from sublet.train.samples import Piece
 from sublet.train.schedules import Schedules
+from sublet.train.seeds import seed_choices
 from sublet.train.shards.meeting import Shards
 from sublet.train.shards.mesh import PeerMesh
 from sublet.train.state import Progress
@@ -40,8 +42,6 @@ from sublet.train.updates import Updates
 
 __all__ = ["Steps"]
 
-NOISE_EVERY = 20  # steps between measurements of the gradient noise: two passes over the gradients each
-NOISE_EVERY_ADAPTIVE = 5  # where the batch follows from it
 MANY_HALVED = 12  # at the first step of sums over so many to a sample: a scale too low for once costs less than a step
 
 
@@ -49,9 +49,8 @@ class Steps:
     """All that makes a step of `model`: data, gradients, optimizer, schedules, and the checks on them."""
 
     def __init__(self, model: torch.nn.Module, turns: Turns, dataset: Any, options: Options) -> None:
-        self._turns, self._updates = turns, Updates(turns.optimizers, options)
+        self._model, self._turns, self._updates = model, turns, Updates(turns.optimizers, options)
         self.device = turns.all[0].gradients.parameters[0].device
-        self._edits = Edits(parameter for turn in turns.all for parameter in turn.gradients.parameters)
         self._options, self.adaptive = options, options.adaptive
         batch_device = None if options.device is None else torch.device(options.device)
         self.stream = streamed_of(dataset, options, batch_device) if is_stream(dataset) else None
@@ -59,8 +58,7 @@ class Steps:
             dataset, options.seed, options.collate, batch_device, options.global_batch
         )
         self.kept_samples = self.stream or getattr(self._samples, "drawn", None)  # with a state of their own
-        self.called: dict[str, Any] = getattr(self._samples, "called", {})  # of the script's, for each step
-        self.schedules = Schedules(options.schedulers, *turns.optimizers, every=options.scheduler_every)
+        self.schedules = Schedules(options.schedulers, every=options.scheduler_every)
         self.drift = Drift(model.parameters(), turns.together)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         if options.counts and options.scaler is not None:
@@ -76,13 +74,11 @@ class Steps:
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
         self._heard = False  # of the loss of the step under way there is nothing to add up
-        self._means, self._choices = Means(options.reduction), Choices(options.seed)
-        self._measured = False  # this step measures noise
-        self._halved = False  # for that alone it is taken in two
-        self.samples_in_all = 0  # of the whole training, once that is known
+        self._probe: Probe | None = None  # while it looks at a loss
+        self._is_probed = turns.several or is_profiled()  # or need not be
+        self.noise = Measuring(options, self.progress, can=not (options.sums or turns.several))
         self.grows = True  # the batch by itself, towards the noise; under a controller the plan chooses it alone
         self._profiles = is_profiled()
-        self._small_weight = 0.0
         self._weights: dict[float, torch.Tensor] = {}
         self.updated = False  # by the last call of `step`
         self.gives_last = False  # the micro-batch that the user has, or had, is the last of its step
@@ -102,7 +98,6 @@ class Steps:
     def release(self) -> None:
         """Everything as it was before `guard`."""
         self._updates.release()
-        self._edits.lift()
         if self.shards is not None and self.shards.is_cut:
             self.shards.moments.forget()  # what it keeps is a range: the parameters are its own again, and no more
         for turn in self._turns.all:
@@ -110,7 +105,7 @@ class Steps:
 
     def settle_in(self, group: PeerGroup) -> None:
         """A new group: what was said in the old one does not count."""
-        self._edits.lift()
+        self._fit_trained()
         for turn in self._turns.all:
             if group.world > 1:
                 turn.gradients.attach()
@@ -120,7 +115,18 @@ class Steps:
         self.drift.forget()
         self.watch.restart()
         self.schedules.note()
-        self._edits.lay()
+
+    def begin_epoch(self) -> None:
+        """Before its first batch: the script may have frozen or thawed something, and chooses as all others do."""
+        self._fit_trained()
+        if not self.progress.offset:
+            seed_choices(self._options.seed, self.progress.epoch)
+
+    def _fit_trained(self) -> None:
+        changed = [turn.gradients.refit() for turn in self._turns.all]
+        if any(changed) and self.shards is not None:
+            allowed = "the same for the whole training where the optimizer's state is in ranges; or shards: off"
+            raise InvalidValue("requires_grad", "changed", allowed)
 
     def obey(self, batch: int) -> None:
         """The plan chose this batch, which is kept within the range; 0 = the one that we have stays, if it is.
@@ -140,7 +146,6 @@ class Steps:
     def give_up(self, group: PeerGroup) -> str:
         """Drop the step, as far as it is not applied; why. Others may need its sums, if our range is updated."""
         half = self.shards is not None and self.shards.half
-        self._choices.drop(self.progress.steps, half=half)
         for turn in () if half else self._turns.all:
             turn.gradients.give_up(group)
         why, self.broken = self.broken or "", None
@@ -156,11 +161,15 @@ class Steps:
         piece, self._piece = self._piece, None
         return None if piece is None or self._turns.several else self.memory.cut(piece.count)
 
-    def found(self, model: torch.nn.Module, given: Any, counted: Any) -> tuple[Any, Any] | None:
+    def found(self, given: Any, counted: Any) -> tuple[Any, Any] | None:
         """The loss of the micro-batch that the script has, and its count; None if it did not fit: it is dropped."""
         try:
-            return found_in(given, model, self._options, counted)
+            return found_in(given, self._model, self._options, counted)
         except torch.OutOfMemoryError:
+            if self._probe is not None:
+                self._probe.give_up()
+                self._piece = None
+                return None
             if self._piece is None or self._turns.several:
                 raise
             self._drop_unfit(self._piece)
@@ -180,17 +189,18 @@ class Steps:
             self._piece = None
         if self.broken is not None or number < self.progress.turn:
             return  # the step is dropped; or this turn of it was applied before the group broke
-        self._edits.check()
         check_shape(loss)
         check_counted(counted, asked=self._options.counts)
-        self._means.look(loss, piece.count)
+        if self._probe is not None:
+            self._probe.take(loss, counted)
+            return
         turn = self._turns.now(self.progress)
         share = self.progress.sums_share if self._options.sums else piece.count / self._size
         share = 0.0 if piece.spare else share
-        gradients, measures = turn.gradients, self._measured and piece.first and not piece.spare
+        gradients, measures = turn.gradients, self.noise.now and piece.first and not piece.spare
         gradients.check_frozen()
         if piece.last and gradients.shared:
-            gradients.arm(self._measure_small if measures else None)
+            gradients.arm(partial(self.noise.add, gradients.slots) if measures else None)
         try:
             scaled = self._updates.scaled(loss)
             if share == 1.0:
@@ -204,7 +214,7 @@ class Steps:
             self._drop_unfit(piece)
             return
         whole = piece.first and piece.last and share == 1.0 and counted is None and not self._turns.several
-        alone = whole and not gradients.shared and not self._measured
+        alone = whole and not gradients.shared and not self.noise.now
         self._heard = alone and self.readings.hear(loss, gradients.control)
         if not self._heard:
             gradients.slots[LOSS].add_(loss.detach(), alpha=share)
@@ -220,8 +230,7 @@ class Steps:
             return
         if measures:
             for gradient in gradients.tensors:
-                self._measure_small(gradient)
-        self._edits.note()
+                self.noise.add(gradients.slots, gradient)
 
     @property
     def under_way(self) -> bool:
@@ -247,50 +256,58 @@ class Steps:
                 return
         progress, micro_batch = self.progress, None if self._turns.several else self.memory.micro_batch
         self._size = size = progress.size
-        self._choices.begin(group.world, alike=self.stream is None and size % group.world == 0)
-        every = NOISE_EVERY if self.adaptive is None else NOISE_EVERY_ADAPTIVE
-        # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
-        cut = group.world > 1 or (micro_batch or size) < size
-        self._halved = not cut and self._takes_halves(size)
-        if self._halved:
-            micro_batch = -(-size // 2)
-        told = not (self._options.sums or self._turns.several)  # of other gradients than the mean of one loss: nothing
-        self._measured = self._halved or (progress.steps % every == 0 and size > 1 and cut and told)
+        micro_batch = self.noise.plan(size, group.world, micro_batch)
         steps, piece = progress.steps, None
         for piece in self._samples.pieces(progress.offset, size, group.rank, group.world, micro_batch):
-            if piece.first and self._measured and not piece.spare:
-                self._begin_measuring(piece)
-            self._piece, self.gives_last = piece, piece.last
-            self._turns.begin()
+            if piece.first and self.noise.now and not piece.spare:
+                workers = self._samples.holders(size, group.world)
+                self.noise.begin(self.gradients, piece.count, size, workers, self._updates.scale)
             self.memory.footprint.gives(piece.count)
-            yield self._load(piece)
+            batch = self._load(piece)
+            if not self._is_probed:
+                yield from self._probed(batch, piece)
+            yield from self._given(batch, piece)
             if self._cut is not None:
                 return
-            if self._piece is not None:
-                raise InvalidValue("step", "no call", "called once for every batch of batches()")
         while piece is None and self.broken is None and progress.steps == steps:
-            self._edits.lift()
             self.gradients.arm()  # more workers than a stream has shards: nothing to do but to take part in the sums
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 
-    def _takes_halves(self, size: int) -> bool:
-        """Of a full step that is taken at once."""
-        if self.adaptive is None or size < max(2, self.progress.batch):
-            return False
-        return halves_due(self.progress.steps, self.progress.noise.count, self.samples_in_all // self.adaptive.high)
+    def _given(self, batch: Any, piece: Piece) -> Iterator[Any]:
+        self._piece, self.gives_last = piece, piece.last
+        self._turns.begin()
+        yield batch
+        if self._piece is not None:
+            raise InvalidValue("step", "no call", "called once for every batch of batches()")
+
+    def _probed(self, batch: Any, piece: Piece) -> Iterator[Any]:
+        """The first micro-batch of a training, before it counts: what its loss is (`probe`)."""
+        self._is_probed, options = True, self._options
+        if self.progress.steps or not is_due(options):
+            return
+        self._probe = probe = Probe(self._model, options, piece.count)
+        spare = replace(piece, spare=True, last=False)
+        try:
+            for part in probe.parts(batch):
+                if options.loss is None:
+                    yield from self._given(part, spare)
+                elif (found := self.found(part, None)) is not None:
+                    probe.take(*found)
+        finally:
+            self._probe = None
+        self.watch.gives()
+        probe.conclude(speaks=self._group.rank == 0)
 
     def _load(self, piece: Piece) -> Any:
         self.watch.loads()
-        with self._choices.apart(self.progress.steps, piece.start, draws=self._samples.draws_here):
-            batch = self._samples.load(self.progress.epoch, piece)
+        batch = self._samples.load(self.progress.epoch, piece)
         self.watch.gives()
         return batch
 
     def _drop_unfit(self, piece: Piece) -> None:
         """Nobody goes on with this step: those who wait in its sum are hung up on."""
         self._piece, self._cut, self._begun = None, self.memory.cut(piece.count), False
-        self._edits.lift()
         self.watch.restart()
         if self.gradients.shared:
             self.broken = f"{piece.count} samples at a time did not fit; next: micro_batch={self._cut.micro_batch}"
@@ -299,15 +316,6 @@ class Steps:
             self.gradients.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _begin_measuring(self, piece: Piece) -> None:
-        workers = self._samples.holders(self._size, self._group.world)
-        self._small_weight = (self._size / piece.count / self._updates.scale) ** 2 / workers
-        self.gradients.slots[INVERSE].fill_(1.0 / (piece.count * workers))
-
-    def _measure_small(self, gradient: torch.Tensor) -> None:
-        norm = torch.linalg.vector_norm(gradient)
-        self.gradients.slots[SMALL].add_(norm * norm, alpha=self._small_weight)
 
     def _weight(self, share: float, loss: torch.Tensor) -> torch.Tensor:
         weight = self._weights.get(share)
@@ -325,7 +333,7 @@ class Steps:
             if self.save_due:
                 gradients.slots[SAVE].fill_(1.0)
             if last:
-                self.drift.put(gradients.slots, progress, self._group.world, dice=self.all_have_samples)
+                self.drift.put(gradients.slots, progress, self._group.world)
             try:
                 gradients.sum(self._group)
             except BROKEN as error:
@@ -342,8 +350,8 @@ class Steps:
             self.watch.summed()
             self.readings.take(gradients.control, gradients.slots[LOSS])
         self._updates.unscale(turn.optimizer)
-        if self._measured:
-            self._conclude()
+        if self.noise.now:
+            self.noise.conclude(gradients, self._size)
         self.grad_norm = self._updates.clip(gradients)
         self._updates.apply(turn, progress, self._size, last=last)
         if self.shards is not None and self.shards.is_cut:
@@ -362,7 +370,6 @@ class Steps:
 
     def apply_late(self, noise: Noise) -> None:
         """The update of our range, with sums that another had, clipped as they were."""
-        self._edits.lift()
         self.progress.noise = noise
         self._updates.apply(self._turns.all[0], self.progress, self._size, last=True)
 
@@ -371,11 +378,9 @@ class Steps:
         progress, gradients = self.progress, self.gradients
         (gradients.drop if self._heard else gradients.clear)()
         self._heard = False
-        self._edits.lay()
-        self.watch.updated(full=self._size == progress.batch and not self._halved)
+        self.watch.updated(full=self._size == progress.batch and not self.noise.halved)
         progress.turn = 0
         progress.advance()
-        self._choices.end(progress.steps)
         if self._profiles:  # its schedules would be over long before it is
             return
         due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
@@ -386,13 +391,3 @@ class Steps:
                 progress.batch = batch
                 self.look_at_memory()
                 self.watch.restart()
-
-    def _conclude(self) -> None:
-        control = self.gradients.control.tolist()
-        self.progress.noise.add(
-            control[SMALL],
-            control[INVERSE],
-            float(torch.nn.utils.get_total_norm(self.gradients.tensors)) ** 2,
-            self._size,
-            at=float(self.progress.done),
-        )

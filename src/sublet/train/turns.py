@@ -17,7 +17,6 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.fitness import check_optimizer
 from sublet.train.gradients import Gradients
-from sublet.train.in_place import load_optimizer
 from sublet.train.options import Options
 from sublet.train.state import Progress
 
@@ -51,7 +50,7 @@ class Optimizers:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave."""
         for name, optimizer in self.named.items():
-            load_optimizer(optimizer, state[name])
+            optimizer.load_state_dict(state[name])
 
 
 class Turns:

@@ -16,23 +16,10 @@ import torch
 
 from sublet.errors import BadInput, InvalidValue
 
-__all__ = [
-    "CONTAINERS",
-    "FACTORIES",
-    "SMALL",
-    "described",
-    "has_dice",
-    "has_state",
-    "is_small",
-    "laid",
-    "load_state",
-    "state_of",
-    "tensors_in",
-]
+__all__ = ["described", "has_state", "laid", "load_state", "state_of", "tensors_in"]
 
 KIND, ITEMS = "sublet.kind", "items"
 STATE = "state"  # the kind of what an object with a state says of itself
-SMALL = 256  # numbers: what can be copied in every step
 DEEPEST = 32  # levels; a list that contains itself has no end
 PLAIN = (bool, int, float, str)  # and None
 FACTORIES: Mapping[str, Callable[[], Any]] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
@@ -160,23 +147,6 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     elif isinstance(value, Mapping | list | tuple | deque | set | frozenset) and depth <= DEEPEST:
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(each, depth + 1)
-
-
-def is_small(value: Any) -> bool:
-    """Whether it is but a few numbers and words."""
-    left, count = [value], 0
-    while left and count <= SMALL:
-        each = left.pop()
-        if isinstance(each, torch.Tensor):
-            count += each.numel()
-        elif isinstance(each, np.ndarray):
-            count += each.size
-        elif isinstance(each, Mapping | list | tuple | deque | set | frozenset):
-            count += len(each)
-            left += [] if count > SMALL else each.values() if isinstance(each, Mapping) else each
-        else:
-            count += len(each) if isinstance(each, str | bytes) else 1
-    return count <= SMALL
 
 
 DICTS: Mapping[str, Callable[[], dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}

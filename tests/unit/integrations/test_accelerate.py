@@ -142,7 +142,6 @@ def test_what_a_script_counts_goes_on_where_it_is_kept(tmp_path):
 def test_a_training_that_was_ended_with_end_training_is_over_at_its_next_start(tmp_path, monkeypatch, capsys):
     expected = run(COUNTED, tmp_path)
     for _ in range(2):
-        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
         assert differs(expected, run(COUNTED, tmp_path)) == 0.0
         assert "was ended by its script, which left its loop after 10 steps of epochs=5" in capsys.readouterr().err
 
@@ -166,7 +165,6 @@ finally:
     tail = tail[tail.index("state = dict") :]
     expected = run(head + falls.replace("LIMIT", "99") + tail, tmp_path / "calm")
     for limit in ("6", "99"):
-        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
         with pytest.raises(RuntimeError, match="luck") if limit == "6" else nullcontext():
             found = run(head + falls.replace("LIMIT", limit) + tail, tmp_path / "struck")
     assert expected["completed"] == found["completed"] == 15

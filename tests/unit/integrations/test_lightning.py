@@ -128,7 +128,6 @@ def test_a_training_that_stopped_early_is_over_at_its_next_start(tmp_path, monke
     monkeypatch.setenv("SUBLET_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
 
     def start(epochs):
-        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
         stop = EarlyStopping("val_loss", mode="max", patience=2)
         strategy, module = SubletStrategy(global_batch=8), Module()
         usual = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}

@@ -237,7 +237,6 @@ def test_the_loss_of_a_training_is_that_of_all_its_starts(tmp_path, monkeypatch)
     found = trainer.train()
     assert trainer._initial_global_step == 14
     assert found.training_loss == pytest.approx(expected, rel=1e-5)
-    monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
     again = Trainer(model=llama(), args=arguments(tmp_path, **more), train_dataset=Texts(22)).train()
     assert again.training_loss == pytest.approx(expected, rel=1e-5)  # there was nothing left to train
 
@@ -247,7 +246,6 @@ def test_a_training_that_stopped_early_is_over_at_its_next_start(tmp_path, monke
     more = {"per_device_train_batch_size": 4, "eval_strategy": "epoch", "metric_for_best_model": "eval_loss"}
 
     def start(epochs):
-        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
         args = arguments(tmp_path, num_train_epochs=epochs, greater_is_better=True, **more)  # so it gets worse
         stop = transformers.EarlyStoppingCallback(2)
         data = {"train_dataset": Texts(20), "eval_dataset": Texts(6)}

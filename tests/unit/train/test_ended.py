@@ -22,19 +22,6 @@ class Stream(torch.utils.data.IterableDataset):
             yield from data()
 
 
-@pytest.fixture(autouse=True)
-def another_process(monkeypatch):
-    """Each start is one."""
-    monkeypatch.setattr("sublet.train.loop.look_back", _forgetful)
-
-
-def _forgetful(*told, **facts):
-    from sublet.train import finished
-
-    finished._begun.clear()
-    finished.look_back(*told, **facts)
-
-
 def by_batches(s, model, ends_at):
     for batch in s.batches() if s.options.epochs or s.options.steps else s.batches(epochs=3):
         s.step(loss_of(model, batch))

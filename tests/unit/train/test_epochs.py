@@ -40,6 +40,7 @@ def by_epoch(schedule=SCHEDULES["step"], epochs=4, cut=None, **more):
     scheduler = schedule(optimizer)
     rates, ends = [], []
     with train.session(model, optimizer, data(), global_batch=16, epochs=epochs, **more) as s:
+        s.keep(scheduler=scheduler)
         for epoch in s.epochs():
             for batch in s:
                 if s.steps == cut:
@@ -65,7 +66,6 @@ def test_a_schedule_by_epoch_goes_on_where_it_was_after_a_resume(tmp_path, monke
     assert rates_again == rates[cut:]
     assert ends_again == ends[cut // STEPS :]
     assert torch.equal(resumed, weights)
-    monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
     again, _, nothing = by_epoch(schedule, checkpoint_dir=tmp_path)
     assert nothing == []
     assert torch.equal(again, weights)
@@ -95,6 +95,7 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
     aheads = adam(ahead)
     aheads_scheduler = SCHEDULES["step"](aheads)
     with train.session(ahead, aheads, data(), global_batch=16, epochs=4) as first:  # is through with the epoch
+        first.keep(scheduler=aheads_scheduler)
         for _ in first.epochs():
             for batch in first:
                 if first.steps == STEPS:
@@ -106,6 +107,7 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
             handed = copy.deepcopy(first._state.tree(first._progress))
             break
     with train.session(model, optimizer, data(), global_batch=16, epochs=4) as s:
+        s.keep(scheduler=scheduler)
 
         def recover(_):
             s._state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
@@ -116,16 +118,14 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
         s._members.recover = recover
         update = s._steps._update
         for epoch in s.epochs():
+            if epoch == 1:
+                torch.set_rng_state(handed["random"]["torch"])
             for batch in s:
                 if s.steps == STEPS - 1:
                     s._steps._update = lambda: setattr(s._steps, "broken", "somebody is gone")
                 s.step(loss_of(model, batch))
                 s._steps._update = update
             scheduler.step()
-            if epoch == 0:
-                torch.set_rng_state(handed["random"]["torch"])
-                reseed, s._state.reseed = s._state.reseed, lambda *_: None
-        s._state.reseed = reseed
     assert scheduler.last_epoch == 4
     assert torch.equal(flat(model), weights)
 
@@ -139,6 +139,7 @@ def test_whoever_missed_the_last_step_of_a_training_of_so_many_does_not_count_it
         optimizer = adam(model)
         scheduler = SCHEDULES["lambda"](optimizer)
         with train.session(model, optimizer, data(), global_batch=16, steps=STEPS + 2) as s:
+            s.keep(scheduler=scheduler)
 
             def recover(_):
                 s._state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
@@ -217,14 +218,6 @@ def schedule_by_epoch(s, step, scheduler):
         scheduler.step()
 
 
-def schedule_before_the_epoch(s, step, scheduler):
-    for epoch in s.epochs():
-        if epoch > 0:
-            scheduler.step()
-        for batch in s:
-            step(batch)
-
-
 @pytest.mark.parametrize("cut", [None, 3, 4, 5])
 @pytest.mark.parametrize("early", [True, False], ids=["before the step", "after it"])
 @pytest.mark.parametrize("scheduler_every", ["epoch", None])
@@ -242,6 +235,8 @@ def test_an_epoch_that_is_left_early_is_over_and_the_next_begins(tmp_path, monke
         with train.session(
             model, optimizer, data(), global_batch=16, epochs=3, checkpoint_dir=tmp_path / place, **ours
         ) as s:
+            if not ours:
+                s.keep(scheduler=scheduler)
             for epoch in s.epochs():
                 for batch in s:
                     if early and s.steps_in_epoch == 2:
@@ -293,7 +288,6 @@ def test_after_its_batches_an_epoch_still_has_its_own_rate(left, by_session):
 def test_a_training_that_was_stopped_goes_on_with_the_rate_of_the_epoch_it_is_in(tmp_path, monkeypatch, left, rate):
     found = []
     for stops in (True, False):
-        monkeypatch.setattr("sublet.train.finished._begun", set())  # as in another process
         model = network()
         optimizer = adam(model)
         more = {"scheduler": lr_scheduler.StepLR(optimizer, 1, 0.5), "scheduler_every": "epoch"}
@@ -319,10 +313,8 @@ def test_a_training_that_was_stopped_goes_on_with_the_rate_of_the_epoch_it_is_in
         (not_of_the_session, "epochs", "left after 0 of 50 samples.* nothing was taken from the session"),
         (left_in_a_step, "epochs micro_batch", "left after 0 of 50 samples.* s.updated"),
         (twice_over_an_epoch, "epochs", "once for each epoch"),
-        (schedule_by_batch, "", r"leave it to the session: session\(\.\.\., scheduler=scheduler\)"),
         (schedule_by_batch, "scheduler", "left to the session"),
         (schedule_by_epoch, "epochs scheduler", "leave scheduler= out"),
-        (schedule_before_the_epoch, "epochs", "before or between the batches of an epoch"),
     ],
 )
 def test_a_loop_that_cannot_be_right_is_refused(loop, more, why):
@@ -340,34 +332,41 @@ def test_a_loop_that_cannot_be_right_is_refused(loop, more, why):
         run()
 
 
-def test_schedulers_that_cannot_be_told_apart_must_be_handed_over():
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("registered", ["scheduler=", "keep", ""])
+def test_a_scheduler_that_is_in_no_state_is_said_once(registered, strict, capsys):
     model = network()
     optimizer = adam(model)
-    both = [SCHEDULES["step"](optimizer), SCHEDULES["step"](optimizer)]
-    with pytest.raises(InvalidValue, match="2 StepLR"), train.session(model, optimizer, data(), global_batch=16):
-        pass
-    with train.session(model, optimizer, data(), global_batch=16, scheduler=both) as s:
-        for batch in s.batches(epochs=1):
-            s.step(loss_of(model, batch))
+    scheduler = SCHEDULES["sequential"](optimizer)
+    more = {"scheduler": scheduler} if registered == "scheduler=" else {}
 
+    def run():
+        with train.session(model, optimizer, data(), global_batch=16, epochs=1, strict=strict, **more) as s:
+            if registered == "keep":
+                s.keep(scheduler=scheduler)
+            for batch in s:
+                s.step(loss_of(model, batch))
 
-def test_a_scheduler_that_is_made_within_the_session_is_found_too():
-    model = network()
-    optimizer = adam(model)
-    with train.session(model, optimizer, data(), global_batch=16, epochs=1) as s:
-        scheduler = SCHEDULES["step"](optimizer)
-        for batch in s:
-            s.step(loss_of(model, batch))
-        assert s._state.schedulers == [scheduler]
+    if strict and not registered:
+        with pytest.raises(InvalidValue, match=r"s\.keep\(scheduler=scheduler\)"):
+            run()
+        return
+    run()
+    assert ("a scheduler of this optimizer is not known" in capsys.readouterr().err) == (not registered)
 
 
 def test_a_checkpoint_without_the_schedule_is_refused(tmp_path):
-    model = network()
-    with train.session(model, adam(model), data(), global_batch=16, checkpoint_dir=tmp_path) as s:
-        for batch in s.batches(epochs=1):
-            s.step(loss_of(model, batch))
+    def run(**more):
+        model = network()
+        optimizer = adam(model)
+        given = {name: make(optimizer) for name, make in more.items()}
+        with train.session(model, optimizer, data(), global_batch=16, checkpoint_dir=tmp_path, **given) as s:
+            for batch in s.batches(epochs=1):
+                s.step(loss_of(model, batch))
+
+    run()
     with pytest.raises(BadInput, match="of 0 schedulers, this has 1"):
-        by_epoch(checkpoint_dir=tmp_path)
+        run(scheduler=SCHEDULES["step"])
 
 
 def test_a_session_is_entered():

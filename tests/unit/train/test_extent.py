@@ -8,7 +8,6 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train import finished  # noqa: E402
 from sublet.train.extent import Extent  # noqa: E402
 from sublet.train.state import Progress  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
@@ -37,9 +36,8 @@ def test_the_last_epoch_of_so_many_steps_ends_early():
     assert ends == [(0, IN_AN_EPOCH), (1, IN_AN_EPOCH + 2)]
 
 
-def test_what_is_done_already_is_not_trained_again(tmp_path, monkeypatch):
+def test_what_is_done_already_is_not_trained_again(tmp_path, capsys):
     def run(steps):
-        monkeypatch.setattr(finished, "_begun", set())  # as in a process of its own
         model, seen = network(), 0
         with train.session(model, adam(model), data(), global_batch=16, steps=steps, checkpoint_dir=tmp_path) as s:
             for batch in s:
@@ -48,6 +46,7 @@ def test_what_is_done_already_is_not_trained_again(tmp_path, monkeypatch):
         return seen
 
     assert [run(5), run(5), run(7)] == [5, 0, 2]
+    assert capsys.readouterr().err.count("is finished (5 steps): there is nothing left to train") == 1
 
 
 def test_epochs_and_steps_are_not_said_both():

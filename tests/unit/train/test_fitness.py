@@ -87,12 +87,10 @@ def test_what_cannot_be_saved_or_stepped_is_refused_at_once(more, why):
         session(model, optimizer, **more(optimizer))
 
 
-def train_with(loss, monkeypatch=None, **more):
+def train_with(loss):
     """One step with this loss of (outputs, targets)."""
     model = network()
-    with train.session(model, adam(model), data(), global_batch=16, **more) as s:
-        if monkeypatch is not None:
-            monkeypatch.setenv("SUBLET_CONTROL_FD", "3")  # it may be wide, but has no line
+    with train.session(model, adam(model), data(), global_batch=16) as s:
         for x, y in s.batches(epochs=1):
             s.step(loss(model(x), y))
 
@@ -101,64 +99,6 @@ def train_with(loss, monkeypatch=None, **more):
 def test_a_loss_is_one_number(shape):
     with pytest.raises(InvalidValue, match=r"loss\.mean\(\), or loss\.squeeze\(\)"):
         train_with(lambda out, y: F.mse_loss(out, y).reshape(shape))
-
-
-@pytest.mark.parametrize("divided", [1, 2], ids=["plain", "divided"])
-def test_a_loss_that_was_scaled_for_half_precision_is_refused(divided):
-    scaler = torch.amp.GradScaler("cpu")
-    with pytest.raises(InvalidValue, match=r"scaler\.scale\(loss\)"):
-        train_with(lambda out, y: scaler.scale(F.mse_loss(out, y) / divided))
-
-
-def test_a_loss_beside_a_scaler_is_none_of_its_business():
-    off, on = torch.amp.GradScaler("cpu", enabled=False), torch.amp.GradScaler("cpu")
-    on.scale(torch.ones(()))
-    train_with(lambda out, y: off.scale(F.mse_loss(out, y)) * torch.tensor(65536.0))
-
-
-def vae(out, y):
-    """As in PyTorch's example: two sums."""
-    return F.binary_cross_entropy_with_logits(out, y.sigmoid(), reduction="sum") - 0.5 * torch.sum(1 + out - out.exp())
-
-
-SUMS = {
-    "mse": lambda out, y: F.mse_loss(out, y, reduction="sum"),
-    "half": lambda out, y: 0.5 * ((out - y) ** 2).sum(),
-    "l1": lambda out, y: F.l1_loss(out, y, reduction="sum"),
-    "huber": lambda out, y: F.huber_loss(out, y, reduction="sum"),
-    "two": lambda out, y: F.cross_entropy(torch.cat([out, -out], 1), (y > 0).long()[:, 0], reduction="sum"),
-    "dims": lambda out, y: ((out - y) ** 2).sum(dim=(0, 1)),
-    "vae": vae,
-}
-MEANS = {
-    "mse": F.mse_loss,
-    "divided": lambda out, y: F.mse_loss(out, y, reduction="sum") / len(out),
-    "multiplied": lambda out, y: F.mse_loss(out, y, reduction="sum") * (1.0 / len(out)),
-    "weighted": lambda out, y: ((out - y) ** 2 * y.abs()).sum() / y.abs().sum(),
-    "penalty": lambda out, y: F.mse_loss(out, y) + 0.01 * sum(p.pow(2).sum() for p in [out.mean(0)]),
-    "inner sum": lambda out, y: ((out - y) ** 2).sum(1).mean(),
-    "list": lambda out, y: torch.stack([F.mse_loss(out, y), F.l1_loss(out, y)]).sum(),
-    "batchmean": lambda out, y: F.kl_div(out, y.exp(), reduction="batchmean"),
-    "vae": lambda out, y: vae(out, y) / len(out),
-    "smoothed": lambda out, y: F.cross_entropy(torch.cat([out, -out], 1), (y > 0).long()[:, 0], label_smoothing=0.1),
-}
-
-
-@pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
-def test_a_summed_loss_is_refused_where_there_may_be_more_workers_than_one(loss, monkeypatch, capsys):
-    with pytest.raises(InvalidValue, match=r"a sum over 16 samples.*divide by the number of samples"):
-        train_with(loss, monkeypatch)
-    monkeypatch.undo()
-    train_with(loss)  # alone it is what it always was
-    assert capsys.readouterr().err.count("the loss is a sum over 16 samples") == 1
-
-
-@pytest.mark.parametrize("loss", MEANS.values(), ids=MEANS)
-def test_a_mean_loss_is_never_taken_for_a_sum(loss, monkeypatch, capsys):
-    train_with(loss, monkeypatch)
-    said = capsys.readouterr().err
-    assert "is a sum over" not in said
-    assert ("no mean over samples" in said) == (loss is MEANS["weighted"])  # which is one over weights
 
 
 Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024 - as users write it
@@ -180,7 +120,7 @@ def test_batches_keep_their_names_on_the_way_to_a_device():
 
 @pytest.mark.parametrize("shards", ["off", "on"])
 @pytest.mark.parametrize("thawed", [True, False])
-def test_what_was_frozen_when_it_began_is_not_trained_later_without_a_word(monkeypatch, thawed, shards):
+def test_what_was_frozen_when_an_epoch_began_is_not_trained_within_it_without_a_word(monkeypatch, thawed, shards):
     monkeypatch.setenv("SUBLET_SHARDS", shards)
     model = nn.Sequential(nn.Linear(FEATURES, 4), nn.Linear(4, 1))
     model[0].requires_grad_(False)
@@ -196,7 +136,7 @@ def test_what_was_frozen_when_it_began_is_not_trained_later_without_a_word(monke
         return made
 
     if thawed:
-        with pytest.raises(InvalidValue, match=r"requires_grad = 'True' .* 2 parameters were frozen then.*lr=0"):
+        with pytest.raises(InvalidValue, match=r"2 parameters were frozen then.*between two epochs of s\.epochs"):
             steps()
     else:
         assert steps() == 4

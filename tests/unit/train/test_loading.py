@@ -16,10 +16,8 @@ from torch.utils.data import (
 
 from sublet import train
 from sublet.errors import InvalidValue
-from sublet.train import loading
-from sublet.train.loading import Loaded, Seeded, samples_of
+from sublet.train.loading import Loaded, samples_of
 from sublet.train.samples import Samples
-from sublet.train.state import host_dice_kept
 
 
 class Noisy(Dataset):
@@ -60,18 +58,16 @@ def test_workers_load_what_the_dataset_would_give_in_the_sessions_order(micro_ba
         assert found != list(range(20))
 
 
-def test_what_a_sample_draws_depends_on_no_width_and_no_number_of_workers():
-    straight = epoch_of(loaded(DataLoader(Noisy(), batch_size=6, shuffle=True, num_workers=1)), [1])
-    changing = epoch_of(loaded(DataLoader(Noisy(), batch_size=6, shuffle=True, num_workers=2)), [2, 1, 3])
-    assert changing == straight
-    assert (
-        len({row[1] for row in straight})
-        == len({row[2] for row in straight})
-        == len({row[3] for row in straight})
-        == 20
-    )
-    other = epoch_of(loaded(DataLoader(Noisy(), batch_size=6, shuffle=True, num_workers=1)), [1], epoch=1)
-    assert {row[1] for row in other}.isdisjoint(row[1] for row in straight)
+def test_what_a_sample_draws_depends_on_no_number_of_workers_and_is_another_in_each_micro_batch_and_epoch():
+    def drawn(workers, epoch=0):
+        loader = DataLoader(Noisy(), batch_size=6, shuffle=True, num_workers=workers)
+        return epoch_of(loaded(loader), [2, 1, 3], epoch=epoch)
+
+    straight = drawn(1)
+    assert drawn(2) == straight
+    for column in (1, 2, 3):
+        assert len({row[column] for row in straight}) == 20
+        assert {row[column] for row in drawn(1, epoch=1)}.isdisjoint(row[column] for row in straight)
 
 
 def test_a_step_that_is_taken_again_gives_the_same_samples():
@@ -111,42 +107,15 @@ class Scaled(Dataset):
         return index * self.scale, index
 
 
-def test_workers_have_the_dataset_as_it_is_at_the_beginning_of_an_epoch():
+@pytest.mark.parametrize(("stay", "sums"), [(False, [66.0, 330.0, 330.0]), (True, [66.0, 66.0, 66.0])])
+def test_workers_have_the_dataset_as_it_is_at_the_beginning_of_an_epoch_unless_they_stay(stay, sums):
     dataset = Scaled()
-    samples = loaded(DataLoader(dataset, batch_size=6, num_workers=1))
+    samples = loaded(DataLoader(dataset, batch_size=6, num_workers=1, persistent_workers=stay))
     found = []
-    for epoch in range(4):
-        dataset.scale = (1.0, 1.0, 5.0, 5.0)[epoch]
+    for epoch in range(3):
+        dataset.scale = (1.0, 5.0, 5.0)[epoch]
         found.append(epoch_of(samples, [1, 1], epoch=epoch))
-        if epoch == 0:
-            first = samples._loader
-        assert (samples._loader is first) == (epoch < 2)
-    assert [sum(value for value, _ in each) for each in found] == [66.0, 66.0, 330.0, 330.0]
-
-
-class Rare(Dataset):
-    """Most draw nothing."""
-
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, index):
-        return index, float(torch.rand(())) if index % 7 == 5 else 0.0
-
-
-@pytest.mark.parametrize("dataset", [Rare(), Noisy(24)])
-def test_a_dataset_that_draws_late_is_seeded_from_the_first_draw_on(dataset):
-    def rows(collate, workers, widths):
-        loader = DataLoader(dataset, batch_size=6, num_workers=workers, collate_fn=collate)
-        return epoch_of(loaded(loader), widths)
-
-    straight = rows(None, 1, [1])
-    assert rows(None, 2, [2, 1, 3]) == straight
-    seeded = Seeded(dataset, 5, torch.utils.data.default_collate)
-    seeded._draws = True
-    with host_dice_kept():
-        every = [seeded[0, [index], -1] for index in range(24)]
-    assert straight == [tuple(column.item() for column in row) for row in every]
+    assert [sum(value for value, _ in each) for each in found] == sums
 
 
 def test_what_collate_draws_is_seeded_by_the_micro_batch():
@@ -162,26 +131,6 @@ def test_what_collate_draws_is_seeded_by_the_micro_batch():
 
 def masked(samples):
     return random.random()
-
-
-def test_samples_that_draw_nothing_are_loaded_once_and_not_seeded_one_by_one(monkeypatch):
-    asked, real = set(), loading.reseed_host
-    monkeypatch.setattr(loading, "reseed_host", lambda *numbers: [asked.add(numbers), real(*numbers)])
-    seeded = Seeded(Counted(), 5, list)
-    with host_dice_kept():
-        assert seeded[0, [1, 2], -1] == [1, 2]
-        assert seeded[0, [3], -1] == [3]
-    assert seeded._dataset.loaded == [1, 2, 3]
-    assert asked == {(5,)}
-
-
-class Counted(Dataset):
-    def __init__(self):
-        self.loaded = []
-
-    def __getitem__(self, index):
-        self.loaded.append(index)
-        return index
 
 
 def test_the_order_and_the_end_are_those_that_the_loader_says():

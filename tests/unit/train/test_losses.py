@@ -35,9 +35,6 @@ def test_a_session_that_is_given_the_loss_trains_as_one_whose_script_computes_it
 
 
 def test_a_loss_that_is_counted_returns_the_sum_and_what_it_is_over():
-    def pair(output, batch):
-        return ((output - batch[1]) ** 2).sum(), batch[1].numel()
-
     options = {"global_batch": 16, "steps": 6, "micro_batch": 5}
     counted, mean = network().eval(), network().eval()
     with train.session(counted, adam(counted), data(), loss=pair, reduction="counted", **options) as s:
@@ -49,14 +46,22 @@ def test_a_loss_that_is_counted_returns_the_sum_and_what_it_is_over():
     torch.testing.assert_close(flat(counted), flat(mean), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("returns", "given"), [(mse, {}), (mse, {"counted": 16})])
-def test_a_counted_loss_without_its_count_is_refused(returns, given):
+def pair(output, batch):
+    return ((output - batch[1]) ** 2).sum(), batch[1].numel()
+
+
+@pytest.mark.parametrize(("returns", "given"), [(mse, {}), (pair, {"counted": 16})])
+def test_a_counted_loss_without_its_count_or_with_two_is_refused(returns, given):
     model = network()
-    with train.session(model, adam(model), data(), global_batch=16, loss=returns, reduction="counted", steps=1) as s:
-        for batch in s:
-            with pytest.raises(InvalidValue, match="pair"):
+    options = {"global_batch": 16, "steps": 1, "loss": returns, "reduction": "counted"}
+
+    def run():
+        with train.session(model, adam(model), data(), **options) as s:
+            for batch in s:
                 s.step(batch, **given)
-            break
+
+    with pytest.raises(InvalidValue, match="pair"):
+        run()
 
 
 def test_a_model_is_called_with_the_first_of_a_tuple_or_with_the_batch_itself():

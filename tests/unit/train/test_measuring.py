@@ -38,11 +38,11 @@ def test_of_several_losses_no_noise_is_measured():
     nets = {name: nn.Linear(FEATURES, 1) for name in "DG"}
     optimizers = {name: torch.optim.SGD(net.parameters(), lr=0.1) for name, net in nets.items()}
     with train.session(nets, optimizers, data(), global_batch=16, steps=2) as s:
-        assert not begin(s, 2)._measured
+        assert not begin(s, 2).noise.now
     with one(steps=2)[1] as s:
-        assert begin(s, 2)._measured
+        assert begin(s, 2).noise.now
     with one(steps=2, reduction="sum")[1] as s:
-        assert not begin(s, 2)._measured
+        assert not begin(s, 2).noise.now
 
 
 @pytest.mark.parametrize(("samples", "mean_inverse"), [(3, 1.0), (16, 0.25)])
@@ -58,10 +58,10 @@ def test_whoever_has_no_samples_has_no_part_in_the_measured_noise(samples, mean_
 def test_the_last_step_of_an_epoch_is_not_taken_in_halves():
     with one(epochs=10_000, global_batch=16, batch_range=(16, 32))[1] as s:
         steps = s._steps
-        steps.samples_in_all = 10**9
+        steps.noise.samples_in_all = 10**9
         assert steps.progress.steps % FIRST_HALVES_EVERY == 0
-        assert steps._takes_halves(16)
-        assert not steps._takes_halves(15)
+        assert steps.noise.takes_halves(16)
+        assert not steps.noise.takes_halves(15)
 
 
 def test_a_share_is_as_exact_as_the_loss_that_it_weighs():

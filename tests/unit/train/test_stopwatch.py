@@ -111,7 +111,7 @@ def bowl_run(said, monkeypatch, **more):
 
 def test_on_a_quadratic_the_noise_is_found_and_the_batch_that_follows_is_the_best_or_beside_it(monkeypatch):
     said = []
-    monkeypatch.setattr("sublet.train.steps.NOISE_EVERY_ADAPTIVE", 1)
+    monkeypatch.setattr("sublet.train.measuring.EVERY_ADAPTIVE", 1)
     more = {"global_batch": 64, "micro_batch": 16, "batch_range": (64, 64)}
     samples, _ = bowl_run(said, monkeypatch, **more)
     true = float(samples.var(0).sum() / ((0.1 - samples.mean(0)) ** 2).sum())

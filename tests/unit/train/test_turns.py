@@ -103,18 +103,19 @@ def test_a_gan_goes_on_from_a_checkpoint(tmp_path, monkeypatch):
     assert torch.equal(in_a_session(9, checkpoint_dir=tmp_path), plainly(9))
 
 
-def test_each_optimizer_may_have_a_scheduler_of_the_same_kind():
+def test_each_optimizer_may_have_a_scheduler_of_the_same_kind(capsys):
     nets, optimizers = gan()
     schedulers = [torch.optim.lr_scheduler.StepLR(each, 1, 0.5) for each in optimizers.values()]
     with train.session(nets, optimizers, data(), global_batch=16, epochs=2) as s:
+        s.keep(first=schedulers[0], second=schedulers[1])
         for _ in s.epochs():
             for real, seed in s:
                 s.step(judges_loss(nets, real, seed), "D")
                 s.step(generators_loss(nets, seed), "G")
             for scheduler in schedulers:
                 scheduler.step()
-        assert s._state.schedulers == schedulers
     assert [each.param_groups[0]["lr"] for each in optimizers.values()] == [0.0025, 0.0025]
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

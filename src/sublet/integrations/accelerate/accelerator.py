@@ -123,13 +123,18 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
             micro_batch=loader.batch_size,
             scheduler=[each.scheduler for each in self._schedulers] if self._every == "step" else None,
             seed=self._seed,
+            probe=False,
             scaler=self.scaler,
             device=self.device,
             extra_state=Registered(self._custom_objects) if self._custom_objects else None,
         )
         self._session, self._is_open, self._handled = session.__enter__(), True, sys.exc_info()[1]
+        steps_itself = self._schedulers if self._every == "epoch" else []
+        known = {f"scheduler {number}": each.scheduler for number, each in enumerate(steps_itself)}
         if self._remembered is not None:
-            self._remembered.open(self._session)
+            self._remembered.open(self._session, known)
+        elif known:
+            self._session.keep(**known)
         if self._session.rank == 0 and (uneven := uneven_step(loader, self.gradient_accumulation_steps)):
             print(f"sublet: {uneven}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
         with self._ended_by_errors():
@@ -197,7 +202,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
             other = "epoch" if self._every == "step" else "step"
             raise InvalidValue("scheduler.step()", f"a call {place}", f"said: Accelerator(scheduler_every='{other}')")
         self._noted.add(id(scheduler))
-        if self._every == "epoch":  # which the session finds, and keeps: where all ranks are between two epochs
+        if self._every == "epoch":  # which the session keeps: where all ranks are between two epochs
             scheduler.scheduler.step()
 
     def _require_noted(self, every: str) -> None:

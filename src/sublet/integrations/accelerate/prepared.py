@@ -86,9 +86,9 @@ class Remembered:
     def __init__(self, values: dict[str, Any]) -> None:
         object.__setattr__(self, "_kept", SimpleNamespace(**values))
 
-    def open(self, session: Session) -> None:
-        """A state that was saved comes with the first batch."""
-        object.__setattr__(self, "_kept", session.keep(**vars(self._kept)))
+    def open(self, session: Session, more: dict[str, Any]) -> None:
+        """A state that was saved comes with the first batch; `more`: what is kept beside it."""
+        object.__setattr__(self, "_kept", session.keep(**vars(self._kept), **more))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(object.__getattribute__(self, "_kept"), name)

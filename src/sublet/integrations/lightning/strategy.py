@@ -97,6 +97,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
             global_batch=self.global_batch,
             steps=steps,
             seed=self.seed,
+            probe=False,
             scheduler=[config.scheduler for config in configs] or None,
             scheduler_every=configs[0].interval if configs else "step",
             extra_state=Kept(trainer),

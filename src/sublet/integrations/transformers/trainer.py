@@ -106,6 +106,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
             steps=max_steps,
             scheduler=self.lr_scheduler,
             seed=args.seed if args.data_seed is None else args.data_seed,
+            probe=False,
             reduction="counted" if self._counts else "mean",
             scaler=self.accelerator.scaler,
             clip_norm=args.max_grad_norm or None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from sublet.domain.quantity import whole
 from sublet.train.samples import Piece, Samples
-from sublet.train.state import host_dice_kept, reseed_host
+from sublet.train.seeds import dice_kept, reseed_host
 
 __all__ = ["Atom", "atoms", "loaded", "share"]
 
@@ -51,6 +51,6 @@ def loaded(samples: Samples, seed: int, epoch: int, atom: Atom) -> Any:
     piece = Piece(start=atom.start, count=atom.count, first=False, last=False)
     if not samples.draws_here:
         return samples.load(epoch, piece)
-    with host_dice_kept():
+    with dice_kept():
         reseed_host(seed, epoch, atom.start)
         return samples.load(epoch, piece)

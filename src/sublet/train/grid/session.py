@@ -21,8 +21,7 @@ import torch
 
 from sublet.errors import InvalidValue, RanksDiffer, StaleWriter
 from sublet.train.agent_line import Lost as LineLost
-from sublet.train.extent import Extent, extent_of
-from sublet.train.finished import look_back
+from sublet.train.extent import Extent, begin, extent_of
 from sublet.train.fitness import check_optimizer
 from sublet.train.following import Broken
 from sublet.train.footprint import gauge_of
@@ -167,7 +166,7 @@ class GridSession(Judges, Keeps):
             if not self._is_through and not went_back:
                 left = f"left after {self._progress.offset} of {self._progress.samples} samples"
                 raise InvalidValue(f"epoch {epoch}", left, "trained to its end where the model is cut")
-            self._schedules.check(between_epochs=True)
+            self._schedules.check()
         self._link.script_goes_on()
 
     def batches(self, epochs: int | None = None) -> Iterator[Step]:
@@ -275,8 +274,7 @@ class GridSession(Judges, Keeps):
             self._own.begin()
             self._link.script_waits()
             self._meet(self._made_member())
-            alone = self._link.line is None
-            look_back(self._saver.directory, extent, self._progress, alone=alone, rank=self.rank)
+            begin(extent, self._progress, self._saver.directory, speaks=self.rank == 0)
 
     def _made_member(self) -> Member:
         clip_norm, seed = self.options.clip_norm, self.options.seed

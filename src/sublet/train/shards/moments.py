@@ -16,7 +16,6 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.elementwise import Kept, check_elementwise, kept_by
-from sublet.train.in_place import load_optimizer
 from sublet.train.shards.flat import Flat, Parcel, Piece
 from sublet.train.shards.ranges import Span, within
 
@@ -203,7 +202,7 @@ class Moments:
     def load_state_dict(self, tree: Mapping[str, Any]) -> None:
         """Settings; and moments, if it has them, which stay where they were read to until a range of them is held."""
         with self._as_whole([]):
-            load_optimizer(self.optimizer, {"state": {}, "param_groups": tree["param_groups"]})
+            self.optimizer.load_state_dict({"state": {}, "param_groups": tree["param_groups"]})
         if "state" not in tree:
             return
         self.forget()

@@ -16,7 +16,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.samples import Piece, Samples, moved
-from sublet.train.state import host_dice_kept, reseed_host
+from sublet.train.seeds import dice_kept, reseed_host
 
 __all__ = ["NO_END", "DrawnSamples", "Draws"]
 
@@ -36,7 +36,7 @@ class Draws:
     def draw(self, seed: int, number: int) -> Any:
         """One batch, as of this seed; the random numbers of the script stay as they are."""
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]  # torch gives it no type
-        with host_dice_kept(), torch.random.fork_rng(devices):
+        with dice_kept(), torch.random.fork_rng(devices):
             reseed_host(seed, number)
             if devices:
                 torch.cuda.manual_seed_all(torch.initial_seed())
@@ -50,11 +50,6 @@ class DrawnSamples(Samples):
         self._drawn, self._seed, self._device = drawn, seed, device
         self.count, self.draws_here = NO_END, False
         self._last: tuple[int, Any] = (-1, None)
-
-    @property
-    def called(self) -> dict[str, Any]:
-        """The script's own of all this, by name."""
-        return {"drawn": self._drawn.function}
 
     def load(self, epoch: int, piece: Piece) -> Any:
         """The rows of a micro-batch, of one draw or of several."""

@@ -24,7 +24,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from sublet.errors import InvalidValue
 from sublet.train.samples import mixed
-from sublet.train.state import reseed_host
+from sublet.train.seeds import reseed_host
 
 __all__ = ["Mark", "Shard", "copied", "has_state"]
 

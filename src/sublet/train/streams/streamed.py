@@ -21,7 +21,8 @@ from sublet.train.loading import fed
 from sublet.train.options import Options
 from sublet.train.peers import PeerGroup, talking
 from sublet.train.samples import Piece, cut_up, moved
-from sublet.train.state import broadcast, host_dice_kept
+from sublet.train.seeds import dice_kept
+from sublet.train.state import broadcast
 from sublet.train.streams.dealing import Dealing
 from sublet.train.streams.drawn import NO_END
 from sublet.train.streams.reader import Collated, Reader, Task
@@ -70,7 +71,7 @@ def _check(dataset: Any, loader: DataLoader[Any] | None, options: Options) -> No
 class Streamed:
     """As `Samples`, of a stream."""
 
-    count, draws_here = NO_END, False
+    count = NO_END
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class _Here:
 
     def next(self) -> tuple[Any, dict[int, Mark]]:
         """The samples of the next task, and marks."""
-        with host_dice_kept():
+        with dice_kept():
             return self._collate(self._reader.read(next(self._tasks)))
 
 

@@ -25,6 +25,7 @@ def validate():
 
 
 with train.session(model, optimizer, loader, epochs=5) as s:
+    s.keep(scheduler=scheduler)
     for epoch in s.epochs():
         model.train()
         for images, target in s:

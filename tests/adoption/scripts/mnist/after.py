@@ -17,6 +17,7 @@ optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
 scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
 
 with train.session(model, optimizer, loader, epochs=5) as s:
+    s.keep(scheduler=scheduler)
     for epoch in s.epochs():
         model.train()
         for data, target in s:

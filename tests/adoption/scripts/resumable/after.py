@@ -29,7 +29,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
 
 with train.session(model, optimizer, train_loader, epochs=args.epochs) as s:
-    kept = s.keep(best_acc=0.0)
+    kept = s.keep(best_acc=0.0, scheduler=scheduler)
     for epoch in s.epochs():
         for x, y in s:
             loss = nn.functional.cross_entropy(compiled(x), y)

@@ -38,6 +38,7 @@ scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[3, 5], g
 criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
 
 with train.session(model, optimizer, loader, epochs=EPOCHS) as s:
+    s.keep(scheduler=scheduler)
     for epoch in s.epochs():
         for x, y in s:
             loss = criterion(model(x), y)

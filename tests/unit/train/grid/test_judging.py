@@ -150,7 +150,6 @@ class Joins:
         meshes = ThreadsMesh.all_of(threads, 2)
         self.sessions, self.found = {}, {}
         monkeypatch.setattr(GridSession, "_meet", lambda s, member: self._meet(s, member, meshes))
-        monkeypatch.setattr(grid_session, "look_back", lambda *_, **__: None)
         self._alone = grid_session.GridSession._finish
         monkeypatch.setattr(GridSession, "_finish", lambda s, _: s._together("end"))
         self.ended = threads.run(

@@ -422,8 +422,7 @@ def test_a_loop_that_is_left_ends_the_training_and_an_error_does_not(tmp_path):
         in_parts(a_net(), checkpoint_dir=tmp_path, until=lambda s: s.steps == 2 and 1 / 0)
     s = in_parts(a_net(), checkpoint_dir=tmp_path, until=lambda s: s.steps == 3)
     assert s.steps == 3
-    with pytest.raises(InvalidValue, match="a training of 3 steps is finished there"):
-        in_parts(a_net(), checkpoint_dir=tmp_path)
+    assert in_parts(a_net(), checkpoint_dir=tmp_path).steps == 3  # nothing is left to train
 
 
 @pytest.mark.parametrize("early", [True, False])
