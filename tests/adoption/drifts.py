@@ -30,7 +30,6 @@ from sublet.domain.shape import Grid
 from sublet.testing.grid.control import Control
 from sublet.testing.trainers import Worker, World
 from sublet.train import loop as sessions
-from sublet.train.grid.session import GridSession
 from sublet.train.restarted import Restarted
 from sublet.wire.exits import EXIT_LEFT
 from tests.rigs.docs_loops import BATCH, loops, numbers
@@ -68,23 +67,23 @@ def _watch(directory: Path, name: str, *, counts: bool) -> None:
         facts = {"step": step, "generation": generation, "epoch": epoch, "samples": samples}
         os.write(notes, json.dumps(facts).encode() + b"\n")
 
-    for kind in (sessions.Session, GridSession):
-        batches, step = kind.batches, kind.step
+    batches, step = sessions.Session.batches, sessions.Session.step
 
-        def noted_batches(self: Any, *given: Any, batches: Any = batches, **named: Any) -> Any:
-            for batch in batches(self, *given, **named):
-                if counts and not self._steps._piece.spare:
-                    note(self.steps, self.generation, self.epoch, numbers(batch))
-                yield batch
+    def noted_batches(self: Any, *given: Any, **named: Any) -> Any:
+        for batch in batches(self, *given, **named):
+            if counts and not self._way.steps._piece.spare:
+                note(self.steps, self.generation, self.epoch, numbers(batch))
+            yield batch
 
-        def held_step(self: Any, *given: Any, step: Any = step, **named: Any) -> None:
-            before = self.steps
-            _hold(directory, before, self._link.has_order)
-            step(self, *given, **named)
-            if self.steps > before:
-                note(before, self.generation)
+    def held_step(self: Any, *given: Any, **named: Any) -> float:
+        before = self.steps
+        _hold(directory, before, self._link.has_order)
+        found = step(self, *given, **named)
+        if self.steps > before:
+            note(before, self.generation)
+        return found
 
-        kind.batches, kind.step = noted_batches, held_step
+    sessions.Session.batches, sessions.Session.step = noted_batches, held_step
     tick = Restarted.tick
 
     def held_tick(self: Any, step: int) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from sublet.cli.work.script.convert import convert
 from sublet.cli.work.script.reading import Script
-from sublet.train import loop, restarted
+from sublet.train import copies, restarted
 
 __all__ = ["Struck", "converted", "differs", "run", "run_struck"]
 
@@ -78,12 +78,12 @@ def _inside(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _strike_at(step: int) -> Iterator[None]:
     """After so many steps, at the place where a session obeys orders, or at the tick of a loop of its own."""
-    boundary, tick = loop.Session._boundary, restarted.Restarted.tick
+    boundary, tick = copies.Copies.boundary, restarted.Restarted.tick
 
-    def struck(self: loop.Session) -> None:
+    def struck(self: copies.Copies) -> None:
         boundary(self)
-        if self.steps == step:
-            self._writing.tick(1e9, self._members.group, asked=True, agreed=False)
+        if self.progress.steps == step:
+            self.writing.tick(1e9, self.members.group, asked=True, agreed=False)
             raise Struck
 
     def struck_tick(self: restarted.Restarted, done: int) -> None:
@@ -94,8 +94,8 @@ def _strike_at(step: int) -> Iterator[None]:
         except SystemExit:
             raise Struck from None
 
-    loop.Session._boundary, restarted.Restarted.tick = struck, struck_tick  # type: ignore[method-assign]
+    copies.Copies.boundary, restarted.Restarted.tick = struck, struck_tick  # type: ignore[method-assign]
     try:
         yield
     finally:
-        loop.Session._boundary, restarted.Restarted.tick = boundary, tick  # type: ignore[method-assign]
+        copies.Copies.boundary, restarted.Restarted.tick = boundary, tick  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
 
-import sublet.train.loop  # noqa: F401 - as above
+import sublet.train.copies  # noqa: F401 - as above
 from sublet import train
 from sublet.testing import trainers
 from sublet.train import agent_line, report

@@ -13,8 +13,7 @@ imported when a session is made, not before.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from sublet.train.grid.session import GridSession
     from sublet.train.grid.stages import Stages
     from sublet.train.loop import Session
-    from sublet.train.losses import Loss
-    from sublet.train.options import Options
     from sublet.train.restarted import Restarted
     from sublet.train.stored.dataset import Stored
     from sublet.train.streams.drawn import Draws
@@ -45,19 +41,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-@overload
-def session(
-    model: Stages, optimizer: Any, dataset: Any, *, global_batch: int | None = None, loss: Loss, **more: Any
-) -> GridSession: ...
-
-
-@overload
-def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, **more: Any) -> Session: ...
-
-
-def session(
-    model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, **more: Any
-) -> Session | GridSession:
+def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, **more: Any) -> Session:
     """A training run that may change its width at any step; use it in a `with` statement.
 
     Args:
@@ -78,10 +62,6 @@ def session(
     if batch is None:
         raise TypeError("session() needs global_batch, the samples per optimizer step over all workers")
     options = Options(global_batch=batch, **more)
-    if _in_stages(model, options):
-        from sublet.train.grid.session import GridSession
-
-        return GridSession(model, optimizer, dataset, options)
     from sublet.train.loop import Session
 
     return Session(model, optimizer, dataset, options)
@@ -92,15 +72,6 @@ def stages(model: nn.Module) -> Stages:
     from sublet.train.grid.families import stages as found
 
     return found(model)
-
-
-def _in_stages(model: Any, options: Options) -> bool:
-    """Whether it is trained in stages x copies: train.Stages are, a sequence where the job says so."""
-    from sublet.train.grid.stages import Stages, is_staged
-
-    if options.loss is None or not is_staged(model):
-        return False
-    return isinstance(model, Stages) or os.environ.get("SUBLET_STAGES", "1") != "1"
 
 
 def dataset(

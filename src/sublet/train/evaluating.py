@@ -18,10 +18,14 @@ from sublet.errors import InvalidValue
 from sublet.train.beside import figures_of_rank_0, summed_figure
 from sublet.train.drawing import Drawn, order_of
 from sublet.train.eval_mode import in_eval_mode
-from sublet.train.link import ControllerLink
-from sublet.train.options import Options
+from sublet.train.gradients import LOSS
+from sublet.train.losses import loss_of
+from sublet.train.membership import Membership
+from sublet.train.position import Position
 from sublet.train.samples import moved
-from sublet.train.standing import Standing
+from sublet.train.state import Progress
+from sublet.train.steps import Steps
+from sublet.train.strategy import Around
 
 __all__ = ["Evaluates", "HeldOut", "LossOf"]
 
@@ -76,48 +80,51 @@ def _chosen(loader: DataLoader[Any]) -> Sequence[int]:
     return order.order(0).tolist() if isinstance(order, Drawn) else range(len(loader.dataset))  # type: ignore[arg-type]  # map-style: it has a length
 
 
-class Evaluates(Standing):
-    """The part of a session that looks at the model, with all workers."""
+class Evaluates:
+    """The part of a strategy that looks at the model, where every worker has all of it, and tells how it stands."""
 
-    options: Options
+    _around: Around
     _model: torch.nn.Module
-    _link: ControllerLink
-    _is_behind: bool  # this worker does the first lines of an epoch which the others have behind them
+    steps: Steps
+    members: Membership
+    progress: Progress
+    position: Position
 
-    def evaluate(self, loss_of: LossOf, dataset: Any, limit: int | None = None) -> float:
-        """The mean of `loss_of(batch)` over a dataset, or a DataLoader of one, in the model's eval mode.
-
-        Every worker calls it, at the same step: each has its share in it, and all get the result. `limit` counts
-        micro-batches (`micro_batch` samples each, or as many as a step has).
-        """
-        options, steps, group = self.options, self._steps, self._members.group
+    def evaluate(self, given: LossOf | None, dataset: Any, limit: int | None) -> float:
+        """As of any strategy."""
+        options, steps, group = self._around.options, self.steps, self.members.group
         if steps.under_way:
             raise InvalidValue("evaluate", "a call within a step", "called where s.updated is true, or after an epoch")
         at_a_time = options.micro_batch or options.global_batch
         held_out = HeldOut(dataset, options.collate, options.device, None if limit is None else limit * at_a_time)
         at_a_time = min(at_a_time, -(-options.global_batch // group.world))
+        loss = given or self._mean_of
         found = None
         if self._all_are_here:
-            share = held_out.mean(self._model, loss_of, group.rank, group.world, at_a_time)
-            self._link.script_waits()
-            found = summed_figure(steps.gradients, group, steps.drift, self._progress, share)
-            self._link.script_goes_on()
+            share = held_out.mean(self._model, loss, group.rank, group.world, at_a_time)
+            self._around.link.script_waits()
+            found = summed_figure(steps.gradients, group, steps.drift, self.progress, share)
+            self._around.link.script_goes_on()
         if found is not None:
             return found
-        return held_out.mean(self._model, loss_of, 0, 1, at_a_time)
+        return held_out.mean(self._model, loss, 0, 1, at_a_time)
+
+    def _mean_of(self, batch: Any) -> torch.Tensor:
+        options = self._around.options
+        if options.loss is None or options.sums:
+            allowed = "s.evaluate(loss_of, dataset), with a mean over samples, where the loss of the session is a sum"
+            raise InvalidValue("evaluate", "a dataset alone", allowed)
+        return loss_of(self._model, options.loss, batch, counts=False)[0]
 
     def told_by_rank_0(self, figures: Sequence[float]) -> list[float]:
-        """Rank 0's figures, at all ranks: what each has measured for itself may differ, and what follows from it.
-
-        Every worker calls it, at the same step, with as many. Whoever loses the others meanwhile keeps its own.
-        """
-        steps, group, found = self._steps, self._members.group, None
+        """As of any strategy."""
+        steps, group, found = self.steps, self.members.group, None
         if steps.under_way:
             raise InvalidValue("told_by_rank_0", "a call within a step", "called where s.updated is true")
         if self._all_are_here:
-            self._link.script_waits()
-            found = figures_of_rank_0(steps.gradients, group, steps.drift, self._progress, figures)
-            self._link.script_goes_on()
+            self._around.link.script_waits()
+            found = figures_of_rank_0(steps.gradients, group, steps.drift, self.progress, figures)
+            self._around.link.script_goes_on()
         return list(figures) if found is None else found
 
     @property
@@ -126,12 +133,58 @@ class Evaluates(Standing):
 
         Those without samples in a step are not; nor are the others where we do the first lines of an epoch again.
         """
-        steps = self._steps
-        if self._members.group.world == 1 or steps.broken is not None or self._is_behind:
+        if self.members.group.world == 1 or self.steps.broken is not None or self.position.is_behind:
             return False
-        return self._between_batches or steps.all_have_samples
+        return self.position.between_batches or self.steps.all_have_samples
+
+    # ------------------------------------------------------------------------------------------- what a script asks
 
     @property
-    def _between_batches(self) -> bool:
-        """All workers are between the batches of two epochs, and those without samples in a step too."""
-        raise NotImplementedError
+    def rank(self) -> int:
+        """In the group."""
+        return self.members.group.rank
+
+    @property
+    def world(self) -> int:
+        """Of the group."""
+        return self.members.group.world
+
+    @property
+    def generation(self) -> int:
+        """Of the group."""
+        return self.members.group.generation
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Copies of one part."""
+        return self.world, 1
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """A copy of its own."""
+        return self.rank, 0
+
+    @property
+    def loss(self) -> float:
+        """As it was read."""
+        return self.steps.readings.numbers[LOSS]
+
+    @property
+    def loss_tensor(self) -> torch.Tensor:
+        """As it was computed."""
+        return self.steps.readings.loss
+
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """None without `clip_norm`."""
+        return self.steps.grad_norm
+
+    @property
+    def updated(self) -> bool:
+        """By the last micro-batch."""
+        return self.steps.updated
+
+    @property
+    def gives_last(self) -> bool:
+        """Of the step."""
+        return self.steps.gives_last

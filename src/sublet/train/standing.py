@@ -7,26 +7,20 @@ from typing import Any
 
 import torch
 
-from sublet.train.control import Readings
-from sublet.train.gradients import LOSS
-from sublet.train.membership import Membership
 from sublet.train.state import Progress
-from sublet.train.steps import Steps
+from sublet.train.strategy import Strategy
 from sublet.train.streams.drawn import NO_END
 from sublet.train.tracking import Log
 
-__all__ = ["Counted", "Standing"]
+__all__ = ["Standing"]
 
 
-class Counted:
-    """How far a session is, in parts or not."""
+class Standing:
+    """The part of a session that changes nothing."""
 
     _progress: Progress
-
-    @property
-    def _seen(self) -> Progress:
-        """What a script sees of it."""
-        return self._progress
+    _way: Strategy
+    _log: Log
 
     def __len__(self) -> int:
         """Steps of an epoch, for bars of progress; a stream, or batches that are drawn, have none."""
@@ -40,36 +34,32 @@ class Counted:
     @property
     def steps(self) -> int:
         """Steps applied in all, those before a resume included."""
-        return self._seen.steps
+        return self._progress.steps
 
     @property
     def steps_in_epoch(self) -> int:
         """Steps applied in the epoch that training is in: the number of its next batch, from 0 on."""
-        return self._seen.steps - self._seen.before
+        return self._progress.steps - self._progress.before
 
     @property
     def epoch(self) -> int:
         """Epochs that are over."""
-        return self._seen.epoch
+        return self._progress.epoch
 
     @property
     def samples_done(self) -> int:
         """Samples behind us, over all epochs."""
-        return self._seen.done
+        return self._progress.done
 
     @property
     def global_batch(self) -> int:
         """Samples per step now."""
         return self._progress.batch
 
-
-class Standing(Counted):
-    """The part of a session that changes nothing."""
-
-    _members: Membership
-    _readings: Readings
-    _steps: Steps
-    _log: Log
+    @property
+    def noise(self) -> float | None:
+        """Gradient noise scale in samples; None while it cannot be told."""
+        return self._progress.noise.scale
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Numbers by name, of the step that is behind us, to `tracker=`: once for each step, whoever is rank 0."""
@@ -78,44 +68,49 @@ class Standing(Counted):
     @property
     def rank(self) -> int:
         """0 for the worker that prints and evaluates."""
-        return self._members.group.rank
+        return self._way.rank
 
     @property
     def world(self) -> int:
         """Number of workers now."""
-        return self._members.group.world
+        return self._way.world
 
     @property
     def generation(self) -> int:
         """Number of the decision that made the present group; 0 without a controller."""
-        return self._members.group.generation
+        return self._way.generation
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Copies of the model, and parts of each: one where it is not trained in stages."""
+        return self._way.grid
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(copy, part) of this worker."""
+        return self._way.place
 
     @property
     def updated(self) -> bool:
         """Whether the last `s.step()` ended a step: not before its last micro-batch, nor where it was dropped."""
-        return self._steps.updated
+        return self._way.updated
 
     @property
     def gives_last(self) -> bool:
         """Whether the micro-batch that was given last is the last of its step: `s.step()` with its loss updates."""
-        return self._steps.gives_last
+        return self._way.gives_last
 
     @property
     def loss(self) -> float:
         """Loss over the global batch of the last step (on a GPU: of the one before); of several the last one's."""
-        return self._readings.numbers[LOSS]
+        return self._way.loss
 
     @property
     def loss_tensor(self) -> torch.Tensor:
         """Loss over the global batch of the last step itself, where it was computed: nothing has waited for it."""
-        return self._readings.loss
+        return self._way.loss_tensor
 
     @property
     def grad_norm(self) -> torch.Tensor | None:
         """Length of the gradient of the last step, before it was clipped; None without `clip_norm`."""
-        return self._steps.grad_norm
-
-    @property
-    def noise(self) -> float | None:
-        """Gradient noise scale in samples; None while it cannot be told."""
-        return self._progress.noise.scale
+        return self._way.grad_norm

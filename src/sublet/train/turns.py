@@ -17,10 +17,9 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.fitness import check_optimizer
 from sublet.train.gradients import Gradients
-from sublet.train.options import Options
 from sublet.train.state import Progress
 
-__all__ = ["Optimizers", "Turn", "Turns", "as_one_module", "check_several"]
+__all__ = ["Optimizers", "Turn", "Turns", "as_one_module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +126,6 @@ def as_one_module(model: Any) -> torch.nn.Module:
     if isinstance(model, Mapping) and model and all(isinstance(each, torch.nn.Module) for each in model.values()):
         return torch.nn.ModuleDict({str(name): each for name, each in model.items()})
     raise InvalidValue("model", type(model).__name__, "a torch.nn.Module, or several by name: {'D': netD, 'G': netG}")
-
-
-def check_several(options: Options) -> None:
-    """What cannot be had with more than one optimizer."""
-    for field in ("micro_batch", "batch_range", "scaler", "loss"):
-        if getattr(options, field) is not None:
-            allowed = "left out with several optimizers: each loss is of the whole share of a worker, in full precision"
-            if field == "loss":
-                allowed = "left out with several optimizers: s.step(loss, name) is given the loss of each"
-            raise InvalidValue(field, getattr(options, field), allowed)
 
 
 def _checked(named: Mapping[Any, Any]) -> Mapping[Any, Any]:

@@ -26,7 +26,7 @@ def run(directory, *, checkpoints=None, ends_at=None, **more):
             s.step(loss_of(model, batch))
             s.log({"loss": s.loss, "twice": torch.tensor(2.0 * s.steps)})
             if s.steps == 8 and checkpoints is not None and ends_at:
-                s._saver.save(s._state.tree(s._progress), s._progress)
+                s._around.saver.save(s._way.state.tree(s._progress), s._progress)
             if s.steps == ends_at:
                 raise SystemExit(9)
 

@@ -213,7 +213,7 @@ class Dies(TrainerCallback):
         self.step, self.trainer = step, None
 
     def on_step_begin(self, args, state, control, **more):
-        self.trainer._session._saver.settle()
+        self.trainer._session._around.saver.settle()
         if state.global_step == self.step:
             raise Killed
 

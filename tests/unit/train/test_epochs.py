@@ -104,27 +104,27 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
             else:
                 aheads_scheduler.step()
                 continue
-            handed = copy.deepcopy(first._state.tree(first._progress))
+            handed = copy.deepcopy(first._way.state.tree(first._progress))
             break
     with train.session(model, optimizer, data(), global_batch=16, epochs=4) as s:
         s.keep(scheduler=scheduler)
 
         def recover(_):
-            s._state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
-            s._members._holding.handed = handed
+            s._way.state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
+            s._way.members._holding.handed = handed
             torch.set_rng_state(handed["random"]["torch"])  # dropout as in the run that was not disturbed
             return Entry(source="peer")
 
-        s._members.recover = recover
-        update = s._steps._update
+        s._way.members.recover = recover
+        update = s._way.steps._update
         for epoch in s.epochs():
             if epoch == 1:
                 torch.set_rng_state(handed["random"]["torch"])
             for batch in s:
                 if s.steps == STEPS - 1:
-                    s._steps._update = lambda: setattr(s._steps, "broken", "somebody is gone")
+                    s._way.steps._update = lambda: setattr(s._way.steps, "broken", "somebody is gone")
                 s.step(loss_of(model, batch))
-                s._steps._update = update
+                s._way.steps._update = update
             scheduler.step()
     assert scheduler.last_epoch == 4
     assert torch.equal(flat(model), weights)
@@ -142,21 +142,21 @@ def test_whoever_missed_the_last_step_of_a_training_of_so_many_does_not_count_it
             s.keep(scheduler=scheduler)
 
             def recover(_):
-                s._state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
-                s._members._holding.handed = handed
+                s._way.state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
+                s._way.members._holding.handed = handed
                 return Entry(source="peer")
 
-            s._members.recover = recover
-            update = s._steps._update
+            s._way.members.recover = recover
+            update = s._way.steps._update
             for _ in s.epochs():
                 for batch in s:
                     if missed and s.steps == STEPS + 1:
-                        s._steps._update = lambda: setattr(s._steps, "broken", "somebody is gone")
+                        s._way.steps._update = lambda: setattr(s._way.steps, "broken", "somebody is gone")
                     s.step(loss_of(model, batch))
-                    s._steps._update = update
+                    s._way.steps._update = update
                 scheduler.step()
             if not missed:  # it waits for the others at the end of its session
-                handed.update(copy.deepcopy(s._state.tree(s._progress)))
+                handed.update(copy.deepcopy(s._way.state.tree(s._progress)))
         after[missed] = flat(model), scheduler.last_epoch, optimizer.param_groups[0]["lr"]
 
     trained(missed=False)

@@ -59,7 +59,7 @@ def best_of(place, *, dies_after=None, extra=None):
                 kept.best = np.float64(LOSSES[epoch])
                 saved.append(epoch)
             if epoch == dies_after:
-                s._writing.tick(1e9, s._members.group, asked=True, agreed=False)
+                s._way.writing.tick(1e9, s._way.members.group, asked=True, agreed=False)
                 raise Left
     return saved, kept
 

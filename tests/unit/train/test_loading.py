@@ -179,7 +179,7 @@ def test_a_session_with_a_loader_trains_bitwise_as_with_its_dataset():
     plain, _ = trained(data, global_batch=8)
     by_loader, s = trained(DataLoader(data, batch_size=8, shuffle=True, num_workers=2))
     assert s.global_batch == 8
-    assert isinstance(s._steps._samples, Loaded)
+    assert isinstance(s._way.steps._samples, Loaded)
     assert all(torch.equal(a, b) for a, b in zip(plain, by_loader, strict=True))
 
 

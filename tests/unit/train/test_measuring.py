@@ -28,7 +28,7 @@ def one(samples=None, **more):
 
 def begin(session, world, rank=0):
     """The first step of a worker among so many, up to its first batch."""
-    steps = session._steps
+    steps = session._way.steps
     batches = steps.batches(PeerGroup(rank=rank, world=world), bool)
     next(batches)
     return steps
@@ -57,7 +57,7 @@ def test_whoever_has_no_samples_has_no_part_in_the_measured_noise(samples, mean_
 
 def test_the_last_step_of_an_epoch_is_not_taken_in_halves():
     with one(epochs=10_000, global_batch=16, batch_range=(16, 32))[1] as s:
-        steps = s._steps
+        steps = s._way.steps
         steps.noise.samples_in_all = 10**9
         assert steps.progress.steps % FIRST_HALVES_EVERY == 0
         assert steps.noise.takes_halves(16)
@@ -98,9 +98,9 @@ def test_a_request_to_save_waits_for_whoever_is_rank_0(tmp_path):
         for x, y in s:
             s.step(F.mse_loss(model(x), y))
             if s.steps == 2:
-                s._members.group.rank, line.save_now = 1, True
+                s._way.members.group.rank, line.save_now = 1, True
             elif s.steps == 4:
                 assert line.save_now  # a rank 1 that took it could not save
-                s._members.group.rank = 0
+                s._way.members.group.rank = 0
     assert not line.save_now
     assert {rank for _, rank in taken} == {0}

@@ -176,7 +176,7 @@ def test_while_the_last_checkpoint_is_tried_the_script_counts_as_busy(tmp_path, 
     s = train.session(model, adam(model), data(), global_batch=16, checkpoint_dir=tmp_path)
     monkeypatch.setattr(s._link, "script_goes_on", lambda: told.append("busy"))
     monkeypatch.setattr(s._link, "script_waits", lambda: told.append("waits"))
-    monkeypatch.setattr(s._saver, "save_last", lambda *_: told.append("saves"))
+    monkeypatch.setattr(s._around.saver, "save_last", lambda *_: told.append("saves"))
     with s:
         for batch in s.batches(epochs=1):
             s.step(loss_of(model, batch))

@@ -103,7 +103,7 @@ def bowl_run(said, monkeypatch, **more):
     bowl = Bowl(400)
     optimizer = torch.optim.SGD(bowl.parameters(), lr=1e-12)  # it stays where it is, so that the noise does
     with train.session(bowl, optimizer, TensorDataset(samples), **more) as s:
-        s._report._say = said.append
+        s._way.report._say = said.append
         for (c,) in s.batches(epochs=1):
             s.step(bowl(c))
     return samples, s
@@ -149,12 +149,12 @@ def test_of_a_new_group_what_is_measured_goes_along_three_times_early_and_then_a
     with train.session(
         bowl, torch.optim.SGD(bowl.parameters(), lr=0.1), TensorDataset(torch.zeros(64, 4)), global_batch=2
     ) as s:
-        s._report._say = said.append
-        s._report._profiled_s = 0.0
+        s._way.report._say = said.append
+        s._way.report._profiled_s = 0.0
         for (c,) in s.batches(epochs=1):
             s.step(bowl(c))
             if s.steps == 20:
-                s._report.restart()  # another group
+                s._way.report.restart()  # another group
     told = [each.step for each in said if each.profile is not None]
     assert told == [4, 7, 10, 20, 23, 26]  # of three full steps each; the very first one of a group is none
 
@@ -199,7 +199,7 @@ def test_the_batch_of_the_plan_is_kept_within_the_range(order, trained, monkeypa
 
 def test_a_plan_that_names_no_batch_leaves_the_one_that_another_named(monkeypatch):
     s, _ = trained_by_batch(monkeypatch, 6)
-    s._steps.obey(0)
+    s._way.steps.obey(0)
     assert s.global_batch == 6
 
 

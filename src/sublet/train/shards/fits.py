@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from sublet.errors import InvalidValue
+from sublet.train.cannot import RANGES, Asked, check_fits
 from sublet.train.shards.moments import Moments
 from sublet.train.state import State
 
@@ -53,8 +54,5 @@ def memory_of(model: torch.nn.Module) -> Fits:
 
 def moments_of(state: State, trained: Iterable[torch.nn.Parameter]) -> Moments:
     """What its optimizer keeps, to be cut into ranges; InvalidValue if that cannot be."""
-    if not isinstance(state.optimizer, torch.optim.Optimizer):
-        raise InvalidValue("optimizer", "several", "one, where its state is in ranges; or shards: off")
-    if state.scaler is not None:
-        raise InvalidValue("scaler", "given", "left out where the optimizer's state is in ranges; or shards: off")
+    check_fits(RANGES, Asked(state, optimizer=state.optimizer))
     return Moments(state.optimizer, trained)

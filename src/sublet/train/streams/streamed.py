@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from sublet.errors import BadInput, InvalidValue
+from sublet.train.cannot import STREAM, Asked, check_fits
 from sublet.train.checkpoint.snapshot import HostCopy
 from sublet.train.loading import fed
 from sublet.train.options import Options
@@ -49,10 +50,7 @@ def streamed_of(data: Any, options: Options, device: torch.device | None) -> Str
 
 
 def _check(dataset: Any, loader: DataLoader[Any] | None, options: Options) -> None:
-    if options.steps is None:
-        raise InvalidValue("steps", None, "given for a stream, which has no epochs: train.session(..., steps=1000)")
-    if options.scheduler_every == "epoch":
-        raise InvalidValue("scheduler_every", "epoch", "'step' for a stream, which has no epochs")
+    check_fits(STREAM, Asked(options))
     if loader is not None and loader.batch_size is None:
         raise InvalidValue("loader", "with batch_size=None", "one with batch_size: the session makes the batches")
     widest = int(os.environ.get("SUBLET_MAX_WORKERS", os.environ.get("WORLD_SIZE", "1")))

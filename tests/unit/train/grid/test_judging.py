@@ -15,9 +15,8 @@ from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.following import Broken  # noqa: E402
-from sublet.train.grid import session as grid_session  # noqa: E402
+from sublet.train.grid.in_stages import InStages  # noqa: E402
 from sublet.train.grid.seat import Seat, parts_of  # noqa: E402
-from sublet.train.grid.session import GridSession  # noqa: E402
 from sublet.wire.exits import EXIT_LOST  # noqa: E402
 
 WIDTH = 6
@@ -55,11 +54,11 @@ def a_session(model, **more):
 def judged(monkeypatch, breaks, settle, *, where="in it"):
     """What two evaluations after a step come to, of which the first breaks so often: in the loop, or behind it."""
     model, found, left = a_net(), [], [breaks]
-    monkeypatch.setattr(GridSession, "_following", lambda *_: None)
-    monkeypatch.setattr(GridSession, "_settle_in", lambda s, _: settle(s, model))
+    monkeypatch.setattr(InStages, "_following", lambda *_: None)
+    monkeypatch.setattr(InStages, "_settle_in", lambda way, _: settle(way, model))
 
     def evaluate(s):
-        judge = s._member.judge
+        judge = s._way.member.judge
 
         def broken(*each, **more):
             assert not model.training
@@ -68,9 +67,9 @@ def judged(monkeypatch, breaks, settle, *, where="in it"):
                 raise Broken("gone")
             return judge(*each, **more)
 
-        s._member.judge = broken
+        s._way.member.judge = broken
         found.extend(s.evaluate(data(count)) for count in (16, 4))
-        s._member.judge = judge
+        s._way.member.judge = judge
 
     with a_session(model) as s:
         for batch in s.batches(epochs=1):
@@ -101,12 +100,12 @@ def test_where_all_go_back_in_an_evaluation_the_loop_runs_on_from_there(monkeypa
     """It is what the last one came to, and so is the next, until a step is made."""
     seen = []
 
-    def back(s, _):
-        s._member.new, s._member.applied, progress = True, 0, s._progress
+    def back(way, _):
+        way.member.new, way.member.applied, progress = True, 0, way.progress
         progress.steps = progress.epoch = progress.offset = progress.before = 0
 
-    monkeypatch.setattr(GridSession, "_following", lambda *_: None)
-    monkeypatch.setattr(GridSession, "_settle_in", back)
+    monkeypatch.setattr(InStages, "_following", lambda *_: None)
+    monkeypatch.setattr(InStages, "_settle_in", back)
     breaks = iter([False, False, True])
 
     def judged(judge, *facts):
@@ -118,7 +117,7 @@ def test_where_all_go_back_in_an_evaluation_the_loop_runs_on_from_there(monkeypa
         for batch in s:
             s.step(batch)
             if s.steps == 1 and not seen:
-                s._member.judge = partial(judged, s._member.judge)
+                s._way.member.judge = partial(judged, s._way.member.judge)
             seen.append((s.steps, s.evaluate(data()), s.steps, s.evaluate(data())))
     assert [(before, after) for before, _, after, _ in seen] == [(1, 1), (2, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
     assert seen[1][1] == seen[1][3] == seen[0][1], "what the last one came to"
@@ -127,9 +126,9 @@ def test_where_all_go_back_in_an_evaluation_the_loop_runs_on_from_there(monkeypa
 
 @pytest.mark.parametrize("where", ["behind a break", "behind the last step"])
 def test_a_script_that_has_left_its_loop_when_all_go_back_ends_for_another_process_to_go_on(monkeypatch, capsys, where):
-    def back(s, _):
-        s._member.new = True
-        s._progress.steps, s._progress.epoch = 0, 0
+    def back(way, _):
+        way.member.new = True
+        way.progress.steps, way.progress.epoch = 0, 0
 
     with pytest.raises(SystemExit) as ended:
         judged(monkeypatch, 1, back, where=where)
@@ -149,9 +148,9 @@ class Joins:
         threads = Threads()
         meshes = ThreadsMesh.all_of(threads, 2)
         self.sessions, self.found = {}, {}
-        monkeypatch.setattr(GridSession, "_meet", lambda s, member: self._meet(s, member, meshes))
-        self._alone = grid_session.GridSession._finish
-        monkeypatch.setattr(GridSession, "_finish", lambda s, _: s._together("end"))
+        meet = InStages.meet
+        monkeypatch.setattr(InStages, "meet", lambda way: self._meet(way, meet, meshes))
+        monkeypatch.setattr(InStages, "finish", lambda way: way.together("end"))
         self.ended = threads.run(
             {
                 name: lambda name=name, script=script: self._live(name, script)
@@ -159,14 +158,14 @@ class Joins:
             }
         )
 
-    def _meet(self, s, member, meshes):
-        name = next(name for name, each in self.sessions.items() if each is s)
-        s._mesh = meshes[0 if name == "there" else 1]
-        s._seat = Seat(copy=s._mesh.rank, part=0, copies=2, parts=parts_of(2, 1))
-        member.meet(s._mesh, s._seat)
+    def _meet(self, way, meet, meshes):
+        name = next(name for name, each in self.sessions.items() if each._way is way)
+        way.mesh = meshes[0 if name == "there" else 1]
+        way.seat = Seat(copy=way.mesh.rank, part=0, copies=2, parts=parts_of(2, 1))
+        meet(way)
         if name == "there":
-            s._course._optimizer.param_groups[0]["lr"] = 0.5  # what its lines have set since the two have met
-        member.new, member.speaker = name == "comes", 0
+            way._optimizer.param_groups[0]["lr"] = 0.5  # what its lines have set since the two have met
+        way.member.new, way.member.speaker = name == "comes", 0
 
     def _live(self, name, script):
         try:
@@ -174,14 +173,14 @@ class Joins:
                 self.sessions[name] = s
                 self.found[name] = script(s)
         except BaseException:
-            s._mesh.hang_up()
+            s._way.mesh.hang_up()
             raise
 
 
 def looped(s, found, evaluates=()):
     for batch in s:
         s.step(batch)
-        found.append((s.steps, s._optimizer.param_groups[0]["lr"]))
+        found.append((s.steps, s._way._optimizer.param_groups[0]["lr"]))
     found.extend(s.evaluate(each) for each in evaluates)
     return found
 
@@ -201,8 +200,8 @@ def test_a_newcomer_serves_evaluations_until_its_first_step_and_has_the_rates_of
     lives = Joins(monkeypatch, there, comes)
     assert lives.found["there"] == pytest.approx(truth, rel=1e-6)
     assert lives.found["comes"] == [], "the others have left their loop before its first step, and it with them"
-    assert lives.sessions["comes"]._judged == lives.found["there"][1]
-    assert lives.sessions["comes"]._optimizer.param_groups[0]["lr"] == 0.5
+    assert lives.sessions["comes"]._way.judged == lives.found["there"][1]
+    assert lives.sessions["comes"]._way._optimizer.param_groups[0]["lr"] == 0.5
     assert set(lives.ended.values()) <= {None}
 
 
@@ -215,7 +214,7 @@ def test_workers_that_come_to_different_things_are_told_so(monkeypatch):
     """Of those who were there one evaluates, and another makes a step."""
 
     def comes(s):
-        monkeypatch.setattr(s, "_boundary", lambda: setattr(s._member, "new", False))
+        monkeypatch.setattr(s._way, "boundary", lambda: setattr(s._way.member, "new", False))
         return looped(s, [])
 
     lives = Joins(monkeypatch, lambda s: next(iter(s)) and s.evaluate(data()), comes)

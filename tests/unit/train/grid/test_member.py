@@ -251,3 +251,43 @@ def test_an_optimizer_that_is_not_elementwise_is_refused():
     model = a_net()
     with pytest.raises(InvalidValue, match="Adafactor"):
         Member(Staged(model), torch.optim.Adafactor(model.parameters()), seed=1)
+
+
+def places(*workers):
+    return [(worker.member.new, worker.member.speaker) for worker in workers]
+
+
+def test_a_worker_that_takes_a_state_is_new_until_its_first_step_and_one_that_was_there_speaks():
+    threads, grid = Threads(), Grid(2, 1)
+    first, second, third, fourth = (Worker(threads, f"w{number}") for number in range(4))
+    generation(threads, [first, second], grid, 2)
+    assert places(first, second) == [(False, None)] * 2, "all have begun together"
+    generation(threads, [third, second], grid, 2)
+    assert places(third, second) == [(True, 1), (False, 1)]
+    generation(threads, [third, fourth], grid, 2, givers=[second])
+    assert places(third, fourth) == [(True, None)] * 2, "of those who were there nobody is left to speak"
+    generation(threads, [third, fourth], grid, 3)
+    assert places(third, fourth) == [(False, None)] * 2
+
+
+def test_a_worker_that_missed_the_answer_is_not_new():
+    threads, grid = Threads(), Grid(2, 1)
+    faults = [[("applied", 3, "dies")], [("agreed", 2, "misses")], []]
+    workers = [Worker(threads, f"w{number}", fault) for number, fault in enumerate(faults)]
+    generation(threads, workers[:2], grid, 5)
+    generation(threads, [workers[2], workers[1]], grid, workers[1].member.applied)
+    assert places(workers[2], workers[1]) == [(True, 1), (False, 1)]
+
+
+def test_all_are_new_who_go_back_to_a_checkpoint_and_nobody_is_who_begins_with_one(tmp_path):
+    threads, grid = Threads(), Grid(1, 2)
+    facts = {"directory": tmp_path}
+    workers = [Worker(threads, f"w{number}", **facts) for number in range(2)]
+    generation(threads, workers, grid, 3, saves=(None,))
+    later = [Worker(threads, f"w{number}", **facts) for number in range(2, 5)]
+    generation(threads, later[:2], grid, 4)
+    assert [worker.met.source for worker in later[:2]] == ["checkpoint"] * 2
+    assert places(*later[:2]) == [(False, None)] * 2
+    generation(threads, [later[0], later[2]], grid, 3)
+    assert later[0].met.lost
+    assert places(later[0], later[2]) == [(True, None)] * 2
