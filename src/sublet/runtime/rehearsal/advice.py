@@ -30,6 +30,12 @@ ONE_WRITER = "write it by one worker: `if s.rank == 0:`"
 AGAIN = "what it says is lost with a process: s.keep(...) it; and open the file to append, by one worker"
 KEEP = "what it says is lost with a process: s.keep(...) it, or let it follow from s.steps"
 FOLLOWS = "it may follow from the difference above"
+OWN_BATCH = (
+    "each worker has batches of its own: divide the batch by WORLD_SIZE and print means over all, or give the script a "
+    "session (`sublet convert`)"
+)
+OWN_WRITER = "write it by one worker: `if rank == 0:`, by the variable RANK"
+OWN_CHECKPOINT = "go on from a checkpoint of the script's own (train.checkpointed), with all that it says in it"
 FAILED = "look at the last lines; `sublet run --workers 2 -- ...` shows all of them"
 
 
@@ -46,8 +52,11 @@ def _advice(difference: Difference, base: Seen, run: Seen, states: Sequence[Diff
         return FOLLOWS
     if kind in ("loss", "weights", "steps"):
         return LOST if killed else _of_width(base, run, states)
+    plain = not base.steps  # it has no session
     if "written by several" in difference.evidence:
-        return ONE_WRITER
+        return OWN_WRITER if plain else ONE_WRITER
+    if plain:
+        return OWN_CHECKPOINT if killed else OWN_BATCH
     if states:
         return FOLLOWS
     if kind == "file":

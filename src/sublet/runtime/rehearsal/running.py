@@ -27,6 +27,7 @@ __all__ = ["Act", "Width", "run_acts"]
 LOOK_S = 0.05
 LEASE_S = 10.0  # agents whose rehearsal was killed end themselves after it
 OURS = "sublet: "  # lines of Sublet's own
+ENDING_S = 60.0  # for a job that is cancelled
 LAST_LINES = 8  # of what the script printed, where it failed
 
 
@@ -67,6 +68,8 @@ async def run_acts(
         ready = asyncio.create_task(api.started())
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
+        if running.done():
+            await running  # why it has not begun
         for act in acts:
             if act.restart_at and not found[0].steps:
                 act = replace(act, kill_at=0, restart_at=0, kill_after_s=found[0].seconds / 2)  # noqa: PLW2901 - of this act
@@ -100,7 +103,7 @@ async def _run(
     began_s = WALL.monotonic()
     job_id = (await api.submit(_job(spec, act, copy, cue)))["job_id"]
     record, failure = api.record(job_id), ""
-    while not record.outcome:
+    while not record.outcome and WALL.monotonic() < began_s + seconds + ENDING_S:
         await asyncio.sleep(LOOK_S)
         if WALL.monotonic() > began_s + seconds and not failure and not record.outcome:
             failure = f"it was not through after {seconds:g} s"

@@ -155,6 +155,17 @@ def test_after_a_kill_the_advice_is_to_keep_what_was_lost():
     assert "s.keep" in found.advice
 
 
+def test_a_script_without_a_session_is_told_what_it_can_do_itself():
+    base = Seen(name="one", workers=1, lines=["loss 1.0"], all_lines=["loss 1.0"], files={"a.txt": b"1"})
+    wide = Seen(name="width", workers=2, lines=["loss 2.0"], files={"a.txt": b"1"}, shared=["a.txt"])
+    killed = Seen(name="kill", workers=1, all_lines=["loss 2.0"], files={"a.txt": b"1"})
+    line, file = compared(Noise(base, base), base, wide, killed=False)
+    assert "WORLD_SIZE" in line.advice
+    assert "RANK" in file.advice
+    (line,) = compared(Noise(base, base), base, killed, killed=True)
+    assert "train.checkpointed" in line.advice
+
+
 def test_halved_losses_are_seen_together_where_dice_hide_each():
     dice = np.random.default_rng(5)
     noise = {step: float(np.exp(dice.normal(0.0, 0.5))) for step in range(1, STEPS + 1)}
