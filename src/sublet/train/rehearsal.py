@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 
 from sublet.machine.wall import WALL
 from sublet.train.link import ControllerLink
 from sublet.train.options import Options
 from sublet.train.saving import Saver
-from sublet.wire.rehearsal import SAMPLED, Cue, cue_here
+from sublet.wire.rehearsal import COARSE, SAMPLED, Cue, cue_here
 
 __all__ = ["Rehearsed", "rehearsed_options"]
 
 Weights = Callable[[], Iterable[tuple[str, torch.Tensor]]]
-JITTER = 4e-7  # a few roundings: what training makes of them is noise
+JITTER, COARSE_JITTER = 4e-7, 1e-3  # a few roundings, or one of half precision: what training makes of it is noise
+HALVES = (torch.bfloat16, torch.float16)
+LOOKS = 3  # steps in which outputs of layers are looked at for these
 ALL_HERE_S = 60.0  # wait for the others, who are started at the same time
 
 
@@ -33,6 +36,8 @@ class Rehearsed:
         self._cue, self._weights, self._link, self._saver = cue_here(), weights, link, saver
         self._dies = self._cue is not None and not self._cue.has_restarted
         self._last = -1
+        self._coarse = False
+        self._looking = None if self._cue is None else register_module_forward_hook(self._look)
         self._waits_until_s = WALL.monotonic() + ALL_HERE_S
 
     def begin(self, steps: int, rank: int) -> None:
@@ -44,7 +49,10 @@ class Rehearsed:
         torch.manual_seed(self._cue.seed + rank)
         with torch.no_grad():
             for _, weights in self._weights():
-                weights.mul_(1.0 + JITTER * torch.randn_like(weights))
+                weights.mul_(1.0 + (COARSE_JITTER if self._cue.coarse else JITTER) * torch.randn_like(weights))
+
+    def _look(self, _: torch.nn.Module, __: Any, output: Any) -> None:
+        self._coarse = self._coarse or (isinstance(output, torch.Tensor) and output.dtype in HALVES)
 
     def saves(self, steps: int) -> bool:
         """Whether it is this checkpoint that all will go on from."""
@@ -62,6 +70,10 @@ class Rehearsed:
         if rank == 0 and steps > self._last and (self._last >= 0 or not steps):  # made in this process
             _write(cue, steps, loss(), self._weights)
         self._last = steps
+        if self._looking is not None and steps >= LOOKS:
+            self._looking.remove()
+        if self._coarse:
+            cue.claim(COARSE)
         if rank == 0 and 0 < cue.kill_at <= steps and cue.claim("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._dies and 0 < cue.restart_at <= steps:

@@ -7,10 +7,10 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["REHEARSAL", "SAMPLED", "Cue", "cue_here"]
+__all__ = ["COARSE", "REHEARSAL", "SAMPLED", "Cue", "cue_here"]
 
 REHEARSAL = "SUBLET_REHEARSAL"  # the folder of this run
-CUE, RESTART = "cue.json", "restart"
+CUE, RESTART, COARSE = "cue.json", "restart", "coarse"
 SAMPLED = 64  # numbers of each parameter that are written after each step, beside its sum and its length
 
 
@@ -22,6 +22,7 @@ class Cue:
     steps: int
     workers: int = 1
     seed: int = 0  # another one than 0: the script draws other numbers, from weights that differ by a rounding
+    coarse: bool = False  # it is a rounding of half precision
     kill_at: int = 0  # step before which rank 0 is killed; 0 = never
     kill_after_s: float = 0.0  # the same, of a script that tells no steps
     restart_at: int = 0  # step before which all are killed, with a checkpoint of two steps earlier; 0 = never
@@ -39,6 +40,11 @@ class Cue:
         except FileExistsError:
             return False
         return True
+
+    @property
+    def was_coarse(self) -> bool:
+        """Whether something was computed in half precision, as `claim(COARSE)` said."""
+        return (Path(self.folder) / COARSE).exists()
 
     @property
     def has_restarted(self) -> bool:

@@ -20,7 +20,7 @@ __all__ = ["Noise", "compared"]
 WEIGHTS, LOSS = Allowance(rounding=2e-6), Allowance(rounding=1e-5)
 SMALLER, DEVIATIONS = 0.7, 4.0
 FEW = 5  # steps
-DRAWN = 1e-3  # weights that are further apart with other dice were drawn for, not rounded
+DRAWN = 1e-3  # losses, or most weights, that are further apart with other dice were drawn for, not rounded
 
 
 @dataclass(slots=True)
@@ -47,8 +47,8 @@ class Noise:
     @property
     def draws(self) -> bool:
         """Whether other dice make another training."""
-        last = max(self.weights, default=None)
-        return last is not None and any(far > DRAWN for far in self.weights[last].values())
+        last = list(self.weights.get(max(self.weights, default=0), {}).values())
+        return self.loss > DRAWN or (bool(last) and float(np.median(last)) > DRAWN)
 
 
 def compared(noise: Noise, base: Seen, run: Seen, *, killed: bool) -> list[Difference]:

@@ -114,6 +114,8 @@ def _drawn(one: Seen, other: Seen) -> list[Difference]:
 def _notes(one: Seen) -> Iterator[str]:
     if one.failure:
         yield f"it ends badly at one worker too: {one.failure.splitlines()[-1]}"
+    if one.coarse:
+        yield "it computes in half precision: what one rounding of that does is taken for noise"
     if one.linked:
         yield f"links to your own, not copies: {', '.join(one.linked[:MOST_NAMED])}"
     if not one.steps:

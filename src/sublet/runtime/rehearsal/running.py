@@ -76,7 +76,8 @@ async def run_acts(
             tell(f"{act.name}: {act.workers} {'worker' if act.workers == 1 else 'workers'}")
             copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work")
             course.at = Stop(act.workers)
-            found.append(await _run(api, spec, act, copy, scratch / act.name, steps=steps, seconds=seconds))
+            cue = _cue(spec, act, scratch / act.name, steps=steps, coarse=any(each.coarse for each in found))
+            found.append(await _run(api, spec, act, copy, cue, seconds=seconds))
             course.at = None
             await asyncio.to_thread(shutil.rmtree, copy.folder, ignore_errors=True)
             if found[0].failure and not found[0].steps:
@@ -87,19 +88,22 @@ async def run_acts(
     return found
 
 
-async def _run(
-    api: ControllerApi, spec: JobSpec, act: Act, copy: Copy, folder: Path, *, steps: int, seconds: float
-) -> Seen:
+def _cue(spec: JobSpec, act: Act, folder: Path, *, steps: int, coarse: bool) -> Cue:
     cue = Cue(
         folder=str(folder / "seen"),
         steps=steps,
         workers=act.workers,
         seed=act.seed,
+        coarse=coarse,
         kill_at=act.kill_at if spec.sdk else 0,
         kill_after_s=act.kill_after_s,
         restart_at=act.restart_at,
     )
     cue.write()
+    return cue
+
+
+async def _run(api: ControllerApi, spec: JobSpec, act: Act, copy: Copy, cue: Cue, *, seconds: float) -> Seen:
     began_s = WALL.monotonic()
     job_id = (await api.submit(_job(spec, act, copy, cue)))["job_id"]
     record, failure = api.record(job_id), ""
@@ -110,7 +114,7 @@ async def _run(
             await api.cancel(job_id, now=True)
     spent_s = WALL.monotonic() - began_s
     failure = failure or "\n".join(record.error.splitlines()[-LAST_LINES:])
-    hidden = {str(copy.folder): ".", str(folder): "."}
+    hidden = {str(copy.folder): ".", str(copy.folder.parent): "."}
     first = await asyncio.to_thread(_lines, (await api.log_parts(job_id)).parts, hidden)
     every = await asyncio.to_thread(_lines, (await api.log_parts(job_id, rank=None)).parts, hidden)
     return Seen(
@@ -122,6 +126,7 @@ async def _run(
         lines=first,
         all_lines=every,
         files=await asyncio.to_thread(written, copy),
+        coarse=cue.was_coarse,
         linked=copy.linked,
         shared=opened_by_several(cue) if not act.is_killed else (),
     )

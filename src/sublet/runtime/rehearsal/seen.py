@@ -36,6 +36,7 @@ class Seen:
     lines: Sequence[str] = ()  # printed by rank 0
     all_lines: Sequence[str] = ()  # printed by any
     files: Mapping[str, bytes] = field(default_factory=dict)
+    coarse: bool = False  # something was computed in half precision
     linked: Sequence[str] = ()  # what is the user's own in its folder
     shared: Sequence[str] = ()  # files that several workers opened to write
 
