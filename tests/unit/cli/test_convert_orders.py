@@ -87,6 +87,8 @@ def deep(spaces, text):
         ("it = iter(loader)\nfor i in range(2, 9):\n    x = next(it)\n" + deep(4, TURN), "steps=7"),
         ("for i in range(7):\n    x = get_batch()\n" + deep(4, TURN), "steps=7"),
         ("for e in range(1, args.n + 1):\n    for x in loader:\n" + deep(8, TURN), "epochs=args.n"),
+        ("for e in range(start + 1, start + args.n + 1):\n    for x in loader:\n" + deep(8, TURN), "epochs=args.n"),
+        ("for e in range(start, args.n):\n    for x in loader:\n" + deep(8, TURN), "epochs=args.n"),
         ("for e in range(start, start + 20):\n    for x in loader:\n" + deep(8, TURN), "epochs=20"),
         ("for i, x in enumerate(loader, 1):\n" + deep(4, TURN + "if i == 9:\n    break"), "steps=9"),
         ("for i, x in enumerate(loader):\n" + deep(4, TURN + "if i + 1 == 9:\n    break"), "steps=9"),
@@ -122,6 +124,26 @@ def test_what_is_kept_has_its_name_within_the_loss_too():
     loop = PLAIN.replace("F.mse_loss(model(x), y)", "(tau * F.mse_loss(model(x), y))")
     made = converted(f"{HEAD}tau = 1.0\n{loop}    tau *= 0.5\n")
     assert "            s.step(kept.tau * F.mse_loss(model(x), y))\n        kept.tau *= 0.5\n" in made
+
+
+EVALUATED = """for epoch in range(3):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    print(loss.item())
+    for x, y in held:
+        loss = F.l1_loss(model(x), y)
+        print(loss.item())
+"""
+
+
+def test_only_the_loss_of_the_step_is_that_of_all_workers():
+    made = converted(HEAD + EVALUATED)
+    assert "            total += s.loss\n        print(s.loss)\n" in made
+    assert made.endswith("            loss = F.l1_loss(model(x), y)\n            print(loss.item())\n")
 
 
 BEST = """best = 0

@@ -39,10 +39,10 @@ def counted(script: Script, loop: ast.For | ast.While) -> Counted | None:
         return None if limit is None else Counted(turns=limit, first=first, name=name, call=call)
     if len(given) == 1:
         return Counted(turns=script.text(given[0]), first="0", name=name, call=call)
-    first, end = script.text(given[0]), script.text(given[1])
+    first = str(_terms(given[0])[1])
     if len(given) > 2 and script.text(given[2]) != "1":  # noqa: PLR2004 - begin, end and step
         return None
-    return Counted(turns=with_offset(end, given[1], first), first=first, name=name, call=call)
+    return Counted(turns=with_offset(given[1], given[0]), first=first, name=name, call=call)
 
 
 def _first_name(target: ast.expr) -> str:
@@ -51,19 +51,30 @@ def _first_name(target: ast.expr) -> str:
     return last_of(target)
 
 
-def with_offset(end: str, node: ast.expr, first: str) -> str:
+def with_offset(end: ast.expr, first: ast.expr) -> str:
     """How many numbers there are from one to another; a first that the script restores itself counts as 0."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and ast.unparse(node.left) == first:
-        return ast.unparse(node.right)
-    if first == "0" or not _is_number(first):
-        return end  # range(start_epoch, epochs): the session begins where training is
-    if first == "1" and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        right = node.right
-        if isinstance(right, ast.Constant) and right.value == 1:
-            return ast.unparse(node.left)
-    if _is_number(end):
-        return str(int(end) - int(first))
-    return f"{end} - {first}" if isinstance(node, ast.Name | ast.Attribute | ast.Call) else f"({end}) - {first}"
+    names, number = _terms(end)
+    less, start = _terms(first)
+    known = [each for each in less if each in names]
+    for each in known:
+        names.remove(each)
+    number -= start
+    if not names:
+        return str(number)
+    if not number:
+        return ast.unparse(ast.parse(" + ".join(names)))
+    return f"{' + '.join(names)} {'+' if number > 0 else '-'} {abs(number)}"
+
+
+def _terms(node: ast.expr) -> tuple[list[str], int]:
+    """Of a sum: what is no number, and the numbers."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        one, other = _terms(node.left), _terms(node.right)
+        return one[0] + other[0], one[1] + other[1]
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return [], node.value
+    simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return [ast.unparse(node) if simple else f"({ast.unparse(node)})"], 0
 
 
 def _is_number(text: str) -> bool:

@@ -268,10 +268,21 @@ def tell_loss(training: Training, edits: Edits, told: Told, session: str, *, pla
         return
     step = told.steps[-1]
     for node in ast.walk(training.inner_scope):
-        if not isinstance(node, ast.Call) or node.lineno <= step.lineno:
+        if not isinstance(node, ast.Call) or node.lineno <= step.lineno or _is_another(training, node, told.loss, step):
             continue
         if is_method(node, "item") and _is_the_loss(node.func.value, told.loss) and _alone(training, node):
             edits.replace(node, f"{session}.loss")
+
+
+def _is_another(training: Training, node: ast.Call, name: str, step: ast.stmt) -> bool:
+    """Whether the name has been given something else since, such as the loss of an evaluation."""
+    return any(
+        isinstance(each, ast.Name)
+        and each.id == name
+        and isinstance(each.ctx, ast.Store)
+        and step.lineno < each.lineno <= node.lineno
+        for each in ast.walk(training.inner_scope)
+    )
 
 
 def _is_the_loss(node: ast.expr, name: str) -> bool:

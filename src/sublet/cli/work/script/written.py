@@ -23,6 +23,16 @@ SAVES = (
     "write_bytes",
     "imsave",
 )
+LOGS = (
+    "add_scalar",
+    "add_scalars",
+    "add_image",
+    "add_images",
+    "add_histogram",
+    "add_figure",
+    "add_text",
+    "add_hparams",
+)
 MOVES = ("copyfile", "rename", "replace_file", "remove", "rmtree", "unlink", "copy2")
 
 
@@ -34,7 +44,7 @@ def guard_files(training: Training, edits: Edits, session: str) -> None:
     for statement in [*_statements(outer), *(each for line in behind for each in [line, *_statements(line)])]:
         if script.scope_of(statement) is training.scope and not edits.is_removed(statement):
             _guard(script, edits, statement, session)
-    for hop in training.hops:
+    for hop in (*training.hops, *training.within):
         for statement in _statements(hop.function):
             _guard(script, edits, statement, session)
 
@@ -70,6 +80,8 @@ def writes(script: Script, node: ast.AST) -> bool:
     if name == "open":
         mode = node.args[1] if len(node.args) > 1 else next((w.value for w in node.keywords if w.arg == "mode"), None)
         return mode is not None and any(each in script.text(mode) for each in "wax")
+    if name in LOGS or (name == "log" and script.full_name(node.func).startswith("wandb")):
+        return True
     if name in SAVES:
         return isinstance(node.func, ast.Attribute) or name in ("savefig", "save_image")
     return name in MOVES and script.full_name(node.func).startswith(("os.", "shutil."))
