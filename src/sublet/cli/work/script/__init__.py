@@ -9,6 +9,11 @@
     update.py      the update becomes s.step(loss), and options of the session
     sums.py        whether the loss is a sum
     carried.py     what is remembered from turn to turn
+    values.py      which of that can be kept
+    calls.py       what a parameter stands for
+    over.py        what loops go over
+    beside.py      clipping and schedules
+    lines.py       heads, counts and other lines of the loop
     written.py     files that one worker writes
     session.py     all of this put together
     frameworks.py  frameworks, known by their imports

@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 
 from sublet.cli.work.script.edits import Edits
 from sublet.cli.work.script.loops import Training
-from sublet.cli.work.script.reading import Scope, Script, is_method, last_of, names_in, root_of
+from sublet.cli.work.script.reading import Scope, is_method, last_of, names_in, root_of
+from sublet.cli.work.script.values import (
+    average_of,
+    has_method,
+    is_plain,
+    is_reckoned,
+    stays_plain,
+    whole_number,
+)
 
 __all__ = ["Carried", "carried_in", "rename"]
 
 CHANGES = ("append", "extend", "update", "add", "insert", "setdefault", "pop")
-AVERAGES = ("AveragedModel", "EMA", "Ema", "ExponentialMovingAverage", "ModelEma", "ModelEmaV2", "EMAModel")
-TENSORS = ("zeros", "ones", "tensor", "full")
-SAVES = ("state_dict", "deepcopy", "item", "clone", "float", "min", "max", "mean", "sum", "len", "copy")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +45,7 @@ def carried_in(training: Training, guard: ast.If | None) -> Carried:
         if name in known - {"self"}:
             continue
         changes = list(_changes(training, name))
-        part = _average_of(script, value)
+        part = average_of(script, value)
         if part is not None and _is_mentioned(training, name):
             found.objects[name] = f"{name}{part}"
         elif changes and not _is_anew(training.outer, name):
@@ -58,7 +63,7 @@ def carried_in(training: Training, guard: ast.If | None) -> Carried:
     for node in training.lines():
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
             name = training.script.text(node.target)
-            firsts = [first for value in training.script.values_of(node.target.attr) if (first := _whole(value))]
+            firsts = [first for value in training.script.values_of(node.target.attr) if (first := whole_number(value))]
             if firsts and _counts_steps(training, name, guard):
                 found.counts[name] = firsts[0]
     _of_self(training, found)
@@ -70,7 +75,7 @@ def _of_self(training: Training, found: Carried) -> None:
     owner = training.script.parents.get(training.scope)
     if not isinstance(owner, ast.ClassDef):
         return
-    if _has_method(owner, "state_dict") and _has_method(owner, "load_state_dict"):
+    if has_method(owner, "state_dict") and has_method(owner, "load_state_dict"):
         found.whole = "self"
         return
     for node in training.lines():
@@ -88,7 +93,7 @@ def _of_self(training: Training, found: Carried) -> None:
             known = name in found.lost or name in found.parts or name in found.counts
             if known or _is_reported(training, name, [node]) or _is_anew(training.outer, name):
                 continue
-            plain = name.count(".") == 1 and any(map(_is_plain, _own_values(owner, name.rsplit(".", 1)[-1])))
+            plain = name.count(".") == 1 and any(map(is_plain, _own_values(owner, name.rsplit(".", 1)[-1])))
             (found.parts if plain and training.epochs is not None else found.lost).append(name)
 
 
@@ -108,8 +113,8 @@ def _before(training: Training) -> dict[str, ast.expr]:
     found: dict[str, ast.expr] = {}
 
     def give(name: str, value: ast.expr) -> None:
-        average = _average_of(training.script, value) is not None
-        known = name in found and (_is_plain(found[name]) or _average_of(training.script, found[name]) is not None)
+        average = average_of(training.script, value) is not None
+        known = name in found and (is_plain(found[name]) or average_of(training.script, found[name]) is not None)
         if average or not known:
             found[name] = value
 
@@ -176,24 +181,18 @@ def _is_anew(loop: ast.For | ast.While, name: str) -> bool:
 def _sort(
     training: Training, found: Carried, name: str, value: ast.expr, changes: list[ast.AST], guard: ast.If | None
 ) -> None:
-    if _counts_steps(training, name, guard) and (first := _whole(value)) is not None:
+    if _counts_steps(training, name, guard) and (first := whole_number(value)) is not None:
         found.counts[name] = first
     elif _counts_epochs(training, name):
         return
     elif (
-        (_is_plain(value) or _is_reckoned(value, changes))
-        and _stays_plain(name, value, changes)
+        (is_plain(value) or is_reckoned(value, changes))
+        and stays_plain(name, value, changes)
         and not _is_shared(training, name)
     ):
         found.values.append(name)
     elif not _is_reported(training, name, changes):
         found.lost.append(name)
-
-
-def _whole(value: ast.expr) -> str | None:
-    if isinstance(value, ast.Constant) and type(value.value) is int:
-        return str(value.value)
-    return None
 
 
 def _counts_steps(training: Training, name: str, guard: ast.If | None) -> bool:
@@ -224,61 +223,6 @@ def _counts_steps(training: Training, name: str, guard: ast.If | None) -> bool:
 def _counts_epochs(training: Training, name: str) -> bool:
     loop = training.epochs
     return isinstance(loop, ast.While) and name in names_in(loop.test)
-
-
-def _is_plain(value: ast.expr) -> bool:
-    """A value that can be kept: a number, a text, a list or a dict of them, copied weights."""
-    if isinstance(value, ast.UnaryOp):
-        return _is_plain(value.operand)
-    if isinstance(value, ast.Constant):
-        return True
-    if isinstance(value, ast.List | ast.Tuple):
-        return all(map(_is_plain, value.elts))
-    if isinstance(value, ast.Dict):
-        return all(map(_is_plain, value.values))
-    if isinstance(value, ast.DictComp | ast.ListComp):
-        made = value.value if isinstance(value, ast.DictComp) else value.elt
-        return isinstance(made, ast.Call) and last_of(made.func) in ("clone", "zeros_like")
-    if isinstance(value, ast.Attribute):
-        return value.attr in ("inf", "Inf", "infty", "maxsize")
-    if isinstance(value, ast.Call):
-        name = last_of(value.func)
-        return (
-            name == "float"
-            or (name in ("list", "dict") and not value.args)
-            or (root_of(value.func) == "torch" and name in TENSORS)
-            or (name == "deepcopy" and _has_state(value))
-        )
-    return False
-
-
-def _is_reckoned(value: ast.expr, changes: list[ast.AST]) -> bool:
-    """`rate = first_rate`, and then `rate /= 3`: a number."""
-    return isinstance(value, ast.Name | ast.Attribute) and all(isinstance(each, ast.AugAssign) for each in changes)
-
-
-def _has_state(value: ast.Call) -> bool:
-    return any(is_method(node, "state_dict") for node in ast.walk(value))
-
-
-def _stays_plain(name: str, value: ast.expr, changes: list[ast.AST]) -> bool:
-    """What it is given in the loop can be kept as well, as far as that is seen."""
-    if not (isinstance(value, ast.Constant) and value.value is None):
-        return True
-    for each in changes:
-        given = getattr(each, "value", None)
-        if isinstance(given, ast.Tuple) and isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Tuple):
-            given = next(
-                value for to, value in zip(each.targets[0].elts, given.elts, strict=False) if last_of(to) == name
-            )
-        if isinstance(given, ast.Dict) and any(is_method(node, "state_dict") for node in ast.walk(given)):
-            return False  # what is only written to a file, most likely
-        if isinstance(given, ast.Name | ast.Constant | ast.Dict | ast.DictComp | ast.Compare | ast.BinOp):
-            continue
-        if isinstance(given, ast.Call) and last_of(given.func) in SAVES:
-            continue
-        return False
-    return True
 
 
 def _is_shared(training: Training, name: str) -> bool:
@@ -352,35 +296,6 @@ def _is_reported(training: Training, name: str, changes: list[ast.AST]) -> bool:
     texts = " ".join(script.text(each) for each in changes).lower()
     words = ("time", "clock", "perf_counter", "bar", "meter", "tqdm")
     return any(word in texts or word in name.lower() for word in words)
-
-
-def _average_of(script: Script, value: ast.expr) -> str | None:
-    """Of a moving average of the weights, or a copy of the model: which part of it has the state; None for others."""
-    if not isinstance(value, ast.Call):
-        return None
-    name = last_of(value.func)
-    if name == "deepcopy":
-        copies = bool(value.args) and isinstance(value.args[0], ast.Name | ast.Attribute) and not _has_state(value)
-        return "" if copies else None
-    own = next((each for each in ast.walk(script.tree) if isinstance(each, ast.ClassDef) and each.name == name), None)
-    if own is None:
-        return "" if name in AVERAGES else None
-    if _has_method(own, "state_dict") and _has_method(own, "load_state_dict"):
-        return ""
-    if any("Module" in ast.unparse(base) for base in own.bases):
-        return "" if name in AVERAGES else None
-    parts = [
-        node.targets[0].attr
-        for node in ast.walk(own)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
-        if any(isinstance(each, ast.Call) and last_of(each.func) == "deepcopy" for each in ast.walk(node.value))
-        if not any(is_method(each, "state_dict") for each in ast.walk(node.value))
-    ]
-    return f".{parts[0]}" if parts else None
-
-
-def _has_method(own: ast.ClassDef, name: str) -> bool:
-    return any(isinstance(each, ast.FunctionDef) and each.name == name for each in own.body)
 
 
 def _is_mentioned(training: Training, name: str) -> bool:
