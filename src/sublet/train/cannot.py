@@ -1,4 +1,4 @@
-"""What a strategy cannot do, as data: one table, one error at the start, and the rows of `docs/reference/contract.md`.
+"""What a strategy cannot do, as data: one table, one error at the start, and the rows of `docs/reference/session.md`.
 
 A row that is given something returns it, for the error; None otherwise.
 """

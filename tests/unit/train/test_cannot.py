@@ -16,7 +16,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.cannot import RANGES, STAGES, TABLE, Asked, check_fits  # noqa: E402
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "contract.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "session.md"
 
 
 def test_the_page_prints_the_table():
