@@ -10,7 +10,9 @@ import torch
 
 from sublet.errors import InvalidValue
 
-__all__ = ["check_counted", "check_frozen", "check_methods", "check_optimizer", "check_shape", "wide"]
+__all__ = ["check_counted", "check_frozen", "check_methods", "check_model", "check_optimizer", "check_shape", "wide"]
+
+DISTRIBUTED = {"DataParallel", "DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}  # of torch
 
 
 def wide() -> bool:
@@ -18,6 +20,13 @@ def wide() -> bool:
     if "SUBLET_CONTROL_FD" in os.environ:
         return int(os.environ.get("SUBLET_MAX_WORKERS", "2")) > 1
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def check_model(model: torch.nn.Module) -> None:
+    """Nothing in it brings workers of its own: the session adds gradients up."""
+    for each in model.modules():
+        if found := DISTRIBUTED & {kind.__name__ for kind in type(each).__mro__}:
+            raise InvalidValue("model", f"with {min(found)}", "the bare model: the session adds up the gradients")
 
 
 def check_frozen(frozen: Iterable[torch.nn.Parameter]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.fitness import check_optimizer
+from sublet.train.fitness import check_model, check_optimizer
 from sublet.train.gradients import Gradients
 from sublet.train.state import Progress
 
@@ -121,10 +121,11 @@ class Turns:
 
 def as_one_module(model: Any) -> torch.nn.Module:
     """The model; several by name as one that has them as its parts."""
-    if isinstance(model, torch.nn.Module):
-        return model
     if isinstance(model, Mapping) and model and all(isinstance(each, torch.nn.Module) for each in model.values()):
-        return torch.nn.ModuleDict({str(name): each for name, each in model.items()})
+        model = torch.nn.ModuleDict({str(name): each for name, each in model.items()})
+    if isinstance(model, torch.nn.Module):
+        check_model(model)
+        return model
     raise InvalidValue("model", type(model).__name__, "a torch.nn.Module, or several by name: {'D': netD, 'G': netG}")
 
 
