@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.train.drift import Drift  # noqa: E402
-from sublet.train.evaluating import HeldOut  # noqa: E402
 from sublet.train.gradients import CONTROLS, EVALUATED  # noqa: E402
+from sublet.train.held_out import HeldOut  # noqa: E402
 from sublet.train.peers import PeerGroup  # noqa: E402
 from sublet.train.state import Progress  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402

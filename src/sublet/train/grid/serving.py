@@ -17,7 +17,7 @@ import torch
 from sublet.errors import InvalidValue, RanksDiffer
 from sublet.train.eval_mode import in_eval_mode
 from sublet.train.following import Broken
-from sublet.train.grid.atoms import Atom, atoms, loaded, share
+from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
 from sublet.train.grid.gloo import GlooMesh
@@ -25,8 +25,10 @@ from sublet.train.grid.member import Member
 from sublet.train.grid.mesh import spread
 from sublet.train.grid.pipeline import Work
 from sublet.train.grid.seat import Seat
+from sublet.train.held_out import HeldOut
 from sublet.train.position import Position
-from sublet.train.samples import Samples, moved
+from sublet.train.samples import moved
+from sublet.train.seeds import dice_kept, reseed_host
 from sublet.train.strategy import Around
 
 __all__ = ["END", "SAME", "STEP", "Serves"]
@@ -59,8 +61,9 @@ class Serves:
             raise InvalidValue("evaluate", "with a function of its own", allowed)
         if (member := self.member) is None:
             raise InvalidValue("evaluate", "a call before the first batch", "called in the loop, or after it")
-        samples = Samples(dataset, 0, self._around.options.collate, self._device, shuffled=False)
-        size = samples.count if limit is None else min(samples.count, limit * self._micro_batch)
+        most = None if limit is None else limit * self._micro_batch
+        samples = HeldOut(dataset, self._around.options.collate, self._device, most)
+        size = samples.count
         self._around.link.script_waits()
         while not member.new:
             try:
@@ -98,14 +101,16 @@ class Serves:
                 self.position.is_left = does == END
         return does
 
-    def _judge(self, member: Member, samples: Samples | None, size: int) -> None:
+    def _judge(self, member: Member, samples: HeldOut | None, size: int) -> None:
         """With all of the grid; where newcomers serve, the samples are those of the one that speaks. Broken."""
         mesh, seat, speaker = self.mesh, self.seat, member.speaker
         work, loss = atoms(0, size, self._micro_batch), torch.zeros(1, dtype=torch.float64)
 
         def load(atom: Atom) -> Any:
             assert samples is not None  # noqa: S101 - our script has called for it
-            return loaded(samples, self._around.options.seed, 0, atom)
+            with dice_kept():
+                reseed_host(self._around.options.seed, atom.start)
+                return samples.load(atom.start, atom.count)
 
         def is_there(_: Atom) -> Any:
             return batch

@@ -124,6 +124,44 @@ def test_where_all_go_back_in_an_evaluation_the_loop_runs_on_from_there(monkeypa
     assert len({value for _, value, _, _ in seen}) == 5
 
 
+def broken_step(monkeypatch, settle):
+    """How often a step is made by this worker in the second call of `s.step`, whose grid breaks, and `s.steps` then."""
+    monkeypatch.setattr(InStages, "_following", lambda *_: None)
+    monkeypatch.setattr(InStages, "_settle_in", lambda way, _: settle(way))
+    made, breaks = [], iter([False, True])
+
+    def broken(s, step, *facts, **more):
+        made.append(s.steps)
+        if next(breaks, False):
+            raise Broken("gone")
+        return step(*facts, **more)
+
+    with a_session(a_net(), epochs=1) as s:
+        for batch in s:
+            if not made:
+                s._way.member.step = partial(broken, s, s._way.member.step)
+            s.step(batch)
+            if len(made) > 1:
+                return made[1:], s.steps
+    return None
+
+
+def test_a_step_that_breaks_is_made_again(monkeypatch):
+    assert broken_step(monkeypatch, lambda _: None) == ([1, 1], 2)
+
+
+def test_one_that_the_others_have_made_is_not_made_again(monkeypatch):
+    assert broken_step(monkeypatch, lambda way: way.progress.advance()) == ([1], 2)
+
+
+def test_where_all_go_back_in_a_step_the_one_there_is_made(monkeypatch):
+    def back(way):
+        way.member.new, way.member.applied, progress = True, 0, way.progress
+        progress.steps = progress.epoch = progress.offset = progress.before = 0
+
+    assert broken_step(monkeypatch, back) == ([1, 0], 1)
+
+
 @pytest.mark.parametrize("where", ["behind a break", "behind the last step"])
 def test_a_script_that_has_left_its_loop_when_all_go_back_ends_for_another_process_to_go_on(monkeypatch, capsys, where):
     def back(way, _):

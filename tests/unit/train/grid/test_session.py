@@ -219,6 +219,15 @@ def test_an_evaluation_is_the_mean_over_all_samples_in_eval_mode():
     assert again.training
 
 
+def test_an_evaluation_may_be_of_a_loader_in_the_order_of_its_sampler():
+    model, seen = a_net(), []
+    loader = torch.utils.data.DataLoader(data(10), batch_size=7, sampler=torch.utils.data.SequentialSampler(range(4)))
+    in_parts(model, epochs=1, after=lambda s: seen.append(s.evaluate(loader)))
+    with torch.no_grad():
+        whole = loss_on(model)([each[:4] for each in data(10).tensors])
+    assert seen[-1] == pytest.approx(float(whole), rel=1e-6)
+
+
 def test_an_evaluation_leaves_each_module_in_the_mode_that_it_was_in():
     model, modes = a_net(0.5), []
     model.blocks[1].eval()
