@@ -19,6 +19,7 @@ import torch.distributed as dist
 from sublet.train.devices import NCCL, agreed_backend, device_name
 from sublet.train.following import Broken
 from sublet.train.patience import Patience
+from sublet.train.private import abort_nccl, count_groups_anew
 from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
 from sublet.wire.messages import Meet
 
@@ -131,8 +132,7 @@ class PeerGroup:
         self._connections.end()
         if self._nccl:
             with contextlib.suppress(RuntimeError, AttributeError):
-                world: Any = dist.group.WORLD
-                world._get_backend(torch.device("cuda")).abort()  # noqa: SLF001 - nothing public does it
+                abort_nccl(dist.group.WORLD)
 
     def close(self) -> None:
         """Leave the torch group and give back its sockets."""
@@ -141,9 +141,7 @@ class PeerGroup:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
             with contextlib.suppress(RuntimeError):  # of a group that broke
                 dist.destroy_process_group()
-        # Torch counts groups and names the next by the count. One that could not be formed is counted and never
-        # destroyed, and we would wait for a newcomer, whose count begins at 0, under another name.
-        dist.distributed_c10d._world.group_count = 0  # noqa: SLF001 - nothing public does it
+        count_groups_anew()
         self._store = None
         self._patience.close()
         self._connections.forget()

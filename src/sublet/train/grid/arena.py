@@ -20,6 +20,7 @@ import torch
 
 from sublet.train.elementwise import Kept
 from sublet.train.grid.pages import blank
+from sublet.train.private import times_written
 
 __all__ = ["Arena", "Layout", "layout_of"]
 
@@ -249,7 +250,7 @@ def _has_these(state: Mapping[str, Any], kept: Kept, handed: Mapping[str, torch.
 
 def _version(gradient: torch.Tensor | None) -> int:
     """How often it was written to: backward adds in place."""
-    return -1 if gradient is None else gradient._version  # noqa: SLF001 - torch's own count
+    return -1 if gradient is None else times_written(gradient)
 
 
 def _laid(tensors: Iterable[tuple[torch.Size, torch.dtype]], start: int) -> tuple[tuple[Field, ...], int]:

@@ -30,6 +30,7 @@ from sublet.train.following import Broken
 from sublet.train.grid.sharing import LETTER_BYTES, Sharing
 from sublet.train.patience import Patience
 from sublet.train.peers import talking
+from sublet.train.private import nccl_options
 from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
 from sublet.train.staging import Staging
 
@@ -87,9 +88,7 @@ class Lines:
         store = dist.PrefixStore(name, self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
         group: Any
         if nccl:
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = COLLECTIVE_TIMEOUT  # noqa: SLF001 - as torch's own init_process_group has it
-            group = dist.ProcessGroupNCCL(store, rank, world, options)
+            group = dist.ProcessGroupNCCL(store, rank, world, nccl_options(COLLECTIVE_TIMEOUT))
             self._on_gpus.append(group)
         else:
             group = dist.ProcessGroupGloo(store, rank, world, COLLECTIVE_TIMEOUT)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from sublet.train.devices import device_name
+from sublet.train.private import as_shared, shared_from
 
 __all__ = ["LETTER_BYTES", "Sharing"]
 
@@ -45,8 +46,7 @@ class Sharing:
     def letter(self, memory: torch.Tensor) -> torch.Tensor:
         """Where these bytes lie, as a message of the host; what was asked of the GPU before is done."""
         torch.cuda.current_stream(memory.device).synchronize()
-        shared: Any = memory.untyped_storage()
-        facts = dict(zip(FACTS, shared._share_cuda_(), strict=True))  # as torch's own reduction does
+        facts = dict(zip(FACTS, as_shared(memory.untyped_storage()), strict=True))
         text = {name: value.hex() if name in BYTES else value for name, value in facts.items()}
         return as_letter({**text, "offset": memory.storage_offset()})
 
@@ -54,7 +54,7 @@ class Sharing:
         """What it tells of, into this memory; RuntimeError if that cannot be read."""
         text = facts_of(letter)
         facts = [bytes.fromhex(text[name]) if name in BYTES else text[name] for name in FACTS]
-        storage = torch.UntypedStorage._new_shared_cuda(*facts)  # noqa: SLF001 - as above
+        storage = shared_from(facts)
         there = torch.empty(0, dtype=torch.uint8, device=room.device)
         there.set_(storage, text["offset"], room.shape, (1,))
         room.copy_(there)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from sublet.train.private import copy_all
 from sublet.train.shards.flat import Flat, Parcel
 from sublet.train.shards.ranges import Ranges
 
@@ -65,12 +66,7 @@ class Gather:
     def run(self, group: Gathers, point: Callable[[str], None]) -> None:
         """All weights are those after the step."""
         for each in self._rounds:
-            _copy(*each.packed)
+            copy_all(*each.packed)
             group.gather(self._everything, self._mine)
             point("gathering")
-            _copy(*each.opened)
-
-
-def _copy(there: list[torch.Tensor], here: list[torch.Tensor]) -> None:
-    if there:
-        torch._foreach_copy_(there, here)  # as torch's own optimizers do
+            copy_all(*each.opened)

@@ -15,14 +15,13 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch.utils.data._utils import worker as torch_worker
 
 from sublet.errors import InvalidValue
+from sublet.train.private import answered_for
 from sublet.train.samples import mixed
 from sublet.train.seeds import reseed_host
 
@@ -114,7 +113,7 @@ class Shard:
         """Where it is, if the dataset can say it."""
         if self.position != self._end or not (has_state(self._dataset) or has_state(self._iterator)):
             return None
-        with self._as_worker():
+        with answered_for(self._info):
             iterator: Any = self._iterator
             found = {
                 name: copy.deepcopy(each.state_dict()) if has_state(each) else None
@@ -134,7 +133,7 @@ class Shard:
         self._dataset = copied(self._pristine)
         self._info = self._info_of(self._dataset)
         reseed_host(self._seed, self._number, BEFORE_ANY, self._passes)
-        with self._as_worker():
+        with answered_for(self._info):
             if self._init is not None:
                 self._init(self._number)
             if state.get("dataset") is not None:
@@ -150,7 +149,7 @@ class Shard:
             reseed_host(self._seed, self._number, self._begun if self._fresh else self._end)
             self._fresh = False
             try:
-                with self._as_worker():
+                with answered_for(self._info):
                     return next(self._iterator)
             except StopIteration:
                 if self._end == self._begun:
@@ -173,16 +172,6 @@ class Shard:
     def _info_of(self, dataset: Any) -> ShardInfo:
         seed = mixed(self._seed, self._number)
         return ShardInfo(number=self._number, num_workers=self._count, seed=seed, dataset=dataset)
-
-    @contextmanager
-    def _as_worker(self) -> Iterator[None]:
-        """What the dataset asks torch is answered for this shard."""
-        was = torch_worker._worker_info  # noqa: SLF001 - there is no other way to answer for torch
-        torch_worker._worker_info = self._info  # type: ignore[assignment]  # noqa: SLF001 - it has what torch documents
-        try:
-            yield
-        finally:
-            torch_worker._worker_info = was  # noqa: SLF001 - as above
 
 
 def has_state(thing: Any) -> bool:
