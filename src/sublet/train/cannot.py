@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from sublet.errors import InvalidValue
+from sublet.train.private import is_compiled
 
 __all__ = ["RANGES", "SEVERAL", "STAGES", "STREAM", "TABLE", "Asked", "Row", "check_fits"]
 
@@ -76,7 +77,7 @@ def _statistics(asked: Asked) -> str | None:
 
 
 def _compiled(asked: Asked) -> str | None:
-    whole = asked.model is not None and asked.model._compiled_call_impl is not None  # noqa: SLF001 - torch has no other place for it
+    whole = asked.model is not None and is_compiled(asked.model)
     return "model.compile()" if whole else None
 
 

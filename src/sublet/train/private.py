@@ -22,7 +22,9 @@ __all__ = [
     "as_shared",
     "copy_all",
     "count_groups_anew",
+    "is_compiled",
     "nccl_options",
+    "parts_of",
     "shared_from",
     "times_written",
 ]
@@ -31,6 +33,16 @@ __all__ = [
 def times_written(tensor: torch.Tensor) -> int:
     """How often it was written to in place: whether backward added to a gradient shows nowhere else."""
     return tensor._version
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """By `module.compile()`, which leaves the module what it is."""
+    return module._compiled_call_impl is not None
+
+
+def parts_of(scheduler: Any) -> Sequence[Any]:
+    """Those that a chain or a sequence of schedulers steps: each counts for itself."""
+    return cast(Sequence[Any], getattr(scheduler, "_schedulers", ()))
 
 
 def copy_all(there: list[torch.Tensor], here: list[torch.Tensor]) -> None:

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sublet.errors import InvalidValue
 from sublet.train.fitness import check_methods
+from sublet.train.private import parts_of
 from sublet.train.profiling import is_profiled
 from sublet.train.state import Progress
 
@@ -102,7 +103,7 @@ class Schedules:
 def _parts(scheduler: Any) -> Iterator[Any]:
     """Itself, and those that it is made of."""
     yield scheduler
-    for part in getattr(scheduler, "_schedulers", ()):
+    for part in parts_of(scheduler):
         yield from _parts(part)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,6 +20,22 @@ def test_a_tensor_counts_how_often_it_was_written_to():
     assert private.times_written(weight.grad) == before  # to be looked at is no write
     weight.sum().backward()
     assert private.times_written(weight.grad) == before + 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch imports for it
+def test_a_module_says_whether_it_was_compiled_where_it_is():
+    module = torch.nn.Linear(1, 1)
+    assert not private.is_compiled(module)
+    module.compile()
+    assert private.is_compiled(module)
+
+
+def test_a_sequence_of_schedulers_tells_its_parts_and_a_plain_one_has_none():
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
+    parts = [torch.optim.lr_scheduler.ConstantLR(optimizer) for _ in range(2)]
+    chain = torch.optim.lr_scheduler.ChainedScheduler(parts)
+    row = torch.optim.lr_scheduler.SequentialLR(optimizer, parts, milestones=[2])
+    assert [list(private.parts_of(each)) for each in (chain, row, parts[0])] == [parts, parts, []]
 
 
 def test_many_tensors_are_copied_at_once_and_none_is_no_error():
@@ -65,3 +84,46 @@ def test_what_needs_a_gpu_is_there():
     assert hasattr(torch.UntypedStorage, "_share_cuda_")
     assert hasattr(torch.UntypedStorage, "_new_shared_cuda")
     assert hasattr(dist.ProcessGroup, "_get_backend")
+
+
+# ---------------------------------------------------------------------- and nothing else
+
+
+def private_names(tree):
+    """Those that are read or set of something, and those that are defined here."""
+    used, ours = {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                ours.add(node.attr)
+            else:
+                used.setdefault(node.attr, node.lineno)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            ours.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            ours.add(node.target.id)  # a field of a dataclass
+    return used, ours
+
+
+def foreign(sources):
+    """Private names of others, by file."""
+    read = {name: private_names(ast.parse(text)) for name, text in sources.items()}
+    ours = {"_exit"}.union(*(names for _, names in read.values()))  # that of os is public
+    return {name: sorted(used.keys() - ours) for name, (used, _) in read.items() if used.keys() - ours}
+
+
+def test_names_that_nothing_of_ours_defines_are_foreign():
+    sources = {
+        "a": "class A:\n def f(self): self._x = 1",
+        "b": "a._x, a.__class__\nt._version",
+        "c": "a._f()\ndef _f(): 0",
+    }
+    assert foreign(sources) == {"b": ["_version"]}
+
+
+def test_private_names_of_others_are_used_in_one_module_alone():
+    folder = Path(private.__file__).parent
+    sources = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    found = foreign(sources)
+    assert found.pop("private.py")
+    assert found == {"verdict.py": ["_run_exitfuncs"]}  # of Python: there is no other way to end with a code
