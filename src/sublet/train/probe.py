@@ -54,23 +54,39 @@ class Probe:
 
     def parts(self, batch: Any) -> Iterator[Any]:
         """What is to be computed, one after the other; `take` is told of each."""
-        half = self._count // 2
-        ends = ((0, self._count), (0, half), (half, self._count)) if half else ((0, self._count),) * 3
-        self._is_lost = not half
-        parts = [part_of(batch, self._count, *each) for each in ends]
+        parts = [part_of(batch, self._count, *each) for each in self.ends]
+        self._is_lost = self._count == 1
         if any(part is None for part in parts):  # collated in a way of its own
             self._is_lost = True
             return
+        with self.looking():
+            yield from parts
+
+    @property
+    def ends(self) -> tuple[tuple[int, int], ...]:
+        """Samples of each part, from and up to."""
+        half = self._count // 2
+        return ((0, self._count), (0, half), (half, self._count)) if half else ((0, self._count),) * 3
+
+    def part(self, batch: Any, low: int, high: int) -> Any:
+        """Of a micro-batch; the whole of it where that cannot be, and then nothing can be said."""
+        found = part_of(batch, self._count, low, high)
+        self._is_lost |= found is None or self._count == 1
+        return batch if found is None else found
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """Nothing of what is computed within counts."""
         buffers = [(each, each.clone()) for each in self._model.buffers()]
         self._dice = random_state()
         with contextlib.ExitStack() as stack:
             stack.callback(restore_random, self._dice)
             stack.callback(lambda: [each.copy_(was) for each, was in buffers])
             stack.enter_context(in_eval_mode(self._model))
-            stack.callback(self._model.register_forward_pre_hook(self._look).remove)
+            stack.callback(self._model.register_forward_pre_hook(self.look).remove)
             if "torch._dynamo" in sys.modules:  # nothing is compiled for this
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            yield from parts
+            yield
 
     def take(self, loss: torch.Tensor, counted: Any) -> None:
         """Of the part that was given last."""
@@ -121,7 +137,7 @@ class Probe:
     def _near(self, one: float, other: float) -> bool:
         return abs(one - other) <= self._tolerance * max(abs(one), abs(other)) + LEAST
 
-    def _look(self, *_: Any) -> None:
+    def look(self, *_: Any) -> None:
         """Within the script's forward: whether it is in half precision."""
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
             self._tolerance = max(self._tolerance, HALF)

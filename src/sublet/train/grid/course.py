@@ -13,6 +13,7 @@ from sublet.train.kept import Own
 from sublet.train.membership import TRAINED_S
 from sublet.train.saving import Saver
 from sublet.train.schedules import Schedules
+from sublet.train.seeds import random_state, restore_choices
 from sublet.train.state import Progress
 
 __all__ = ["Course"]
@@ -41,6 +42,7 @@ class Course:
             "settings": [_settings(group) for group in self._optimizer.param_groups],
             "extra": None if self._own is None else self._own.state_dict(),
             "buffers": {name: getattr(module, leaf) for name, (module, leaf) in self._buffers.items()},
+            "random": random_state(),
             TRAINED_S: None if self._saver is None else self._saver.trained_s,
         }
 
@@ -61,6 +63,7 @@ class Course:
                     getattr(module, leaf).copy_(saved)
         if self._saver is not None and tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])
+        restore_choices(tree["random"])
         self._schedules.note()
 
     def stepped(self) -> None:

@@ -170,6 +170,7 @@ class InStages(Serves):
         if parts := self._around.link.take_keeps():
             member.keep(self.seat, parts)
         member.alike.check_step(progress.steps, member.applied)
+        self.look(member)
         return member.step(
             self.mesh,
             self.seat,

@@ -36,6 +36,7 @@ from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
 from sublet.train.grid.stages import Staged, holders
 from sublet.train.samples import mixed
+from sublet.train.seeds import restore_random
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
@@ -104,7 +105,10 @@ class Member:
             restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted)
         if restored is not None:
             self._go_back(restored)
-            self._throw(mesh, restored.step)
+            if mesh.world == 1:
+                restore_random(restored.beside["random"])
+            else:
+                self._throw(mesh, restored.step)
             have = keeps
         elif met is None:
             raise Lost

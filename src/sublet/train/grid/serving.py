@@ -17,7 +17,7 @@ import torch
 from sublet.errors import InvalidValue, RanksDiffer
 from sublet.train.eval_mode import in_eval_mode
 from sublet.train.following import Broken
-from sublet.train.grid.atoms import Atom, atoms, share
+from sublet.train.grid.atoms import Atom, atoms, loaded, share
 from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
 from sublet.train.grid.gloo import GlooMesh
@@ -27,7 +27,9 @@ from sublet.train.grid.pipeline import Work
 from sublet.train.grid.seat import Seat
 from sublet.train.held_out import HeldOut
 from sublet.train.position import Position
-from sublet.train.samples import moved
+from sublet.train.probe import Probe, is_due
+from sublet.train.profiling import is_profiled
+from sublet.train.samples import Samples, moved
 from sublet.train.seeds import dice_kept, reseed_host
 from sublet.train.strategy import Around
 
@@ -52,6 +54,7 @@ class Serves:
     _model: torch.nn.Module
     _device: torch.device | None
     _micro_batch: int
+    _samples: Samples
     judged = math.nan  # what the last evaluation came to
 
     def evaluate(self, loss_of: Any, dataset: Any, limit: int | None) -> float:
@@ -128,6 +131,30 @@ class Serves:
                 loss[0] += member.judge(mesh, seat, self.work(is_there), mine, size)
             mesh.sum(loss, seat.everyone())
         self.judged = float(loss)
+
+    def look(self, member: Member) -> None:
+        """At the first step: what the loss of its first micro-batch is (`probe`), by the first copy. Broken."""
+        progress, options = self.position.progress, self._around.options
+        if progress.steps or not is_due(options) or is_profiled():
+            return
+        whole = Atom(progress.offset, min(self._micro_batch, progress.size))
+        probe = Probe(self._model, options, whole.count)
+
+        def load(part: Atom) -> Any:
+            batch = loaded(self._samples, options.seed, progress.epoch, whole)
+            return probe.part(batch, part.start, part.start + part.count)
+
+        def told(output: Any, batch: Any) -> torch.Tensor:
+            assert options.loss is not None  # noqa: S101 - as in `work`
+            probe.look()
+            found: torch.Tensor = options.loss(output, batch)
+            probe.take(found, None)
+            return found
+
+        with probe.looking():
+            for low, high in probe.ends if self.seat.copy == 0 else ():
+                member.judge(self.mesh, self.seat, Work(load, told), (Atom(low, high - low),), high - low)
+        probe.conclude(speaks=True)  # the last part alone has been told
 
     def work(self, load: Callable[[Atom], Any]) -> Work:
         """What is computed of each micro-batch."""

@@ -78,6 +78,7 @@ class Whole:
             "schedulers": tree["schedulers"],
             "settings": [{name: value for name, value in each.items() if name != "params"} for each in groups],
             "extra": tree["extra"],
+            "random": tree["random"],
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
             "loss": tree.get("loss", math.nan),  # a session without parts says none
         }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from time import sleep
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -128,6 +130,16 @@ def test_a_checkpoint_is_the_same_in_stages_and_without(tmp_path, first, second)
     assert (s.steps, [group["lr"] for group in optimizer.param_groups]) == (10, [g["lr"] for g in theirs.param_groups])
 
 
+def test_one_that_goes_on_from_a_checkpoint_draws_as_if_it_had_not_ended(tmp_path):
+    whole = a_net(0.5)
+    in_parts(whole)
+    in_parts(a_net(0.5), epochs=1, checkpoint_dir=tmp_path)
+    torch.rand(3)
+    resumed = a_net(0.5)
+    in_parts(resumed, checkpoint_dir=tmp_path)
+    assert_equal(whole, resumed)
+
+
 def test_a_gradient_that_is_too_long_is_clipped_as_the_plain_session_does_within_rounding():
     whole, cut = a_net(), a_net()
     plainly(whole, clip_norm=0.1)
@@ -197,6 +209,37 @@ def test_a_sequence_is_in_stages_where_the_job_says_so_and_other_forwards_never_
         ("auto", "stages"),
         ("auto", "sequence"),
     ]
+
+
+def summed(output, batch):
+    return nn.functional.mse_loss(output, batch[1], reduction="sum")
+
+
+def test_a_loss_that_is_no_mean_is_told_before_the_first_step(capsys):
+    in_parts(a_net(0.5), loss=summed, epochs=1)
+    assert "it looks like a sum" in capsys.readouterr().err
+    seen = []
+    with pytest.raises(InvalidValue, match="it looks like a sum"):
+        in_parts(a_net(), loss=summed, strict=True, after=lambda s: seen.append(s.steps))
+    assert seen == []
+
+
+def test_of_a_mean_nothing_is_told_and_the_look_at_it_does_not_count(capsys):
+    one = a_net(0.5)
+    in_parts(one, epochs=1)
+    assert capsys.readouterr().err == ""
+    other = a_net(0.5)
+    in_parts(other, epochs=1, probe=False)
+    assert_equal(one, other)
+
+
+def test_what_a_script_draws_by_python_and_numpy_begins_alike_with_each_epoch():
+    drawn, others = [], []
+    in_parts(a_net(), before=lambda s: drawn.append((random.random(), np.random.random())))  # noqa: NPY002 - what scripts use
+    random.random()
+    in_parts(a_net(), before=lambda s: others.append((random.random(), np.random.random())))  # noqa: NPY002 - as above
+    assert drawn == others
+    assert len(set(drawn)) == 10
 
 
 def test_weights_that_belong_to_no_stage_are_refused():
