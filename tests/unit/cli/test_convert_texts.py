@@ -249,6 +249,7 @@ def test_what_comes_of_it_is_rehearsed_before_it_is_written(alike, tmp_path, mon
     tried = []
 
     def rehearse(command, cwd, *, tell):
+        assert Path(cwd) != tmp_path
         tried.append((command[1:], (Path(cwd) / command[1]).read_text()))
         differs = Difference(run="width", kind="weights", name="0.weight", step=3, evidence="it differs", advice="look")
         return Report(command=tuple(command), differences=() if alike else (differs,))
@@ -262,6 +263,7 @@ def test_what_comes_of_it_is_rehearsed_before_it_is_written(alike, tmp_path, mon
     assert code == (0 if alike else 1)
     assert ("train.session(" in Path("train.py").read_text()) == alike
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py", *(["train.py.orig"] if alike else [])]
+    assert tried[0][0][0] == "train.py"
     assert ("--no-rehearse" in capsys.readouterr().err) != alike
 
 

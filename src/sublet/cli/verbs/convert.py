@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +11,9 @@ from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sublet.cli.work.script.looks import Look
-    from sublet.cli.work.script.reading import Script
     from sublet.runtime.rehearsal.report import Report
 
-__all__ = ["convert", "look_lines"]
+__all__ = ["convert"]
 
 
 def convert(
@@ -40,9 +35,11 @@ def convert(
     What comes of it is run for some steps at one worker and at two, and with workers killed. Where that differs, or
     cannot run, nothing is written either, and the exit code is 1.
     """
+    from sublet.cli.print.looks import look_lines
     from sublet.cli.work.script.convert import found_in
     from sublet.cli.work.script.edits import CannotConvert
     from sublet.cli.work.script.reading import Script
+    from sublet.cli.work.script.trial import tried
     from sublet.cli.work.script.writing import write_beside
     from sublet.errors import BadInput
 
@@ -56,7 +53,9 @@ def convert(
         typer.echo(diff, nl=False)
         for line in look_lines(made.looks, "look at these lines of the new text:"):
             typer.echo(line, err=True)
-    report = _tried(script, read, made.text, arguments or []) if rehearse else None
+    report = None
+    if rehearse:
+        report = tried(script, read, made.text, arguments or [], Path.cwd(), lambda said: typer.echo(said, err=True))
     trusted = report is None or report.verdict == "alike"
     backup = write_beside(read, made.text) if write and trusted else None
     if as_json:
@@ -78,42 +77,18 @@ def convert(
         raise typer.Exit(1)
 
 
-def _tried(script: Path, changed: Script, text: str, arguments: list[str]) -> Report:
-    """The new text beside the old one, under a name of its own, for as long as it runs; of an imported file, in it."""
-    from sublet.runtime.rehearsal.rehearse import rehearse
-
-    here, imported = Path.cwd().resolve(), changed.path.resolve() != script.resolve()
-    tried = changed.path if imported else script.with_name(f"{script.stem}_converted{script.suffix}")
-    with tried.open("w" if imported else "x", encoding="utf-8", newline="") as file:
-        file.write(text)
-    try:
-        there = (script if imported else tried).resolve()
-        named = there.relative_to(here) if there.is_relative_to(here) else there
-        return rehearse([sys.executable, str(named), *arguments], here, tell=lambda said: typer.echo(said, err=True))
-    finally:
-        if imported:
-            tried.write_bytes(changed.source.encode())
-        else:
-            tried.unlink()
-
-
 def _end(script: Path, report: Report | None, backup: Path | None, *, write: bool) -> None:
     from sublet.cli.print.rehearsal import print_report
 
     if report is not None:
         print_report(report)
+        if report.why:
+            typer.echo(
+                "arguments of the script: sublet convert SCRIPT -- ARGUMENTS; not tried: --no-rehearse", err=True
+            )
     if backup is not None:
         typer.echo(f"{script} is changed; what it was is in {backup}", err=True)
     elif write:
         typer.echo(f"nothing is written; all the same: sublet convert -w --no-rehearse {script}", err=True)
     else:
         typer.echo(f"nothing is written; next: sublet convert -w {script}", err=True)
-
-
-def look_lines(looks: Iterable[Look], title: str) -> list[str]:
-    """What to look at, as it is printed; nothing if there is nothing."""
-    found = [
-        f"  - line{'s' * (len(look.lines) > 1)} {', '.join(map(str, look.lines))}: {look.what}\n    next: {look.do}"
-        for look in looks
-    ]
-    return [title, *found] if found else []

@@ -9,7 +9,6 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document
-from sublet.cli.verbs.convert import look_lines
 
 __all__ = ["inspect"]
 
@@ -20,6 +19,7 @@ def inspect(
     json: opt.Json = False,
 ) -> None:
     """Say whether a training script can be converted, and which lines to look at; of one with a session, the lines."""
+    from sublet.cli.print.looks import look_lines
     from sublet.cli.work.script.convert import inspect as look
     from sublet.cli.work.script.reading import Script
 

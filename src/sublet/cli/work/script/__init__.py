@@ -18,6 +18,7 @@
     session.py     all of this put together
     frameworks.py  frameworks, known by their imports
     looks.py       at most five kinds of lines to look at
+    trial.py       what comes of it, rehearsed in a copy
     convert.py     the diff, or why there is none; its dry form is `inspect`
 
 Nothing of the script is run here: `sublet rehearse` runs it.
