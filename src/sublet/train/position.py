@@ -28,6 +28,11 @@ class Position:
         """Whether the epoch is, or all of training."""
         return self.over or (self.until is not None and self.progress.epoch >= self.until)
 
+    def arrive(self) -> None:
+        """Our state is of others now, or an older one: the epoch under way is the one that training is in."""
+        if self.until is not None:
+            self.until = self.progress.epoch + 1
+
     @property
     def past_epoch(self) -> bool:
         """Within epochs(): the batches of the epoch are behind us, and what the script does after them is not."""

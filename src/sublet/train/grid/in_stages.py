@@ -246,8 +246,8 @@ class InStages(Serves):
         assert self._gathering.mesh is not None  # noqa: S101 - it has just been formed
         self.mesh, self.seat, self.generation = self._gathering.mesh, gathered.seat, gathered.order.generation
         self._around.log.settle(self.mesh.rank)
-        if self.position.until is not None and self.member is not None and self.member.new:
-            self.position.until = self.progress.epoch + 1  # of the epoch that we are in now
+        if self.member is not None and self.member.new:
+            self.position.arrive()
         self._telling.joined(gathered, self.progress, float(self.position.extent.samples(self.progress)))
 
     def finish(self) -> None:

@@ -1,41 +1,55 @@
-"""What training has come to beside the units is the same at whoever takes it."""
+"""What comes to a newcomer beside the units of its parts."""
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet.testing.grid.model import a_net, adam  # noqa: E402
+from torch import nn  # noqa: E402
+
 from sublet.train.grid.course import Course  # noqa: E402
+from sublet.train.kept import Own  # noqa: E402
 from sublet.train.schedules import Schedules  # noqa: E402
 from sublet.train.state import Progress  # noqa: E402
 
 
-def a_course(model):
-    optimizer = adam(model)
-    return Course(Progress(samples=40, batch=8), Schedules([], optimizer), optimizer, None, None, model)
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.full((2,), scale))
+        self.register_buffer("cache", torch.full((2,), scale), persistent=False)
 
 
-def test_who_joins_goes_on_with_the_python_and_numpy_numbers_of_the_others_and_with_torchs_of_its_own():
-    giver, taker = a_course(a_net()), a_course(a_net())
-    tree = giver.tree()
-    theirs = random.random(), np.random.random()  # noqa: NPY002 - what scripts use
-    torch.manual_seed(1)
-    ours = torch.rand(2)
-    torch.manual_seed(1)
-    taker.take(tree)
-    assert (random.random(), np.random.random()) == theirs  # noqa: NPY002 - as above
-    assert torch.equal(torch.rand(2), ours)
+def one(scale, rate, tries):
+    model = nn.Sequential(Scaled(scale), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    optimizer.step()  # nothing: there are no gradients
+    own, progress = Own(None, [model]), Progress(samples=8, batch=4)
+    kept = own.keep({"tries": tries})
+    return model, optimizer, kept, progress, Course(progress, Schedules([schedule]), optimizer, own, None, model)
 
 
-def test_a_checkpoint_of_an_earlier_version_may_say_more_of_how_far_it_is():
-    giver, taker = a_course(a_net()), a_course(a_net())
-    giver._progress.advance()
-    tree = giver.tree()
-    tree["progress"]["proved"] = "something"
-    taker.take(tree)
-    assert (taker._progress.steps, taker._progress.offset) == (1, 8)
+def test_a_newcomer_has_rates_schedules_what_is_kept_buffers_and_how_far_it_is():
+    model, optimizer, _, _, course = one(2.0, 0.5, 7)
+    for _ in range(3):
+        course.stepped()
+    other_model, other, other_kept, other_progress, newcomer = one(1.0, 0.1, 0)
+    newcomer.take(course.tree())
+    assert other.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.25
+    assert (other_kept.tries, other_progress.steps, other_progress.epoch) == (7, 3, 1)
+    assert torch.equal(other_model[0].scale, model[0].scale)
+    assert torch.equal(other_model[0].cache, torch.ones(2)), "what is in no state is its own"
+    newcomer.stepped()
+    course.stepped()
+    assert other.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.125
+
+
+def test_what_is_taken_is_a_copy():
+    _, optimizer, _, _, course = one(2.0, 0.5, 7)
+    _, other, _, _, newcomer = one(1.0, 0.1, 0)
+    newcomer.take(course.tree())
+    other.param_groups[0]["lr"] = 9.0
+    assert optimizer.param_groups[0]["lr"] == 0.5

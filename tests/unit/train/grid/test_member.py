@@ -262,6 +262,8 @@ def test_a_worker_that_takes_a_state_is_new_until_its_first_step_and_one_that_wa
     first, second, third, fourth = (Worker(threads, f"w{number}") for number in range(4))
     generation(threads, [first, second], grid, 2)
     assert places(first, second) == [(False, None)] * 2, "all have begun together"
+    generation(threads, [second, first], grid, 2)
+    assert places(first, second) == [(False, None)] * 2, "both were there"
     generation(threads, [third, second], grid, 2)
     assert places(third, second) == [(True, 1), (False, 1)]
     generation(threads, [third, fourth], grid, 2, givers=[second])
