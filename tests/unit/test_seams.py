@@ -29,11 +29,10 @@ ALLOWED = {
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
     "train/gradients.py": "measures a step",
-    "train/rehearsal.py": "the dice of the user's script, which are others in one run",
     "train/report.py": "measures a step",
     "train/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
     "train/sockets.py": "waits for a store that is about to be opened",
-    "train/state.py": "the dice of the user's script are part of its state",
+    "train/seeds.py": "the dice of the user's script are part of its state",
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -41,11 +40,9 @@ class Rehearsed:
         self._waits_until_s = WALL.monotonic() + ALL_HERE_S
 
     def begin(self, steps: int, rank: int) -> None:
-        """Before the first step: other dice, where this run is the one that has others."""
+        """Before the first step: torch's other dice, where this run has them. Each epoch seeds Python's and NumPy's."""
         if self._cue is None or not self._cue.seed or steps:
             return
-        random.seed(self._cue.seed)
-        np.random.seed(self._cue.seed)  # noqa: NPY002 - the dice of the script
         torch.manual_seed(self._cue.seed + rank)
         with torch.no_grad():
             for _, weights in self._weights():

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from sublet.train.samples import mixed
+from sublet.wire.rehearsal import other_seed
 
 __all__ = ["dice_kept", "random_state", "reseed", "reseed_host", "restore_choices", "restore_random", "seed_choices"]
 
@@ -36,7 +37,7 @@ def reseed_host(*numbers: int) -> None:
 
 def seed_choices(seed: int, epoch: int) -> None:
     """Python's and NumPy's, as all workers do when an epoch begins."""
-    _seed_choices(mixed(seed, CHOICES, epoch))
+    _seed_choices(mixed(seed + other_seed(), CHOICES, epoch))
 
 
 def random_state() -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["COARSE", "REHEARSAL", "SAMPLED", "Cue", "cue_here"]
+__all__ = ["COARSE", "REHEARSAL", "SAMPLED", "Cue", "cue_here", "other_seed"]
 
 REHEARSAL = "SUBLET_REHEARSAL"  # the folder of this run
 CUE, RESTART, COARSE = "cue.json", "restart", "coarse"
@@ -68,3 +68,9 @@ def cue_here() -> Cue | None:
     """That of this process; None = it is no rehearsal."""
     folder = os.environ.get(REHEARSAL, "")
     return Cue(**json.loads((Path(folder) / CUE).read_text(encoding="utf-8"))) if folder else None
+
+
+def other_seed() -> int:
+    """To be added to the seed of what the script draws, not of the order of samples."""
+    cue = cue_here()
+    return 0 if cue is None else cue.seed

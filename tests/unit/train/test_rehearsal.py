@@ -12,6 +12,7 @@ import torch
 
 from sublet.train.options import Options
 from sublet.train.rehearsal import Rehearsed, rehearsed_options
+from sublet.train.seeds import seed_choices
 from sublet.wire.rehearsal import REHEARSAL, Cue
 
 
@@ -56,18 +57,28 @@ def test_other_dice_change_weights_by_a_rounding_and_what_is_drawn(cued):
     model = torch.nn.Linear(200, 2)
     before = model.weight.detach().clone()
     rehearsed, _, _ = cued(model, seed=5)
-    for generator in (random.seed, np.random.seed, torch.manual_seed):
-        generator(0)
-    was = random.random(), np.random.random(), torch.rand(1).item()  # noqa: NPY002 - the script's
-    for generator in (random.seed, np.random.seed, torch.manual_seed):
-        generator(0)
-    rehearsed.begin(0, 0)
-    now = random.random(), np.random.random(), torch.rand(1).item()  # noqa: NPY002 - the script's
-    assert all(one != two for one, two in zip(was, now, strict=True))
+    drawn = []
+    for begin in (lambda: None, lambda: rehearsed.begin(0, 0)):
+        torch.manual_seed(0)
+        begin()
+        drawn.append(torch.rand(1).item())
+    assert drawn[0] != drawn[1]
     far = ((model.weight - before).norm() / before.norm()).item()
     assert 1e-8 < far < 1e-5
     rehearsed.begin(4, 0)  # it goes on from a checkpoint
     assert ((model.weight - before).norm() / before.norm()).item() == pytest.approx(far)
+
+
+def test_python_and_numpy_draw_otherwise_in_each_epoch_of_the_run_with_other_dice(cued, monkeypatch):
+    def drawn():
+        seed_choices(3, 1)
+        return random.random(), np.random.random()  # noqa: NPY002 - the script's
+
+    cued(seed=5)
+    other = drawn()
+    assert other == drawn()
+    monkeypatch.delenv(REHEARSAL)
+    assert all(one != two for one, two in zip(other, drawn(), strict=True))
 
 
 def test_rank_0_is_killed_once_and_later_all_that_were_there_after_their_checkpoint(cued):
