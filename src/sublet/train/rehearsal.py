@@ -83,11 +83,15 @@ class Rehearsed:
 
 
 def rehearsed_options(options: Options, model: torch.nn.Module) -> Options:
-    """With batch statistics what a step does depends on which samples come together: with other dice that is others."""
+    """Without a look at the loss: the runs show more, and are given each batch as often.
+
+    With batch statistics what a step does depends on which samples come together: with other dice that is others.
+    """
     cue = cue_here()
-    if cue is None or not cue.seed or not any(hasattr(each, "running_mean") for each in model.modules()):
+    if cue is None:
         return options
-    return replace(options, seed=options.seed + cue.seed)
+    batched = any(hasattr(each, "running_mean") for each in model.modules())
+    return replace(options, probe=False, seed=options.seed + (cue.seed if batched else 0))
 
 
 def _write(cue: Cue, steps: int, loss: float, weights: Weights) -> None:
