@@ -31,6 +31,16 @@ def test_random_resizes_lose_no_sample_and_end_where_a_fixed_width_ends(tmp_path
     assert set(resized["codes"].values()) == {0, EXIT_LEFT}
 
 
+@pytest.mark.parametrize("how", ["resizes", "kills"])
+def test_what_is_frozen_in_every_other_epoch_survives_resizes_and_kills(tmp_path, how):
+    fixed = world("fixed", tmp_path / "fixed", width=2, env={"FREEZES": "1"})
+    given = {"count": RESIZES} if how == "resizes" else {"count": 12, "width": 4, "seed": 5}
+    struck = world(how, tmp_path / how, env={"FREEZES": "1"}, **given)
+    assert fixed["seen"] == struck["seen"] == WHOLE
+    assert all(end["parameters"] == struck["ends"][0]["parameters"] for end in struck["ends"])
+    assert struck["ends"][0]["loss"] == pytest.approx(fixed["ends"][0]["loss"], rel=0.01)
+
+
 def test_killed_workers_cost_no_sample_and_the_others_go_on_at_once(tmp_path):
     run = world("kills", tmp_path, count=12, width=4, seed=5)
     assert run["kills"] >= 8

@@ -32,6 +32,13 @@ def test_a_schedule_by_epoch_ends_with_the_same_bits_however_often_the_width_cha
     assert set(runs["resized"]["work"]) == {EPOCHS * 320.0}  # all of it, not that of an epoch
 
 
+def test_what_is_frozen_and_thawed_between_epochs_ends_with_the_same_bits_when_a_worker_comes_and_goes(tmp_path):
+    runs = world("one_two_one", tmp_path, env=SMALL | {"LOOP": "freezes"})
+    (expected,), (ended,) = (runs[name]["ends"] for name in ("alone", "resized"))
+    assert ended["steps"] == expected["steps"] == EPOCHS * STEPS
+    assert ended["parameters"] == expected["parameters"]
+
+
 def test_ranks_whose_learning_rates_differ_are_an_error(runs):
     run = runs["apart"]
     assert not run["finished"]

@@ -79,12 +79,14 @@ def logged_training(directory: Path) -> None:
     torch.set_default_dtype(getattr(torch, os.environ.get("DTYPE", "float32")))
     epochs, pause_s = int(os.environ.get("EPOCHS", "3")), float(os.environ.get("PAUSE_S", "0"))
     limps = int(os.environ.get("LIMPS", "-1"))
+    freezes = "FREEZES" in os.environ  # in every other epoch, from the first on
     micro = int(os.environ["MICRO"]) if "MICRO" in os.environ else None
     room, closed = int(os.environ.get("ROOM", "1000000")), "CLOSED" in os.environ
     model, dataset = network(), Logged()
     plain = os.environ.get("OPTIMIZER") == "sgd"  # a step of which is the gradient itself
     optimizer = (torch.optim.SGD if plain else torch.optim.Adam)(model.parameters(), lr=1.0 if plain else 0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * -(-SAMPLES // BATCH))
+    model[0].requires_grad_(not freezes)
     path, hold = directory / f"{os.environ.get('SUBLET_WORKER_ID', 'alone')}.log", directory / "hold"
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -112,6 +114,8 @@ def logged_training(directory: Path) -> None:
             while hold.exists():
                 time.sleep(0.005)
             s.step(loss)
+            if freezes and s.epoch > epoch:
+                model[0].requires_grad_(s.epoch % 2 == 1)
             if s.steps > step:
                 note(said="applied", step=step, generation=generation)
     with torch.no_grad():
@@ -141,7 +145,8 @@ def by_epoch(directory: Path) -> None:
         if loop == "apart" and s.rank == 1 and s.steps == 25:
             optimizer.param_groups[0]["lr"] *= 0.5
 
-    known = {"epochs": epochs} if loop in ("step", "lambda", "one leaves", "all leave") else {}
+    known = {"epochs": epochs} if loop in ("step", "lambda", "freezes", "one leaves", "all leave") else {}
+    model[0].requires_grad_(loop != "freezes")
     loads = int(os.environ.get("LOADERS", "0"))
     data = torch.utils.data.DataLoader(dataset, BATCH, shuffle=True, num_workers=loads) if loads else dataset
     with train.session(model, optimizer, data, global_batch=BATCH, micro_batch=BATCH // 2, **known) as s:
@@ -158,6 +163,9 @@ def by_epoch(directory: Path) -> None:
                     break
         else:
             for epoch in s.epochs():
+                if loop == "freezes":
+                    model[epoch % 2 * 2].requires_grad_(True)
+                    model[2 - epoch % 2 * 2].requires_grad_(False)
                 for x, y in s:
                     step(x, y)
                     if (

@@ -35,7 +35,7 @@ def check_frozen(frozen: Iterable[torch.nn.Parameter]) -> None:
     if thawed:
         allowed = (
             f"as it was when the epoch began: {thawed} parameters were frozen then. Freeze and thaw between two epochs "
-            "of s.epochs(), in all workers"
+            "of s.epochs(), in all workers; with the optimizer's state in ranges give them a group with lr=0 instead"
         )
         raise InvalidValue("requires_grad", "True", allowed)
 

@@ -138,8 +138,10 @@ class Gradients:
         for bucket in self.buckets:
             for number, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
                 parameter.grad = view
-                hook = self._hook(bucket, number)
+                hook, trained = self._hook(bucket, number), parameter.requires_grad
+                parameter.requires_grad_()  # torch gives no hook to one that was frozen since; it may be thawed again
                 self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]  # torch gives it no type
+                parameter.requires_grad_(trained)
         self.seen_by()
 
     def detach(self) -> None:

@@ -123,10 +123,8 @@ class Steps:
             seed_choices(self._options.seed, self.progress.epoch)
 
     def _fit_trained(self) -> None:
-        changed = [turn.gradients.refit() for turn in self._turns.all]
-        if any(changed) and self.shards is not None:
-            allowed = "the same for the whole training where the optimizer's state is in ranges; or shards: off"
-            raise InvalidValue("requires_grad", "changed", allowed)
+        for turn in self._turns.all if self.shards is None else ():  # ranges are of what was trained at the start
+            turn.gradients.refit()
 
     def obey(self, batch: int) -> None:
         """The plan chose this batch, which is kept within the range; 0 = the one that we have stays, if it is.
