@@ -54,7 +54,7 @@ class Worker:
         beside = None
         if directory is not None:
             saver._kept = store or saver._kept
-            beside = Course(self.progress, Schedules([], optimizer), optimizer, None, saver, self.model)
+            beside = Course(self.progress, Schedules([]), optimizer, None, saver, self.model)
         self.member = Member(self.staged, optimizer, seed=SEED, clip_norm=clip, beside=beside, point=self._at)
         if directory is not None:
             state = State(self.model, optimizer, [], None, SEED)

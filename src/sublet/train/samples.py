@@ -51,11 +51,6 @@ class Samples:
         self._shuffled, self._epoch = shuffled, -1
         self._orders: dict[torch.device, torch.Tensor] = {}  # of this epoch, where it is needed
 
-    @property
-    def called(self) -> dict[str, Any]:
-        """Until grids ask no more."""
-        return {}
-
     def order(self, epoch: int, device: torch.device = CPU) -> torch.Tensor:
         """Indices of all samples in the order of this epoch.
 

@@ -25,7 +25,7 @@ __all__ = ["Schedules"]
 class Schedules:
     """Those that a session was given."""
 
-    def __init__(self, given: Sequence[Any], *_: Optimizer, every: str = "step") -> None:
+    def __init__(self, given: Sequence[Any], *, every: str = "step") -> None:
         for scheduler in given:
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise InvalidValue(
@@ -55,13 +55,6 @@ class Schedules:
         if strict:
             raise InvalidValue("scheduler", what, allowed)
         print(f"sublet: {what} is not known to the session; it should be {allowed}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
-
-    called: dict[str, Any] = {}  # noqa: RUF012 - until grids ask no more
-
-    def find(self) -> None:
-        """Nothing: until grids ask no more."""
-
-    find_late = find
 
     def step(self) -> None:
         """After a step, or an epoch."""

@@ -75,7 +75,7 @@ class Worker:
         link = ControllerLink(name)
         link.line = self._line
         saver = Saver(None if kept is None else Path(kept.directory), name, link.say)
-        course = Course(self._progress, Schedules([], optimizer), optimizer, None, saver, self._model)
+        course = Course(self._progress, Schedules([]), optimizer, None, saver, self._model)
         self._member = member = Member(
             self._staged,
             optimizer,
