@@ -3,7 +3,6 @@
 alone       one worker, left in peace
 resized     one, then two; the first is killed; all leave with a checkpoint, and another goes on to the end
 restarted   one worker; all leave with a checkpoint and another goes on, twice
-clipped     two workers in a loop that clips by hand
 judged      two workers, of which rank 0 alone evaluates, and is killed
 """
 
@@ -133,27 +132,6 @@ def restarted(directory: Path) -> dict[str, object]:
 # -------------------------------------------------------------------------------------- other loops
 
 
-def clipping(directory: Path) -> None:
-    """A loop in which a line was left."""
-    torch.set_num_threads(1)
-    model = network()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    with train.session(model, optimizer, Logged(320), global_batch=BATCH, epochs=2) as s:
-        for x, y in s:
-            s.step(torch.nn.functional.mse_loss(model(x), y))
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    (directory / "trained").touch()
-
-
-def clipped(directory: Path) -> dict[str, object]:
-    world = _world(directory, clipping)
-    both = world.start(2)
-    _until(world, lambda: all(worker.ready for worker in both), "ready")
-    world.regroup(both)
-    world.until(lambda: all(worker.code is not None for worker in both), "both end", watch=False, wait_s=LONG_S)
-    return {"codes": [worker.code for worker in both], "said": [path.read_text() for path in directory.glob("*.err")]}
-
-
 LOSSES = (5.0, 2.0, 4.0, 3.0, 1.0, 6.0)  # after each epoch
 
 
@@ -187,4 +165,4 @@ def judged(directory: Path) -> dict[str, object]:
     return _over(world)
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (alone, resized, restarted, clipped, judged)}
+SCENARIOS = {scenario.__name__: scenario for scenario in (alone, resized, restarted, judged)}

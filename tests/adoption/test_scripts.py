@@ -106,13 +106,6 @@ def test_a_loop_of_its_own_goes_on_after_a_notice_and_after_a_kill(tmp_path):
     assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
-def test_clipping_that_was_left_in_the_loop_ends_both_workers_with_what_to_write(tmp_path):
-    run = world("clipped", tmp_path, module=STRIKE)
-    assert (run["codes"], len(run["said"])) == ([1, 1], 2)
-    assert all("edited between two steps" in said and "clip_norm=" in said for said in run["said"])
-    assert not (tmp_path / "trained").exists()
-
-
 def test_what_rank_0_alone_has_measured_is_known_to_whoever_is_rank_0_next(tmp_path):
     run = world("judged", tmp_path, module=STRIKE)
     assert run["codes"] == [-signal.SIGKILL, 0]

@@ -1,4 +1,4 @@
-"""Scripts that are broken off amid an epoch, with real processes (`tests/rigs/broken_off.py`)."""
+"""Scripts that have left their loop when a worker is lost, with real processes (`tests/rigs/broken_off.py`)."""
 
 from __future__ import annotations
 
@@ -9,113 +9,6 @@ from tests.rigs.scenario import world
 
 pytest.importorskip("torch")
 RIG = "tests.rigs.broken_off"
-BEGIN = """
-import time
-from pathlib import Path
-
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
-
-from sublet import train
-
-torch.manual_seed(0)
-x = torch.rand(320, 8)
-data = TensorDataset(x, x.sum(1, keepdim=True))
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-
-
-def turn(steps):
-    if steps > 5:
-        Path("step").touch()
-        while not Path("hurry").exists() and steps > 30:
-            time.sleep(0.01)
-    time.sleep(0 if Path("hurry").exists() else 0.01)
-"""
-END = """
-torch.save(model.state_dict(), "model.pt")
-print("saved")
-"""
-OUTSIDE = """
-try:
-    with train.session(model, optimizer, data, global_batch=16, epochs=3) as s:
-        for epoch in s.epochs():
-            for a, b in s:
-                turn(s.steps)
-                s.step(nn.functional.mse_loss(model(a), b))
-except:
-    print("interrupted")
-"""
-INSIDE = """
-with train.session(model, optimizer, data, global_batch=16, epochs=3) as s:
-    try:
-        for a, b in s:
-            turn(s.steps)
-            s.step(nn.functional.mse_loss(model(a), b))
-    except:
-        print("interrupted")
-"""
-AT_ALL_COSTS = """
-s = train.session(model, optimizer, data, global_batch=16, epochs=3)
-s.__enter__()
-loop = iter(s)
-for _ in range(1000):
-    try:
-        a, b = next(loop)
-        turn(s.steps)
-        s.step(nn.functional.mse_loss(model(a), b))
-    except StopIteration:
-        s.__exit__(None, None, None)
-        break
-    except:
-        loop = iter(s)
-"""
-ITS_OWN = """
-ck = train.checkpointed(model=model, optimizer=optimizer, steps=60)
-for step in range(ck.resume(), 60):
-    try:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x[step::60]), x[step::60].sum(1, keepdim=True)).backward()
-        optimizer.step()
-        turn(step)
-        ck.tick(step + 1)
-    except:
-        print("interrupted")
-        break
-"""
-
-
-@pytest.mark.parametrize(
-    ("script", "half", "by"),
-    [(OUTSIDE, True, ""), (INSIDE, False, ""), (AT_ALL_COSTS, True, ""), (ITS_OWN, True, "signal")],
-    ids=["outside", "inside", "at all costs", "its own"],
-)
-def test_whoever_swallows_the_order_to_leave_has_left_and_the_next_goes_on(script, half, by, tmp_path):
-    (tmp_path / "train.py").write_text(BEGIN + script + END)
-    run = world("swallowed", tmp_path, env={"BY": by}, module=RIG)
-    (codes, weights), (calm_codes, expected) = run["struck"], run["calm"]
-    assert codes == [83, 0]  # though the first came to its end
-    assert calm_codes == [0]
-    assert weights == expected
-    assert not run["finished"]  # nobody has said so when it left
-    assert run["left"] or by
-    assert (run["half"] is not None) is half
-    assert run["half"] != expected
-
-
-def test_lines_before_the_batches_count_once_whoever_comes_amid_an_epoch(tmp_path):
-    run = world("annealed", tmp_path, module=RIG)
-    (expected,), ends = run["calm"]["ends"], run["struck"]["ends"]
-    assert run["calm"]["codes"] == [0]
-    assert run["struck"]["codes"] == [-9, 83, 83, 0, 0]
-    assert run["struck"]["generations"] == 7
-    assert len(ends) == 2
-    assert ends[0]["weights"] == ends[1]["weights"]
-    for end in ends:
-        assert (end["tau"], end["rate"]) == (expected["tau"], expected["rate"])
-        assert end["levels"] == pytest.approx(expected["levels"], rel=1e-4)
-        assert end["weights"] == pytest.approx(expected["weights"], rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize(("env", "workers"), [({"ENDS_AT": "0"}, 1), ({"ENDS_AT": "0"}, 2), ({"ENDS_AT": "9"}, 2)])
