@@ -1,4 +1,4 @@
-"""Three real workers over gloo who make a few steps with torch's own group: the noise that each has measured."""
+"""Three real workers over gloo who make a few steps with torch's own group: their losses, and the noise of each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,32 @@ import torch
 import torch._dynamo  # the first optimizer of each process would, for two seconds
 import torch.distributed as dist
 
+from sublet.train.gradients import LOSS
 from sublet.train.options import Options
 from sublet.train.peers import PeerGroup
 from sublet.train.steps import Steps
 from sublet.train.turns import Turns
 from tests.rigs.ending import end_with_parent
-from tests.rigs.little_network import adam, data, loss_of, network
+from tests.rigs.little_network import adam, data, network
 
 WORLD, STEPS = 3, 3
 
 
+def _over_some(out, x, y):
+    """A sum over the samples whose first number is positive, and how many these are."""
+    some = x[:, 0] > 0
+    return ((out - y)[some] ** 2).sum(), None, int(some.sum())
+
+
+LOSSES = {  # loss, whose it is, and what it is a sum over
+    "mean": lambda out, x, y: (((out - y) ** 2).mean(),),
+    "sum": lambda out, x, y: (((out - y) ** 2).sum(),),
+    "counted": _over_some,
+}
+
+
 def together(*cases):
-    """Of each case, so many samples of a batch, the noise that each worker has measured."""
+    """Of each case (samples of a batch, reduction) what each worker has found."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -46,17 +60,20 @@ def _work(port, rank, cases, pipe):
     end_with_parent()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
-    pipe.send([_trained(PeerGroup(rank=rank, world=WORLD), case) for case in cases])
+    pipe.send([trained(PeerGroup(rank=rank, world=WORLD), *case) for case in cases])
 
 
-def _trained(group, samples):
-    model = network().eval()
-    steps = Steps(model, Turns(model, adam(model)), data(), Options(global_batch=samples, seed=0))
+def trained(group, samples, reduction):
+    """The losses of some steps of so many samples, as the readings of the session have them, and the noise."""
+    model, losses = network().eval(), []
+    options = Options(global_batch=samples, seed=0, reduction=reduction)
+    steps = Steps(model, Turns(model, adam(model)), data(), options)
     steps.guard()
     steps.settle_in(group)
     while steps.progress.steps < STEPS:
-        for batch in steps.batches(group, lambda: False):
-            steps.step(loss_of(model, batch))
+        for x, y in steps.batches(group, lambda: False):
+            steps.step(*LOSSES[reduction](model(x), x, y))
+        losses.append(steps.readings.numbers[LOSS])
     noise = steps.progress.noise
     steps.release()
-    return noise.count, noise.signal, noise.scatter
+    return losses, (noise.count, noise.signal, noise.scatter)

@@ -79,6 +79,11 @@ def test_nothing_is_said_of_a_mean(loss, capsys):
 
 
 @pytest.mark.usefixtures("wide")
+def test_halves_that_are_not_as_large_count_by_their_samples():
+    assert train_with(F.mse_loss, strict=True, global_batch=5, steps=1) == [5, 2, 3, 5]
+
+
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
 def test_a_sum_is_named_once_and_right_where_it_is_told_to_be_one(loss, capsys):
     train_with(loss)
