@@ -94,7 +94,9 @@ class Copies(Evaluates):
     def batches(self) -> Iterator[Any]:
         """This worker's share of the next step, in micro-batches."""
         steps, members = self.steps, self.members
-        yield from steps.batches(members.group, self._around.link.has_order)
+        for batch in steps.batches(members.group, self._around.link.has_order):
+            self.position.probes = steps.probes
+            yield batch
         cut = steps.take_cut()
         if cut is not None:
             self.report.tell_short(members.group, self.progress, cut)

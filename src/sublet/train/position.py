@@ -17,6 +17,7 @@ class Position:
         self.until: int | None = None  # epochs that are over when the one under way is
         self.is_behind = False  # this worker does the first lines of an epoch which the others have behind them
         self.is_left = False  # the others have left training
+        self.probes = False  # what the script is given has no weight: the session looks at its loss (`probe`)
 
     @property
     def over(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sublet.train.position import Position
 from sublet.train.state import Progress
 from sublet.train.strategy import Strategy
 from sublet.train.streams.drawn import NO_END
@@ -19,6 +20,7 @@ class Standing:
     """The part of a session that changes nothing."""
 
     _progress: Progress
+    _position: Position
     _way: Strategy
     _log: Log
 
@@ -33,13 +35,13 @@ class Standing:
 
     @property
     def steps(self) -> int:
-        """Steps applied in all, those before a resume included."""
-        return self._progress.steps
+        """Steps applied in all, those before a resume included; -1 while the first micro-batch is but looked at."""
+        return -1 if self._position.probes else self._progress.steps
 
     @property
     def steps_in_epoch(self) -> int:
         """Steps applied in the epoch that training is in: the number of its next batch, from 0 on."""
-        return self._progress.steps - self._progress.before
+        return self.steps - self._progress.before
 
     @property
     def epoch(self) -> int:
@@ -63,7 +65,8 @@ class Standing:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Numbers by name, of the step that is behind us, to `tracker=`: once for each step, whoever is rank 0."""
-        self._log.write(values, self)
+        if not self._position.probes:
+            self._log.write(values, self)
 
     @property
     def rank(self) -> int:

@@ -231,6 +231,11 @@ class Steps:
                 self.noise.add(gradients.slots, gradient)
 
     @property
+    def probes(self) -> bool:
+        """What the script has is given to look at its loss alone."""
+        return self._probe is not None
+
+    @property
     def under_way(self) -> bool:
         """Between the first loss of a step and its end."""
         return self._begun or self.progress.turn > 0

@@ -217,3 +217,42 @@ def test_a_part_of_a_batch_is_a_copy_of_its_kind():
     assert batch["ids"].tolist() == [0, 1, 2, 3]
     for other in ({"ids": torch.arange(4), "scale": torch.ones(())}, torch.ones(3), [torch.ones(4), 5], "text"):
         assert part_of(other, 4, 0, 2) is None
+
+
+def test_what_a_loop_draws_is_drawn_as_without_it(monkeypatch):
+    found = []
+    for world in ("1", "2"):
+        monkeypatch.setenv("WORLD_SIZE", world)
+        torch.manual_seed(5)
+        model = network()
+        train_with(lambda out, y: F.mse_loss(out, y + torch.randn(y.shape)), model)
+        found.append(flat(model))
+    assert torch.equal(*found)
+
+
+@pytest.mark.usefixtures("wide")
+def test_lines_that_follow_the_steps_do_not_run_for_it():
+    class Rows:
+        def __init__(self):
+            self.rows = []
+
+        def begin(self, _):
+            return {}
+
+        def write(self, step, values):
+            self.rows.append((step, values["loss"]))
+
+        def end(self, *, finished):
+            assert finished
+
+    model, rows, evaluated = network(), Rows(), []
+    with train.session(model, adam(model), data(), global_batch=16, steps=3, tracker=rows) as s:
+        for x, y in s:
+            at = s.steps
+            s.step(F.mse_loss(model(x), y))
+            if at % 2 == 0:
+                evaluated.append(at)
+            s.log({"loss": s.loss})
+    assert evaluated == [0, 2]
+    assert [step for step, _ in rows.rows] == [1, 2, 3]
+    assert all(loss > 0.0 for _, loss in rows.rows)
