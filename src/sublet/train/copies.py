@@ -95,7 +95,7 @@ class Copies(Evaluates):
         """This worker's share of the next step, in micro-batches."""
         steps, members = self.steps, self.members
         for batch in steps.batches(members.group, self._around.link.has_order):
-            self.position.probes = steps.probes
+            self.position.probes = steps.probe is not None
             yield batch
         cut = steps.take_cut()
         if cut is not None:

@@ -74,7 +74,7 @@ class Steps:
         self._piece: Piece | None = None  # the micro-batch that the user has
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
         self._heard = False  # of the loss of the step under way there is nothing to add up
-        self._probe: Probe | None = None  # while it looks at a loss
+        self.probe: Probe | None = None  # while what the script has is given to look at its loss alone
         self._is_probed = turns.several or is_profiled()  # or need not be
         self.noise = Measuring(options, self.progress, can=not (options.sums or turns.several))
         self.grows = True  # the batch by itself, towards the noise; under a controller the plan chooses it alone
@@ -164,8 +164,8 @@ class Steps:
         try:
             return found_in(given, self._model, self._options, counted)
         except torch.OutOfMemoryError:
-            if self._probe is not None:
-                self._probe.give_up()
+            if self.probe is not None:
+                self.probe.give_up()
                 self._piece = None
                 return None
             if self._piece is None or self._turns.several:
@@ -189,8 +189,8 @@ class Steps:
             return  # the step is dropped; or this turn of it was applied before the group broke
         check_shape(loss)
         check_counted(counted, asked=self._options.counts)
-        if self._probe is not None:
-            self._probe.take(loss, counted)
+        if self.probe is not None:
+            self.probe.take(loss, counted)
             return
         turn = self._turns.now(self.progress)
         share = self.progress.sums_share if self._options.sums else piece.count / self._size
@@ -229,11 +229,6 @@ class Steps:
         if measures:
             for gradient in gradients.tensors:
                 self.noise.add(gradients.slots, gradient)
-
-    @property
-    def probes(self) -> bool:
-        """What the script has is given to look at its loss alone."""
-        return self._probe is not None
 
     @property
     def under_way(self) -> bool:
@@ -289,7 +284,7 @@ class Steps:
         self._is_probed, options = True, self._options
         if self.progress.steps or not is_due(options):
             return
-        self._probe = probe = Probe(self._model, options, piece.count)
+        self.probe = probe = Probe(self._model, options, piece.count)
         spare = replace(piece, spare=True, last=False)
         try:
             for part in probe.parts(batch):
@@ -298,7 +293,7 @@ class Steps:
                 elif (found := self.found(part, None)) is not None:
                     probe.take(*found)
         finally:
-            self._probe = None
+            self.probe = None
         self.watch.gives()
         probe.conclude(speaks=self._group.rank == 0)
 
