@@ -126,6 +126,24 @@ def test_what_is_kept_has_its_name_within_the_loss_too():
     assert "            s.step(kept.tau * F.mse_loss(model(x), y))\n        kept.tau *= 0.5\n" in made
 
 
+ACCUMULATED = """for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        loss = F.mse_loss(model(x), y)
+        (loss / args.k).backward()
+        if (i + 1) % args.k == 0:
+            opt.step()
+            opt.zero_grad()
+            n += 1
+"""
+
+
+def test_a_division_by_the_batches_of_a_step_goes():
+    made = converted(HEAD + "n = 0\n" + ACCUMULATED)
+    assert "            s.step(loss)\n            if s.updated:\n                n += 1\n" in made
+    assert "    global_batch=loader.batch_size * args.k,\n    micro_batch=loader.batch_size,\n" in made
+    assert "            n = s.steps\n" in made
+
+
 EVALUATED = """for epoch in range(3):
     for x, y in loader:
         opt.zero_grad()
