@@ -7,9 +7,9 @@ micro-batches that this worker will have if nothing changes. Where something doe
 that is taken again) what was loaded ahead is thrown away and a new plan is made, so that what the script gets is what
 it would have got from the dataset itself.
 
-Random numbers that a dataset draws in a loader's worker (crops, flips) follow from the seed, the epoch and the place
-of the micro-batch in it: they are the same with any number of loader workers, and after a restart. Workers begin anew
-with each epoch, so that they have the dataset as the script has it then, unless the loader says persistent_workers.
+Random numbers that a dataset draws in a loader's worker (crops, flips) follow from the seed, the epoch and the place of
+the sample in it: they are the same at any width, with any number of loader workers, and after a restart. Workers
+begin anew with each epoch, with the dataset as the script has it then, unless the loader says persistent_workers.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def fed(
 
 
 class Seeded:
-    """A dataset in a loader's worker, whose random numbers follow from the micro-batch; what it gives is collated."""
+    """A dataset in a loader's worker, whose random numbers follow from a sample's place; what it gives is collated."""
 
     def __init__(self, dataset: Any, seed: int, collate: Any) -> None:
         self._dataset, self._seed, self._collate = dataset, seed, collate
@@ -179,7 +179,11 @@ class Seeded:
         reseed_host(self._seed, epoch, place)
         if hasattr(self._dataset, "__getitems__"):
             return self._collate(self._dataset.__getitems__(indices))
-        return self._collate([self._dataset[index] for index in indices])
+        return self._collate([self._one(epoch, place + more, index) for more, index in enumerate(indices)])
+
+    def _one(self, epoch: int, place: int, index: int) -> Any:
+        reseed_host(self._seed, epoch, place)
+        return self._dataset[index]
 
 
 def as_it_is(batch: Any) -> Any:

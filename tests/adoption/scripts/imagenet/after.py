@@ -24,15 +24,13 @@ def validate():
         return F.cross_entropy(model(held_out.tensors[0]), held_out.tensors[1]).item()
 
 
-with train.session(model, optimizer, loader, epochs=5) as s:
-    s.keep(scheduler=scheduler)
+with train.session(model, optimizer, loader, epochs=5, scheduler=scheduler, scheduler_every="epoch") as s:
     for epoch in s.epochs():
         model.train()
         for images, target in s:
             loss = F.cross_entropy(model(images), target)
             optimizer.zero_grad()
             s.step(loss)
-        scheduler.step()
         print(epoch, validate())
 
 torch.save(model.state_dict(), "model.pt")

@@ -16,8 +16,7 @@ model = nn.Sequential(nn.Linear(36, 32), nn.ReLU(), nn.Dropout(0.25), nn.Linear(
 optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
 scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
 
-with train.session(model, optimizer, loader, epochs=5) as s:
-    s.keep(scheduler=scheduler)
+with train.session(model, optimizer, loader, epochs=5, scheduler=scheduler, scheduler_every="epoch") as s:
     for epoch in s.epochs():
         model.train()
         for data, target in s:
@@ -25,6 +24,5 @@ with train.session(model, optimizer, loader, epochs=5) as s:
             loss = F.cross_entropy(model(data), target)
             s.step(loss)
         print(epoch, loss.item())
-        scheduler.step()
 
 torch.save(model.state_dict(), "model.pt")

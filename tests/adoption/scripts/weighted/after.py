@@ -37,13 +37,11 @@ optimizer = torch.optim.SGD(
 scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[3, 5], gamma=0.3)
 criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
 
-with train.session(model, optimizer, loader, epochs=EPOCHS) as s:
-    s.keep(scheduler=scheduler)
+with train.session(model, optimizer, loader, epochs=EPOCHS, scheduler=scheduler, scheduler_every="epoch") as s:
     for epoch in s.epochs():
         for x, y in s:
             loss = criterion(model(x), y)
             s.step(loss)
-        scheduler.step()
         with torch.no_grad():
             found = model(data.x).argmax(1)
         print(epoch, scheduler.get_last_lr(), torch.bincount(2 * data.y + found, minlength=4).tolist(), flush=True)
