@@ -77,6 +77,7 @@ def main(folder, steps, pace_s):
     enough, path = folder / "enough", folder / f"{os.environ['SUBLET_WORKER_ID']}.jsonl"
     path.with_suffix(".pid").write_text(str(os.getpid()), encoding="ascii")
     facts = {"global_batch": BATCH, "clip_norm": CLIP, "seed": SEED, "scheduler": a_schedule(optimizer, steps)}
+    facts["probe"] = False  # each batch is one of a step
     with path.open("a", encoding="ascii") as file, train.session(model, optimizer, data, **facts) as s:
         for x, y in s.batches(epochs=steps * BATCH // SAMPLES):
             loss = nn.functional.mse_loss(model(x, s.steps), y)

@@ -100,7 +100,7 @@ def logged_training(directory: Path) -> None:
             return torch.nn.functional.mse_loss(model(x), y)
 
     with train.session(
-        model, optimizer, dataset, global_batch=BATCH, scheduler=scheduler, seed=5, micro_batch=micro
+        model, optimizer, dataset, global_batch=BATCH, scheduler=scheduler, seed=5, micro_batch=micro, probe=False
     ) as s:
         for x, y in s.batches(epochs=epochs):
             step, generation, epoch = s.steps, s.generation, s.epoch

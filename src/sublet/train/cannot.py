@@ -73,7 +73,8 @@ def _under_torchrun(_: Asked) -> str | None:
 
 def _statistics(asked: Asked) -> str | None:
     named = () if asked.model is None else asked.model.named_modules()
-    return next((name for name, each in named if getattr(each, "track_running_stats", False)), None)
+    found = (f"{type(each).__name__} {name}" for name, each in named if getattr(each, "track_running_stats", False))
+    return next(found, None)
 
 
 def _compiled(asked: Asked) -> str | None:
@@ -107,4 +108,5 @@ def check_fits(how: str, asked: Asked) -> None:
     """InvalidValue for the first row of this strategy that is given something."""
     for row in TABLE:
         if row.how == how and (found := row.given(asked)) is not None:
-            raise InvalidValue(row.field, found, f"{row.write.replace('`', '')} (training {how} cannot have it)")
+            allowed = f"{row.write} (training {how} cannot have {row.what})"
+            raise InvalidValue(row.field, found, allowed.replace("`", ""))

@@ -3,15 +3,16 @@
 A worker has a part of the batch. What all of them come to is the update of one process only if a loss is what the
 session was told: a mean over samples, a sum, or a sum that is counted. So, before the first step of a training, the
 script is given its first micro-batch three times more: whole, and each half of it. They have no weight: nothing is
-trained by them, dropout and batch statistics are off, and random numbers and buffers are put back. Every worker does
-so, to stay in step with the others; rank 0 speaks. Where the script draws, or says `model.train()` in its loop, nothing
-can be said, and nothing is.
+trained by them, dropout and batch statistics are off, random numbers and buffers are put back, and lines that the
+script prints meanwhile are left out. Every worker does so, to stay in step with the others; rank 0 speaks. Where the
+script draws, or says `model.train()` in its loop, nothing can be said, and nothing is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import math
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -60,7 +61,9 @@ class Probe:
             self._is_lost = True
             return
         with self.looking():
-            yield from parts
+            for part in parts:
+                with _silent():
+                    yield part
 
     @property
     def ends(self) -> tuple[tuple[int, int], ...]:
@@ -141,6 +144,18 @@ class Probe:
         """Within the script's forward: whether it is in half precision."""
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
             self._tolerance = max(self._tolerance, HALF)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Lines that the script prints are left out, unless it ends here."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    except BaseException:  # the generator is closed: the script has left its loop
+        print(printed.getvalue(), end="")  # noqa: T201 - the user's own words
+        raise
 
 
 def part_of(batch: Any, count: int, low: int, high: int) -> Any:

@@ -35,8 +35,8 @@ class Standing:
 
     @property
     def steps(self) -> int:
-        """Steps applied in all, those before a resume included; -1 while the first micro-batch is but looked at."""
-        return -1 if self._position.probes else self._progress.steps
+        """Steps applied in all, those before a resume included."""
+        return self._progress.steps
 
     @property
     def steps_in_epoch(self) -> int:

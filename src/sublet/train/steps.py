@@ -191,6 +191,7 @@ class Steps:
         check_counted(counted, asked=self._options.counts)
         if self.probe is not None:
             self.probe.take(loss, counted)
+            self.readings.numbers[LOSS] = float(loss.detach())
             return
         turn = self._turns.now(self.progress)
         share = self.progress.sums_share if self._options.sums else piece.count / self._size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import numpy as np
@@ -231,7 +232,7 @@ def test_what_a_loop_draws_is_drawn_as_without_it(monkeypatch):
 
 
 @pytest.mark.usefixtures("wide")
-def test_lines_that_follow_the_steps_do_not_run_for_it():
+def test_what_is_logged_by_steps_is_not_logged_for_it():
     class Rows:
         def __init__(self):
             self.rows = []
@@ -245,14 +246,30 @@ def test_lines_that_follow_the_steps_do_not_run_for_it():
         def end(self, *, finished):
             assert finished
 
-    model, rows, evaluated = network(), Rows(), []
+    model, rows = network(), Rows()
     with train.session(model, adam(model), data(), global_batch=16, steps=3, tracker=rows) as s:
         for x, y in s:
-            at = s.steps
             s.step(F.mse_loss(model(x), y))
-            if at % 2 == 0:
-                evaluated.append(at)
             s.log({"loss": s.loss})
-    assert evaluated == [0, 2]
     assert [step for step, _ in rows.rows] == [1, 2, 3]
     assert all(loss > 0.0 for _, loss in rows.rows)
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_loop_sees_the_first_step_and_prints_it_once(fails, capsys):
+    model, seen = network(), []
+    options = {"global_batch": 16, "steps": 2}
+    with contextlib.suppress(RuntimeError), train.session(model, adam(model), data(), **options) as s:
+        for x, y in s:
+            print("before", s.steps)  # noqa: T201 - as a script does
+            loss = F.mse_loss(model(x), y)
+            if fails:
+                raise RuntimeError
+            before, told = s.steps, s.step(loss)
+            seen.append((before, s.steps, told == pytest.approx(loss.item())))
+            print("after", s.steps)  # noqa: T201 - as a script does
+    if not fails:
+        assert seen == [(0, 0, True)] * 3 + [(0, 1, True), (1, 2, True)]
+    lines = ["before 0"] if fails else ["before 0", "after 1", "before 1", "after 2"]
+    assert capsys.readouterr().out.splitlines() == lines

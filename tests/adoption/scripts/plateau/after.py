@@ -56,6 +56,7 @@ class Trainer:
 
     def fit(self):
         with train.session(self.model, self.optimizer, self.loader, epochs=self.epochs, extra_state=self) as s:
+            s.keep(plateau=self.scheduler)
             for epoch in s.epochs():
                 for batch in s:
                     loss = self.loss_of(batch)
