@@ -28,7 +28,7 @@ from benchmarks.gpt import LARGE, TINY, Gpt, loss_of, made, score, text_of
 from benchmarks.gpu_batches import FULL, QUICK, compare
 from benchmarks.gpu_profile import PROFILED, PROFILED_TINY, profile
 from sublet import train
-from sublet.train.stopwatch import Stopwatch, Times
+from sublet.train.sessions.stopwatch import Stopwatch, Times
 
 PARTS = ("profile", "batches", "overhead")
 

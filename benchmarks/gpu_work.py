@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.gpt import LARGE, TINY, loss_of, made, text_of
 from sublet import train
-from sublet.train import report
+from sublet.train.sessions import report
 
 __all__ = ["start_work", "work"]
 

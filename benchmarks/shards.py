@@ -31,7 +31,7 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import sublet.train.copies  # noqa: F401 - as above
+import sublet.train.sessions.copies  # noqa: F401 - as above
 from sublet import train
 from sublet.testing.trainers import World
 

@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 
 from sublet import train
 from sublet.testing.trainers import World
-from sublet.train.stopwatch import Stopwatch
+from sublet.train.sessions.stopwatch import Stopwatch
 
 OVERHEAD_GOAL, MEASURING_GOAL = 0.01, 0.005
 PAUSE_GOAL_S, BACK_GOAL_S = 0.5, 2.0

@@ -29,8 +29,8 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 from sublet.domain.shape import Grid
 from sublet.testing.grid.control import Control
 from sublet.testing.trainers import Worker, World
-from sublet.train import loop as sessions
-from sublet.train.restarted import Restarted
+from sublet.train.checkpoint.restarted import Restarted
+from sublet.train.sessions import loop as sessions
 from sublet.wire.exits import EXIT_LEFT
 from tests.rigs.docs_loops import BATCH, loops, numbers
 

@@ -20,7 +20,7 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 
 from sublet import train
 from sublet.testing.trainers import World
-from sublet.train import loop
+from sublet.train.sessions import loop
 from tests.rigs.training import BATCH, Logged, network
 
 SCRIPTS = Path(__file__).parent / "scripts"

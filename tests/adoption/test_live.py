@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from sublet.train import loop
+from sublet.train.sessions import loop
 
 step = loop.Session.step
 

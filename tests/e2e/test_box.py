@@ -199,7 +199,9 @@ def test_jobs_on_two_hosts_that_share_nothing_form_and_one_trains_on_when_a_host
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    write_config(tmp_path / "state", box, port, {"preload": ["torch", "sublet.train.copies"], "own_users": True})
+    write_config(
+        tmp_path / "state", box, port, {"preload": ["torch", "sublet.train.sessions.copies"], "own_users": True}
+    )
     settings = Settings(state_dir=str(tmp_path / "state"), provider="aws", policy="max-speedup", most_nodes=2)
     (tmp_path / "job").mkdir()
     for name, text in (("sdk", SCRIPT), ("plain", PLAIN)):

@@ -21,7 +21,7 @@ from tests.chaos.rig import JOB, rig
 from tests.rigs.moto_bucket import a_bucket, environment, newest_in
 
 NO_ROOM = """import resource, signal
-from sublet.train import saving
+from sublet.train.checkpoint import saving
 saving.LAST_PAUSES_S = (0.1,)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # no checkpoint is so small

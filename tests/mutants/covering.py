@@ -37,7 +37,7 @@ COVERING: dict[str, tuple[str, ...]] = {  # by the longest path below src/sublet
         *(f"{CONTROLLER}/test_{name}.py" for name in ("spent", "lost_time", "thrown_away", "tiers", "restarts")),
         *(f"{CONTROLLER}/test_{name}.py" for name in ("compaction", "wild_reports", "shelving")),
     ),
-    "train/samples.py": ("tests/unit/train/test_samples.py", "tests/unit/train/test_loading.py"),
+    "train/data/samples.py": ("tests/unit/train/data/test_samples.py", "tests/unit/train/data/test_loading.py"),
 }
 
 

@@ -14,7 +14,7 @@ from tests.figures import HERE
 __all__ = ["MODULES", "Mutant", "drawn", "files_of", "mutants_of"]
 
 SOURCE = HERE / "src" / "sublet"
-MODULES = ("kernel", "solve", "policies", "runtime/controller/bill.py", "train/samples.py")
+MODULES = ("kernel", "solve", "policies", "runtime/controller/bill.py", "train/data/samples.py")
 BOUNDARY = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 OPPOSITE = {
     ast.Lt: ">=",

@@ -14,7 +14,8 @@ import torch
 
 from sublet.cli.work.script.convert import convert
 from sublet.cli.work.script.reading import Script
-from sublet.train import copies, restarted
+from sublet.train.checkpoint import restarted
+from sublet.train.sessions import copies
 
 __all__ = ["Struck", "converted", "differs", "run", "run_struck"]
 

@@ -7,7 +7,7 @@ import torch
 
 from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly
 from sublet.testing.threads_mesh import ThreadsMesh
-from sublet.train.following import Broken
+from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.course import Course
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost
@@ -15,10 +15,10 @@ from sublet.train.grid.saving import Vault
 from sublet.train.grid.seat import Seat
 from sublet.train.grid.stages import Staged
 from sublet.train.grid.whole import Whole
-from sublet.train.link import ControllerLink
-from sublet.train.saving import Saver
-from sublet.train.schedules import Schedules
-from sublet.train.state import Progress, State
+from sublet.train.link.following import Broken
+from sublet.train.link.link import ControllerLink
+from sublet.train.numerics.schedules import Schedules
+from sublet.train.state.state import Progress, State
 
 SAMPLES = 1000 * SIZE
 

@@ -9,11 +9,11 @@ import torch
 import torch._dynamo  # the first optimizer of each process would, for two seconds
 import torch.distributed as dist
 
-from sublet.train.gradients import LOSS
-from sublet.train.options import Options
-from sublet.train.peers import PeerGroup
-from sublet.train.steps import Steps
-from sublet.train.turns import Turns
+from sublet.train.link.peers import PeerGroup
+from sublet.train.numerics.gradients import LOSS
+from sublet.train.sessions.options import Options
+from sublet.train.sessions.steps import Steps
+from sublet.train.sessions.turns import Turns
 from tests.rigs.ending import end_with_parent
 from tests.rigs.little_network import adam, data, network
 

@@ -12,15 +12,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from sublet.train.options import Options
-from sublet.train.peers import PeerGroup
-from sublet.train.samples import mixed
-from sublet.train.saving import Saver
+from sublet.train.checkpoint.saving import Saver
+from sublet.train.data.samples import mixed
+from sublet.train.link.peers import PeerGroup
+from sublet.train.sessions.options import Options
+from sublet.train.sessions.steps import Steps
+from sublet.train.sessions.turns import Turns
 from sublet.train.shards.mesh import PeerMesh
 from sublet.train.shards.run import SessionRun
-from sublet.train.state import State
-from sublet.train.steps import Steps
-from sublet.train.turns import Turns
+from sublet.train.state.state import State
 from tests.rigs.ending import end_with_parent
 
 WIDTH, WAYS, BATCH, MICRO, STEPS, CLIP = 5, 4, 12, 2, 10, 0.5

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sublet.train import membership
+from sublet.train.checkpoint.saving import Saver
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot
-from sublet.train.saving import Saver
+from sublet.train.link import membership
 
 
 class LastState:

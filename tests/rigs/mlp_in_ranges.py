@@ -105,7 +105,7 @@ def said(folder):
 
 def alone(steps):
     """(samples, mean loss) of each step, of one process that knows nothing of Sublet but how samples are shuffled."""
-    from sublet.train.samples import mixed
+    from sublet.train.data.samples import mixed
 
     model, data, found = a_model(), Asked(), []
     optimizer = an_optimizer(model)

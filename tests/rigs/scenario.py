@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 PATIENCE_S = 200.0
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "torch._dynamo", "sublet.train.copies"])
+FORKS.set_forkserver_preload(["torch", "torch._dynamo", "sublet.train.sessions.copies"])
 
 
 def world(

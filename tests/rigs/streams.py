@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from sublet.train.checkpoint.snapshot import HostCopy, state_from
-from sublet.train.options import Options
+from sublet.train.sessions.options import Options
 from sublet.train.streams.streamed import streamed_of
 
 

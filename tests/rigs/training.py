@@ -20,10 +20,11 @@ from pathlib import Path
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
 
-import sublet.train.copies  # noqa: F401 - as above
+import sublet.train.sessions.copies  # noqa: F401 - as above
 from sublet import train
 from sublet.testing import trainers
-from sublet.train import agent_line, report
+from sublet.train.link import agent_line
+from sublet.train.sessions import report
 from sublet.wire.messages import (
     Busy,
     Damaged,

@@ -55,7 +55,7 @@ def test_where_the_module_is_loaded_already_nothing_is_taken_for_seen():
 
 
 def test_a_draw_repeats_and_changes_one_place_of_a_module_that_still_is_python():
-    some = (LEDGER, "policies/sia", "train/samples.py")
+    some = (LEDGER, "policies/sia", "train/data/samples.py")
     once = drawn(40, 3, some)
     assert once == drawn(40, 3, some)
     assert once != drawn(40, 4, some)

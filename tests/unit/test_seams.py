@@ -28,11 +28,11 @@ ALLOWED = {
     "runtime/rehearsal/rehearse.py": "a folder that is thrown away, for real processes",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
-    "train/gradients.py": "measures a step",
-    "train/report.py": "measures a step",
-    "train/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
-    "train/sockets.py": "waits for a store that is about to be opened",
-    "train/seeds.py": "the dice of the user's script are part of its state",
+    "train/numerics/gradients.py": "measures a step",
+    "train/sessions/report.py": "measures a step",
+    "train/checkpoint/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
+    "train/link/sockets.py": "waits for a store that is about to be opened",
+    "train/numerics/seeds.py": "the dice of the user's script are part of its state",
 }
 
 

@@ -29,20 +29,20 @@ class TensorBoard:
         self._writer: Any = None
 
     def begin(self, run: str) -> Mapping[str, int]:
-        """See `sublet.train.tracking.Tracker`."""
+        """See `sublet.train.sessions.tracking.Tracker`."""
         folder = self._directory / run
         last = _last_steps(folder)
         self._writer = SummaryWriter(str(folder))
         return last
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `sublet.train.tracking.Tracker`."""
+        """See `sublet.train.sessions.tracking.Tracker`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def end(self, *, finished: bool) -> None:
-        """See `sublet.train.tracking.Tracker`."""
+        """See `sublet.train.sessions.tracking.Tracker`."""
         del finished  # it knows of no such thing
         self._writer.close()
 

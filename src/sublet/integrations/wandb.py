@@ -35,7 +35,7 @@ class Wandb:
         self._notes = Path()
 
     def begin(self, run: str) -> Mapping[str, int]:
-        """See `sublet.train.tracking.Tracker`."""
+        """See `sublet.train.sessions.tracking.Tracker`."""
         FILES.make_folder(self._directory)
         self._notes = self._directory / f"sublet-{run}.jsonl"
         last, rows, parts = _read(self._notes)
@@ -51,12 +51,12 @@ class Wandb:
         return last
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `sublet.train.tracking.Tracker`."""
+        """See `sublet.train.sessions.tracking.Tracker`."""
         self._note(step=step, values=dict(values))
         self._run.log(dict(values), step=step)
 
     def end(self, *, finished: bool) -> None:
-        """See `sublet.train.tracking.Tracker`."""
+        """See `sublet.train.sessions.tracking.Tracker`."""
         del finished  # a part of the run is whole either way
         self._run.finish()
         self._note(ended=True)

@@ -13,7 +13,7 @@ Noted = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 class Notebook:
-    """See `sublet.train.tracking.Tracker`."""
+    """See `sublet.train.sessions.tracking.Tracker`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, Path()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sublet.train.following import Broken
+from sublet.train.link.following import Broken
 
 __all__ = ["Threads", "ThreadsMesh"]
 

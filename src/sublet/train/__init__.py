@@ -9,6 +9,16 @@
 
 Under a controller the same loop runs in as many processes as the job has workers. Alone it is plain PyTorch. Torch is
 imported when a session is made, not before.
+
+sessions    the loop of a script, and the strategies by which its workers train: begin with `loop`, then `copies`
+data        which samples a step takes; a dataset that is fetched from a bucket
+streams     datasets that are read in order, by virtual shards
+numerics    from a loss to an update: gradients, noise, rates, random numbers, memory
+state       all that a checkpoint keeps
+checkpoint  when it is written, how, and where
+link        the lines to the agent and to the other workers
+shards      an optimizer's state in ranges
+grid        stages in copies
 """
 
 from __future__ import annotations
@@ -23,10 +33,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from sublet.train.checkpoint.restarted import Restarted
+    from sublet.train.data.stored.dataset import Stored
     from sublet.train.grid.stages import Stages
-    from sublet.train.loop import Session
-    from sublet.train.restarted import Restarted
-    from sublet.train.stored.dataset import Stored
+    from sublet.train.sessions.loop import Session
     from sublet.train.streams.drawn import Draws
 
 __all__ = ["EXIT_LEFT", "EXIT_LOST", "Stages", "checkpointed", "dataset", "drawn", "session", "stages"]
@@ -51,18 +61,18 @@ def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int | Non
             every sample is seen once per epoch at any width. Or a stream (IterableDataset, or a DataLoader of one) with
             `steps=N`: each of its samples is read once at any width.
         global_batch: samples per optimizer step, over all workers; a DataLoader's `batch_size` if it is not given.
-        **more: see `sublet.train.options.Options`: epochs, steps, scheduler, scheduler_every, seed, loss, probe,
-            strict, micro_batch, batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards,
+        **more: see `sublet.train.sessions.options.Options`: epochs, steps, scheduler, scheduler_every, seed, loss,
+            probe, strict, micro_batch, batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards,
             extra_state, device, tracker, checkpoint_dir.
     """
-    from sublet.train.loading import batch_of
-    from sublet.train.options import Options
+    from sublet.train.data.loading import batch_of
+    from sublet.train.sessions.options import Options
 
     batch = batch_of(dataset) if global_batch is None else global_batch
     if batch is None:
         raise TypeError("session() needs global_batch, the samples per optimizer step over all workers")
     options = Options(global_batch=batch, **more)
-    from sublet.train.loop import Session
+    from sublet.train.sessions.loop import Session
 
     return Session(model, optimizer, dataset, options)
 
@@ -98,7 +108,7 @@ def dataset(
         shuffle: False = in the order of the names.
         seed: of both.
     """
-    from sublet.train.stored.dataset import Stored
+    from sublet.train.data.stored.dataset import Stored
 
     return Stored(
         uri,
@@ -133,6 +143,6 @@ def checkpointed(*, steps: int | None = None, directory: Path | str | None = Non
         directory: None = $SUBLET_CHECKPOINT_DIR, and nothing is saved without it.
         **parts: all that training has come to, each with `state_dict` and `load_state_dict`.
     """
-    from sublet.train.restarted import Restarted
+    from sublet.train.checkpoint.restarted import Restarted
 
     return Restarted(parts, directory, steps)

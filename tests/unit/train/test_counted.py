@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.samples import Piece, Samples  # noqa: E402
+from sublet.train.data.samples import Piece, Samples  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 

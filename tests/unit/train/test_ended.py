@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.errors import CheckpointFailed  # noqa: E402
-from sublet.train.saving import Saver  # noqa: E402
+from sublet.train.checkpoint.saving import Saver  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 STEPS = 4  # in an epoch of 50 samples in steps of 16
@@ -143,7 +143,7 @@ def test_a_training_that_an_error_or_an_order_has_ended_goes_on(error, tmp_path,
 
 
 def test_without_a_checkpoint_of_its_end_a_training_that_was_left_takes_its_last_turn_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.train.saving.LAST_PAUSES_S", ())
+    monkeypatch.setattr("sublet.train.checkpoint.saving.LAST_PAUSES_S", ())
     with monkeypatch.context() as broken:
         broken.setattr(Saver, "has", lambda *_: False)
         broken.setattr(Saver, "save", lambda *_: None)

@@ -12,8 +12,8 @@ from torch.optim import lr_scheduler  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import BadInput, InvalidValue  # noqa: E402
-from sublet.train.following import Entry  # noqa: E402
-from sublet.train.saving import Saver  # noqa: E402
+from sublet.train.checkpoint.saving import Saver  # noqa: E402
+from sublet.train.link.following import Entry  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 STEPS = 4  # in an epoch of 50 samples in steps of 16

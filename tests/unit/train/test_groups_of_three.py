@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet.train.peers import PeerGroup  # noqa: E402
-from sublet.train.samples import mixed  # noqa: E402
+from sublet.train.data.samples import mixed  # noqa: E402
+from sublet.train.link.peers import PeerGroup  # noqa: E402
 from tests.rigs.group_of_three import together, trained  # noqa: E402
 from tests.rigs.little_network import data, loss_of, network  # noqa: E402
 

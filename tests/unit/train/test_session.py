@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import BadInput, CheckpointFailed, InvalidValue  # noqa: E402
-from sublet.train.samples import Samples  # noqa: E402
+from sublet.train.data.samples import Samples  # noqa: E402
 from sublet.wire.messages import Finished  # noqa: E402
 from tests.rigs.little_network import FEATURES, adam, data, flat, loss_of, network  # noqa: E402
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_another_dataset_is_refused(tmp_path):
 def test_a_directory_that_cannot_be_written_stops_no_training_and_is_an_error_at_its_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SUBLET_CHECKPOINT_EVERY_S", "0")
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr("sublet.train.saving.LAST_PAUSES_S", ())
+    monkeypatch.setattr("sublet.train.checkpoint.saving.LAST_PAUSES_S", ())
     model, said = network(), []
     s = train.session(model, adam(model), data(), global_batch=16, checkpoint_dir=tmp_path / "file")
     monkeypatch.setattr(s._link, "say", said.append)

@@ -16,9 +16,9 @@ from sublet import train
 from sublet.errors import BadInput, InvalidValue
 from sublet.machine.objects import Found, Replaced, StoreFailed
 from sublet.machine.remote import open_uri
-from sublet.train.stored import portions
-from sublet.train.stored.manifest import Manifest
-from sublet.train.stored.portions import FILE, LINE, RECORD, Blocks
+from sublet.train.data.stored import portions
+from sublet.train.data.stored.manifest import Manifest
+from sublet.train.data.stored.portions import FILE, LINE, RECORD, Blocks
 from tests.rigs.sizes import examples
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from sublet import train
 from sublet.errors import BadInput, InvalidValue
 from sublet.testing.threads_mesh import Threads, ThreadsMesh
-from sublet.train.options import Options
+from sublet.train.sessions.options import Options
 from sublet.train.streams.shard import Shard, copied
 from sublet.train.streams.streamed import streamed_of
 from tests.rigs.streams import Kept, Numbers, given, order_of, streamed, through_a_checkpoint

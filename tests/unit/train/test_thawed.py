@@ -10,9 +10,9 @@ from torch import nn  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.gradients import Gradients  # noqa: E402
-from sublet.train.samples import Samples  # noqa: E402
-from sublet.train.saving import Saver  # noqa: E402
+from sublet.train.checkpoint.saving import Saver  # noqa: E402
+from sublet.train.data.samples import Samples  # noqa: E402
+from sublet.train.numerics.gradients import Gradients  # noqa: E402
 from tests.rigs.little_network import FEATURES, adam, data, flat  # noqa: E402
 
 STEPS = 4  # in an epoch of 50 samples in steps of 16

@@ -30,7 +30,7 @@ from sublet.integrations.accelerate.prepared import (
     uneven_step,
 )
 from sublet.integrations.data import require_map_style
-from sublet.train.loop import Session
+from sublet.train.sessions.loop import Session
 
 __all__ = ["NAMES", "TESTED", "Accelerator"]
 

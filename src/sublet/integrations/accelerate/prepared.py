@@ -15,7 +15,7 @@ from accelerate.scheduler import AcceleratedScheduler
 from torch.utils.data import DataLoader
 
 from sublet.errors import InvalidValue
-from sublet.train.loop import Session
+from sublet.train.sessions.loop import Session
 
 __all__ = ["Batches", "Optimizer", "Registered", "Remembered", "Scheduler", "Steps", "uneven_step"]
 

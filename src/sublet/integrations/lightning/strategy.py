@@ -19,7 +19,7 @@ from sublet import train
 from sublet.errors import InvalidValue
 from sublet.integrations.lightning.fitness import check_loader, check_names, check_trainer
 from sublet.integrations.lightning.kept import Kept
-from sublet.train.loop import Session
+from sublet.train.sessions.loop import Session
 
 __all__ = ["SubletStrategy"]
 

@@ -27,7 +27,7 @@ from sublet.errors import InvalidValue
 from sublet.integrations.transformers.fitness import check_arguments, check_resume, check_versions
 from sublet.integrations.transformers.kept import Kept
 from sublet.integrations.transformers.loader import plain
-from sublet.train.loop import Session
+from sublet.train.sessions.loop import Session
 
 __all__ = ["Trainer"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 __all__ = ["PRELOAD", "import_all"]
 
 # What is not installed is left out. The first optimizer of a script imports torch._dynamo: seconds, unless it is there.
-PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.copies", "sublet.train.grid.in_stages")
+PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.sessions.copies", "sublet.train.grid.in_stages")
 
 
 def import_all(names: Sequence[str]) -> None:

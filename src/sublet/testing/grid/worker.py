@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 
 from sublet.testing.grid.model import CLIP, MICRO, SEED, SIZE, WORK, a_net, adam
-from sublet.train.agent_line import AgentLine, listen
-from sublet.train.following import Broken
+from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.course import Course
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.member import Member
@@ -25,10 +24,11 @@ from sublet.train.grid.outcome import Lost
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.stages import Staged
 from sublet.train.grid.whole import Whole
-from sublet.train.link import ControllerLink
-from sublet.train.saving import Saver
-from sublet.train.schedules import Schedules
-from sublet.train.state import Progress, State
+from sublet.train.link.agent_line import AgentLine, listen
+from sublet.train.link.following import Broken
+from sublet.train.link.link import ControllerLink
+from sublet.train.numerics.schedules import Schedules
+from sublet.train.state.state import Progress, State
 from sublet.wire.messages import Joined, Ready, Stepped
 
 __all__ = ["Fault", "Kept", "Worker"]

@@ -1,7 +1,7 @@
 """A state from the memory of another worker: `python -m sublet.testing.tiers.peers PORT` is the one that has nothing.
 
 Both are in one group over gloo, as workers on two hosts are, and hand over as a session does when one comes new
-(`train.state.broadcast`). The newcomer says how long it took, in lines of JSON.
+(`train.state.state.broadcast`). The newcomer says how long it took, in lines of JSON.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
-from sublet.train.peers import PeerGroup
-from sublet.train.state import broadcast
+from sublet.train.link.peers import PeerGroup
+from sublet.train.state.state import broadcast
 
 __all__ = ["Peers"]
 

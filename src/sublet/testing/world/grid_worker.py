@@ -14,9 +14,9 @@ from sublet.errors import NoCheckpointLeft
 from sublet.testing.world.meetings import TableGroup
 from sublet.testing.world.truth import JobTruth
 from sublet.testing.world.worker import ORDER_S, SHARE_S, SdkWorker
-from sublet.train.agent_line import Lost, Superseded
-from sublet.train.following import MEET_S, Broken, Entry
 from sublet.train.grid.meeting import NOTHING, Standing, meet
+from sublet.train.link.agent_line import Lost, Superseded
+from sublet.train.link.following import MEET_S, Broken, Entry
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Broke, Leading, Leave, Left, Ready, Regroup, Saved
 from sublet.wire.saves import ANCHOR

@@ -12,7 +12,7 @@ from sublet.testing.world.heap import World
 from sublet.testing.world.network import Network
 from sublet.testing.world.shelf import Storage
 from sublet.testing.world.truth import JobTruth, Truth
-from sublet.train.following import Broken
+from sublet.train.link.following import Broken
 from sublet.wire.messages import FromWorkerMessage, Meet, Regroup
 
 __all__ = ["Meetings", "Slow", "Table", "TableGroup"]
@@ -269,7 +269,7 @@ class Table:
 
 
 class TableGroup:
-    """A table as one member has it: a Collective of `sublet.train.following`. Without one it is a group of one."""
+    """A table as one member has it: a Collective of `sublet.train.link.following`. Without one it is a group of one."""
 
     def __init__(self, member: Trainee, table: Table | None = None, order: Regroup | None = None) -> None:
         self._member, self._table, self._turn = member, table, 0

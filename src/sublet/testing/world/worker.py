@@ -16,8 +16,8 @@ from sublet.testing.world.meetings import Meetings, TableGroup
 from sublet.testing.world.shelf import Shelf
 from sublet.testing.world.sockets import WorldSocket
 from sublet.testing.world.truth import JobTruth
-from sublet.train.agent_line import ORPHAN_GRACE_S, AgentLine, Lost
-from sublet.train.following import Entry, Following
+from sublet.train.link.agent_line import ORPHAN_GRACE_S, AgentLine, Lost
+from sublet.train.link.following import Entry, Following
 from sublet.wire.exits import EXIT_LOST, EXIT_MEMORY
 from sublet.wire.messages import (
     Damaged,

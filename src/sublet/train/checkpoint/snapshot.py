@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.staging import host_memory
+from sublet.train.link.staging import host_memory
 
 __all__ = [
     "DTYPES",

@@ -3,7 +3,7 @@
 Each applies what all have summed by the numbers of its own optimizer: where a script changes these in one worker and
 not in another, the parts are of different trainings from then on. So in every `EVERY`th step all who train say a digest
 of their rates, with its square, and that they do: it is the same at all if the squares add up to what the sum says (as
-in `sublet.train.drift`, for whole models).
+in `sublet.train.numerics.drift`, for whole models).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from sublet.errors import RanksDiffer
-from sublet.train.drift import EVERY, NEXT, RATES, digest, numbers_of
+from sublet.train.numerics.drift import EVERY, NEXT, RATES, digest, numbers_of
 
 __all__ = ["WORDS", "Alike"]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from sublet.train.elementwise import Kept
 from sublet.train.grid.pages import blank
+from sublet.train.numerics.elementwise import Kept
 from sublet.train.private import times_written
 
 __all__ = ["Arena", "Layout", "layout_of"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sublet.domain.quantity import whole
-from sublet.train.samples import Piece, Samples
-from sublet.train.seeds import dice_kept, reseed_host
+from sublet.train.data.samples import Piece, Samples
+from sublet.train.numerics.seeds import dice_kept, reseed_host
 
 __all__ = ["Atom", "atoms", "loaded", "share"]
 

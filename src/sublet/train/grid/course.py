@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from sublet.train.kept import Own
-from sublet.train.membership import TRAINED_S
-from sublet.train.saving import Saver
-from sublet.train.schedules import Schedules
-from sublet.train.seeds import random_state, restore_choices
-from sublet.train.state import Progress
+from sublet.train.checkpoint.saving import Saver
+from sublet.train.link.membership import TRAINED_S
+from sublet.train.numerics.schedules import Schedules
+from sublet.train.numerics.seeds import random_state, restore_choices
+from sublet.train.state.kept import Own
+from sublet.train.state.state import Progress
 
 __all__ = ["Course"]
 

@@ -17,13 +17,13 @@ from typing import NoReturn
 
 from sublet.errors import InvalidValue, NoCheckpointLeft
 from sublet.machine.wall import WALL
-from sublet.train.agent_line import AgentLine, Superseded
-from sublet.train.following import MEET_S, Broken, at_once
 from sublet.train.grid.gloo import GlooMesh, Lines
 from sublet.train.grid.member import Member
 from sublet.train.grid.outcome import Lost, Met
 from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.sharing import Sharing
+from sublet.train.link.agent_line import AgentLine, Superseded
+from sublet.train.link.following import MEET_S, Broken, at_once
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Broke, Leading, Leave, Left, Regroup
 

@@ -25,14 +25,14 @@ import torch
 import torch.distributed as dist
 
 from sublet.machine.wall import WALL
-from sublet.train.devices import GLOO, NCCL, backend_for
-from sublet.train.following import Broken
 from sublet.train.grid.sharing import LETTER_BYTES, Sharing
-from sublet.train.patience import Patience
-from sublet.train.peers import talking
+from sublet.train.link.devices import GLOO, NCCL, backend_for
+from sublet.train.link.following import Broken
+from sublet.train.link.patience import Patience
+from sublet.train.link.peers import talking
+from sublet.train.link.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
+from sublet.train.link.staging import Staging
 from sublet.train.private import nccl_options
-from sublet.train.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
-from sublet.train.staging import Staging
 
 __all__ = ["GlooMesh", "Lines"]
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import torch
 
-from sublet.train.elementwise import Kept, kept_by
 from sublet.train.grid.arena import Arena, Layout, layout_of
 from sublet.train.grid.pages import blank
 from sublet.train.grid.stages import Unit
+from sublet.train.numerics.elementwise import Kept, kept_by
 
 __all__ = ["Holdings", "sizes_of"]
 

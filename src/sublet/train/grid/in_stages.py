@@ -14,12 +14,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue, StaleWriter
-from sublet.train.agent_line import Lost as LineLost
-from sublet.train.cannot import STAGES, Asked, check_fits
-from sublet.train.elementwise import check_one_by_one
-from sublet.train.fitness import check_optimizer
-from sublet.train.following import Broken
-from sublet.train.footprint import gauge_of
+from sublet.train.data.samples import Samples
 from sublet.train.grid.atoms import loaded
 from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
@@ -37,14 +32,19 @@ from sublet.train.grid.serving import END, SAME, STEP, Serves
 from sublet.train.grid.stages import Staged
 from sublet.train.grid.telling import Telling
 from sublet.train.grid.whole import Whole
-from sublet.train.membership import ORDER_S, lost
-from sublet.train.position import Position
-from sublet.train.samples import Samples
-from sublet.train.schedules import Schedules
-from sublet.train.seeds import seed_choices
+from sublet.train.link.agent_line import Lost as LineLost
+from sublet.train.link.following import Broken
+from sublet.train.link.membership import ORDER_S, lost
+from sublet.train.numerics.elementwise import check_one_by_one
+from sublet.train.numerics.footprint import gauge_of
+from sublet.train.numerics.schedules import Schedules
+from sublet.train.numerics.seeds import seed_choices
+from sublet.train.sessions.cannot import STAGES, Asked, check_fits
+from sublet.train.sessions.fitness import check_optimizer
+from sublet.train.sessions.position import Position
+from sublet.train.sessions.strategy import Around
 from sublet.train.shards.fits import memory_of
-from sublet.train.state import Progress, State
-from sublet.train.strategy import Around
+from sublet.train.state.state import Progress, State
 from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from sublet.machine.wall import WALL
-from sublet.train.following import Broken
+from sublet.train.data.samples import mixed
 from sublet.train.grid import alike
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.attendance import Attendance, attend
@@ -35,8 +35,8 @@ from sublet.train.grid.restoring import Restored, met_by_going_back, restore
 from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
 from sublet.train.grid.stages import Staged, holders
-from sublet.train.samples import mixed
-from sublet.train.seeds import restore_random
+from sublet.train.link.following import Broken
+from sublet.train.numerics.seeds import restore_random
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sublet.train.state import broadcast
+from sublet.train.state.state import broadcast
 
 __all__ = ["Mesh", "spread"]
 

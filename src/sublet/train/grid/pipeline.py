@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from sublet.machine.wall import WALL
-from sublet.train.fitness import check_shape
 from sublet.train.grid.atoms import Atom
 from sublet.train.grid.borders import Borders, Came
 from sublet.train.grid.losses import Losses
@@ -22,7 +21,8 @@ from sublet.train.grid.schedule import schedule
 from sublet.train.grid.seat import Seat
 from sublet.train.grid.stages import Part, Staged
 from sublet.train.grid.unit_times import UnitTimes
-from sublet.train.losses import model_input
+from sublet.train.sessions.fitness import check_shape
+from sublet.train.sessions.losses import model_input
 
 __all__ = ["Pipeline", "Work"]
 

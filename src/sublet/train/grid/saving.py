@@ -19,18 +19,18 @@ import torch
 
 from sublet.errors import CheckpointFailed
 from sublet.machine.wall import WALL
-from sublet.train.bringing import newest
+from sublet.train.checkpoint.bringing import newest
 from sublet.train.checkpoint.files import data_name
 from sublet.train.checkpoint.joint import Joint, Share
 from sublet.train.checkpoint.manifest import NamedFile
+from sublet.train.checkpoint.saving import LAST_TRIES, Saver
 from sublet.train.checkpoint.snapshot import HostCopy
-from sublet.train.following import at_once
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.whole import Whole
-from sublet.train.link import ControllerLink
-from sublet.train.saving import LAST_TRIES, Saver
-from sublet.train.state import Progress
+from sublet.train.link.following import at_once
+from sublet.train.link.link import ControllerLink
+from sublet.train.state.state import Progress
 from sublet.wire.saves import DISK, Saved, SaveFailed
 
 __all__ = ["WORDS", "Vault"]

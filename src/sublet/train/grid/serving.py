@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue, RanksDiffer
-from sublet.train.eval_mode import in_eval_mode
-from sublet.train.following import Broken
+from sublet.train.data.held_out import HeldOut
+from sublet.train.data.samples import Samples, moved
 from sublet.train.grid.atoms import Atom, atoms, loaded, share
 from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
@@ -25,13 +25,13 @@ from sublet.train.grid.member import Member
 from sublet.train.grid.mesh import spread
 from sublet.train.grid.pipeline import Work
 from sublet.train.grid.seat import Seat
-from sublet.train.held_out import HeldOut
-from sublet.train.position import Position
-from sublet.train.probe import Probe, is_due
-from sublet.train.profiling import is_profiled
-from sublet.train.samples import Samples, moved
-from sublet.train.seeds import dice_kept, reseed_host
-from sublet.train.strategy import Around
+from sublet.train.link.following import Broken
+from sublet.train.numerics.eval_mode import in_eval_mode
+from sublet.train.numerics.seeds import dice_kept, reseed_host
+from sublet.train.sessions.position import Position
+from sublet.train.sessions.probe import Probe, is_due
+from sublet.train.sessions.profiling import is_profiled
+from sublet.train.sessions.strategy import Around
 
 __all__ = ["END", "SAME", "STEP", "Serves"]
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from sublet.train.devices import device_name
+from sublet.train.link.devices import device_name
 from sublet.train.private import as_shared, shared_from
 
 __all__ = ["LETTER_BYTES", "Sharing"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sublet.machine.wall import WALL
-from sublet.train.footprint import Gauge
+from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.gathering import Gathered
 from sublet.train.grid.outcome import Stepped
 from sublet.train.grid.seat import Seat
-from sublet.train.link import ControllerLink
-from sublet.train.report import EVERY_S, printed
-from sublet.train.saving import Saver
-from sublet.train.state import Progress
+from sublet.train.link.link import ControllerLink
+from sublet.train.numerics.footprint import Gauge
+from sublet.train.sessions.report import EVERY_S, printed
+from sublet.train.state.state import Progress
 from sublet.wire import messages as wire
 
 __all__ = ["Telling"]

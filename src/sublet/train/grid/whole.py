@@ -17,7 +17,7 @@ from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
 from sublet.train.grid.arena import Field
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.stages import Staged
-from sublet.train.state import Progress, State
+from sublet.train.state.state import Progress, State
 
 __all__ = ["Whole"]
 

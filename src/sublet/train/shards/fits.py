@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.cannot import RANGES, Asked, check_fits
+from sublet.train.sessions.cannot import RANGES, Asked, check_fits
 from sublet.train.shards.moments import Moments
-from sublet.train.state import State
+from sublet.train.state.state import State
 
 __all__ = ["Fits", "fits_of", "memory_of", "moments_of"]
 

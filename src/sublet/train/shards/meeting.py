@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sublet.train.following import Broken
+from sublet.train.link.following import Broken
 from sublet.train.shards.flat import Parcel
 from sublet.train.shards.gather import Gather
 from sublet.train.shards.moments import Held, Moments

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sublet.train.peers import PeerGroup, talking
-from sublet.train.staging import Staging
+from sublet.train.link.peers import PeerGroup, talking
+from sublet.train.link.staging import Staging
 
 __all__ = ["PeerMesh"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.elementwise import Kept, check_elementwise, kept_by
+from sublet.train.numerics.elementwise import Kept, check_elementwise, kept_by
 from sublet.train.shards.flat import Flat, Parcel, Piece
 from sublet.train.shards.ranges import Span, within
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sublet.train.noise import Noise
-from sublet.train.saving import Saver
+from sublet.train.checkpoint.saving import Saver
+from sublet.train.numerics.noise import Noise
+from sublet.train.sessions.steps import Steps
 from sublet.train.shards.fits import moments_of
 from sublet.train.shards.meeting import NOTHING, Mesh, Shards
-from sublet.train.state import TRAINED_S, State, broadcast
-from sublet.train.steps import Steps
+from sublet.train.state.state import TRAINED_S, State, broadcast
 
 __all__ = ["SessionRun"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.samples import Piece, Samples, moved
-from sublet.train.seeds import dice_kept, reseed_host
+from sublet.train.data.samples import Piece, Samples, moved
+from sublet.train.numerics.seeds import dice_kept, reseed_host
 
 __all__ = ["NO_END", "DrawnSamples", "Draws"]
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from sublet.errors import InvalidValue
+from sublet.train.data.samples import mixed
+from sublet.train.numerics.seeds import reseed_host
 from sublet.train.private import answered_for
-from sublet.train.samples import mixed
-from sublet.train.seeds import reseed_host
 
 __all__ = ["Mark", "Shard", "copied", "has_state"]
 

@@ -16,14 +16,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from sublet.errors import BadInput, InvalidValue
-from sublet.train.cannot import STREAM, Asked, check_fits
 from sublet.train.checkpoint.snapshot import HostCopy
-from sublet.train.loading import fed
-from sublet.train.options import Options
-from sublet.train.peers import PeerGroup, talking
-from sublet.train.samples import Piece, cut_up, moved
-from sublet.train.seeds import dice_kept
-from sublet.train.state import broadcast
+from sublet.train.data.loading import fed
+from sublet.train.data.samples import Piece, cut_up, moved
+from sublet.train.link.peers import PeerGroup, talking
+from sublet.train.numerics.seeds import dice_kept
+from sublet.train.sessions.cannot import STREAM, Asked, check_fits
+from sublet.train.sessions.options import Options
+from sublet.train.state.state import broadcast
 from sublet.train.streams.dealing import Dealing
 from sublet.train.streams.drawn import NO_END
 from sublet.train.streams.reader import Collated, Reader, Task

@@ -17,15 +17,15 @@ from obstore.store import MemoryStore
 from sublet.errors import CheckpointFailed, StaleWriter
 from sublet.machine.objects import Overtaken, StoreFailed
 from sublet.machine.remote import RemoteObjects
-from sublet.train.agent_line import Lost
 from sublet.train.checkpoint.bucket import Bucket
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.register import HEAD, Head, Register
+from sublet.train.checkpoint.saving import Saver
 from sublet.train.checkpoint.store import step_of
-from sublet.train.following import at_once
-from sublet.train.membership import Holding
-from sublet.train.saving import Saver
-from sublet.train.state import Progress
+from sublet.train.link.agent_line import Lost
+from sublet.train.link.following import at_once
+from sublet.train.link.membership import Holding
+from sublet.train.state.state import Progress
 from sublet.wire.messages import Damaged, Saved, SaveFailed
 
 
@@ -298,7 +298,7 @@ def test_one_that_is_committed_or_set_aside_is_never_too_old(kept, objects):
 
 @pytest.fixture
 def saver(objects, monkeypatch):
-    monkeypatch.setattr("sublet.train.saving.open_store", lambda place, wall: Bucket(objects, wall=wall))
+    monkeypatch.setattr("sublet.train.checkpoint.saving.open_store", lambda place, wall: Bucket(objects, wall=wall))
     told = []
     saver = Saver("s3://bucket/job", "job.1.0", told.append)
     saver.told = told

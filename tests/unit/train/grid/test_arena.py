@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet.train.elementwise import kept_by  # noqa: E402
 from sublet.train.grid.arena import ALIGN, Arena, layout_of  # noqa: E402
 from sublet.train.grid.pages import LARGE_BYTES, blank  # noqa: E402
+from sublet.train.numerics.elementwise import kept_by  # noqa: E402
 
 
 class MakesAnew(torch.optim.Optimizer):

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
+from sublet.train.data.samples import Samples  # noqa: E402
 from sublet.train.grid.atoms import Atom, loaded  # noqa: E402
-from sublet.train.samples import Samples  # noqa: E402
 
 
 class Masked:

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sublet.train.grid.course import Course  # noqa: E402
-from sublet.train.kept import Own  # noqa: E402
-from sublet.train.schedules import Schedules  # noqa: E402
-from sublet.train.state import Progress  # noqa: E402
+from sublet.train.numerics.schedules import Schedules  # noqa: E402
+from sublet.train.state.kept import Own  # noqa: E402
+from sublet.train.state.state import Progress  # noqa: E402
 
 
 class Scaled(nn.Module):

@@ -20,7 +20,7 @@ from sublet.train.checkpoint.bucket import Bucket  # noqa: E402
 from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.checkpoint.commit import Directory  # noqa: E402
 from sublet.train.checkpoint.disk import DISK  # noqa: E402
-from sublet.train.state import Progress, State  # noqa: E402
+from sublet.train.state.state import Progress, State  # noqa: E402
 from sublet.wire.saves import Saved, SaveFailed  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, SIZE, Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402

@@ -24,7 +24,7 @@ from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.grid.atoms import atoms  # noqa: E402
 from sublet.train.grid.pipeline import Work  # noqa: E402
 from sublet.train.grid.stages import Stages  # noqa: E402
-from sublet.train.state import Progress, State  # noqa: E402
+from sublet.train.state.state import Progress, State  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, Worker, generation  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 

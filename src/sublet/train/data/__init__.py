@@ -1,0 +1,1 @@
+"""Samples: in what order they come, and which of them are whose."""

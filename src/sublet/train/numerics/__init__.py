@@ -1,0 +1,1 @@
+"""From a loss to an update: gradients, their sum and noise, rates, random numbers, memory."""

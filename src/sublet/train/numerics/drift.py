@@ -1,0 +1,134 @@
+"""Ranks that have drifted apart are found, and end as an error: they are never a result.
+
+All members apply the same update to the same weights, so their weights are equal to the bit. Something in a script can
+break that without a sign: a learning rate that one rank changes and another does not, an update under `if rank == 0`.
+Every `EVERY` steps each member adds a small digest of its position, its learning rates and one of its parameters, in
+turn, to the control numbers that are summed with the gradients. Where the sum is not the number of members times their
+own, they say so with the next step; then all of them know, compare everything and raise. Buffers are not compared:
+running means differ between ranks by nature.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from sublet.errors import RanksDiffer
+from sublet.train.data.samples import mixed
+from sublet.train.link.peers import PeerGroup, talking
+from sublet.train.numerics.gradients import CHECK, DOUBT, EVALUATED, LEFT
+from sublet.train.state.state import Progress
+
+__all__ = ["EVERY", "NEXT", "RATES", "Drift", "digest", "numbers_of"]
+
+EVERY = 20  # steps; a check takes about 40 us on a CPU, 140 us on an H200
+EXACT_BITS = 24  # whole numbers below 2**24 are exact in float32, in which control numbers are summed
+WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
+POSITION, RATES, WEIGHTS = range(3)  # columns of what is compared in full
+NAMES = ("position", "learning rate", "weights")
+NEXT = {
+    POSITION: "leave the loop of the session at the same step in every rank",
+    RATES: "change learning rates alike in every rank: by scheduler=, or by a scheduler that s.keep() was given, and "
+    "that every rank steps after the batches of each epoch of s.epochs()",
+    WEIGHTS: "let s.step() alone change weights and gradients, or do the same in every rank",
+}
+TOGETHER = "call s.evaluate() in every rank, at the same step, and not under `if s.rank == 0`"
+
+
+class Drift:
+    """Watches one model and its optimizer."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        self._parameters, self._optimizer = list(parameters), optimizer
+        self._own: torch.Tensor | None = None  # digest of the step under way
+        self._doubt: torch.Tensor | None = None  # whether the last check found a difference; still on its device
+
+    def put(self, slots: Sequence[torch.Tensor], progress: Progress, world: int) -> None:
+        """Before the sum: what the last check has found, and the digest if this step has one."""
+        if self._doubt is not None:
+            slots[DOUBT].copy_(self._doubt)
+        self._own = self._doubt = None
+        if progress.steps % EVERY:
+            return
+        parameter = self._parameters[progress.steps // EVERY % len(self._parameters)]
+        numbers = digest(_position(progress), numbers_of(self._optimizer))
+        bits = EXACT_BITS - (world - 1).bit_length()
+        own = (_sum_of_bits(parameter) + numbers).bitwise_and_((1 << bits) - 1)
+        self._own = own.to(slots[CHECK])
+        slots[CHECK].copy_(self._own)
+
+    def compare(self, summed: torch.Tensor, world: int) -> None:
+        """After the sum, while the control numbers are still there; without a wait for the device."""
+        if self._own is not None:
+            self._doubt, self._own = summed[CHECK] != self._own * world, None
+
+    def forget(self) -> None:
+        """The group has changed."""
+        self._own = self._doubt = None
+
+    def require_equal(self, group: PeerGroup, progress: Progress) -> None:
+        """All members call this at the same point: raises RanksDiffer if they are not equal in all that is compared."""
+        table = torch.zeros(group.world, len(NAMES), dtype=torch.int64)
+        own = [digest(_position(progress)), digest(numbers_of(self._optimizer)), self._weights()]
+        table[group.rank] = torch.tensor(own)
+        rates = torch.zeros(group.world, dtype=torch.float64)
+        rates[group.rank] = float(self._optimizer.param_groups[0].get("lr", 0.0))
+        with talking():
+            group.all_reduce(table)
+            group.all_reduce(rates)
+        differs = table != table[0]
+        if not differs.any():
+            return
+        columns = [column for column in range(len(NAMES)) if differs[:, column].any()]
+        ranks = [rank for rank in range(group.world) if differs[rank].any()]
+        values = ", ".join(f"{rate:.6g} at rank {rank}" for rank, rate in enumerate(rates.tolist()))
+        names = [f"{NAMES[column]} ({values})" if column == RATES else NAMES[column] for column in columns]
+        raise RanksDiffer(" and ".join(names), ranks=ranks, step=progress.steps, hint=NEXT[columns[0]])
+
+    def require_all_left(self, left: int, group: PeerGroup, progress: Progress) -> None:
+        """Raises RanksDiffer if only some have left their loop before the end of the training."""
+        if 0 < left < group.world:
+            what = f"position ({left} of {group.world} have left their loop, before the end of the training)"
+            raise RanksDiffer(what, ranks=[], step=progress.steps, hint=NEXT[POSITION])
+
+    def require_together(self, numbers: Sequence[float], group: PeerGroup, progress: Progress) -> None:
+        """After a step: raises RanksDiffer if some of those in its sum have left their loop, or evaluate."""
+        self.require_all_left(int(numbers[LEFT]), group, progress)
+        self.require_all_evaluate(int(numbers[EVALUATED]), group, progress)
+
+    def require_all_evaluate(self, evaluate: int, group: PeerGroup, progress: Progress) -> None:
+        """Raises RanksDiffer if only some do."""
+        if 0 < evaluate < group.world:
+            what = f"position ({evaluate} of {group.world} evaluate, and the others train on)"
+            raise RanksDiffer(what, ranks=[], step=progress.steps, hint=TOGETHER)
+
+    def _weights(self) -> int:
+        total = torch.zeros((), dtype=torch.int64)
+        for index, parameter in enumerate(self._parameters):
+            total = total.to(parameter.device) * 3 + _sum_of_bits(parameter) * (mixed(index) | 1)
+        return int(total)
+
+
+def numbers_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Of each parameter group: learning rate, weight decay, betas; a tensor would have to be waited for."""
+    return [
+        sorted((name, value) for name, value in group.items() if isinstance(value, int | float | tuple))
+        for group in optimizer.param_groups
+    ]
+
+
+def _position(progress: Progress) -> tuple[int, ...]:
+    return (progress.steps, progress.epoch, progress.offset, progress.batch)
+
+
+def digest(*facts: object) -> int:
+    """The same in every process."""
+    return zlib.crc32(repr(facts).encode())
+
+
+def _sum_of_bits(parameter: torch.Tensor) -> torch.Tensor:
+    """Of whole numbers, so that neither the order of the sum nor the number of threads matters."""
+    return parameter.detach().view(WHOLE[parameter.element_size()]).sum(dtype=torch.int64)

@@ -1,0 +1,320 @@
+"""Gradients as views into a few flat buckets that are summed over the group while backward still runs.
+
+The loss of a micro-batch of n samples is scaled by n / B before backward, so the plain sum over all micro-batches of
+all workers is the gradient of the mean over the global batch B, however unevenly it is split. A few control numbers
+travel in the last bucket: they cost no collective of their own. So does, in each, which of its gradients were made at
+all: a parameter that took no part in a step, at any worker, has none for the optimizer, as in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sublet.train.link.peers import BROKEN, PeerGroup
+from sublet.train.sessions.fitness import check_frozen
+
+__all__ = [
+    "CHECK",
+    "CONTROLS",
+    "COUNTED",
+    "DOUBT",
+    "EVALUATED",
+    "INVERSE",
+    "LEFT",
+    "LOSS",
+    "ORDERS",
+    "SAVE",
+    "SMALL",
+    "Gradients",
+]
+
+BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough to start early
+# Control numbers: orders that wait; mean loss; mean squared norm of small gradients, and mean inverse of their samples;
+# digests of what all ranks must have alike, and how many found a difference at the last check (see drift.py); how many
+# have left their loop before the end of the training; how many evaluate, and make no step;
+# whether a checkpoint is due that needs what all of them hold; how much the losses were summed over.
+ORDERS, LOSS, SMALL, INVERSE, CHECK, DOUBT, LEFT, EVALUATED, SAVE, COUNTED = range(10)
+CONTROLS = 10
+AS_THEY_ARE = contextlib.nullcontext()
+
+
+class Bucket:
+    """Neighbouring gradients of one type; `missing` of them have not come yet in this step."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], extra: int = 0) -> None:
+        self.parameters = parameters
+        self.size = sum(parameter.numel() for parameter in parameters)
+        like = parameters[0]
+        self.flat = torch.zeros(self.size + len(parameters) + extra, dtype=like.dtype, device=like.device)
+        self.gradients = self.flat[: self.size]
+        self.made = set[int]()  # numbers of those that backward has added to in this step
+        self.came = self.flat[self.size : self.size + len(parameters)]  # of each, by how many, after the sum
+        self.missing = 0
+        self.views, start = [], 0
+        for parameter in parameters:
+            view = self.flat[start : start + parameter.numel()].view(parameter.shape)
+            self.views.append(view)
+            start += parameter.numel()
+
+    def clear(self) -> None:
+        """All zero."""
+        self.flat.zero_()
+        self.made.clear()
+
+    def tell_which_came(self) -> None:
+        """With the sum."""
+        if len(self.made) == len(self.parameters):
+            self.came.fill_(1.0)
+        else:
+            ours = [float(number in self.made) for number in range(len(self.parameters))]
+            self.came.copy_(torch.tensor(ours, dtype=self.came.dtype))
+
+    def without(self) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Of which nobody has made a gradient, and where it would be. Who has made all of them does not look."""
+        trained = [each.requires_grad for each in self.parameters]
+        missed = any(trains and number not in self.made for number, trains in enumerate(trained))
+        came = self.came.tolist() if missed else trained
+        pairs = zip(self.parameters, self.views, strict=True)
+        return [pair for pair, there, trains in zip(pairs, came, trained, strict=True) if not (there and trains)]
+
+
+class Gradients:
+    """The gradients of a model, and their sum over a group."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self._all = list(parameters)
+        self.parameters, self._frozen = _sorted_out(self._all)
+        self.buckets: list[Bucket] = []
+        self._own_control()
+        self.wait_s = 0.0  # of the last sum, after backward had ended
+        self.failed: BaseException | None = None
+        self._handles: list[Any] = []
+        self._works: list[Any] = []
+        self._armed = False
+        self._next = 0  # the bucket that is to be sent next; always in order, or the members' sums would mix
+        self._before_sum: Callable[[torch.Tensor], None] | None = None
+        self.seen_by: Callable[[], None] = _nobody  # who has views of them, and is told where they are
+
+    @property
+    def shared(self) -> bool:
+        """Whether there is a group to sum over."""
+        return bool(self.buckets)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All gradients in as few tensors as there are."""
+        if self.shared:
+            return [bucket.gradients for bucket in self.buckets if bucket.size]
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def attach(self) -> None:
+        """From now on gradients are parts of buckets."""
+        if self.shared:
+            for bucket in self.buckets:
+                for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                    parameter.grad = view
+            self.seen_by()
+            return
+        groups = _split(self.parameters)
+        roomy = groups[-1][0].dtype in (torch.float32, torch.float64)  # others cannot hold the control numbers
+        for group in groups:
+            self.buckets.append(Bucket(group, CONTROLS if roomy and group is groups[-1] else 0))
+        if roomy:
+            last = self.buckets[-1]
+            self.control = last.flat[last.size + len(last.parameters) :]
+        else:
+            alone = Bucket([torch.nn.Parameter(torch.empty(0, device=groups[-1][0].device))], CONTROLS)
+            alone.parameters, alone.views, alone.came = [], [], alone.flat[:0]
+            self.buckets.append(alone)
+            self.control = alone.flat[1:]
+        self.slots = list(self.control)
+        for bucket in self.buckets:
+            for number, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
+                parameter.grad = view
+                hook, trained = self._hook(bucket, number), parameter.requires_grad
+                parameter.requires_grad_()  # torch gives no hook to one that was frozen since; it may be thawed again
+                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]  # torch gives it no type
+                parameter.requires_grad_(trained)
+        self.seen_by()
+
+    def detach(self) -> None:
+        """Back to plain PyTorch."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.buckets = [], []
+        self._own_control()
+        self.clear()
+
+    def clear(self) -> None:
+        """No gradient."""
+        if self.shared:
+            for bucket in self.buckets:
+                bucket.clear()
+        else:
+            self.control.zero_()
+            self.drop()
+
+    def drop(self) -> None:
+        """Those of a process alone, where nothing was said beside them."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def refit(self) -> bool:
+        """Between two steps: to what is trained now; False if that is the same as before."""
+        trained, frozen = _sorted_out(self._all)
+        if len(trained) == len(self.parameters) and all(map(operator.is_, trained, self.parameters)):
+            return False
+        shared = self.shared
+        self.detach()
+        self.parameters, self._frozen = trained, frozen
+        if shared:
+            self.attach()
+        return True
+
+    def check_frozen(self) -> None:
+        """What was frozen when the epoch began still is: else its gradients would be neither cleared nor summed."""
+        if self._frozen:
+            check_frozen(self._frozen)
+
+    def arm(self, before_sum: Callable[[torch.Tensor], None] | None = None) -> None:
+        """The next backward is the last of the step: buckets are summed as they fill up.
+
+        `before_sum` sees the gradients of each bucket just before.
+        """
+        self._armed, self._next, self._before_sum = True, 0, before_sum
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.parameters)
+
+    def sum(self, group: PeerGroup) -> None:
+        """Send what is left and wait; raises one of BROKEN."""
+        self._armed = False
+        while self._next < len(self.buckets):
+            self._send()
+        started_s = time.perf_counter()
+        self._settle(group)
+        self.wait_s = time.perf_counter() - started_s
+
+    def as_they_came(self) -> contextlib.AbstractContextManager[None]:
+        """After the sum, for an update: what took no part in the step, at anybody, or is frozen by now, has none.
+
+        A zero would move it by its moments. In one process torch gives it none.
+        """
+        return self._without_zeros() if self.buckets else AS_THEY_ARE
+
+    @contextlib.contextmanager
+    def _without_zeros(self) -> Iterator[None]:
+        without = [each for bucket in self.buckets for each in bucket.without()]
+        for parameter, _ in without:
+            parameter.grad = None
+        if without:
+            self.seen_by()
+        try:
+            yield
+        finally:
+            for parameter, view in without:
+                parameter.grad = view
+            if without:
+                self.seen_by()
+
+    def divide(self, share: float, *, known: bool) -> int:
+        """After the sum: the gradient, and the loss, of the mean over what was counted; nothing is the mean of none.
+
+        `share` was in what was summed. How often what was counted can be halved, where that is to be `known`: the
+        device is waited for.
+        """
+        counted = self.slots[COUNTED].clamp(min=1.0)
+        for tensor in (self.slots[LOSS], *self.tensors):
+            tensor.div_(counted * share)
+        return int(counted).bit_length() - 1 if known else 0
+
+    def give_up(self, group: PeerGroup) -> None:
+        """Drop the step: end what is under way, so that nothing writes into the buckets any more."""
+        self._armed = False
+        for work in self._works:
+            group.hang_up()
+            with contextlib.suppress(*BROKEN):
+                group.wait(work)
+        self._works, self.failed = [], None
+        if group.stuck:
+            self.detach()  # and leave the buckets behind, in case it writes into them after all
+        self.clear()
+
+    def _own_control(self) -> None:
+        self.control = torch.zeros(CONTROLS, device=self._all[0].device if self._all else None)
+        self.slots = list(self.control)
+
+    def _hook(self, bucket: Bucket, number: int) -> Callable[[torch.Tensor], None]:
+        view, made = bucket.views[number], bucket.made
+
+        def arrived(parameter: torch.Tensor) -> None:
+            made.add(number)
+            if parameter.grad is not view:  # somebody has set it to None: what came earlier is in the view
+                if parameter.grad is not None:
+                    view.add_(parameter.grad)
+                parameter.grad = view
+            if self._armed:
+                bucket.missing -= 1
+                # The last bucket waits for `sum`: the control numbers are not in it yet.
+                while self._next < len(self.buckets) - 1 and not self.buckets[self._next].missing:
+                    self._send()
+
+        return arrived
+
+    def _send(self) -> None:
+        """Start the sum of the next bucket; a failure is kept for `_settle`, because backward must not see it."""
+        bucket = self.buckets[self._next]
+        self._next += 1
+        if self.failed is not None:
+            return
+        bucket.tell_which_came()
+        if self._before_sum is not None and bucket.size:
+            self._before_sum(bucket.gradients)
+        try:
+            self._works.append(dist.all_reduce(bucket.flat, async_op=True))
+        except BROKEN as error:
+            self.failed = error
+
+    def _settle(self, group: PeerGroup) -> None:
+        for work in self._works:
+            group.wait(work)
+        if self.failed is not None:
+            raise RuntimeError(f"the group is gone: {self.failed}") from self.failed
+        self._works = []
+
+
+def _sorted_out(
+    parameters: Iterable[torch.nn.Parameter],
+) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+    """What is trained, and what is frozen."""
+    kinds: tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]] = [], []
+    for parameter in parameters:
+        kinds[not parameter.requires_grad].append(parameter)
+    return kinds
+
+
+def _split(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
+    """Buckets in the order in which backward is likely to fill them: from the last parameter to the first."""
+    groups: list[list[torch.nn.Parameter]] = []
+    open_of: dict[object, int] = {}  # type and device -> the group that takes more of them
+    room: dict[int, int] = {}
+    for parameter in reversed(parameters):
+        kind = (parameter.dtype, parameter.device)
+        index = open_of.get(kind)
+        if index is None or room[index] <= 0:
+            index = open_of[kind] = len(groups)
+            groups.append([])
+            room[index] = BUCKET_BYTES
+        groups[index].append(parameter)
+        room[index] -= parameter.numel() * parameter.element_size()
+    return groups
+
+
+def _nobody() -> None:
+    """Has views of gradients."""

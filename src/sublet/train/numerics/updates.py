@@ -1,0 +1,116 @@
+"""What becomes of a summed gradient: unscaled, clipped, and applied at the learning rate of this batch.
+
+All members have the same sum, so each does the same with it: clips alike, and with a GradScaler finds the same numbers
+that are not finite and leaves the same step out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sublet.errors import InvalidValue, OutOfMemory
+from sublet.train.numerics.gradients import Gradients
+from sublet.train.numerics.memory import SLIMMER
+from sublet.train.numerics.noise import BatchRange
+from sublet.train.numerics.rates import rate_rule
+from sublet.train.sessions.options import Options
+from sublet.train.sessions.turns import Turn
+from sublet.train.state.state import Progress
+
+__all__ = ["Updates"]
+
+
+class Updates:
+    """Applies gradients by the optimizers of a session, and lets nobody else do it."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer], options: Options) -> None:
+        self._optimizers, self._options, self._scaler = optimizers, options, options.scaler
+        self._rule, self._adaptive = rate_rule(options.lr_rule), options.adaptive
+        self._updating = False
+        self._handles: list[Any] = []
+
+    def guard(self) -> None:
+        """From now on only we update the model."""
+        for optimizer in self._optimizers:
+            self._handles.append(optimizer.register_step_pre_hook(self._refuse_others))
+            vars(optimizer)["zero_grad"] = _nothing  # gradients are ours; a line left over must not clear half a batch
+
+    def release(self) -> None:
+        """Everything as it was before `guard`."""
+        for handle in self._handles:
+            handle.remove()
+        for optimizer in self._optimizers:
+            vars(optimizer).pop("zero_grad", None)
+
+    @property
+    def scale(self) -> float:
+        """By which losses are multiplied before backward."""
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """What backward begins with: half precision has no room for small gradients."""
+        if self._scaler is None:
+            return loss
+        scaled: torch.Tensor = self._scaler.scale(loss)
+        return scaled
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """After the sum: gradients as they are; whether all are finite is noted."""
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+
+    def clip(self, gradients: Gradients) -> torch.Tensor | None:
+        """As the options say; how long the gradient was, if they ask for that."""
+        options, norm = self._options, None
+        if options.clip_norm is not None:
+            norm = torch.nn.utils.get_total_norm(gradients.tensors)
+            torch.nn.utils.clip_grads_with_norm_(gradients.parameters, options.clip_norm, norm)
+        if options.clip_value is not None:
+            for tensor in gradients.tensors:
+                tensor.clamp_(-options.clip_value, options.clip_value)
+        return norm
+
+    def apply(self, turn: Turn, progress: Progress, size: int, *, last: bool) -> None:
+        """One update by `size` samples; `last`: no other optimizer has its turn after it in this step."""
+        self._updating = True
+        try:
+            with turn.gradients.as_they_came():
+                if self._adaptive is None:
+                    self._step(turn.optimizer)
+                else:
+                    self._step_at_rate(turn.optimizer, self._adaptive, progress, size)
+        except torch.OutOfMemoryError as error:  # the samples are out of memory by now: fewer of them would not help
+            raise OutOfMemory(0, hint=SLIMMER) from error
+        self._updating = False
+        if last and self._scaler is not None:
+            self._scaler.update()
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._scaler is None:
+            optimizer.step()
+        else:
+            self._scaler.step(optimizer)  # nothing, if a gradient is not finite
+
+    def _step_at_rate(
+        self, optimizer: torch.optim.Optimizer, batches: BatchRange, progress: Progress, size: int
+    ) -> None:
+        groups, rule = optimizer.param_groups, self._rule
+        before = [group["lr"] for group in groups]
+        # The last step of an epoch may be of a few samples: at a rate for the whole batch it would run away.
+        batch = max(size, min(progress.batch, batches.initial))
+        noise = progress.noise.scale
+        for group in groups:
+            group["lr"] = group["lr"] * rule.factor(batches, batch, noise, rooted="betas" in group)
+        self._step(optimizer)
+        for group, rate in zip(groups, before, strict=True):
+            group["lr"] = rate
+
+    def _refuse_others(self, *_: Any) -> None:
+        if not self._updating:
+            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(loss) updates the model")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In place of zero_grad."""

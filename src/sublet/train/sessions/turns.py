@@ -1,0 +1,159 @@
+"""Whose turn it is within a step: the optimizers of a session, each with the gradients of its own parameters.
+
+Most trainings have one. A GAN has two: for the same samples first the one part of the model is updated, and then the
+other, by a loss that the first update is already in. Each turn has a sum over the group of its own. So a group can
+break between two turns of a step: those that are applied then stay applied (`Progress.turn`), the samples are given
+again, and losses whose turn is over are passed by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sublet.errors import InvalidValue
+from sublet.train.numerics.gradients import Gradients
+from sublet.train.sessions.fitness import check_model, check_optimizer
+from sublet.train.state.state import Progress
+
+__all__ = ["Optimizers", "Turn", "Turns", "as_one_module"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One optimizer and what it updates."""
+
+    name: str  # "" where there is only one
+    optimizer: torch.optim.Optimizer
+    gradients: Gradients
+
+
+class Optimizers:
+    """Several as one, for what asks all of them alike: their states, and their parameter groups."""
+
+    def __init__(self, named: Mapping[str, torch.optim.Optimizer]) -> None:
+        self.named = dict(named)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Of all."""
+        return [group for optimizer in self.named.values() for group in optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """By name."""
+        return {name: optimizer.state_dict() for name, optimizer in self.named.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What `state_dict` gave."""
+        for name, optimizer in self.named.items():
+            optimizer.load_state_dict(state[name])
+
+
+class Turns:
+    """The turns of a step, in the order in which the optimizers were given."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: Any) -> None:
+        if isinstance(optimizer, Mapping):
+            self.all = [
+                Turn(str(name), each, Gradients(_parameters_of(each))) for name, each in _checked(optimizer).items()
+            ]
+            self.together: Any = Optimizers({turn.name: turn.optimizer for turn in self.all})
+        else:
+            check_optimizer(optimizer)
+            self.all = [Turn("", optimizer, Gradients(model.parameters()))]
+            self.together = optimizer
+        for turn in self.all:
+            if not turn.gradients.parameters:
+                what = f"optimizer {turn.name!r}" if turn.name else "model"
+                kind = type(turn.optimizer if turn.name else model).__name__
+                raise InvalidValue(what, kind, "one with parameters that require gradients")
+        _check_owned(model, self.all)
+        self._called = 0  # of this batch, by the script
+        self.several = len(self.all) > 1  # then a loss must say whose it is
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """All, in order."""
+        return [turn.optimizer for turn in self.all]
+
+    def now(self, progress: Progress) -> Turn:
+        """The next to be applied."""
+        return self.all[progress.turn]
+
+    def is_last(self, progress: Progress) -> bool:
+        """Whether the step is over with it."""
+        return progress.turn == len(self.all) - 1
+
+    def begin(self) -> None:
+        """The script gets a batch."""
+        self._called = 0
+
+    def call(self, name: str | None) -> int:
+        """The script has the loss of the next turn: its number."""
+        number = self._called
+        if not self.several and not name:
+            self._called = number + 1
+            return number
+        names = [turn.name for turn in self.all]
+        if not self.several:
+            raise InvalidValue("step", f"of {name!r}", "s.step(loss): the session has one optimizer")
+        if number >= len(names) or name != names[number]:
+            order = ", ".join(f"s.step(..., {each!r})" for each in names)
+            given = "no name" if name is None else repr(name)
+            raise InvalidValue("step", f"{given}, as number {number + 1} of a batch", f"for every batch {order}")
+        self._called += 1
+        return number
+
+    @property
+    def all_called(self) -> bool:
+        """Whether the script is through with its batch."""
+        return self._called >= len(self.all)
+
+    def clear_others(self, turn: Turn) -> None:
+        """A loss of one part leaves gradients in the others, which nobody wants."""
+        for other in self.all:
+            if other is not turn:
+                other.gradients.clear()
+
+
+def as_one_module(model: Any) -> torch.nn.Module:
+    """The model; several by name as one that has them as its parts."""
+    if isinstance(model, Mapping) and model and all(isinstance(each, torch.nn.Module) for each in model.values()):
+        model = torch.nn.ModuleDict({str(name): each for name, each in model.items()})
+    if isinstance(model, torch.nn.Module):
+        check_model(model)
+        return model
+    raise InvalidValue("model", type(model).__name__, "a torch.nn.Module, or several by name: {'D': netD, 'G': netG}")
+
+
+def _checked(named: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Optimizers that share no parameter."""
+    if not named:
+        raise InvalidValue("optimizer", "none", "at least one, by name")
+    owners: dict[int, str] = {}
+    for name, optimizer in named.items():
+        check_optimizer(optimizer)
+        for parameter in _parameters_of(optimizer):
+            if id(parameter) in owners:
+                shape = list(parameter.shape)
+                allowed = f"without the parameters of {owners[id(parameter)]!r}: each has its own"
+                raise InvalidValue(f"optimizer {name!r}", f"a parameter of shape {shape}", allowed)
+            owners[id(parameter)] = str(name)
+    return named
+
+
+def _check_owned(model: torch.nn.Module, turns: Iterable[Turn]) -> None:
+    """What is not of the model is summed over no workers, cleared by nobody, and in no checkpoint."""
+    owned = {id(parameter) for parameter in model.parameters()}
+    for turn in turns:
+        for parameter in _parameters_of(turn.optimizer):
+            if parameter.requires_grad and id(parameter) not in owned:
+                allowed = "one of the model's: make it a part of the model, such as model.scale = nn.Parameter(...)"
+                raise InvalidValue("optimizer", f"a parameter of shape {list(parameter.shape)} of its own", allowed)
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

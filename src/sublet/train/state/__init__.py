@@ -1,0 +1,1 @@
+"""All that a checkpoint keeps: of a training, and of its script."""
