@@ -41,11 +41,11 @@ def leaving(directory: Path) -> None:
                 s.step(torch.nn.functional.mse_loss(model(x), y))
                 if epoch == 0 and s.steps_in_epoch == 5:
                     break  # of this epoch alone
-                if s.steps == ends_at:
+                if ends_at and s.steps == ends_at:
                     break
             kept.bad += 1
             kept.seen.append(s.steps)
-            if kept.bad == 2 or s.steps == ends_at:
+            if kept.bad == 2 or (ends_at and s.steps == ends_at):
                 break
         while s.rank == 1 and "HANGS" in os.environ:
             (directory / "hangs").touch()
