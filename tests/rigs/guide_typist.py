@@ -38,11 +38,11 @@ class Typist:
         """The exit code; what was said is in `out`. Ctrl-C ends a watched command as soon as it has said something."""
         self._line.send((list(words), str(folder), env, str(out)))
         pid = self._line.recv()
-        end_s = time.monotonic() + PATIENCE_S
+        end_s, pressed_s = time.monotonic() + PATIENCE_S, 0.0
         while not self._line.poll(0.05):
-            if watched and out.stat().st_size:
-                os.kill(pid, signal.SIGINT)
-                watched = False
+            if watched and out.stat().st_size and time.monotonic() > pressed_s + 10.0:
+                os.kill(pid, signal.SIGINT)  # again, as Python drops one that comes while it collects garbage
+                pressed_s = time.monotonic()
             if time.monotonic() > end_s:
                 os.kill(pid, signal.SIGKILL)
         code: int = self._line.recv()

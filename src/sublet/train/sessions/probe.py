@@ -4,8 +4,8 @@ A worker has a part of the batch. What all of them come to is the update of one 
 session was told: a mean over samples, a sum, or a sum that is counted. So, before the first step of a training, the
 script is given its first micro-batch three times more: whole, and each half of it. They have no weight: nothing is
 trained by them, dropout and batch statistics are off, random numbers and buffers are put back, and lines that the
-script prints meanwhile are left out. Every worker does so, to stay in step with the others; rank 0 speaks. Where the
-script draws, or says `model.train()` in its loop, nothing can be said, and nothing is.
+script prints of the halves are left out. Every worker does so, to stay in step with the others; rank 0 speaks. Where
+the script draws, or says `model.train()` in its loop, nothing can be said, and nothing is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Probe:
             self._is_lost = True
             return
         with self.looking():
-            for part in parts:
+            yield parts[0]
+            for part in parts[1:]:
                 with _silent():
                     yield part
 
