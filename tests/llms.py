@@ -8,7 +8,13 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILE = DOCS / "llms.txt"
-PARTS = {"tutorial": "Tutorial", "guides": "Guides", "reference": "Reference", "background": "Background"}
+PARTS = {
+    "tutorial": "Tutorial",
+    "guides": "Guides",
+    "reference": "Reference",
+    "architecture": "Architecture",
+    "background": "Background",
+}
 HEAD = """# Sublet
 
 > Sublet rents GPUs from a cloud and sublets them to training jobs, within a budget: it decides at every moment how many

@@ -1,7 +1,7 @@
 """Jobs whose optimizer's state is in ranges, from a job file to the end: real controller, agents and workers.
 
 Whatever happens, each sample of each step is taken once, and its loss is that of one process that is left alone, within
-rounding (ADR 0079).
+rounding.
 """
 
 from __future__ import annotations

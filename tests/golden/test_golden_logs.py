@@ -1,8 +1,8 @@
 """The same events give the same orders as when the logs were recorded (kernel version 2, before the rooms were moved).
 
 `price`, `price-average` and `boa-ideal` were recorded anew when jobs began to pay for whole nodes,
-`price-cluster` when the value of a shape became concave and age began to count (ADR 0088), and
-again when what a move costs took the place of one factor for what is held (ADR 0131). `price` was recorded once more
+`price-cluster` when the value of a shape became concave and age began to count, and
+again when what a move costs took the place of one factor for what is held. `price` was recorded once more
 when the value of time began to follow from money that is not spent and work that is left.
 Numbers are compared to nine digits: the last bits of a logarithm differ between processors. What was meant to change
 since is written down in `translated`, and nothing else may.

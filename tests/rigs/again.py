@@ -1,7 +1,7 @@
 """`--again`: what failed among tests of real processes runs once more, alone, and both outcomes are told.
 
 Such tests share two cores with each other and with whatever else the machine does. One that fails twice fails; so does
-every other test that fails once, and so does a run with more failures than chance explains. ADR 0089 says why.
+every other test that fails once, and so does a run with more failures than chance explains.
 """
 
 from __future__ import annotations

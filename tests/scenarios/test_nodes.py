@@ -88,7 +88,7 @@ def test_11_a_node_that_dies_without_a_word_costs_at_most_a_checkpoint_interval(
     """One of three, whose survivors have the state, some times; then all at once: only the checkpoint is left.
 
     Two at a time, each pair with a controller of its own: a third loss within minutes is capacity that flaps, onto
-    which nobody grows for a window (ADR 0034); that is scenario 20.
+    which nobody grows for a window; that is scenario 20.
     """
     pairs, rounds = (4, 2) if full else (1, 1)
     every_s, step_ms = 2.0, 20.0

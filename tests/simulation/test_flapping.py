@@ -1,4 +1,4 @@
-"""A node that comes and goes: what growing onto it again and again costs, and what waiting saves (ADR 0034)."""
+"""A node that comes and goes: what growing onto it again and again costs, and what waiting saves."""
 
 from __future__ import annotations
 

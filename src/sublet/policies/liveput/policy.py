@@ -23,7 +23,7 @@ class Liveput:
 
     # What a sample is worth: GPUs that add less than their rent are not held. None: samples are all that counts.
     usd_per_sample: float | None = None
-    losses: LossesAhead | None = None  # that may come; None: what is there stays (ADR 0099)
+    losses: LossesAhead | None = None  # that may come; None: what is there stays
 
     def __post_init__(self) -> None:
         if self.usd_per_sample is not None:

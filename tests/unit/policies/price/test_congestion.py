@@ -354,7 +354,7 @@ def test_at_twice_the_surcharge_amdahls_job_wants_what_theory_says():
 
 
 def test_the_surcharge_of_a_job_is_in_proportion_to_the_work_that_it_has_left():
-    """As above, with the surcharge of the median job times what a job has left over what that one has (ADR 0009)."""
+    """As above, with the surcharge of the median job times what a job has left over what that one has."""
     sites = Terms.from_snapshot(
         Kernel([an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)]).snapshot()
     ).sites

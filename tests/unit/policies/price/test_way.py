@@ -16,7 +16,7 @@ from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
 ROOT = Path(sublet.__file__).parent
-DRAWN = ROOT.parents[1] / "docs" / "background" / "how-it-works.md"
+DRAWN = ROOT.parents[1] / "docs" / "architecture" / "plans.md"
 ROOMS = ("policies/", "planning/", "perf/preemption")  # what a job's speed model and solvers do is their own affair
 MOST_CALLS = 30  # different ones from file to file; there were 48 when each part read the market for itself
 
@@ -57,9 +57,7 @@ def test_a_decision_goes_through_the_files_that_are_drawn_and_no_others():
     now = driver.kernel.snapshot()
     calls = calls_of(lambda: Price().decide(now))
     assert len(calls) <= MOST_CALLS
-    drawing = (
-        DRAWN.read_text(encoding="utf-8").partition("## The way of an event through price")[2].partition("\n## ")[0]
-    )
+    drawing = DRAWN.read_text(encoding="utf-8").partition("## An event in `price`")[2].partition("\n## ")[0]
     drawn = set(re.findall(r"[a-z_]+/[a-z_/]+\.py", drawing))
     assert {room for _, room, _ in calls} <= drawn
     assert all((ROOT / room).is_file() for room in drawn)
