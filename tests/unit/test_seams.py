@@ -115,6 +115,28 @@ def _path(node: ast.expr, names: dict[str, str]) -> str:
     return ""
 
 
+# The heap, frames, byte-code and what only the end of the interpreter calls: each breaks with a release of Python.
+INSIDES = {"get_objects", "get_referrers", "currentframe", "_getframe", "dis", "_run_exitfuncs"}
+
+
+def insides_of(text: str) -> set[str]:
+    """Which of these a file uses; or that it makes an object one of another class."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name) if name in INSIDES:
+                found.add(name)
+            case ast.Attribute(attr="__class__", ctx=ast.Store()):
+                found.add("__class__")
+    return found
+
+
+def test_no_source_uses_the_insides_of_the_interpreter():
+    found = {str(path.relative_to(SOURCE)): insides_of(path.read_text()) for path in SOURCE.rglob("*.py")}
+    assert {path: what for path, what in found.items() if what} == {}
+    assert insides_of("import dis\nimport gc\ngc.get_objects()\nx.__class__ = Y") == {"dis", "get_objects", "__class__"}
+
+
 def files():
     return sorted(path for room in ROOMS for path in (SOURCE / room).rglob("*.py"))
 

@@ -12,7 +12,7 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -25,6 +25,39 @@ __all__ = ["WarmCommand", "run_script", "warm_command"]
 COLD_VARIABLES = ("LD_", "MALLOC_", "GLIBC_", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONMALLOC", "PYTHONOPTIMIZE")
 NO_SUCH_FILE = 2  # what python itself returns when it cannot open the script
 INTERRUPTED = 130  # as a shell says of SIGINT
+
+
+class AtExit:
+    """What is registered with `atexit` from now on: only the end of the interpreter calls that, and a fork has none."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._register, self._unregister = atexit.register, atexit.unregister
+        atexit.register, atexit.unregister = self.register, self.unregister  # type: ignore[assignment]  # as theirs
+
+    def register(self, function: Callable[..., Any], /, *args: Any, **facts: Any) -> Callable[..., Any]:
+        """There too: a process that is no fork ends by itself."""
+        self._calls.append((function, args, facts))
+        return self._register(function, *args, **facts)
+
+    def unregister(self, function: Callable[..., Any], /) -> None:
+        """All calls of it."""
+        self._calls = [each for each in self._calls if each[0] != function]
+        self._unregister(function)
+
+    def call(self) -> None:
+        """The last first; one that fails is told as the interpreter would, and the others are called."""
+        while self._calls:
+            function, args, facts = self._calls.pop()
+            try:
+                function(*args, **facts)
+            except BaseException as error:  # noqa: BLE001 - user's code
+                print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)  # noqa: T201 - as above
+                users = None if error.__traceback__ is None else error.__traceback__.tb_next
+                traceback.print_exception(type(error), error, users)
+
+
+AT_EXIT = AtExit()  # before anything is imported that registers
 
 
 class WarmCommand(NamedTuple):
@@ -58,9 +91,9 @@ def run_script(command: WarmCommand) -> int:
     code = _main(command)
     try:
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for threads, as at any exit
-        atexit._run_exitfuncs()  # noqa: SLF001 - DataLoaders and multiprocessing tidy up here
     except BaseException:  # noqa: BLE001 - user's code
         traceback.print_exc()
+    AT_EXIT.call()  # DataLoaders and multiprocessing tidy up here
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

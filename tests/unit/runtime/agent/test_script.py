@@ -58,6 +58,20 @@ SCRIPTS = {
     "own hook": "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__)\n1/0",
     "own import": "import neighbour; print(neighbour.VALUE)",
     "at exit": "import atexit; atexit.register(print, 'bye'); print('work')",
+    "at exit no more": "import atexit; atexit.register(print, 'bye'); atexit.unregister(print)",
+    "fails at exit": (
+        "import atexit, sys\nclass Fails:\n    def __repr__(self): return 'it'\n"
+        "    def __call__(self, what): raise what\natexit.register(print, 'called')\n"
+        "atexit.register(Fails(), ValueError('no'))\natexit.register(Fails(), SystemExit(4))"
+    ),
+    "a folder for a while": (
+        "import tempfile, pathlib\nfolder = tempfile.TemporaryDirectory(dir='.')\n"
+        "import atexit\natexit.register(lambda: print(pathlib.Path(folder.name).exists()))"
+    ),
+    "waits for a child": (
+        "import multiprocessing, time\ndef late(): time.sleep(0.1); print('late', flush=True)\n"
+        "multiprocessing.get_context('fork').Process(target=late).start(); print('begun', flush=True)"
+    ),
     "threads": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
     "pickles": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__module__)",
     "syntax": "print(",
