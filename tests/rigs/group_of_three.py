@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
-
-import torch
-import torch._dynamo  # the first optimizer of each process would, for two seconds
-import torch.distributed as dist
-
 from sublet.train.link.peers import PeerGroup
 from sublet.train.numerics.gradients import LOSS
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.steps import Steps
 from sublet.train.sessions.turns import Turns
-from tests.rigs.ending import end_with_parent
 from tests.rigs.little_network import adam, data, network
+from tests.rigs.ranks import in_group
 
 WORLD, STEPS = 3, 3
 
@@ -35,32 +28,11 @@ LOSSES = {  # loss, whose it is, and what it is a sum over
 
 def together(*cases):
     """Of each case (samples of a batch, reduction) what each worker has found."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    pipes = [context.Pipe() for _ in range(WORLD)]
-    workers = [
-        context.Process(target=_work, args=(port, rank, cases, pipe), daemon=True)
-        for rank, (_, pipe) in enumerate(pipes)
-    ]
-    for worker in workers:
-        worker.start()
-    try:
-        found = [pipe.recv() if pipe.poll(100) else None for pipe, _ in pipes]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.join()
-    return list(zip(*found, strict=True))
+    return list(zip(*in_group(WORLD, _of_cases, cases), strict=True))
 
 
-def _work(port, rank, cases, pipe):
-    end_with_parent()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
-    pipe.send([trained(PeerGroup(rank=rank, world=WORLD), *case) for case in cases])
+def _of_cases(rank, cases):
+    return [trained(PeerGroup(rank=rank, world=WORLD), *case) for case in cases]
 
 
 def trained(group, samples, reduction):

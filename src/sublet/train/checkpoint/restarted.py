@@ -31,7 +31,7 @@ from sublet.machine.wall import WALL
 from sublet.train.checkpoint.place import checkpoint_place
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.link.link import ControllerLink, is_agents_line
-from sublet.train.numerics.seeds import random_state, reseed, restore_random
+from sublet.train.numerics.seeds import own_dice, random_state, reseed, restore_dice, restore_random
 from sublet.train.sessions.fitness import check_methods
 from sublet.train.sessions.rehearsal import Rehearsed
 from sublet.train.sessions.report import EVERY_S, printed
@@ -106,13 +106,15 @@ class Restarted(Keeps):
         if self._saver.directory is None:
             self._tell_step(now_s)
             return
-        leaves = _any_rank(self._noticed.is_set())
+        asked = _rank() == 0 and (self._link.take_save_request() or self._rehearsed.saves(step))
+        due = _rank() == 0 and self._saver.is_due(now_s, asked=asked)
+        leaves, saves = _of_any_rank(self._noticed.is_set(), due)
         self._tell_step(now_s, at_once=leaves)
+        dice = _of_all_ranks(own_dice()) if leaves or saves else None
         if _rank() == 0 and leaves:
-            self._saver.save_last(self._tree(), self._progress, _world())
-        elif _rank() == 0:
-            asked = self._link.take_save_request() or self._rehearsed.saves(step)
-            self._saver.tick(now_s, self._tree, self._progress, _world(), asked=asked)
+            self._saver.save_last(self._tree(dice), self._progress, _world())
+        elif _rank() == 0 and saves:
+            self._saver.begin(self._tree(dice), self._progress, _world())
         if leaves:
             self._saver.close()
             raise SystemExit(EXIT_LEFT)
@@ -159,12 +161,13 @@ class Restarted(Keeps):
             if isinstance(part, torch.nn.Module):
                 yield from part.named_parameters(prefix=name)
 
-    def _tree(self) -> dict[str, Any]:
+    def _tree(self, dice: torch.Tensor | None) -> dict[str, Any]:
         return {
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "kept": self._own.state_of_kept(),
             "step": self._progress.steps,
             "random": random_state(),
+            "dice": dice,
         }
 
     def _restore(self, tree: Mapping[str, Any]) -> None:
@@ -175,10 +178,13 @@ class Restarted(Keeps):
             part.load_state_dict(saved[name])
         self._own.load_kept(tree.get("kept", {}))  # one of an earlier version has none
         self._progress.steps = self._progress.offset = tree["step"]
-        if _rank() == 0:
+        dice, rank = tree.get("dice"), _rank()  # one of an earlier version has none
+        if rank == 0:
             restore_random(tree["random"])
         else:
-            reseed(0, tree["step"], _rank())
+            reseed(0, tree["step"], rank)
+        if dice is not None and rank < len(dice):
+            restore_dice(dice[rank])
 
     def _agree(self) -> None:
         """All ranks go on from the same step, or from none."""
@@ -206,11 +212,21 @@ def _generation() -> int | None:
     return int(told) if told.isdecimal() else None
 
 
-def _any_rank(noticed: bool) -> bool:  # noqa: FBT001 - the one thing that it is asked about
-    """Whether anybody was told to go; nobody leaves while others wait for it in a collective."""
+def _of_any_rank(*facts: bool) -> list[bool]:
+    """Which of them holds anywhere: nobody leaves, or saves, while others wait for it in a collective."""
+    return [bool(count) for count in _summed(torch.tensor(facts, dtype=torch.int64)).tolist()]
+
+
+def _of_all_ranks(mine: torch.Tensor) -> torch.Tensor:
+    """What each has, by rank."""
+    table = torch.zeros(_world(), *mine.shape, dtype=mine.dtype)
+    table[_rank() if len(table) > 1 else 0] = mine
+    return _summed(table)
+
+
+def _summed(numbers: torch.Tensor) -> torch.Tensor:
     if _world() == 1:
-        return noticed
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    flag = torch.tensor(int(noticed), device=device)
-    dist.all_reduce(flag)
-    return bool(flag.item())
+        return numbers
+    there = numbers.to("cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(there)
+    return there.cpu()

@@ -36,7 +36,7 @@ from sublet.train.grid.saving import WORDS, Vault
 from sublet.train.grid.seat import Seat
 from sublet.train.grid.stages import Staged, holders
 from sublet.train.link.following import Broken
-from sublet.train.numerics.seeds import restore_random
+from sublet.train.numerics.seeds import restore_dice, restore_random
 
 __all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
 
@@ -105,7 +105,10 @@ class Member:
             restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted)
         if restored is not None:
             self._go_back(restored)
-            if mesh.world == 1:
+            dice = restored.beside["dice"]
+            if dice is not None and mesh.rank < len(dice):
+                restore_dice(dice[mesh.rank])
+            elif mesh.world == 1:
                 restore_random(restored.beside["random"])
             else:
                 self._throw(mesh, restored.step)

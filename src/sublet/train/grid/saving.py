@@ -30,6 +30,7 @@ from sublet.train.grid.mesh import Mesh
 from sublet.train.grid.whole import Whole
 from sublet.train.link.following import at_once
 from sublet.train.link.link import ControllerLink
+from sublet.train.numerics.seeds import own_dice
 from sublet.train.state.state import Progress
 from sublet.wire.saves import DISK, Saved, SaveFailed
 
@@ -182,12 +183,15 @@ class Vault:
         """Copy what is ours to write, and have it written."""
         step, stepped = self._progress.steps, self._progress.steps > 0
         self._under_way, self._begun_s = step, WALL.monotonic()
-        segments, counted = self._copied(mesh), self._counted(mesh, among)
+        segments, counted, dice = self._copied(mesh), self._counted(mesh, among), own_dice()
+        table = torch.zeros(mesh.world, len(dice), dtype=dice.dtype)
+        table[mesh.rank] = dice
+        mesh.sum(table, among)
         if self._joint is not None:
             joint = self._joint
             joint.begin(segments, self.whole.places(stepped=stepped))
             self._files = joint.own
-            tree = self.whole.tree(counted, stepped=stepped)
+            tree = {**self.whole.tree(counted, stepped=stepped), "dice": table}
             if not self.saver.begin(tree, self._progress, mesh.world, joint):
                 joint.own.set_exception(
                     CheckpointFailed(self.saver.directory, "it cannot be written", hint="see above")

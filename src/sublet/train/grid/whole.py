@@ -79,6 +79,7 @@ class Whole:
             "settings": [{name: value for name, value in each.items() if name != "params"} for each in groups],
             "extra": tree["extra"],
             "random": tree["random"],
+            "dice": tree.get("dice"),  # one of an earlier version has none
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},
             "loss": tree.get("loss", math.nan),  # a session without parts says none
         }

@@ -16,6 +16,7 @@ from sublet.train.link.agent_line import AgentLine, Lost
 from sublet.train.link.devices import GLOO, NCCL
 from sublet.train.link.following import Broken, Entry, Following, at_once
 from sublet.train.link.peers import PeerGroup, talking
+from sublet.train.numerics.seeds import own_dice
 from sublet.train.shards.meeting import Gone
 from sublet.train.shards.mesh import PeerMesh
 from sublet.train.shards.run import SessionRun
@@ -45,7 +46,7 @@ class Membership:
         device: torch.device,
         shard: Callable[[], SessionRun] | None = None,
     ) -> None:
-        self._shard = shard  # makes ranges of the optimizer's state
+        self._state, self._shard = state, shard  # makes ranges of the optimizer's state
         self._holding = Holding(state, progress, saver, lambda: self.line)
         self._device = device
         if device.type == "cuda":
@@ -98,12 +99,14 @@ class Membership:
 
     def change(self) -> Entry:
         """At a step boundary that all members know of: out of this group and into the next."""
-        run = self._holding.run
-        if run is not None and run.shards.is_cut:
-            try:
+        run, group = self._holding.run, self.group
+        try:
+            if group.world > 1:  # who leaves may save
+                self._state.dice = group.rows(own_dice())
+            if run is not None and run.shards.is_cut:
                 self._until(self._hand_over(run))
-            except Broken as error:
-                return self.recover(str(error))
+        except Broken as error:
+            return self.recover(str(error))
         return self._until(self._following.change())
 
     async def _hand_over(self, run: SessionRun) -> None:
@@ -144,6 +147,7 @@ class Membership:
             self.lost(str(error))
 
     def _new_group(self, order: Regroup) -> PeerGroup:
+        self._state.dice = None  # what was saved is behind us
         self._holding.ranges = order.parts if order.cut == SHARDS else 1
         if order.cut == SHARDS and self._holding.run is None and self._shard is not None:
             self._holding.run = self._shard()
@@ -201,13 +205,18 @@ class Holding:
         if loaded is None:
             return False
         self._state.restore(loaded.state, self._progress, same_dice=True)
+        self._state.dice = loaded.state.get("dice")  # for the others, who receive what we have
         return True
 
     async def share(self, group: PeerGroup, holders: list[int]) -> None:
         """From the first holder to all: buffers, in which holders may differ, and the state if somebody lacks it."""
         if self.run is not None:
             await self._share_ranges(self.run, group)
-            return
+        else:
+            self._share_whole(group, holders)
+        self._state.dice = None
+
+    def _share_whole(self, group: PeerGroup, holders: list[int]) -> None:
         rank, first = group.rank, holders[0]
         if len(holders) > 1 and (buffers := self._state.buffers()):
             with talking():

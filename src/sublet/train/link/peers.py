@@ -90,14 +90,17 @@ class PeerGroup:
 
     async def numbers(self, mine: int) -> list[int]:
         """What each member says, by rank."""
-        if self.world == 1:
-            return [mine]
-        table = torch.zeros(self.world, dtype=torch.int64)
-        table[self.rank] = mine
-        with talking():
-            self.all_reduce(table)
-        found: list[int] = table.tolist()
+        found: list[int] = self.rows(torch.tensor(mine)).tolist()
         return found
+
+    def rows(self, mine: torch.Tensor) -> torch.Tensor:
+        """What each member has, by rank, as many numbers of the same kind; Broken."""
+        table = torch.zeros(self.world, *mine.shape, dtype=mine.dtype)
+        table[self.rank] = mine
+        if self.world > 1:
+            with talking():
+                self.all_reduce(table)
+        return table
 
     async def part(self) -> None:
         """Nobody hangs up before the last has heard the last sum."""

@@ -18,7 +18,7 @@ import torch
 
 from sublet.errors import RanksDiffer
 from sublet.train.data.samples import mixed
-from sublet.train.link.peers import PeerGroup, talking
+from sublet.train.link.peers import PeerGroup
 from sublet.train.numerics.gradients import CHECK, DOUBT, EVALUATED, LEFT
 from sublet.train.state.state import Progress
 
@@ -71,14 +71,10 @@ class Drift:
 
     def require_equal(self, group: PeerGroup, progress: Progress) -> None:
         """All members call this at the same point: raises RanksDiffer if they are not equal in all that is compared."""
-        table = torch.zeros(group.world, len(NAMES), dtype=torch.int64)
         own = [digest(_position(progress)), digest(numbers_of(self._optimizer)), self._weights()]
-        table[group.rank] = torch.tensor(own)
-        rates = torch.zeros(group.world, dtype=torch.float64)
-        rates[group.rank] = float(self._optimizer.param_groups[0].get("lr", 0.0))
-        with talking():
-            group.all_reduce(table)
-            group.all_reduce(rates)
+        table = group.rows(torch.tensor(own))
+        rate = float(self._optimizer.param_groups[0].get("lr", 0.0))
+        rates = group.rows(torch.tensor(rate, dtype=torch.float64))
         differs = table != table[0]
         if not differs.any():
             return

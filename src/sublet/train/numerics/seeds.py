@@ -18,9 +18,20 @@ import torch
 from sublet.train.data.samples import mixed
 from sublet.wire.rehearsal import other_seed
 
-__all__ = ["dice_kept", "random_state", "reseed", "reseed_host", "restore_choices", "restore_random", "seed_choices"]
+__all__ = [
+    "dice_kept",
+    "own_dice",
+    "random_state",
+    "reseed",
+    "reseed_host",
+    "restore_choices",
+    "restore_dice",
+    "restore_random",
+    "seed_choices",
+]
 
 CHOICES = 1 << 49  # far from any other use of a seed
+GPU_BYTES = 16  # of the state of a GPU's generator
 
 
 def reseed(*numbers: int) -> None:
@@ -68,6 +79,22 @@ def restore_choices(found: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(words.tolist()), gauss))
     keys, position, has_gauss, cached = found["numpy"]
     np.random.set_state(("MT19937", keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002 - as above
+
+
+def own_dice() -> torch.Tensor:
+    """Torch's of this process, as bytes: of the CPU, then of a GPU, before which a number says if there is one."""
+    host, gpu = torch.get_rng_state(), torch.zeros(1 + GPU_BYTES, dtype=torch.uint8)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no type
+        gpu[0], gpu[1:] = 1, torch.cuda.get_rng_state()
+    return torch.cat([host, gpu])
+
+
+def restore_dice(found: torch.Tensor) -> None:
+    """What `own_dice` gave."""
+    host, (has_gpu, *gpu) = found[: -1 - GPU_BYTES], found[-1 - GPU_BYTES :].tolist()
+    torch.set_rng_state(host.cpu().clone())  # as above
+    if has_gpu and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.tensor(gpu, dtype=torch.uint8))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
 from sublet.train.data.samples import mixed
 from sublet.train.numerics.noise import Noise
-from sublet.train.numerics.seeds import random_state, restore_choices, restore_random
+from sublet.train.numerics.seeds import random_state, restore_choices, restore_dice, restore_random
 from sublet.train.shards.moments import Moments
 
 __all__ = ["TRAINED_S", "Progress", "State", "broadcast"]
@@ -97,6 +97,7 @@ class State:
         self.model, self.optimizer, self.schedulers, self.extra, self.seed = model, optimizer, schedulers, extra, seed
         self.scaler, self.stream = scaler, stream
         self.moments: Moments | None = None  # in ranges; None = the optimizer has all of it
+        self.dice: torch.Tensor | None = None  # of each rank: of a checkpoint that is made, or was just loaded
 
     def tree(self, progress: Progress, *, bare: bool = False) -> dict[str, Any]:
         """References to everything, not copies; `bare` without moments."""
@@ -111,10 +112,14 @@ class State:
             "stream": None if self.stream is None else self.stream.state_dict(),
             "progress": asdict(progress),
             "random": random_state(),
+            "dice": self.dice,
         }
 
     def restore(self, tree: Mapping[str, Any], progress: Progress, *, same_dice: bool, rank: int = 0) -> None:
-        """Take over a state; torch's random numbers too if this worker carries on where the one that saved was."""
+        """Take over a state; torch's random numbers too if they are of our rank, and seeded ones otherwise.
+
+        `same_dice`: this worker carries on where the one that saved was, of an earlier version or alone.
+        """
         self.check(tree, progress)
         facts = {"begun": False, **tree["progress"]}  # one of an earlier version does not say it
         facts.setdefault("before", facts["steps"] - facts["offset"] // facts["batch"])  # nor this
@@ -135,10 +140,13 @@ class State:
         for name in facts.keys() & {each.name for each in fields(Progress)}:  # an earlier version may have said more
             setattr(progress, name, facts[name])
         progress.noise = noise
-        if same_dice:
+        dice = tree.get("dice")
+        restore_choices(tree["random"])
+        if dice is not None and rank < len(dice):
+            restore_dice(dice[rank])
+        elif same_dice:
             restore_random(tree["random"])
         else:
-            restore_choices(tree["random"])
             torch.manual_seed(mixed(self.seed, progress.steps, rank))  # so that no two ranks draw the same
 
     def check(self, tree: Mapping[str, Any], progress: Progress) -> None:

@@ -20,6 +20,7 @@ from sublet.train.checkpoint.bucket import Bucket  # noqa: E402
 from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.checkpoint.commit import Directory  # noqa: E402
 from sublet.train.checkpoint.disk import DISK  # noqa: E402
+from sublet.train.grid import member, saving  # noqa: E402
 from sublet.train.state.state import Progress, State  # noqa: E402
 from sublet.wire.saves import Saved, SaveFailed  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, SIZE, Worker, assert_as_plain, generation  # noqa: E402
@@ -104,6 +105,26 @@ def test_a_worker_alone_reads_what_a_grid_has_saved(tmp_path):
             assert all(torch.equal(ours[key], its[key]) for key in ours), name
     steps = [optimizer.state[each]["step"].data_ptr() for each in model.parameters()]
     assert len(set(steps)) == len(steps), "each parameter counts by itself"
+
+
+def test_each_worker_goes_on_with_the_random_numbers_of_its_rank_and_a_newcomer_with_none_of_theirs(
+    tmp_path, monkeypatch
+):
+    """2 x 1, then 3 x 1: one process has one state, so here each worker says a number in place of it."""
+    numbers, heard = iter(range(10, 200, 10)), []
+    monkeypatch.setattr(saving, "own_dice", lambda: torch.tensor([next(numbers)], dtype=torch.uint8))
+    monkeypatch.setattr(member, "restore_dice", lambda row: heard.append(row.tolist()))
+    threads, grid = Threads(), Grid(2, 1)
+    first = fresh(threads, grid, "a", tmp_path)
+    generation(threads, first, grid, 2, saves=[None], generation=1)
+    closed(first)
+    saved = newest(tmp_path).state["dice"].tolist()
+    assert sorted(saved) == [[10], [20]]
+    wider = Grid(3, 1)
+    second = fresh(threads, wider, "b", tmp_path)
+    generation(threads, second, wider, 3, generation=2)
+    closed(second)
+    assert sorted(heard) == sorted(saved)
 
 
 CRASHES = [(point, who) for point in ("saving", "written") for who in range(3)]
