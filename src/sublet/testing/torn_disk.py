@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from sublet.machine.wall import WALL, Wall
-from sublet.train.checkpoint.disk import Facts
+from sublet.train.checkpoint.disk import Disk, Draft, Facts, Hold
 
 __all__ = ["PowerCut", "TornDisk"]
 
@@ -72,7 +72,7 @@ class _Folder:
 _Node = _File | _Folder
 
 
-class TornDisk:
+class TornDisk(Disk):
     """A filesystem of one machine, as `sublet.train.checkpoint.disk.Disk` has it.
 
     `orders` counts those that change something. Before order `cut_at` the power goes: that one and all others after it
@@ -240,7 +240,7 @@ class TornDisk:
         folder.now[path.name], folder.changed_ns = node, self.now_ns()
 
 
-class _Draft:
+class _Draft(Draft):
     def __init__(self, disk: TornDisk, file: _File) -> None:
         self._disk, self._file = disk, file
 
@@ -283,7 +283,7 @@ class _Reading:
         pass
 
 
-class _Hold:
+class _Hold(Hold):
     """Nothing else runs while an order is carried out, so a lock that is taken is not waited for."""
 
     def __init__(self, held: set[int], node: _Node) -> None:

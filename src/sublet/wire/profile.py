@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-__all__ = ["FITS", "PROFILED", "Profile"]
+__all__ = ["FITS", "PROFILED", "Profile", "is_profiled"]
 
 PROFILED = "SUBLET_PROFILE_EVERY_S"  # a run that is only there to be measured: seconds between two reports
 FITS = "SUBLET_SAMPLES_FIT"  # at a time on this kind of GPU, as an earlier run found out
@@ -33,3 +34,8 @@ class Profile:
     batch_initial: int = 0  # the learning rate is for this one; 0 = the batch is fixed
     batch_low: int = 0
     batch_high: int = 0
+
+
+def is_profiled() -> bool:
+    """Whether this process runs to be measured (`sublet profile`): it has no end, keeps nothing, and is thrown away."""
+    return PROFILED in os.environ

@@ -33,7 +33,7 @@ class AtExit:
     def __init__(self) -> None:
         self._calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self._register, self._unregister = atexit.register, atexit.unregister
-        atexit.register, atexit.unregister = self.register, self.unregister  # type: ignore[assignment]  # as theirs
+        atexit.register, atexit.unregister = self.register, self.unregister
 
     def register(self, function: Callable[..., Any], /, *args: Any, **facts: Any) -> Callable[..., Any]:
         """There too: a process that is no fork ends by itself."""

@@ -30,17 +30,23 @@ class Facts:
     changed_ns: int  # of its contents, by the clock of 1970
 
 
-class Draft(Protocol):
+class Draft:
     """A new file that is being written."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
 
     def write(self, content: memoryview, /) -> int:
         """Some of it, at least a byte; how many."""
+        return os.write(self._handle, content)
 
     def sync(self) -> None:
         """What was written survives a power cut."""
+        os.fsync(self._handle)
 
     def close(self) -> None:
         """No more of it."""
+        os.close(self._handle)
 
 
 class Reading(Protocol):
@@ -58,76 +64,6 @@ class Reading(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
-
-
-class Hold(Protocol):
-    """A lock of one process on a file or folder, free again when the process ends."""
-
-    def take(self, wait_s: float = 0.0) -> bool:
-        """Whether it is ours now, or within so many seconds."""
-
-    def give_back(self) -> None:
-        """It is no longer ours."""
-
-    def close(self) -> None:
-        """Whether we have it or not, we do not want it any more."""
-
-
-class Disk(Protocol):
-    """One filesystem. Errors are OSError, as everywhere."""
-
-    def names(self, folder: Path) -> list[str]:
-        """What is in a folder, in order."""
-
-    def facts(self, path: Path) -> Facts:
-        """FileNotFoundError where there is nothing."""
-
-    def is_folder(self, path: Path) -> bool:
-        """Whether there is one."""
-
-    def make_folder(self, path: Path) -> None:
-        """In a folder that is there; FileExistsError if it is there already."""
-
-    def sync_folder(self, folder: Path) -> None:
-        """The names in it survive a power cut."""
-
-    def create(self, path: Path) -> Draft:
-        """A new file; FileExistsError if it is there already."""
-
-    def touch(self, path: Path) -> None:
-        """An empty file, unless there is one."""
-
-    def put(self, path: Path, content: bytes) -> None:
-        """In place of what was there, in one go; nobody minds if it is lost."""
-
-    def open(self, path: Path) -> Reading:
-        """To be read."""
-
-    def rename(self, source: Path, target: Path) -> None:
-        """In one go; nothing is at the target."""
-
-    def remove(self, path: Path) -> None:
-        """A file, whether it is there or not."""
-
-    def remove_tree(self, path: Path) -> None:
-        """A folder with all that is in it, as far as can be."""
-
-    def hold(self, path: Path, *, folder: bool = False) -> Hold:
-        """A lock to be taken: on a file, which is made if there is none, or on a folder."""
-
-
-class _MachineDraft:
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def write(self, content: memoryview) -> int:
-        return os.write(self._handle, content)
-
-    def sync(self) -> None:
-        os.fsync(self._handle)
-
-    def close(self) -> None:
-        os.close(self._handle)
 
 
 class _MachineReading:
@@ -148,13 +84,14 @@ class _MachineReading:
         self._file.close()
 
 
-class _MachineHold:
-    """By flock, which the kernel takes back from a process that dies."""
+class Hold:
+    """A lock of one process on a file or folder, by flock: the kernel takes it back from a process that dies."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
     def take(self, wait_s: float = 0.0) -> bool:
+        """Whether it is ours now, or within so many seconds."""
         deadline_s = time.monotonic() + wait_s
         while not self._try():
             if wait_s <= 0.0 or time.monotonic() > deadline_s:
@@ -163,9 +100,11 @@ class _MachineHold:
         return True
 
     def give_back(self) -> None:
+        """It is no longer ours."""
         fcntl.flock(self._handle, fcntl.LOCK_UN)  # explicit, because a forked child may have inherited the handle
 
     def close(self) -> None:
+        """Whether we have it or not, we do not want it any more."""
         os.close(self._handle)
 
     def _try(self) -> bool:
@@ -176,23 +115,31 @@ class _MachineHold:
         return True
 
 
-class _MachineDisk:
-    """The filesystems of this machine. What is made is closed to others where the folder that it is in is."""
+class Disk:
+    """The filesystems of this machine. What is made is closed to others where the folder that it is in is.
+
+    Errors are OSError, as everywhere.
+    """
 
     def names(self, folder: Path) -> list[str]:
+        """What is in a folder, in order."""
         return sorted(path.name for path in folder.iterdir())
 
     def facts(self, path: Path) -> Facts:
+        """FileNotFoundError where there is nothing."""
         found = path.stat()
         return Facts(found.st_ino, found.st_size, found.st_mtime_ns)
 
     def is_folder(self, path: Path) -> bool:
+        """Whether there is one."""
         return path.is_dir()
 
     def make_folder(self, path: Path) -> None:
+        """In a folder that is there; FileExistsError if it is there already."""
         path.mkdir(mode=_mode_in(path.parent, 0o777))
 
     def sync_folder(self, folder: Path) -> None:
+        """The names in it survive a power cut."""
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -200,36 +147,44 @@ class _MachineDisk:
             os.close(handle)
 
     def create(self, path: Path) -> Draft:
+        """A new file; FileExistsError if it is there already."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return _MachineDraft(os.open(path, flags, _mode_in(path.parent, 0o644)))
+        return Draft(os.open(path, flags, _mode_in(path.parent, 0o644)))
 
     def touch(self, path: Path) -> None:
+        """An empty file, unless there is one."""
         mode = _mode_in(path.parent, 0o644)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode))
 
     def put(self, path: Path, content: bytes) -> None:
+        """In place of what was there, in one go; nobody minds if it is lost."""
         draft = path.with_name(path.name + ".new")
         draft.touch(mode=_mode_in(path.parent, 0o666))
         draft.write_bytes(content)
         draft.replace(path)
 
     def open(self, path: Path) -> Reading:
+        """To be read."""
         return _MachineReading(path)
 
     def rename(self, source: Path, target: Path) -> None:
+        """In one go; nothing is at the target."""
         source.rename(target)
 
     def remove(self, path: Path) -> None:
+        """A file, whether it is there or not."""
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
+        """A folder with all that is in it, as far as can be."""
         shutil.rmtree(path, ignore_errors=True)
 
     def hold(self, path: Path, *, folder: bool = False) -> Hold:
+        """A lock to be taken: on a file, which is made if there is none, or on a folder."""
         if folder:
-            return _MachineHold(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            return Hold(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         mode = _mode_in(path.parent, 0o644)
-        return _MachineHold(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+        return Hold(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
 
 
 def _mode_in(folder: Path, mode: int) -> int:
@@ -237,4 +192,4 @@ def _mode_in(folder: Path, mode: int) -> int:
     return mode if folder.stat().st_mode & OTHERS else mode & ~OTHERS
 
 
-DISK: Disk = _MachineDisk()
+DISK = Disk()

@@ -28,8 +28,8 @@ import torch.distributed as dist
 from sublet.domain.quantity import whole
 from sublet.errors import BadInput, InvalidValue
 from sublet.machine.wall import WALL
-from sublet.train.checkpoint.place import checkpoint_place
 from sublet.train.checkpoint.saving import Saver
+from sublet.train.checkpoint.store import checkpoint_place
 from sublet.train.link.link import ControllerLink, is_agents_line
 from sublet.train.numerics.seeds import own_dice, random_state, reseed, restore_dice, restore_random
 from sublet.train.sessions.fitness import check_methods

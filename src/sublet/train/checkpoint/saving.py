@@ -6,26 +6,30 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sublet.domain.saving import least_interval_s
 from sublet.errors import CheckpointFailed, NoCheckpointLeft, StaleWriter, SubletError
+from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
 from sublet.train.checkpoint.folder import Place
 from sublet.train.checkpoint.joint import Abandoned, Joint
 from sublet.train.checkpoint.store import Store, open_store, step_of
+from sublet.train.link.agent_line import AgentLine, Lost
 from sublet.train.state.state import Progress
-from sublet.wire.saves import ANCHOR, BUCKET, Damaged, Saved, SaveFailed
+from sublet.wire.saves import ANCHOR, BUCKET, DISK, Damaged, Saved, SaveFailed
 
-__all__ = ["LAST_TRIES", "Saver"]
+__all__ = ["LAST_TRIES", "Saver", "find"]
 
 EVERY_S = 600.0  # without a controller, which knows better
 FIRST_S = 15.0  # of training, to the first checkpoint: nobody knows yet how long these workers will be there
 WORTH = 20.0  # times what the last one took to write: an early one comes no sooner than that
 KEEP = 3
+BRING_S = 86_400.0  # for a checkpoint that its agent brings, however large: the agent says if it cannot
 LAST_PAUSES_S = (1.0, 5.0, 20.0)  # between tries of the last one: a disk that is away for a moment comes back
 LAST_TRIES = 1 + len(LAST_PAUSES_S)
 LAST_HINT = "make room, or let the directory be written; 'sublet resume' then goes on from the one before it"
@@ -263,3 +267,29 @@ class Saver:
         self._failure = error
         print(f"sublet: a checkpoint was not written, training goes on: {error}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
         self._tell(SaveFailed(worker_id=self._writer, step=step, why=str(error)))
+
+
+async def find(saver: Saver, line: AgentLine | None, generation: int | None) -> Loaded | None:
+    """The newest, brought to this node first where its disk is its own; Lost if nobody can say whether there is one."""
+    try:
+        with _at_work(line):
+            if line is not None and generation is not None and saver.tier == DISK:
+                await line.bring(generation, BRING_S)
+            return saver.newest()
+    except StoreFailed as error:
+        if error.lasting:
+            raise
+        raise Lost(str(error)) from error  # whether there is one is not known: another worker is to ask again
+
+
+@contextmanager
+def _at_work(line: AgentLine | None) -> Iterator[None]:
+    """What takes long here is work, and no sign of a group that does not form."""
+    if line is None:
+        yield
+        return
+    before, line.script_s = line.script_s, line.wall.monotonic()
+    try:
+        yield
+    finally:
+        line.script_s = before

@@ -7,6 +7,8 @@ ranges and without.
 
 from __future__ import annotations
 
+from functools import partial
+
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.link.peers import PeerGroup
 from sublet.train.numerics.seeds import own_dice
@@ -26,7 +28,7 @@ class Writing:
     def tick(self, now_s: float, group: PeerGroup, *, asked: bool, agreed: bool) -> None:
         """At a boundary of each member; `agreed` if all know that one is due. Broken if one is gone meanwhile."""
         saver, steps, progress = self._saver, self._steps, self._steps.progress
-        tree = lambda: self._state.tree(progress)  # noqa: E731 - asked where one begins
+        tree = partial(self._state.tree, progress)
         if group.world == 1:
             saver.tick(now_s, tree, progress, group.world, asked=asked or steps.save_due)
             steps.save_due = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,9 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, Subset, default_collate
 from sublet.errors import InvalidValue
 from sublet.train.data.drawing import Drawn, order_of
 from sublet.train.data.samples import moved
-from sublet.train.numerics.eval_mode import in_eval_mode
 
-__all__ = ["HeldOut", "LossOf"]
+__all__ = ["HeldOut", "LossOf", "in_eval_mode"]
 
 LossOf = Callable[[Any], torch.Tensor | float]
 
@@ -70,3 +70,15 @@ def _chosen(loader: DataLoader[Any]) -> Sequence[int]:
     """The samples that it gives: all of them, or those of its own sampler, such as a part that is held out."""
     order = order_of(loader, 0) if type(loader.batch_sampler) is BatchSampler else False
     return order.order(0).tolist() if isinstance(order, Drawn) else range(len(loader.dataset))  # type: ignore[arg-type]  # map-style: it has a length
+
+
+@contextmanager
+def in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Each module is in the mode that it was in afterwards: a script may have some of it in that mode anyway."""
+    was = [(each, each.training) for each in model.modules()]
+    model.train(False)  # noqa: FBT003 - as torch has it
+    try:
+        yield
+    finally:
+        for each, training in was:
+            each.training = training

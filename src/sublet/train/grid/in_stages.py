@@ -36,7 +36,7 @@ from sublet.train.link.agent_line import Lost as LineLost
 from sublet.train.link.following import Broken
 from sublet.train.link.membership import ORDER_S, lost
 from sublet.train.numerics.elementwise import check_one_by_one
-from sublet.train.numerics.footprint import gauge_of
+from sublet.train.numerics.memory import gauge_of
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import seed_choices
 from sublet.train.sessions.cannot import STAGES, Asked, check_fits

@@ -19,11 +19,10 @@ import torch
 
 from sublet.errors import CheckpointFailed
 from sublet.machine.wall import WALL
-from sublet.train.checkpoint.bringing import newest
 from sublet.train.checkpoint.files import data_name
 from sublet.train.checkpoint.joint import Joint, Share
 from sublet.train.checkpoint.manifest import NamedFile
-from sublet.train.checkpoint.saving import LAST_TRIES, Saver
+from sublet.train.checkpoint.saving import LAST_TRIES, Saver, find
 from sublet.train.checkpoint.snapshot import HostCopy
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.mesh import Mesh
@@ -87,7 +86,7 @@ class Vault:
         """What to go on from, as member 0 finds it."""
         self._is_open = True
         self.saver.opened(self._generation)
-        return at_once(newest(self.saver, self._link.line, self._generation))
+        return at_once(find(self.saver, self._link.line, self._generation))
 
     def close(self) -> None:
         """Nothing is written any more when this returns."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue, RanksDiffer
-from sublet.train.data.held_out import HeldOut
+from sublet.train.data.held_out import HeldOut, in_eval_mode
 from sublet.train.data.samples import Samples, moved
 from sublet.train.grid.atoms import Atom, atoms, loaded, share
 from sublet.train.grid.awaited import awaited
@@ -26,12 +26,11 @@ from sublet.train.grid.mesh import spread
 from sublet.train.grid.pipeline import Work
 from sublet.train.grid.seat import Seat
 from sublet.train.link.following import Broken
-from sublet.train.numerics.eval_mode import in_eval_mode
 from sublet.train.numerics.seeds import dice_kept, reseed_host
 from sublet.train.sessions.position import Position
 from sublet.train.sessions.probe import Probe, is_due
-from sublet.train.sessions.profiling import is_profiled
 from sublet.train.sessions.strategy import Around
+from sublet.wire.profile import is_profiled
 
 __all__ = ["END", "SAME", "STEP", "Serves"]
 

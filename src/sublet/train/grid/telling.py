@@ -8,7 +8,7 @@ from sublet.train.grid.gathering import Gathered
 from sublet.train.grid.outcome import Stepped
 from sublet.train.grid.seat import Seat
 from sublet.train.link.link import ControllerLink
-from sublet.train.numerics.footprint import Gauge
+from sublet.train.numerics.memory import Gauge
 from sublet.train.sessions.report import EVERY_S, printed
 from sublet.train.state.state import Progress
 from sublet.wire import messages as wire

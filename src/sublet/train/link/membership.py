@@ -10,8 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 
-from sublet.train.checkpoint.bringing import newest
-from sublet.train.checkpoint.saving import Saver
+from sublet.train.checkpoint.saving import Saver, find
 from sublet.train.link.agent_line import AgentLine, Lost
 from sublet.train.link.devices import GLOO, NCCL
 from sublet.train.link.following import Broken, Entry, Following, at_once
@@ -199,7 +198,7 @@ class Holding:
 
     async def load(self) -> bool:
         """From the newest checkpoint, if there is any."""
-        loaded = await newest(self._saver, self._line(), self._generation)
+        loaded = await find(self._saver, self._line(), self._generation)
         if self.run is not None:
             self.run.carries = True  # what the script has built is a state too
         if loaded is None:

@@ -6,9 +6,9 @@ shape of a parameter is a *moment* (two for Adam, one or none for SGD); single n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,9 +18,11 @@ from sublet.errors import InvalidValue
 __all__ = ["Kept", "check_elementwise", "check_one_by_one", "kept_by"]
 
 SHAPE = (4, 3)
-CUTS = (5, 7)  # numbers of a probe of that shape, in pieces that end amid a row
+PIECES = ([SHAPE], [(5,), (7,)])  # a parameter, and the same numbers in pieces that end amid a row
+FEWER = ([SHAPE, SHAPE], [SHAPE])
 STEPS = 3  # the first may be special: SGD takes its gradient for the momentum
 ELEMENTWISE = "one that works on each number by itself (AdamW, SGD, Lion, ...)"
+ONE_BY_ONE = "one that works on each parameter by itself where the model is cut: a part has but its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,48 +54,35 @@ def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
 
     One that divides by a norm, or works on the rows of a matrix, keeps moments of the same shape: only steps tell.
     """
-    for number, group in enumerate(optimizer.param_groups):
-        if not group["params"]:
-            continue
-        device = group["params"][0].device
-        start = torch.linspace(-1.0, 2.0, sum(CUTS), dtype=torch.float64, device=device).sin()
-        whole = [torch.nn.Parameter(start.clone().view(SHAPE))]
-        pieces = [torch.nn.Parameter(each.clone()) for each in _cut(start, CUTS)]
-        twins = (_twin(optimizer, number, whole), whole), (_twin(optimizer, number, pieces), pieces)
-        for step in range(1, STEPS + 1):
-            gradient = (torch.arange(sum(CUTS), dtype=torch.float64, device=device) * 1.7 + step).cos() * step
-            for twin, probes in twins:
-                cut = _cut(gradient, [each.numel() for each in probes])
-                _step(
-                    optimizer, twin, probes, [each.view(probe.shape) for each, probe in zip(cut, probes, strict=True)]
-                )
-        together = torch.cat([each.detach() for each in pieces])
-        if not torch.allclose(whole[0].detach().flatten(), together, rtol=1e-9, atol=1e-12):
-            raise InvalidValue("optimizer", type(optimizer).__name__, ELEMENTWISE)
+    _check_alike(optimizer, *PIECES, ELEMENTWISE)
 
 
 def check_one_by_one(optimizer: torch.optim.Optimizer) -> None:
-    """Steps over some parameters are those over all of them; InvalidValue otherwise. Without a twin nobody can tell."""
+    """Steps over some parameters are those over all of them; InvalidValue otherwise."""
+    _check_alike(optimizer, *FEWER, ONE_BY_ONE)
+
+
+def _check_alike(optimizer: torch.optim.Optimizer, some: list[Any], others: list[Any], allowed: str) -> None:
     for number, group in enumerate(optimizer.param_groups):
-        if not group["params"]:
-            continue
-        start = torch.linspace(-1.0, 2.0, 2 * sum(CUTS), dtype=torch.float64).sin().view(2, *SHAPE)
-        both, one = ([torch.nn.Parameter(each.clone()) for each in start[:count]] for count in (2, 1))
-        try:
-            twins = (_twin(optimizer, number, both), both), (_twin(optimizer, number, one), one)
-            for step in range(1, STEPS + 1):
-                gradient = (torch.arange(start.numel(), dtype=torch.float64) * 1.7 + step).cos().view_as(start) * step
-                for twin, probes in twins:
-                    _step(optimizer, twin, probes, list(gradient[: len(probes)]))
-        except InvalidValue:
-            continue
-        if not torch.allclose(both[0].detach(), one[0].detach(), rtol=1e-9, atol=1e-12):
-            allowed = "one that works on each parameter by itself where the model is cut: a part has but its own"
-            raise InvalidValue("optimizer", type(optimizer).__name__, allowed)
+        if group["params"]:
+            one, other = (_stepped(optimizer, number, shapes) for shapes in (some, others))
+            if not torch.allclose(one[: len(other)], other, rtol=1e-9, atol=1e-12):
+                raise InvalidValue("optimizer", type(optimizer).__name__, allowed)
 
 
-def _cut(line: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-    return [line[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+def _stepped(optimizer: torch.optim.Optimizer, number: int, shapes: list[Any]) -> torch.Tensor:
+    """What some steps make of parameters of these shapes: the first numbers of all, with the same gradients."""
+    device, sizes = optimizer.param_groups[number]["params"][0].device, [math.prod(shape) for shape in shapes]
+    numbers = torch.arange(sum(sizes), dtype=torch.float64, device=device)
+    probes = [
+        torch.nn.Parameter(each.clone().view(shape))
+        for each, shape in zip(torch.split((numbers / 4).sin(), sizes), shapes, strict=True)
+    ]
+    twin = _twin(optimizer, number, probes)
+    for step in range(1, STEPS + 1):
+        gradient = (numbers * 1.7 + step).cos() * step
+        _step(optimizer, twin, probes, torch.split(gradient, sizes))
+    return torch.cat([each.detach().flatten() for each in probes])
 
 
 def _twin(optimizer: torch.optim.Optimizer, number: int, probes: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -107,10 +96,10 @@ def _twin(optimizer: torch.optim.Optimizer, number: int, probes: list[torch.nn.P
 
 
 def _step(
-    optimizer: torch.optim.Optimizer, twin: Any, probes: list[torch.nn.Parameter], gradients: list[torch.Tensor]
+    optimizer: torch.optim.Optimizer, twin: Any, probes: list[torch.nn.Parameter], gradients: Sequence[torch.Tensor]
 ) -> None:
     for probe, gradient in zip(probes, gradients, strict=True):
-        probe.grad = gradient.clone()
+        probe.grad = gradient.clone().view_as(probe)
     try:
         twin.step()
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 
-__all__ = ["BatchRange", "Noise", "halves_due"]
+__all__ = ["BatchRange", "Noise", "RateRule", "halves_due", "rate_rule"]
 
 KEPT = 0.95  # of the average at each measurement: about twenty of them count
 SLOPE_KEPT = 0.99  # the same of the slope, which is the difference of much noisier figures
@@ -132,3 +133,33 @@ class BatchRange:
         if scale is None or batch == self.initial:
             return 1.0
         return (scale / self.initial + 1.0) / (scale / batch + 1.0)
+
+
+class RateRule(StrEnum):
+    """By what the learning rate is multiplied."""
+
+    ADASCALE = "adascale"  # by the gain that the measured noise allows; its root for optimizers with `betas`
+    SQRT = "sqrt"  # by the root of how many times the batch is larger
+    LINEAR = "linear"  # by how many times it is larger
+    NONE = "none"  # it stays
+
+    def factor(self, batches: BatchRange, batch: int, noise: float | None, *, rooted: bool) -> float:
+        """At this batch; `rooted` is an optimizer that divides by the root of squared gradients: Adam and its kin."""
+        match self:
+            case RateRule.ADASCALE:
+                gain = batches.gain(batch, noise)
+                return math.sqrt(gain) if rooted else gain
+            case RateRule.SQRT:
+                return math.sqrt(batch / batches.initial)
+            case RateRule.LINEAR:
+                return batch / batches.initial
+            case RateRule.NONE:
+                return 1.0
+
+
+def rate_rule(name: str) -> RateRule:
+    """By its name."""
+    try:
+        return RateRule(name)
+    except ValueError:
+        raise InvalidValue("lr_rule", name, f"one of {', '.join(RateRule)}") from None

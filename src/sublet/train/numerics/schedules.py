@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sublet.errors import InvalidValue
 from sublet.train.private import parts_of
 from sublet.train.sessions.fitness import check_methods
-from sublet.train.sessions.profiling import is_profiled
 from sublet.train.state.state import Progress
+from sublet.wire.profile import is_profiled
 
 __all__ = ["Schedules"]
 

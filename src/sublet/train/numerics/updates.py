@@ -13,8 +13,7 @@ import torch
 from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.numerics.gradients import Gradients
 from sublet.train.numerics.memory import SLIMMER
-from sublet.train.numerics.noise import BatchRange
-from sublet.train.numerics.rates import rate_rule
+from sublet.train.numerics.noise import BatchRange, rate_rule
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.turns import Turn
 from sublet.train.state.state import Progress

@@ -12,19 +12,17 @@ from typing import Any
 
 import torch
 
-from sublet.errors import StaleWriter
+from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
 from sublet.train.checkpoint.writing import Writing
 from sublet.train.link.beside import left_together, state_of_rank_0
 from sublet.train.link.following import Broken, Entry
 from sublet.train.link.membership import Membership
-from sublet.train.link.peers import talking
+from sublet.train.link.peers import BROKEN, PeerGroup, talking
 from sublet.train.numerics.gradients import DOUBT, LOSS, ORDERS, SAVE
 from sublet.train.sessions.cannot import SEVERAL, Asked, check_fits
-from sublet.train.sessions.early_end import leave_epoch
 from sublet.train.sessions.evaluating import Evaluates
 from sublet.train.sessions.position import Position
-from sublet.train.sessions.profiling import nothing_to_save
 from sublet.train.sessions.rehearsal import Rehearsed
 from sublet.train.sessions.report import Report, printed
 from sublet.train.sessions.steps import Steps
@@ -122,7 +120,7 @@ class Copies(Evaluates):
         """
         progress = self.progress
         if progress.epoch <= epoch and not self.position.over:
-            leave_epoch(self.steps, self.members.group)
+            _leave_epoch(self.steps, self.members.group)
         self._agree_on_kept()
         self._catch_up()
         self.steps.schedules.check()
@@ -165,7 +163,7 @@ class Copies(Evaluates):
         except Broken as error:
             self._settle_in(members.recover(str(error)))
         if asked and self._around.profiles:
-            self._around.link.say(nothing_to_save(self._around.worker_id, self.progress))
+            self.report.tell_nothing_to_save(self.progress)
         self.report.tick(members.group, self.steps, self.loss, self._around.saver)
         if line is None:
             return
@@ -261,3 +259,37 @@ class Copies(Evaluates):
                 self._settle_in(self.members.recover_behind(str(error)))
             else:
                 return
+
+
+def _leave_epoch(steps: Steps, group: PeerGroup) -> None:
+    """The script leaves an epoch before its samples are through: `break` in `for batch in s`, and on to the next one.
+
+    It is right if all leave it at the same step, and so each says that it has: whoever trains on takes that for the sum
+    of its step, and learns of it there. Whoever is lost on the way is missed in the next step.
+
+    InvalidValue if it took none, or left amid a step; RanksDiffer if others train on.
+    """
+    progress = steps.progress
+    if allowed := _refused(steps):
+        left = f"left after {progress.offset} of {progress.samples} samples"
+        raise InvalidValue(f"epoch {progress.epoch}", left, allowed)
+    progress.end_epoch()
+    if group.world == 1:
+        return
+    try:
+        left_by = left_together(steps.gradients, group)
+    except BROKEN:
+        group.hang_up()  # the next sum breaks too, and that one is recovered from
+        return
+    steps.drift.require_all_left(left_by, group, progress)
+
+
+def _refused(steps: Steps) -> str:
+    """What is to be done instead; "" if it may be left."""
+    if not steps.progress.begun:
+        return "trained by `for batch in s`: nothing was taken from the session in it"
+    if steps.under_way:
+        return "left where s.updated is true: `if s.updated and ...: break`"
+    if steps.stream is not None or steps.adaptive is not None:
+        return "trained to its end by `for batch in s`: of a stream, or with a batch that grows, steps=N ends training"
+    return ""

@@ -14,6 +14,7 @@ nothing is saved between the last step of an epoch and the end of that: a newcom
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -21,15 +22,14 @@ from typing import Any, Self
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.sessions.extent import Extent, begin, extent_of
 from sublet.train.sessions.options import Options
-from sublet.train.sessions.profiling import ENDLESS
+from sublet.train.sessions.position import ENDLESS, Extent, begin, extent_of
 from sublet.train.sessions.rehearsal import rehearsed_options
 from sublet.train.sessions.standing import Standing
-from sublet.train.sessions.strategies import strategy_of
-from sublet.train.sessions.strategy import Around
+from sublet.train.sessions.strategy import Around, Strategy
 from sublet.train.sessions.turns import as_one_module
 from sublet.train.state.kept import Keeps
+from sublet.wire.rehearsal import cue_here
 
 __all__ = ["Options", "Session"]
 
@@ -42,7 +42,7 @@ class Session(Standing, Keeps):
         self.options = options = rehearsed_options(options, whole)
         self._around = Around(whole, options)
         self._link, self._log, self._own = self._around.link, self._around.log, self._around.own
-        self._way = strategy_of(whole, optimizer, dataset, self._around)
+        self._way = _strategy_of(whole, optimizer, dataset, self._around)
         self._position = self._way.position
         self._progress = self._position.progress
         self._open = self._entered = self._done = False
@@ -198,3 +198,23 @@ class Session(Standing, Keeps):
 
     def _is_through(self) -> bool:
         return self._position.through
+
+
+def _strategy_of(model: torch.nn.Module, optimizer: Any, dataset: Any, around: Around) -> Strategy:
+    """Stages where the model is declared so and the job asks for it, else copies; imported only now."""
+    if _in_stages(model, around.options):
+        from sublet.train.grid.in_stages import InStages
+
+        return InStages(model, optimizer, dataset, around)
+    from sublet.train.sessions.copies import Copies
+
+    return Copies(model, optimizer, dataset, around)
+
+
+def _in_stages(model: torch.nn.Module, options: Options) -> bool:
+    """train.Stages are, a sequence where the job says so (`parallel.stages`)."""
+    from sublet.train.grid.stages import Stages, is_staged
+
+    if options.loss is None or not is_staged(model) or cue_here() is not None:  # a rehearsal is of copies
+        return False
+    return isinstance(model, Stages) or os.environ.get("SUBLET_STAGES", "1") != "1"

@@ -11,8 +11,7 @@ import torch
 
 from sublet.domain.quantity import positive, whole
 from sublet.errors import InvalidValue
-from sublet.train.numerics.noise import BatchRange
-from sublet.train.numerics.rates import RateRule, rate_rule
+from sublet.train.numerics.noise import BatchRange, RateRule, rate_rule
 from sublet.train.sessions.fitness import check_methods
 from sublet.train.sessions.losses import Loss
 from sublet.train.sessions.tracking import Tracker, check_trackers

@@ -1,11 +1,93 @@
-"""Where in its loop a script is, and how long that loop is: what a session and its strategy both have to know."""
+"""How long a training is, so many epochs or optimizer steps, and where in its loop the script is."""
 
 from __future__ import annotations
 
-from sublet.train.sessions.extent import Extent
-from sublet.train.state.state import Progress
+import sys
+from dataclasses import dataclass
 
-__all__ = ["Position"]
+from sublet.domain.quantity import whole
+from sublet.errors import InvalidValue
+from sublet.train.sessions.options import Options
+from sublet.train.state.state import Progress
+from sublet.wire.profile import is_profiled
+from sublet.wire.rehearsal import cue_here
+
+__all__ = ["ENDLESS", "Extent", "Position", "begin", "extent_of"]
+
+ENDLESS = 10**9  # epochs: more than anybody waits for, and still a number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """One of the two is given; both count from the first of the whole training."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    most: int = 0  # steps of a rehearsal, where it is over sooner; 0 = it is none
+
+    @property
+    def name(self) -> str:
+        """As the script has said it."""
+        return f"epochs={self.epochs}" if self.steps is None else f"steps={self.steps}"
+
+    def over(self, progress: Progress) -> bool:
+        """Whether nothing is left to train: all is made, or the script has ended a training of this very length."""
+        return self.reached(progress) or progress.ended == self.name
+
+    def end(self, progress: Progress) -> None:
+        """The script has left its loop for good: whoever comes, or comes back, from now on has nothing to train.
+
+        One that has made no step has looked at a batch, or at nothing: it has trained nothing that could be over.
+        """
+        if progress.steps and not self.reached(progress):
+            progress.ended = self.name
+
+    def reached(self, progress: Progress) -> bool:
+        """Whether training has come to its end."""
+        if 0 < self.most <= progress.steps:
+            return True
+        if self.steps is not None:
+            return progress.steps >= self.steps
+        return progress.epoch >= (self.epochs or 0)
+
+    def samples(self, progress: Progress) -> int:
+        """All there is to train, at the batch that we have: the last step of each epoch may be smaller."""
+        if self.steps is None:
+            return (self.epochs or 0) * progress.samples
+        epochs, rest = divmod(self.steps, -(-progress.samples // progress.batch))
+        return epochs * progress.samples + min(rest * progress.batch, progress.samples)
+
+
+def extent_of(options: Options, epochs: int | None = None) -> Extent:
+    """As the session was told, or is told now."""
+    if epochs is not None:
+        whole("epochs", epochs, 1)
+    total = epochs or options.epochs
+    cue = cue_here()
+    most = 0 if cue is None else cue.steps
+    if options.steps is not None and total is None:
+        return Extent(steps=options.steps, most=most)
+    if total is None or options.steps is not None or (options.epochs or total) != total:
+        raise InvalidValue("epochs", epochs, "said once: train.session(..., epochs=10), or steps=1000")
+    return Extent(epochs=ENDLESS if is_profiled() else total, most=most)
+
+
+def begin(extent: Extent, progress: Progress, directory: object, *, speaks: bool) -> None:
+    """A training begins with this state: of another length than one that was ended it trains on; if over, say so."""
+    if not extent.over(progress):
+        progress.ended = ""
+        return
+    if speaks:
+        how = f"is finished ({progress.steps} steps)"
+        if not extent.reached(progress):
+            how = f"was ended by its script, which left its loop after {progress.steps} steps of {extent.name}"
+        print(  # noqa: T201 - to the user, in the user's process
+            f"sublet: the training in {directory} {how}: there is nothing left to train\n"
+            "  next: go on with its result; to train anew, give another checkpoint_dir, or remove this one; to train "
+            "on, other epochs or steps",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class Position:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.numerics.eval_mode import in_eval_mode
+from sublet.train.data.held_out import in_eval_mode
 from sublet.train.numerics.seeds import random_state, restore_random
 from sublet.train.sessions.fitness import wide
 from sublet.train.sessions.options import Options

@@ -18,11 +18,11 @@ from sublet.train.checkpoint.saving import Saver
 from sublet.train.link.devices import device_model
 from sublet.train.link.peers import PeerGroup
 from sublet.train.numerics.memory import Cut
-from sublet.train.sessions.profiling import profile_every_s
 from sublet.train.sessions.steps import Steps
 from sublet.train.state.state import Progress
-from sublet.wire.messages import ShortOfMemory, Stepped
-from sublet.wire.profile import Profile
+from sublet.wire.lines import Message
+from sublet.wire.messages import Saved, ShortOfMemory, Stepped
+from sublet.wire.profile import PROFILED, Profile
 
 __all__ = ["EVERY_S", "Report", "printed"]
 
@@ -38,9 +38,9 @@ OTHERS_EVERY_S = 2.0  # ranks above 0: what keeps a group waiting is seen within
 class Report:
     """Counts steps and says what they took."""
 
-    def __init__(self, worker_id: str, say: Callable[[Stepped | ShortOfMemory], None], *, logs: bool = False) -> None:
+    def __init__(self, worker_id: str, say: Callable[[Message], None], *, logs: bool = False) -> None:
         self._worker_id, self._say, self._logs = worker_id, say, logs
-        self._profile_every_s = profile_every_s(PROFILE_EVERY_S)
+        self._profile_every_s = float(os.environ.get(PROFILED, PROFILE_EVERY_S))
         self._profiled_s = -self._profile_every_s
         self.restart()
 
@@ -125,6 +125,11 @@ class Report:
                 ends=ends,
             )
         )
+
+    def tell_nothing_to_save(self, progress: Progress) -> None:
+        """The answer to whoever wants a checkpoint of a profile before it goes on: nothing of this would be missed."""
+        step, done = progress.steps, float(progress.done)
+        self._say(Saved(worker_id=self._worker_id, step=step, done=done, seconds=0.0, blocked_s=0.0, size_bytes=0))
 
 
 def printed() -> int:

@@ -20,10 +20,9 @@ from sublet.train.link.following import Broken
 from sublet.train.link.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.numerics.control import Readings
 from sublet.train.numerics.drift import Drift
-from sublet.train.numerics.footprint import gauge_of
 from sublet.train.numerics.gradients import CONTROLS, COUNTED, LOSS, ORDERS, SAVE, Gradients
 from sublet.train.numerics.measuring import Measuring
-from sublet.train.numerics.memory import SMALLER, Cut, Memory, samples_that_fit
+from sublet.train.numerics.memory import SMALLER, Cut, Memory, gauge_of, samples_that_fit
 from sublet.train.numerics.noise import Noise
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import seed_choices
@@ -32,13 +31,13 @@ from sublet.train.sessions.fitness import check_counted, check_shape
 from sublet.train.sessions.losses import found_in
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.probe import Probe, is_due
-from sublet.train.sessions.profiling import is_profiled
 from sublet.train.sessions.stopwatch import Stopwatch
 from sublet.train.sessions.turns import Turns
 from sublet.train.shards.meeting import Shards
 from sublet.train.shards.mesh import PeerMesh
 from sublet.train.state.state import Progress
 from sublet.train.streams.streamed import is_stream, streamed_of
+from sublet.wire.profile import is_profiled
 
 __all__ = ["Steps"]
 

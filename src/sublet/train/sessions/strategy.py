@@ -15,14 +15,14 @@ from typing import Any, Protocol
 
 import torch
 
-from sublet.train.checkpoint.place import checkpoint_place
 from sublet.train.checkpoint.saving import Saver
+from sublet.train.checkpoint.store import checkpoint_place
 from sublet.train.link.link import ControllerLink
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.position import Position
-from sublet.train.sessions.profiling import is_profiled
 from sublet.train.sessions.tracking import Log, run_name
 from sublet.train.state.kept import Own
+from sublet.wire.profile import is_profiled
 
 __all__ = ["Around", "Strategy"]
 

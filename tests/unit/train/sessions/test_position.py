@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet.train.sessions.extent import Extent
-from sublet.train.sessions.position import Position
+from sublet.train.sessions.position import Extent, Position
 from sublet.train.state.state import Progress
 
 

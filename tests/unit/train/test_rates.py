@@ -11,8 +11,11 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.numerics.noise import BatchRange  # noqa: E402
-from sublet.train.numerics.rates import RateRule, rate_rule  # noqa: E402
+from sublet.train.numerics.noise import (  # noqa: E402
+    BatchRange,
+    RateRule,
+    rate_rule,
+)
 
 BATCHES = BatchRange(initial=16, low=4, high=1024)
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from sublet import train
-from sublet.train.sessions.profiling import nothing_to_save, profile_every_s
+from sublet.train.sessions.report import Report
 from sublet.train.state.state import Progress
 from sublet.wire.profile import PROFILED
 
@@ -32,9 +32,7 @@ def test_a_profiling_run_goes_on_and_leaves_no_checkpoint(monkeypatch, tmp_path)
     assert not (tmp_path / "kept").exists()
 
 
-def test_whoever_wants_a_checkpoint_hears_that_all_is_well(monkeypatch):
-    said = nothing_to_save("w", Progress(samples=10, batch=2, steps=7, epoch=1, offset=4))
-    assert (said.worker_id, said.step, said.done, said.size_bytes) == ("w", 7, 14.0, 0)
-    assert profile_every_s(1.0) == 1.0
-    monkeypatch.setenv(PROFILED, "0.25")
-    assert profile_every_s(1.0) == 0.25
+def test_whoever_wants_a_checkpoint_hears_that_all_is_well():
+    said = []
+    Report("w", said.append).tell_nothing_to_save(Progress(samples=10, batch=2, steps=7, epoch=1, offset=4))
+    assert [(each.worker_id, each.step, each.done, each.size_bytes) for each in said] == [("w", 7, 14.0, 0)]

@@ -10,8 +10,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
-from sublet.train.numerics.footprint import Footprint, gauge_of  # noqa: E402
-from sublet.train.numerics.memory import Memory, samples_that_fit  # noqa: E402
+from sublet.train.numerics.memory import Footprint, Memory, gauge_of, samples_that_fit  # noqa: E402  # noqa: E402
 
 
 class Device:

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.sessions.extent import Extent  # noqa: E402
+from sublet.train.sessions.position import Extent  # noqa: E402
 from sublet.train.state.state import Progress  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 

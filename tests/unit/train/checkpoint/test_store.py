@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from sublet import train
 from sublet.errors import InvalidValue
 from sublet.train.checkpoint.checkpoints import newest
-from sublet.train.checkpoint.place import checkpoint_place
+from sublet.train.checkpoint.store import checkpoint_place
 from sublet.wire.saves import DISK
 from tests.rigs.little_network import adam, data, loss_of, network
 
