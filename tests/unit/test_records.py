@@ -16,6 +16,7 @@ PARTS = [
 DECISIONS = sorted((DOCS / "adr").glob("[0-9]*.md"))
 WRITTEN = [*(DOCS / "architecture").glob("*.md"), *DECISIONS, HERE / "CONTRIBUTING.md", HERE / "CHANGELOG.md"]
 STATUS = re.compile(r"^\*\*Status\*\*: (accepted|proposed)$", re.MULTILINE)
+WORD = re.compile(r"[A-Za-z_]\w{2,}")
 AVOIDED = re.compile(r"\b(?:who|whoever|whom|nobody|somebody|dice|purse|purses|strikes?)\b", re.IGNORECASE)
 
 
@@ -66,7 +67,7 @@ def test_the_list_of_decisions_has_a_row_for_each_with_its_title_and_status():
 def test_a_decision_that_is_named_binds():
     """`ADR 0075`, in docs, source and tests: one of before is not pointed to."""
     numbers = {path.name[:4] for path in DECISIONS}
-    places = [path for room in ("src", "tests", "docs", "benchmarks") for path in (HERE / room).rglob("*.*")]
+    places = [path for room in ("src", "lab", "tests", "docs", "benchmarks") for path in (HERE / room).rglob("*.*")]
     places += [HERE / "README.md", HERE / "CONTRIBUTING.md", HERE / "CHANGELOG.md"]
     named = {
         (path.relative_to(HERE).as_posix(), number)
@@ -75,6 +76,21 @@ def test_a_decision_that_is_named_binds():
         for number in re.findall(r"\bADRs? (\d{4})", text_of(path))
     }
     assert {each for each in named if each[1] not in numbers} == set()
+
+
+def test_every_name_of_the_architecture_is_in_the_code():
+    """Classes, functions, fields, modules, variables, options in backticks: each is a word of some file."""
+    rooms = [path for room in ("src", "lab", "tests", "examples") for path in (HERE / room).rglob("*.py")]
+    rooms += [HERE / "Makefile", HERE / "pyproject.toml"]
+    words = {word for path in rooms for word in WORD.findall(text_of(path))} | {path.stem for path in rooms}
+    named = {
+        (path.name, word)
+        for path in [*(DOCS / "architecture").glob("*.md"), *DECISIONS, HERE / "CONTRIBUTING.md"]
+        for code in re.findall(r"`([^`\n]+)`", text_of(path))
+        for word in WORD.findall(code)
+    }
+    assert len(named) > 500
+    assert {each for each in named if each[1] not in words} == set()
 
 
 def test_the_site_leaves_the_archive_out_and_nothing_leads_there():
