@@ -17,7 +17,7 @@ import torch
 
 from sublet.train.grid.gloo import GlooMesh
 from sublet.train.grid.member import Member
-from sublet.train.grid.outcome import Stepped
+from sublet.train.grid.pipeline import Stepped
 
 __all__ = ["Watch", "cpu_s"]
 

@@ -9,11 +9,10 @@ from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_n
 from sublet.testing.threads_mesh import ThreadsMesh
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.course import Course
+from sublet.train.grid.meeting import Lost
 from sublet.train.grid.member import Member
-from sublet.train.grid.outcome import Lost
 from sublet.train.grid.saving import Vault
-from sublet.train.grid.seat import Seat
-from sublet.train.grid.stages import Staged
+from sublet.train.grid.stages import Seat, Staged
 from sublet.train.grid.whole import Whole
 from sublet.train.link.following import Broken
 from sublet.train.link.link import ControllerLink
@@ -54,10 +53,10 @@ class Worker:
         beside = None
         if directory is not None:
             saver._kept = store or saver._kept
-            beside = Course(self.progress, Schedules([]), optimizer, None, saver, self.model)
+            state = State(self.model, optimizer, [], None, SEED)
+            beside = Course(state, self.progress, Schedules([]), saver)
         self.member = Member(self.staged, optimizer, seed=SEED, clip_norm=clip, beside=beside, point=self._at)
         if directory is not None:
-            state = State(self.model, optimizer, [], None, SEED)
             whole = Whole(state, self.progress, self.staged, self.member.holdings, lambda: self.member.loss)
             self.member.vault = Vault(saver, whole, self.member.holdings, self.progress, self.link, self._at)
         self.told, self.dead, self.met = {}, False, None

@@ -13,8 +13,7 @@ from sublet.train.grid.atoms import atoms, share
 from sublet.train.grid.gloo import Lines
 from sublet.train.grid.member import Member
 from sublet.train.grid.pipeline import Work
-from sublet.train.grid.seat import Seat
-from sublet.train.grid.stages import Staged
+from sublet.train.grid.stages import Seat, Staged
 
 
 @dataclass

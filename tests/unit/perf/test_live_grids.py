@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sublet.perf.live_grids import FIRST_COSTS, EvenLayers, LiveGrids, depths_of, pipeline_gain, unit_gain
 from sublet.perf.migration import Layers, LinearCosts, Pause
-from sublet.train.grid.schedule import pipeline_s
+from tests.rigs.pipelines import pipeline_s
 
 KNOWN = LiveGrids(most_gpus=8, depths=(1, 2, 4), guess=2.0)
 

@@ -19,13 +19,13 @@ from sublet.testing.grid.model import CLIP, MICRO, SEED, SIZE, WORK, a_net, adam
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.course import Course
 from sublet.train.grid.gathering import Gathered, Gathering
+from sublet.train.grid.meeting import Lost
 from sublet.train.grid.member import Member
-from sublet.train.grid.outcome import Lost
 from sublet.train.grid.saving import Vault
 from sublet.train.grid.stages import Staged
 from sublet.train.grid.whole import Whole
 from sublet.train.link.agent_line import AgentLine, listen
-from sublet.train.link.following import Broken
+from sublet.train.link.following import Broken, at_once
 from sublet.train.link.link import ControllerLink
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.state.state import Progress, State
@@ -75,7 +75,8 @@ class Worker:
         link = ControllerLink(name)
         link.line = self._line
         saver = Saver(None if kept is None else Path(kept.directory), name, link.say)
-        course = Course(self._progress, Schedules([]), optimizer, None, saver, self._model)
+        state = State(self._model, optimizer, [], None, SEED)
+        course = Course(state, self._progress, Schedules([]), saver)
         self._member = member = Member(
             self._staged,
             optimizer,
@@ -86,18 +87,17 @@ class Worker:
         )
         self._saves, self._vault = () if kept is None else kept.saves, None
         if kept is not None:
-            state = State(self._model, optimizer, [], None, SEED)
             whole = Whole(state, self._progress, self._staged, member.holdings, lambda: member.loss)
             self._vault = Vault(saver, whole, member.holdings, self._progress, link, self._at)
             self._member.vault = self._vault
         listen(self._line, connection)
-        self._gathering = Gathering(self._line, self._member, wait_s=WAIT_S, done=lambda: float(self._done()))
+        self._gathering = Gathering(self._line, self._member, wait_s=WAIT_S, samples=lambda: float(self._done()))
 
     def live(self) -> None:
         """Until it is told to leave."""
         self._line.say(Ready(worker_id=self._line.worker_id, version=2))
         try:
-            gathered = self._gathering.follow()
+            gathered = at_once(self._gathering.follow())
             while True:
                 gathered = self._train(gathered)
         except Lost:
@@ -140,10 +140,10 @@ class Worker:
                     )
                 )
                 if found.orders:
-                    return self._gathering.change()
+                    return at_once(self._gathering.change())
         except Broken as error:
-            return self._gathering.recover(str(error))
-        return self._gathering.follow()
+            return at_once(self._gathering.recover(str(error)))
+        return at_once(self._gathering.follow())
 
     def _done(self) -> int:
         return max(self._member.applied, 0) * SIZE

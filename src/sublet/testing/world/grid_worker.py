@@ -7,18 +7,17 @@ some have applied it and all others have its sums.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
 from sublet.domain.cut import borders
-from sublet.errors import NoCheckpointLeft
 from sublet.testing.world.meetings import TableGroup
 from sublet.testing.world.truth import JobTruth
 from sublet.testing.world.worker import ORDER_S, SHARE_S, SdkWorker
 from sublet.train.grid.meeting import NOTHING, Standing, meet
-from sublet.train.link.agent_line import Lost, Superseded
-from sublet.train.link.following import MEET_S, Broken, Entry
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.messages import Broke, Leading, Leave, Left, Ready, Regroup, Saved
+from sublet.train.link.agent_line import AgentLine, Lost
+from sublet.train.link.following import MEET_S, Broken, Entry, Follower
+from sublet.wire.messages import Leading, Leave, Ready, Regroup, Saved
 from sublet.wire.saves import ANCHOR
 
 __all__ = ["GridWorker"]
@@ -110,11 +109,14 @@ class GridWorker(SdkWorker):
         self._saving = None
 
 
-class GridFollowing:
+class GridFollowing(Follower[Entry]):
     """As `sublet.train.grid.gathering`, in the world's time."""
 
+    line: AgentLine
+
     def __init__(self, worker: GridWorker) -> None:
-        self._worker, self.line, self._keeper = worker, worker._line, worker.keeper  # noqa: SLF001 - a part of it
+        super().__init__(worker._line, ORDER_S)  # noqa: SLF001 - a part of it
+        self._worker, self._keeper = worker, worker.keeper
         self.group = TableGroup(worker)
         self.units: frozenset[int] = frozenset()
         self.pending, self.parts = NOTHING, 1
@@ -131,33 +133,18 @@ class GridFollowing:
         self._keeper.steps += more
         self.pending = self._keeper.steps if pending else NOTHING
 
-    async def follow(self) -> Entry:
-        """Into the grid of the newest order that has a seat for us."""
-        while True:
-            try:
-                order = await self.line.order(ORDER_S)
-                if isinstance(order, Leave):
-                    await self._leave(order)
-                entry = await self._join(order)
-                if entry is not None:
-                    return entry
-            except (Superseded, NoCheckpointLeft):
-                self.drop()
-            except Broken as error:
-                self.drop()
-                self._tell_broken(str(error))
+    @property
+    def standing(self) -> Mapping[str, Any]:
+        """As `Follower` says."""
+        return {"generation": self.group.generation, "step": self._keeper.steps, "pending": self.pending}
 
-    async def change(self) -> Entry:
-        """Out of this grid and into the next."""
+    @property
+    def done(self) -> float:
+        """As `Follower` says."""
+        return self._keeper.done
+
+    async def _part(self) -> None:
         await self.group.part()
-        self.drop()
-        return await self.follow()
-
-    async def recover(self, why: str) -> Entry:
-        """After a break."""
-        self.drop()
-        self._tell_broken(why)
-        return await self.follow()
 
     def _hang_up(self) -> None:
         self.group.hang_up()
@@ -195,14 +182,7 @@ class GridFollowing:
         if not order.stays:
             group.depart()
             self.line.release()
-            self.line.say(
-                Left(
-                    worker_id=order.worker_id,
-                    generation=order.generation,
-                    step=self._keeper.steps,
-                    done=self._keeper.done,
-                )
-            )
+            self._say_left(order)
             return None
         if group.rank == 0:
             self._keeper.open(order.generation)
@@ -253,15 +233,12 @@ class GridFollowing:
         self.units, self.pending, self._carries = units, NOTHING, bool(units)
         self._keeper.steps = step
 
-    async def _leave(self, order: Leave) -> NoReturn:
-        if order.save and order.meets:
-            await self._save(order)
-        self._keeper.close()
-        step, done = self._keeper.steps, self._keeper.done
-        self.line.say(Left(worker_id=order.worker_id, generation=order.generation, step=step, done=done))
-        raise SystemExit(EXIT_LEFT)
-
     async def _save(self, order: Leave) -> None:
+        if order.save and order.meets:
+            await self._save_with_all(order)
+        self._keeper.close()
+
+    async def _save_with_all(self, order: Leave) -> None:
         with self.line.holds(self._hang_up):
             group = await self._sit_down(order, order.meets)
             try:
@@ -276,11 +253,6 @@ class GridFollowing:
                 await group.numbers(0)
                 await group.part()
         self.drop()
-
-    def _tell_broken(self, why: str) -> None:
-        if not self.line.pending:
-            facts = {"generation": self.group.generation, "step": self._keeper.steps, "pending": self.pending}
-            self.line.say(Broke(worker_id=self._worker.id, why=why, **facts))
 
 
 def _part_of(unit: int, ends: tuple[int, ...]) -> int:

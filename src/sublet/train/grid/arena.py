@@ -12,19 +12,21 @@ writes there again when it is thawed.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from sublet.train.grid.pages import blank
 from sublet.train.numerics.elementwise import Kept
 from sublet.train.private import times_written
 
-__all__ = ["Arena", "Layout", "layout_of"]
+__all__ = ["Arena", "Layout", "blank", "layout_of"]
 
 ALIGN = 64  # bytes: of a cache line, and more than any type needs
+LARGE_BYTES = 2 << 20  # a page, and where it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,25 @@ class Layout:
     gradient_bytes: int
     came: Field  # behind the gradients: of each one, by how many it was made
     sum_bytes: int
+
+    def counted_of(self, states: Sequence[Mapping[str, Any]]) -> torch.Tensor:
+        """Of what an optimizer keeps of each parameter: whether that is anything, and its counters."""
+        found = torch.zeros(self.counted.shape, dtype=self.counted.dtype)
+        for row, state, kept in zip(found, states, self.kept, strict=False):
+            names = [name for name, _ in kept.moments] + [name for name, _, _ in kept.counters]
+            row[0] = any(state.get(name) is not None for name in names)
+            for at, (name, _, _) in enumerate(kept.counters, 1):
+                row[at] = float(state.get(name, 0.0))
+        return found
+
+    def counters_in(self, counted: torch.Tensor) -> dict[int, dict[str, torch.Tensor]]:
+        """What that says, by the number of each parameter of which anything is kept."""
+        found = {}
+        for number, (kept, (begun, *row)) in enumerate(zip(self.kept, counted.tolist(), strict=False)):
+            if begun:
+                pairs = zip(kept.counters, row, strict=False)
+                found[number] = {name: torch.tensor(each, dtype=kind) for (name, kind, _), each in pairs}
+        return found
 
 
 def layout_of(parameters: Sequence[torch.Tensor], kept: Sequence[Kept] = ()) -> Layout:
@@ -101,11 +122,11 @@ class Arena:
         self.parameters = parameters
         self._trained = trained or [True] * len(parameters)
         device = parameters[0].device
-        self.layout, self.memory = sent or self._laid(layout_of(parameters), [])  # bytes: what is sent
+        self.layout = layout_of(parameters) if sent is None else sent[0]
+        self.memory = self._laid(self.layout) if sent is None else sent[1]  # bytes: what is sent
         self.gradients = torch.empty(0, dtype=torch.uint8, device=device)
         self.loose = True  # gradients lie outside, wherever backward makes them, until `see_gradients`
         self._seen: list[torch.Tensor | None] = [None] * len(parameters)
-        self._handed: list[dict[str, torch.Tensor]] = [{} for _ in parameters]  # moments that the optimizer has of us
         self._versions: list[int] = []  # of gradients, when the step began
         self._ours: list[bool] | None = None  # that backward has made here; None: we keep what others make
         self._told: tuple[list[bool], torch.Tensor] | None = None  # what we said of that last, as it is sent
@@ -114,72 +135,49 @@ class Arena:
     # ------------------------------------------------------------------------------------------ state
 
     def adopt(self, optimizer: torch.optim.Optimizer, layout: Layout) -> None:
-        """What it keeps lies here from now on, in this layout; nothing to do where it does."""
-        states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        if layout is self.layout and all(map(_has_these, states, layout.kept, self._handed)):
-            return
+        """What it keeps lies here from now on, in this layout."""
         if layout is not self.layout:
-            self.layout, self.memory = self._laid(layout, states)
+            self.layout, self.memory = layout, self._laid(layout)
             self._see()
-        else:  # it has made new tensors for the same moments, or the first ones: what is in them counts
-            for owner, (name, where) in zip(layout.owners, layout.moments, strict=True):
-                found = states[owner].get(name)
-                if found is not None and found is not self._handed[owner].get(name):
-                    where.seen_in(self.memory).copy_(found)
-        for state, handed, seen in zip(states, self._handed, self._moments(), strict=True):
-            handed.update({name: moment for name, moment in seen.items() if state.get(name) is not None})
-            state.update(handed)
+        for parameter, moments in zip(self.parameters, self._moments, strict=True):
+            state = optimizer.state.get(parameter, {})
+            for name, ours in moments.items():
+                found = state.get(name)
+                if found is not None and found is not ours:  # the first one, or it has made a new one
+                    ours.copy_(found)
+                    state[name] = ours
 
     def hand_to(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer keeps what came with this memory, and nothing else."""
-        rows, seen = self.layout.counted.seen_in(self.memory).tolist(), self._moments()
-        for number, (begun, *counters) in enumerate(rows):
+        counters = self.layout.counters_in(self.layout.counted.seen_in(self.memory))
+        for number, kept in enumerate(self.layout.kept):
             optimizer.state.pop(self.parameters[number], None)
-            if begun:
-                counted = {
-                    name: torch.tensor(value, dtype=kind, device=device)
-                    for (name, kind, device), value in zip(self.layout.kept[number].counters, counters, strict=False)
-                }
-                self._handed[number] = seen[number]
-                optimizer.state[self.parameters[number]] = counted | seen[number]
+            if number in counters:
+                counted = {name: counters[number][name].to(device) for name, _, device in kept.counters}
+                optimizer.state[self.parameters[number]] = counted | self._moments[number]
 
     def counted(self, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         """Of which parameters it keeps anything, and its counters, as they are sent."""
-        where, rows = self.layout.counted, list[list[float]]()
-        for parameter, kept in zip(self.parameters, self.layout.kept, strict=False):
-            state = optimizer.state.get(parameter, {})
-            names = [name for name, *_ in (*kept.moments, *kept.counters)]
-            begun = any(state.get(name) is not None for name in names)
-            rows.append([float(begun), *(float(state.get(name, 0.0)) for name, _, _ in kept.counters)])
-        found = torch.zeros(where.shape, dtype=where.dtype)
-        for number, row in enumerate(rows if found.numel() else ()):
-            found[number, : len(row)] = torch.tensor(row, dtype=where.dtype)
-        return found
+        return self.layout.counted_of([optimizer.state.get(each, {}) for each in self.parameters])
 
     def sent(self, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         """All of the memory, with what is counted of now."""
         self.layout.counted.seen_in(self.memory).copy_(self.counted(optimizer))
         return self.memory
 
-    def _moments(self) -> list[dict[str, torch.Tensor]]:
-        """Of each parameter, in this memory."""
-        found: list[dict[str, torch.Tensor]] = [{} for _ in self.parameters]
-        for owner, (name, where) in zip(self.layout.owners, self.layout.moments, strict=True):
-            found[owner][name] = where.seen_in(self.memory)
-        return found
-
-    def _laid(self, layout: Layout, states: Sequence[Mapping[str, Any]]) -> tuple[Layout, torch.Tensor]:
+    def _laid(self, layout: Layout) -> torch.Tensor:
         memory = blank(layout.size_bytes, self.parameters[0].device)
         for parameter, where in zip(self.parameters, layout.weights, strict=True):
             where.seen_in(memory).copy_(parameter.detach())
-        for owner, (name, where) in zip(layout.owners, layout.moments, strict=True):
-            if states[owner].get(name) is not None:
-                where.seen_in(memory).copy_(states[owner][name])
-        return layout, memory
+        return memory
 
     def _see(self) -> None:
-        for number, parameter in enumerate(self.parameters):
-            parameter.data = self.layout.weights[number].seen_in(self.memory)
+        """Weights, and moments of each parameter, are views of the memory."""
+        for parameter, where in zip(self.parameters, self.layout.weights, strict=True):
+            parameter.data = where.seen_in(self.memory)
+        self._moments: list[dict[str, torch.Tensor]] = [{} for _ in self.parameters]
+        for owner, (name, where) in zip(self.layout.owners, self.layout.moments, strict=True):
+            self._moments[owner][name] = where.seen_in(self.memory)
 
     # ------------------------------------------------------------------------------------------ gradients
 
@@ -243,11 +241,6 @@ class Arena:
         return [each.seen_in(self.gradients) for each in fields]
 
 
-def _has_these(state: Mapping[str, Any], kept: Kept, handed: Mapping[str, torch.Tensor]) -> bool:
-    """Of all the moments the optimizer keeps those that are ours, or none."""
-    return all(state.get(name) is handed.get(name) for name, _ in kept.moments)
-
-
 def _version(gradient: torch.Tensor | None) -> int:
     """How often it was written to: backward adds in place."""
     return -1 if gradient is None else times_written(gradient)
@@ -261,3 +254,18 @@ def _laid(tensors: Iterable[tuple[torch.Size, torch.dtype]], start: int) -> tupl
         found.append(place)
         start += -(-place.size_bytes // ALIGN) * ALIGN
     return tuple(found), start
+
+
+def blank(size_bytes: int, device: torch.device) -> torch.Tensor:
+    """So many bytes, all zero; on the host in large pages where the system has them.
+
+    The first touch of a page is what a newcomer waits for: 45 MB in pages of 4 KiB took 25 to 35 ms, of 2 MiB 13 to 17.
+    """
+    if device.type != "cpu" or size_bytes < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(size_bytes, dtype=torch.uint8, device=device)
+    room = mmap.mmap(-1, size_bytes + LARGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without them: pages as usual
+        room.madvise(mmap.MADV_HUGEPAGE)
+    found = torch.frombuffer(room, dtype=torch.uint8)
+    start = -found.data_ptr() % LARGE_BYTES
+    return found[start : start + size_bytes]

@@ -1,19 +1,23 @@
-"""The micro-batches of a step. They follow from the step alone, so that no grid changes what is computed.
+"""The micro-batches of a step, and in which order a part works on them: one forward, one backward.
 
-A copy takes a contiguous share of them. What a copy adds up is therefore the same sum in the same order as long as the
-number of copies is: one part or eight, before a loss or after it.
+They follow from the step alone, so that no grid changes what is computed. A copy takes a contiguous share of them. What
+a copy adds up is therefore the same sum in the same order as long as the number of copies is.
+
+The first part runs as many atoms ahead as there are parts behind it, then gives one back for each that it takes. So a
+part holds the activations of at most `parts - part` atoms, and the pipeline is as full as it can be.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sublet.domain.quantity import whole
 from sublet.train.data.samples import Piece, Samples
 from sublet.train.numerics.seeds import dice_kept, reseed_host
 
-__all__ = ["Atom", "atoms", "loaded", "share"]
+__all__ = ["Atom", "Pass", "atoms", "loaded", "schedule", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,31 @@ def share(of: tuple[Atom, ...], copy: int, copies: int) -> tuple[Atom, ...]:
     [1, 2, 2]
     """
     return of[copy * len(of) // copies : (copy + 1) * len(of) // copies]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Of one atom through one part."""
+
+    atom: int
+    forward: bool
+
+
+@lru_cache(maxsize=64)  # asked for in every step, with the same numbers
+def schedule(part: int, parts: int, atoms: int) -> tuple[Pass, ...]:
+    """All passes of a part in a step, in order.
+
+    >>> "".join(f"{'F' if each.forward else 'B'}{each.atom} " for each in schedule(0, 2, 3))
+    'F0 F1 B0 F2 B1 B2 '
+    """
+    whole("parts", parts, 1)
+    whole("part", part)
+    ahead = min(atoms, parts - 1 - part)
+    order = [Pass(atom, forward=True) for atom in range(ahead)]
+    for atom in range(ahead, atoms):
+        order += (Pass(atom, forward=True), Pass(atom - ahead, forward=False))
+    order += (Pass(atom, forward=False) for atom in range(atoms - ahead, atoms))
+    return tuple(order)
 
 
 def loaded(samples: Samples, seed: int, epoch: int, atom: Atom) -> Any:

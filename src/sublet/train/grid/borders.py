@@ -3,7 +3,9 @@
     part 0   Border.give(value)  ->  heading, tensors  ->   Border.take() -> Came     part 1
              Border.learned()    <-  which, gradients  <-   Border.give_back(came)
 
-What came is as if it had been computed here: whoever takes it may write into it, as after any other operation.
+What came is as if it had been computed here: whoever takes it may write into it, as after any other operation. Shapes
+may be others with each micro-batch, and a message longer than its room would end a process: so the types and shapes are
+said each time, in a heading whose size is known.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from typing import Any
 
 import torch
 
+from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
-from sublet.train.grid.heading import HEADING, Heading
 from sublet.train.grid.mesh import Mesh
+from sublet.train.grid.sharing import LETTER_BYTES, as_letter, facts_of
 
 __all__ = ["Borders", "Came"]
 
 HEADED = 1 << 24  # beside the tag of what comes: its heading
 NEXT = 1 << 25  # from the tag of one tensor to that of the one behind it
+MOST, MOST_DIMS = 8, 8  # of which a heading says all
+ALLOWED = f"of which each gives one tensor, or a tuple of at most {MOST}, dense and of at most {MOST_DIMS} dimensions"
 
 
 @dataclass(slots=True)
@@ -39,28 +44,27 @@ class Borders:
         self.idle_s = 0.0  # waiting for neighbours
 
     def give(self, mesh: Mesh, value: Any, to: int, tag: int, after: str) -> None:
-        """Forward."""
-        heading = Heading.of(value, after)
-        mesh.send(heading.said(), to, HEADED + tag)
-        for number, each in enumerate(value if heading.is_tuple else (value,)):
+        """Forward; InvalidValue for what does not cross a border."""
+        mesh.send(_heading(value, after), to, HEADED + tag)
+        for number, each in enumerate(_all_of(value)):
             self._send(mesh, each, to, tag + number * NEXT)
 
     def take(self, mesh: Mesh, giver: int, tag: int) -> Came:
         """What was given."""
-        said = torch.zeros(HEADING, dtype=torch.int64)
+        said = torch.zeros(LETTER_BYTES, dtype=torch.uint8)
         self._take(mesh, said, giver, HEADED + tag)
-        heading = Heading.heard(said)
-        tensors = [torch.empty(each.shape, dtype=each.dtype, device=self._device) for each in heading.tensors]
-        for number, each in enumerate(tensors):
-            self._receive(mesh, each, giver, tag + number * NEXT)
-        learns = [number for number, each in enumerate(heading.tensors) if each.learns]
+        heading, tensors, learns = facts_of(said), list[torch.Tensor](), list[int]()
+        for number, (kind, shape, trained) in enumerate(heading["tensors"]):
+            tensors.append(torch.empty(shape, dtype=getattr(torch, kind), device=self._device))
+            self._receive(mesh, tensors[-1], giver, tag + number * NEXT)
+            learns += [number] * trained
         came = Came(None, [None] * len(learns))
         if learns and torch.is_grad_enabled():
             root = torch.empty(0, requires_grad=True)
             found = _Arrived.apply(came.gradients, root, *(tensors[number] for number in learns))  # type: ignore[no-untyped-call]  # torch does not say
             for number, each in zip(learns, found, strict=True):
                 tensors[number] = each
-        came.value = tuple(tensors) if heading.is_tuple else tensors[0]
+        came.value = tuple(tensors) if heading["tuple"] else tensors[0]
         return came
 
     def give_back(self, mesh: Mesh, came: Came, to: int, tag: int) -> None:
@@ -75,7 +79,7 @@ class Borders:
 
     def learned(self, mesh: Mesh, value: Any, giver: int, tag: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Those of what we gave that have a gradient, each with it."""
-        learns = [each for each in (value if isinstance(value, tuple) else (value,)) if each.requires_grad]
+        learns = [each for each in _all_of(value) if each.requires_grad]
         if not learns:
             return []
         there = torch.zeros(len(learns), dtype=torch.int64)
@@ -117,6 +121,26 @@ class _Arrived(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, ...]:
         ctx.gradients[:] = gradients
         return (None, None, *(None for _ in gradients))
+
+
+def _heading(value: Any, after: str) -> torch.Tensor:
+    """Of each tensor its type, its shape, and whether something before the border is trained by it."""
+    found = _all_of(value)
+    for each in found:
+        if not isinstance(each, torch.Tensor) or each.layout != torch.strided or each.dim() > MOST_DIMS:
+            raise InvalidValue("stages", f"{after} that gives a {type(value).__name__} with {_shown(each)}", ALLOWED)
+    if not 1 <= len(found) <= MOST:
+        raise InvalidValue("stages", f"{after} that gives {len(found)} tensors", ALLOWED)
+    told = [(str(each.dtype).removeprefix("torch."), list(each.shape), each.requires_grad) for each in found]
+    return as_letter({"tuple": isinstance(value, tuple), "tensors": told})
+
+
+def _shown(thing: Any) -> str:
+    return f"{thing.layout} {list(thing.shape)}" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"
+
+
+def _all_of(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 import torch
 
 from sublet.train.checkpoint.saving import Saver
-from sublet.train.link.membership import TRAINED_S
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import random_state, restore_choices
-from sublet.train.state.kept import Own
-from sublet.train.state.state import Progress
+from sublet.train.state.state import TRAINED_S, Progress, State
 
-__all__ = ["Course"]
+__all__ = ["Course", "settings_of"]
 
 
 class Course:
-    """Of one worker. Buffers of `model` are the same in all parts, since no forward changes them."""
+    """Of one worker. Buffers of the model's state are the same in all parts, since no forward changes them."""
 
-    def __init__(
-        self,
-        progress: Progress,
-        schedules: Schedules,
-        optimizer: torch.optim.Optimizer,
-        own: Own | None,
-        saver: Saver | None = None,
-        model: torch.nn.Module | None = None,
-    ) -> None:
-        self._progress, self._schedules, self._optimizer, self._own = progress, schedules, optimizer, own
-        self._saver, self._buffers = saver, {} if model is None else _buffers_of(model)
+    def __init__(self, state: State, progress: Progress, schedules: Schedules, saver: Saver) -> None:
+        self._state, self._progress, self._schedules, self._saver = state, progress, schedules, saver
 
     def tree(self) -> dict[str, Any]:
         """Of now."""
         return {
             "progress": {name: value for name, value in asdict(self._progress).items() if name != "noise"},
             "schedulers": [scheduler.state_dict() for scheduler in self._schedules.all],
-            "settings": [_settings(group) for group in self._optimizer.param_groups],
-            "extra": None if self._own is None else self._own.state_dict(),
-            "buffers": {name: getattr(module, leaf) for name, (module, leaf) in self._buffers.items()},
+            "settings": settings_of(self._state.optimizer.param_groups),
+            "frozen": [name for name, each in self._state.model.named_parameters() if not each.requires_grad],
+            "extra": None if self._state.extra is None else self._state.extra.state_dict(),
+            "buffers": _buffers_of(self._state.model),
             "random": random_state(),
-            TRAINED_S: None if self._saver is None else self._saver.trained_s,
+            TRAINED_S: self._saver.trained_s,
         }
 
     def take(self, tree: Mapping[str, Any]) -> None:
@@ -52,16 +42,17 @@ class Course:
             setattr(self._progress, name, tree["progress"][name])
         for scheduler, saved in zip(self._schedules.all, tree["schedulers"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
-        for group, settings in zip(self._optimizer.param_groups, tree["settings"], strict=True):
+        for group, settings in zip(self._state.optimizer.param_groups, tree["settings"], strict=True):
             group.update(copy.deepcopy(settings))
-        if self._own is not None:
-            self._own.load_state_dict(tree["extra"])
+        if (frozen := tree.get("frozen")) is not None:  # a checkpoint of an earlier version does not say it
+            for name, parameter in self._state.model.named_parameters():
+                parameter.requires_grad_(name not in frozen)
+        if self._state.extra is not None:
+            self._state.extra.load_state_dict(tree["extra"])
         with torch.no_grad():
-            for name, saved in tree["buffers"].items():
-                if name in self._buffers:
-                    module, leaf = self._buffers[name]
-                    getattr(module, leaf).copy_(saved)
-        if self._saver is not None and tree.get(TRAINED_S) is not None:
+            for name, buffer in _buffers_of(self._state.model).items():
+                buffer.copy_(tree["buffers"][name])
+        if tree.get(TRAINED_S) is not None:
             self._saver.take_over(tree[TRAINED_S])
         restore_choices(tree["random"])
         self._schedules.note()
@@ -72,16 +63,12 @@ class Course:
         self._schedules.end_step(self._progress, self._progress.steps)
 
 
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
+def settings_of(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of the groups of an optimizer all but their parameters."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in groups]
 
 
-def _buffers_of(model: torch.nn.Module) -> dict[str, tuple[torch.nn.Module, str]]:
-    """Those of its state, by name, and where each is found, whatever stands in place of its module meanwhile."""
+def _buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Those of its state."""
     stored = model.state_dict().keys()
-    found = {}
-    for name, _ in model.named_buffers(remove_duplicate=False):
-        path, _, leaf = name.rpartition(".")
-        if name in stored:
-            found[name] = model.get_submodule(path), leaf
-    return found
+    return {name: each for name, each in model.named_buffers(remove_duplicate=False) if name in stored}

@@ -10,22 +10,20 @@ What is held is never let go of before all have what they want (`member`), so it
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any
 
-from sublet.errors import InvalidValue, NoCheckpointLeft
 from sublet.machine.wall import WALL
 from sublet.train.grid.gloo import GlooMesh, Lines
+from sublet.train.grid.meeting import Lost, Met
 from sublet.train.grid.member import Member
-from sublet.train.grid.outcome import Lost, Met
-from sublet.train.grid.seat import Seat, parts_of
 from sublet.train.grid.sharing import Sharing
-from sublet.train.link.agent_line import AgentLine, Superseded
-from sublet.train.link.following import MEET_S, Broken, at_once
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.messages import Broke, Leading, Leave, Left, Regroup
+from sublet.train.grid.stages import Seat, parts_of
+from sublet.train.link.agent_line import AgentLine
+from sublet.train.link.following import MEET_S, Follower
+from sublet.wire.messages import Leading, Leave, Regroup
 
 __all__ = ["Gathered", "Gathering"]
 
@@ -45,48 +43,35 @@ class Gathered:
     formed_s: float
 
 
-class Gathering:
-    """Of one worker, whose orders come over `line`; `done` says how many samples are behind it."""
+class Gathering(Follower[Gathered]):
+    """Of one worker, whose orders come over `line`; `samples` says how many are behind it."""
 
-    def __init__(self, line: AgentLine, member: Member, *, wait_s: float, done: Callable[[], float]) -> None:
-        self.line, self.member, self._wait_s, self._done = line, member, wait_s, done
+    def __init__(self, line: AgentLine, member: Member, *, wait_s: float, samples: Callable[[], float]) -> None:
+        super().__init__(line, wait_s)
+        self.member, self._samples = member, samples
         self.mesh: GlooMesh | None = None
         self.generation = 0
         self._lines: Lines | None = None
         self._seat: Seat | None = None
 
-    def follow(self) -> Gathered:
-        """Into the grid of the newest order that has a seat for us. SystemExit if we are to leave; Lost."""
-        while True:
-            try:
-                order = at_once(self.line.order(self._wait_s))
-                if isinstance(order, Leave):
-                    self._leave(order)
-                found = self._join(order)
-                if found is not None:
-                    return found
-            except (Superseded, NoCheckpointLeft):  # the latter has been told; what now is not ours to decide
-                self.drop()
-            except Broken as error:
-                self.drop()
-                self._tell_broken(str(error))
+    @property
+    def standing(self) -> Mapping[str, Any]:
+        """As `Follower` says."""
+        member = self.member
+        return {"generation": self.generation, "step": max(member.applied, 0), "pending": member.pending}
 
-    def change(self) -> Gathered:
-        """After a step at whose end all have heard of orders: out of this grid and into the next."""
+    @property
+    def done(self) -> float:
+        """As `Follower` says."""
+        return self._samples()
+
+    async def _part(self) -> None:
         if self.mesh is not None and self._seat is not None:
             self.mesh.part(self._seat.everyone())
-        self.drop()
-        return self.follow()
-
-    def recover(self, why: str) -> Gathered:
-        """After a break: out of this grid, say so unless an order is there already, and into the next."""
-        self.drop()
-        self._tell_broken(why)
-        return self.follow()
 
     def fail(self, error: BaseException) -> None:
         """The script ends by an error of its own: said before the others see no more of it than closed connections."""
-        self._say_broken("".join(traceback.format_exception_only(error)).strip()[-LONGEST:])
+        self.say_broken("".join(traceback.format_exception_only(error)).strip()[-LONGEST:])
         self.drop()
 
     def drop(self) -> None:
@@ -94,16 +79,13 @@ class Gathering:
         if self._lines is not None:
             self._lines.close()
         self._lines = self.mesh = None
-        self.line.release()
+        self._its_line().release()
 
-    def _join(self, order: Regroup) -> Gathered | None:
-        """None if we have only handed over."""
-        if not order.copies:
-            raise InvalidValue("order", "one without a grid", "one of a controller that knows of parts")
-        line, self.generation, began_s = self.line, order.generation, WALL.monotonic()
+    async def _join(self, order: Regroup) -> Gathered | None:
+        line, self.generation, began_s = self._its_line(), order.generation, WALL.monotonic()
         self._lines = lines = Lines(sharing=Sharing(self.member.holdings.device))
         with line.holds(lines.hang_up):
-            self.mesh = mesh = self._meeting(lines, order)
+            self.mesh = mesh = await self._meeting(lines, order)
             met_s = WALL.monotonic()
             seat = self._seat_of(order) if order.stays else None
             forming = lines.begin(mesh, [] if seat is None else self.member.sums_of(seat))
@@ -115,9 +97,7 @@ class Gathering:
         before, self._seat = self._seat, seat
         if seat is None:
             self.drop()
-            step, done = self.member.applied, self._done()
-            gave = met.gave_bytes
-            line.say(Left(worker_id=line.worker_id, generation=order.generation, step=step, done=done, gave_bytes=gave))
+            self._say_left(order, met.gave_bytes)
             return None
         return Gathered(
             order=order,
@@ -129,21 +109,17 @@ class Gathering:
             formed_s=formed_s - state_s,
         )
 
-    def _meeting(self, lines: Lines, order: Regroup | Leave) -> GlooMesh:
+    async def _meeting(self, lines: Lines, order: Regroup | Leave) -> GlooMesh:
         """With all whom the order names."""
-        if order.meets > 1:
-            self._reach_store(lines, order)
-        self.member.point("forming")
-        return lines.mesh("all", order.meeting, order.meets)
-
-    def _reach_store(self, lines: Lines, order: Regroup | Leave) -> None:
-        line = self.line
-        if order.meeting == 0:
+        line = self._its_line()
+        if order.meets > 1 and order.meeting == 0:
             host, port = lines.lead()
             line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
-            return
-        meet = at_once(line.meeting(order.generation, MEET_S))
-        lines.find(meet.host, meet.port, line.check)
+        elif order.meets > 1:
+            meet = await line.meeting(order.generation, MEET_S)
+            lines.find(meet.host, meet.port, line.check)
+        self.member.point("forming")
+        return lines.mesh("all", order.meeting, order.meets)
 
     def _seat_of(self, order: Regroup) -> Seat:
         return Seat(
@@ -155,48 +131,19 @@ class Gathering:
             world=order.world,
         )
 
-    def _save(self, order: Leave) -> None:
+    async def _save(self, order: Leave) -> None:
         """With all who leave: what they hold together, brought to one step. Broken, Superseded."""
         vault, self.generation = self.member.vault, order.generation
         if vault is None or not order.save or not order.meets:
             return
         self._lines = lines = Lines(sharing=Sharing(self.member.holdings.device))
-        with self.line.holds(lines.hang_up):
-            self.mesh = mesh = self._meeting(lines, order)
+        with self._its_line().holds(lines.hang_up):
+            self.mesh = mesh = await self._meeting(lines, order)
             with suppress(Lost):  # with whom a part has gone, there is nothing to save: the last one counts
                 self.member.meet(mesh, None, generation=order.generation, leaving=True)
                 vault.save(mesh, range(mesh.world))
                 mesh.part(range(mesh.world))
         self.drop()
-
-    def _leave(self, order: Leave) -> NoReturn:
-        line = self.line
-        self._save(order)
-        line.say(
-            Left(
-                worker_id=line.worker_id,
-                generation=order.generation,
-                step=max(self.member.applied, 0),
-                done=self._done(),
-            )
-        )
-        raise SystemExit(EXIT_LEFT)
-
-    def _tell_broken(self, why: str) -> None:
-        if not self.line.pending:
-            self._say_broken(why)
-
-    def _say_broken(self, why: str) -> None:
-        member = self.member
-        self.line.say(
-            Broke(
-                worker_id=self.line.worker_id,
-                generation=self.generation,
-                step=max(member.applied, 0),
-                why=why,
-                pending=member.pending,
-            )
-        )
 
 
 def _kind(before: Seat | None, seat: Seat, met: Met) -> str:

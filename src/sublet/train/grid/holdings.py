@@ -7,14 +7,12 @@ not a number (NaN), so that whatever a script computes of weights that are elsew
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from sublet.train.grid.arena import Arena, Layout, layout_of
-from sublet.train.grid.pages import blank
-from sublet.train.grid.stages import Unit
+from sublet.train.grid.arena import Arena, Layout, blank, layout_of
+from sublet.train.grid.stages import Staged, Unit
 from sublet.train.numerics.elementwise import Kept, kept_by
 
 __all__ = ["Holdings", "sizes_of"]
@@ -116,9 +114,9 @@ class Holdings:
 
     def step(self) -> None:
         """The optimizer's, over what we hold; what took no part in the step, at anybody, has no gradient, as ever."""
-        without = [each for arena in self.arenas.values() for each in arena.without()]
-        with _none_of(without):
-            self.optimizer.step()
+        for each in [each for arena in self.arenas.values() for each in arena.without()]:
+            each.grad = None  # an optimizer would move it by a zero, too, and count a step; `begin_step` sees it again
+        self.optimizer.step()
         for unit, arena in self.arenas.items():
             arena.adopt(self.optimizer, self.layout(unit, stepped=True))
 
@@ -164,34 +162,13 @@ class Holdings:
         return self._kept[kind]
 
 
-def sizes_of(
-    model: torch.nn.Module, blocks: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer
-) -> tuple[int, ...]:
-    """Bytes of the state of each block: weights and moments.
-
-    What the model names before its first block counts to that, and the rest to the last: nothing has run yet that
-    would tell more.
-    """
+def sizes_of(staged: Staged, optimizer: torch.optim.Optimizer) -> tuple[int, ...]:
+    """Bytes of the state of each block, weights and moments; what is before and after them counts to the next one."""
     moments = [len(kept_by(optimizer, number).moments) for number in range(len(optimizer.param_groups))]
     kept = {id(each): moments[at] for at, group in enumerate(optimizer.param_groups) for each in group["params"]}
-    where = {id(each): number for number, block in enumerate(blocks) for each in block.parameters()}
-    sizes, last = [0] * len(blocks), len(blocks) - 1
-    begun = False
-    for parameter in model.parameters():
-        begun |= id(parameter) in where
-        number = where.get(id(parameter), last if begun else 0)
-        sizes[number] += parameter.numel() * parameter.element_size() * (1 + kept.get(id(parameter), 0))
+    named, sizes = dict(staged.model.named_parameters()), [0] * len(staged.blocks)
+    for unit in staged.units:
+        for each in map(named.__getitem__, unit.names):
+            at = min(max(unit.stages[0], 0), len(sizes) - 1)
+            sizes[at] += each.numel() * each.element_size() * (1 + kept.get(id(each), 0))
     return tuple(sizes)
-
-
-@contextmanager
-def _none_of(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
-    """These have no gradient for a moment: an optimizer would move them by a zero, too, and count a step."""
-    gradients = [each.grad for each in parameters]
-    for each in parameters:
-        each.grad = None
-    try:
-        yield
-    finally:
-        for each, gradient in zip(parameters, gradients, strict=True):
-            each.grad = gradient

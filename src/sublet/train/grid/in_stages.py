@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,31 +16,28 @@ import torch
 from sublet.errors import InvalidValue, StaleWriter
 from sublet.train.data.samples import Samples
 from sublet.train.grid.atoms import loaded
-from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines
-from sublet.train.grid.guard import Guard
 from sublet.train.grid.holdings import sizes_of
-from sublet.train.grid.losses import Losses
+from sublet.train.grid.meeting import Lost as PartLost
 from sublet.train.grid.member import Member
-from sublet.train.grid.outcome import Lost as PartLost
-from sublet.train.grid.outcome import Stepped
+from sublet.train.grid.pipeline import Losses, Stepped
 from sublet.train.grid.saving import Vault
-from sublet.train.grid.seat import Seat, parts_of
-from sublet.train.grid.serving import END, SAME, STEP, Serves
-from sublet.train.grid.stages import Staged
+from sublet.train.grid.serving import END, SAME, STEP, Serves, awaited
+from sublet.train.grid.stages import Seat, Staged, parts_of
 from sublet.train.grid.telling import Telling
 from sublet.train.grid.whole import Whole
 from sublet.train.link.agent_line import Lost as LineLost
-from sublet.train.link.following import Broken
+from sublet.train.link.following import Broken, at_once
 from sublet.train.link.membership import ORDER_S, lost
 from sublet.train.numerics.elementwise import check_one_by_one
+from sublet.train.numerics.guard import Guard
 from sublet.train.numerics.memory import gauge_of
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import seed_choices
 from sublet.train.sessions.cannot import STAGES, Asked, check_fits
-from sublet.train.sessions.fitness import check_optimizer
+from sublet.train.sessions.fitness import check_frozen, check_optimizer
 from sublet.train.sessions.position import Position
 from sublet.train.sessions.strategy import Around
 from sublet.train.shards.fits import memory_of
@@ -71,12 +68,13 @@ class InStages(Serves):
         self._device = None if options.device is None else torch.device(options.device)
         if self._device is not None:
             model.to(self._device)
-        self._staged, self._guard = Staged(model), Guard(model, optimizer)
+        self._staged, self._guard = Staged(model), Guard([optimizer])
         self._samples = Samples(dataset, options.seed, options.collate, self._device)
         self._schedules = Schedules(options.schedulers, every=options.scheduler_every)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         self.position, self._micro_batch = Position(self.progress), options.micro_batch or 0
-        self.course = Course(self.progress, self._schedules, optimizer, around.own, around.saver, model)
+        self._state = State(model, optimizer, self._schedules.all, around.own, options.seed)
+        self.course = Course(self._state, self.progress, self._schedules, around.saver)
         gauge = gauge_of(self._staged.device)
         self._telling = Telling(around.link, around.saver, gauge, logs=bool(options.trackers))
         self.member: Member | None = None
@@ -92,8 +90,7 @@ class InStages(Serves):
 
     def open(self) -> None:
         """As of any strategy."""
-        sizes = lambda: sizes_of(self._model, self._staged.blocks, self._optimizer)  # noqa: E731 - asked under a controller alone
-        self._around.link.open(sizes, lambda: memory_of(self._model))
+        self._around.link.open(lambda: sizes_of(self._staged, self._optimizer), lambda: memory_of(self._model))
         self._guard.begin()
 
     def close(self, error: BaseException | None) -> None:
@@ -133,7 +130,7 @@ class InStages(Serves):
             raise InvalidValue("step", "a second call for one batch", "called once for every batch of batches()")
         assert self.member is not None  # noqa: S101 - who has a batch has begun
         given.called, self.updated = True, False
-        self._guard.check_frozen()
+        check_frozen(self.member.frozen, in_stages=True)
         self._around.link.script_waits()
         self._make(self.member)
         self._schedules.check()
@@ -196,14 +193,13 @@ class InStages(Serves):
             beside=self.course,
             guard=self._guard,
         )
-        state = State(self._model, self._optimizer, self._schedules.all, around.own, options.seed)
-        whole = Whole(state, self.progress, self._staged, member.holdings, lambda: member.loss)
+        whole = Whole(self._state, self.progress, self._staged, member.holdings, lambda: member.loss)
         self._vault = member.vault = Vault(around.saver, whole, member.holdings, self.progress, around.link)
         if around.link.line is None:
             member.meet(self.mesh, self.seat)
             return
         wait_s = float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
-        self._gathering = Gathering(around.link.line, member, wait_s=wait_s, done=lambda: float(self.progress.done))
+        self._gathering = Gathering(around.link.line, member, wait_s=wait_s, samples=lambda: float(self.progress.done))
         self._settle_in(self._following(lambda gathering: gathering.follow()))
 
     def boundary(self) -> None:
@@ -230,10 +226,10 @@ class InStages(Serves):
         """Into the next grid, whoever is lost."""
         self._settle_in(self._following(lambda gathering: gathering.recover(why)))
 
-    def _following(self, into: Callable[[Gathering], Gathered]) -> Gathered:
+    def _following(self, into: Callable[[Gathering], Coroutine[Any, Any, Gathered]]) -> Gathered:
         assert self._gathering is not None  # noqa: S101 - alone nothing breaks, and nobody gives orders
         try:
-            return into(self._gathering)
+            return at_once(into(self._gathering))
         except LineLost as error:
             lost(str(error))
         except PartLost:

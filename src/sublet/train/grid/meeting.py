@@ -9,6 +9,9 @@ Where nobody has anything, the first who wants a unit makes it, and hands it to 
 need not be the same, as where a script throws dice that nobody has seeded.
 
 A worker that is further behind was away, and what it holds is old: it counts as empty.
+
+Of those who hold a unit, whoever is the least busy sends it, by bytes that it has sent. A unit that many want is sent
+on by those who have received it: a tree, in rounds, so that no single holder sends it a dozen times.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from sublet.train.grid.moves import Move, moves
-
-__all__ = ["NOTHING", "Meeting", "Standing", "meet"]
+__all__ = ["NOTHING", "Lost", "Meeting", "Met", "Move", "Standing", "meet", "moves"]
 
 NOTHING = -1
+
+
+class Lost(Exception):
+    """Nobody who is left holds a unit: all go back to a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,16 @@ class Standing:
     applied: int = NOTHING  # nothing is held
     pending: int = NOTHING  # no sums: it equals `applied` otherwise, since steps count from 0
     units: AbstractSet[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A unit from one worker to another, by their numbers at the meeting. Rounds follow one another."""
+
+    unit: int
+    giver: int
+    taker: int
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +62,19 @@ class Meeting:
     def anew(self) -> bool:
         """Nobody has anything."""
         return self.speaker is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """A meeting, as one of those who were there has it."""
+
+    meeting: Meeting
+    moved_bytes: int  # that came to us
+    gave_bytes: int
+    rolled: bool
+    source: str = "peer"  # fresh | peer | checkpoint: where the state came from
+    lost: bool = False  # nobody who was left held a unit: all went back
+    redone: int = 0  # steps that were lost with it
 
 
 def meet(standings: Sequence[Standing], want: Sequence[AbstractSet[int]], sizes: Mapping[int, int]) -> Meeting | None:
@@ -68,3 +96,34 @@ def meet(standings: Sequence[Standing], want: Sequence[AbstractSet[int]], sizes:
         return None
     speaker = next(each for each in everyone if standings[each].applied == goal)
     return Meeting(applied=goal, speaker=speaker, roll=roll, empty=empty, moves=needed)
+
+
+def moves(
+    have: Sequence[AbstractSet[int]], want: Sequence[AbstractSet[int]], sizes: Mapping[int, int]
+) -> tuple[Move, ...] | None:
+    """So that everybody has what it wants; None if nobody has a unit that somebody wants.
+
+    Nobody sends what it does not have, or receives what it has. In a round each holder sends a unit once, so a unit is
+    with twice as many after it: as many rounds as the logarithm of those who want it. O(moves x workers).
+    """
+    sent = [0] * len(have)
+    found: list[Move] = []
+    wanted = sorted(
+        {unit for units in want for unit in units},
+        key=lambda unit: (-sizes[unit], unit),  # large ones first: small ones then even out what the givers send
+    )
+    for unit in wanted:
+        holders = [worker for worker, units in enumerate(have) if unit in units]
+        takers = [worker for worker, units in enumerate(want) if unit in units and unit not in have[worker]]
+        if takers and not holders:
+            return None
+        turn = 0
+        while takers:
+            givers = sorted(holders, key=lambda worker: (sent[worker], worker))
+            for giver in givers[: len(takers)]:
+                taker = takers.pop(0)
+                found.append(Move(unit, giver, taker, turn))
+                sent[giver] += sizes[unit]
+                holders.append(taker)
+            turn += 1
+    return tuple(sorted(found, key=lambda move: (move.round, move.unit, move.taker)))

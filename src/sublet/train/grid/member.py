@@ -12,7 +12,7 @@ they agree within rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -22,23 +22,19 @@ from sublet.machine.wall import WALL
 from sublet.train.data.samples import mixed
 from sublet.train.grid import alike
 from sublet.train.grid.atoms import Atom, atoms, share
-from sublet.train.grid.attendance import Attendance, attend
-from sublet.train.grid.guard import Guard
+from sublet.train.grid.course import Course
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.keeping import Keeping
-from sublet.train.grid.losses import Losses
-from sublet.train.grid.meeting import NOTHING, Meeting, Standing, meet
+from sublet.train.grid.meeting import NOTHING, Lost, Meeting, Met, Standing, meet
 from sublet.train.grid.mesh import Mesh, spread
-from sublet.train.grid.outcome import Beside, Lost, Met, Stepped
-from sublet.train.grid.pipeline import Pipeline, Work
-from sublet.train.grid.restoring import Restored, met_by_going_back, restore
-from sublet.train.grid.saving import WORDS, Vault
-from sublet.train.grid.seat import Seat
-from sublet.train.grid.stages import Staged, holders
+from sublet.train.grid.pipeline import Losses, Pipeline, Stepped, Work
+from sublet.train.grid.saving import WORDS, Restored, Vault
+from sublet.train.grid.stages import Seat, Staged, holders
 from sublet.train.link.following import Broken
+from sublet.train.numerics.guard import Guard
 from sublet.train.numerics.seeds import restore_dice, restore_random
 
-__all__ = ["Beside", "Lost", "Member", "Met", "Stepped"]
+__all__ = ["Member"]
 
 LOSS, ORDERS, KEEPS, RATES, SAVES = 0, 1, 2, 3, 3 + alike.WORDS  # of what is agreed on, beside the norms
 EXTRA = SAVES + WORDS
@@ -55,14 +51,15 @@ class Member:
         *,
         seed: int,
         clip_norm: float | None = None,
-        beside: Beside | None = None,
+        beside: Course | None = None,
         guard: Guard | None = None,
         point: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.vault: Vault | None = None  # of checkpoints, if there are any
         self.staged, self.clip_norm, self._beside, self.point, self._seed = staged, clip_norm, beside, point, seed
-        self._guard = guard or Guard(staged.model, optimizer)
-        self.holdings = Holdings(staged.model, optimizer, staged.units, self._guard.frozen)
+        self._guard = guard or Guard([optimizer])
+        self.frozen = [each for each in staged.model.parameters() if not each.requires_grad]  # to the end
+        self.holdings = Holdings(staged.model, optimizer, staged.units, self.frozen)
         self._pipeline = Pipeline(staged, point)
         self.applied, self.pending = NOTHING, NOTHING
         self.new = False  # our state is of others, and our script is not yet where theirs are
@@ -84,79 +81,84 @@ class Member:
         Those who are `leaving`, all of them, stay with what they have, for as long as it takes to save it.
         """
         units = len(self.staged.units)
-        own = () if seat is None or not seat.trains else self._units_of(seat, (seat.part,))
-        own = tuple(self.holdings.arenas) if leaving else own
+        own, kept = tuple(self.holdings.arenas) if leaving else (), tuple[int, ...]()
+        if seat is not None:
+            own = self._units_of(seat, (seat.part,) if seat.trains else ())
+            kept = tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         if self.vault is not None:
             self.vault.enter(generation)
-        kept = () if seat is None else tuple(each for each in self._units_of(seat, seat.keeps) if each not in own)
         self.point("meeting")
-        standing = Standing(applied=self.applied, pending=self.pending, units=self.holdings.arenas.keys())
-        here = attend(mesh, standing, own, kept, units, new=self.new)
-        standings, owned, keeps = here.standings, here.owned, here.keeps
-        sizes = {unit: self.holdings.size_bytes(unit, stepped=here.top > 0) for unit in range(units)}
-        have = keeps if here.anew else [a & b.units for a, b in zip(keeps, standings, strict=True)]  # the rest later
+        standings, owned, keeps, were_new = self._attend(mesh, own, kept)
+        top = max(each.applied for each in standings)
+        sizes = {unit: self.holdings.size_bytes(unit, stepped=top > 0) for unit in range(units)}
+        # where nobody has anything keepers make theirs, too; else what they lack comes later
+        have = keeps if top == NOTHING else [a & b.units for a, b in zip(keeps, standings, strict=True)]
         met = meet(standings, [a | b for a, b in zip(owned, have, strict=True)], sizes)
         if met is None and leaving:
             raise Lost
         self.point("met")
         restored = None
         if self.vault is not None and not leaving and (met is None or met.anew):
-            wanted = [a | b for a, b in zip(owned, keeps, strict=True)]
-            restored = restore(mesh, self.vault.find, self.vault.whole, self.holdings, wanted)
+            restored = self.vault.restore(mesh, [a | b for a, b in zip(owned, keeps, strict=True)])
         if restored is not None:
-            self._go_back(restored)
-            dice = restored.beside["dice"]
-            if dice is not None and mesh.rank < len(dice):
-                restore_dice(dice[mesh.rank])
-            elif mesh.world == 1:
-                restore_random(restored.beside["random"])
-            else:
-                self._throw(mesh, restored.step)
+            self._go_back(mesh, restored)
             have = keeps
         elif met is None:
             raise Lost
         else:
-            self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], here)
-        if not leaving:
-            self._look_who_is_new(mesh, met, here, seat, restored)
+            self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], standings)
+        if met is None or met.anew:  # where all begin, or go back, none is ahead of another
+            self.new, self.speaker = met is None, None
+        elif seat is not None:  # who has it from others, and has made no step with them, is elsewhere in its loop
+            came = [each.applied != met.applied and at not in met.roll for at, each in enumerate(standings)]
+            there = [each for each in seat.everyone() if not came[each] and not were_new[each]]
+            self.new = mesh.rank not in there
+            self.speaker = there[0] if 0 < len(there) < len(seat.everyone()) else None
         self._own = own
         self._keeping.begin(owned, keeps, have)
         if seat is not None:
             self.holdings.loosen(self._for_nobody_else(seat))
-        self._open_vault(mesh, [a | b for a, b in zip(owned, have, strict=True)])
-        if met is None or restored is not None:
-            assert restored is not None  # noqa: S101 - otherwise it is Lost
-            return met_by_going_back(restored, here.top, lost=met is None)
-        came = sum(sizes[move.unit] for move in met.moves if move.taker == mesh.rank)
-        gave = sum(sizes[move.unit] for move in met.moves if move.giver == mesh.rank)
-        source = "fresh" if met.anew else "peer"
-        return Met(meeting=met, moved_bytes=came, gave_bytes=gave, rolled=mesh.rank in met.roll, source=source)
-
-    def _look_who_is_new(
-        self, mesh: Mesh, met: Meeting | None, here: Attendance, seat: Seat | None, restored: Restored | None
-    ) -> None:
-        """Whose script is elsewhere in its loop than those of the others; where all are new, there is no other place.
-
-        Where all begin, with a checkpoint or without, nobody is.
-        """
-        if met is None or met.anew:
-            self.new, self.speaker = met is None and restored is not None, None
-            return
-        came = [each.applied != met.applied and at not in met.roll for at, each in enumerate(here.standings)]
-        new = [before or taken for before, taken in zip(here.new, came, strict=True)]
-        members = range(mesh.world) if seat is None else seat.everyone()
-        there = [each for each in members if not new[each]]
-        self.new = new[mesh.rank]
-        self.speaker = there[0] if 0 < len(there) < len(members) else None
-
-    def _open_vault(self, mesh: Mesh, held: list[frozenset[int]]) -> None:
-        """The first who holds a unit saves it."""
-        if self.vault is not None:
-            everything = range(len(self.staged.units))
-            first = [next((each for each, has in enumerate(held) if unit in has), None) for unit in everything]
+        if self.vault is not None:  # the first who holds a unit saves it
+            held = [a | b for a, b in zip(owned, have, strict=True)]
+            first = [next((each for each, has in enumerate(held) if unit in has), None) for unit in range(units)]
             self.vault.open(mesh, [each for each in first if each is not None])
+        if restored is not None:
+            return Met(
+                meeting=Meeting(applied=restored.step, speaker=None, roll=(), empty=(), moves=()),
+                moved_bytes=sum(memory.numel() for memory in restored.units.values()),
+                gave_bytes=0,
+                rolled=False,
+                source="checkpoint",
+                lost=met is None,
+                redone=max(0, top - restored.step),
+            )
+        assert met is not None  # noqa: S101 - or it is Lost
+        return Met(
+            meeting=met,
+            moved_bytes=sum(sizes[move.unit] for move in met.moves if move.taker == mesh.rank),
+            gave_bytes=sum(sizes[move.unit] for move in met.moves if move.giver == mesh.rank),
+            rolled=mesh.rank in met.roll,
+            source="fresh" if met.anew else "peer",
+        )
 
-    def _go_back(self, restored: Restored) -> None:
+    def _attend(
+        self, mesh: Mesh, own: Collection[int], kept: Collection[int]
+    ) -> tuple[list[Standing], list[frozenset[int]], list[frozenset[int]], list[bool]]:
+        """One table, which all add up: what each brings, is to have and is to keep, and whether it is new. Broken."""
+        units, facts = range(len(self.staged.units)), [self.applied, self.pending, int(self.new)]
+        row = [*facts, *(int(unit in each) for each in (self.holdings.arenas, own, kept) for unit in units)]
+        table = torch.zeros(mesh.world, len(row), dtype=torch.int64)
+        table[mesh.rank] = torch.tensor(row)
+        mesh.sum(table, range(mesh.world))
+        rows = table.tolist()
+        held, owned, keeps = (
+            [frozenset(unit for unit in units if each[start + unit]) for each in rows]
+            for start in range(len(facts), len(row), len(units))
+        )
+        standings = [Standing(applied=r[0], pending=r[1], units=has) for r, has in zip(rows, held, strict=True)]
+        return standings, owned, keeps, [bool(each[2]) for each in rows]
+
+    def _go_back(self, mesh: Mesh, restored: Restored) -> None:
         """To a checkpoint, and nothing of what was is left."""
         self._agreed, self.losses = torch.zeros_like(self._agreed), Losses(restored.beside["loss"])
         self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
@@ -164,8 +166,15 @@ class Member:
         if self._beside is not None:
             self._beside.take(restored.beside)
         self.applied, self.pending = restored.step, NOTHING
+        dice = restored.beside["dice"]
+        if dice is not None and mesh.rank < len(dice):
+            restore_dice(dice[mesh.rank])
+        elif mesh.world == 1:
+            restore_random(restored.beside["random"])
+        else:
+            self._throw(mesh, restored.step)
 
-    def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], here: Attendance) -> None:
+    def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: Sequence[Standing]) -> None:
         """Nobody lets go of a unit before all have said that they have what they want."""
         if met.anew:
             if mesh.rank:  # copies are to draw other numbers, though all scripts have begun with the same seed
@@ -177,13 +186,11 @@ class Member:
             self.applied = 0
             return
         behind = {
-            each
-            for each, standing in enumerate(here.standings)
-            if standing.applied != met.applied and each not in met.roll
+            each for each, standing in enumerate(standings) if standing.applied != met.applied and each not in met.roll
         }
-        agreed, tree = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
+        heard = self._hear_agreed(mesh, met, anybody_behind=bool(behind))
         if mesh.rank in met.roll:
-            self._hear(agreed)
+            self._hear(heard["agreed"])
             self._apply()
         came = self._move(mesh, met)
         kept = wanted
@@ -197,9 +204,9 @@ class Member:
             if mesh.rank in behind:
                 self.new = True
                 self._throw(mesh, met.applied)
-                self._hear(agreed)
+                self._hear(heard["agreed"])
                 if self._beside is not None:
-                    self._beside.take(tree)
+                    self._beside.take(heard["beside"])
             self.holdings.take(came, kept, stepped=met.applied > 0)
             self.holdings.clear_gradients()
             self.applied, self.pending = met.applied, NOTHING
@@ -223,18 +230,15 @@ class Member:
             mesh.settle()
         return came
 
-    def _hear_agreed(self, mesh: Mesh, met: Meeting, *, anybody_behind: bool) -> tuple[torch.Tensor, Any]:
+    def _hear_agreed(self, mesh: Mesh, met: Meeting, *, anybody_behind: bool) -> Any:
         """What the last step came to, and what is beside it, from one who was there."""
         assert met.speaker is not None  # noqa: S101 - it is not anew
-        said = torch.zeros_like(self._agreed)
+        said = None
         if mesh.rank == met.speaker:
-            said.copy_(self._agreed)
-            said[len(self.staged.units) + LOSS] = self.loss
-        mesh.sum(said, range(mesh.world))
-        tree = None
-        if self._beside is not None and anybody_behind:
-            tree = spread(mesh, met.speaker, self._beside.tree() if mesh.rank == met.speaker else None)
-        return said, tree
+            self._agreed[len(self.staged.units) + LOSS] = self.loss
+            tells = self._beside is not None and anybody_behind
+            said = {"agreed": self._agreed, "beside": self._beside.tree() if tells and self._beside else None}
+        return spread(mesh, met.speaker, said)
 
     def _hear(self, agreed: torch.Tensor) -> None:
         self._agreed, self.losses = agreed, Losses(float(agreed[len(self.staged.units) + LOSS]))
@@ -297,11 +301,8 @@ class Member:
         if self.clip_norm is not None and seat.copy == 0:
             for number, square in self._squares(seat):
                 words[number] += square
-        words[units + LOSS], words[units + ORDERS], words[units + KEEPS] = (
-            0.0 if alone else losses.total(),  # nobody else wants to know it now
-            float(orders),
-            float(self._keeping.asks),
-        )
+        words[units + LOSS] = 0.0 if alone else losses.total()  # nobody else wants to know it now
+        words[units + ORDERS], words[units + KEEPS] = float(orders), float(self._keeping.asks)
         words[units + RATES : units + SAVES] = self.alike.say(self.applied, trains=seat.trains)
         if self.vault is not None:
             words[units + SAVES :] = self.vault.say(mesh, self.applied + 1)
@@ -328,7 +329,7 @@ class Member:
             sum_s=summed_s - began_s,
             keep_s=fills_s + kept_s - summed_s,
             agree_s=agreed_s - kept_s,
-            units=self._pipeline.unit_s(seat.parts[seat.part]) if seat.trains else (),
+            units=self._pipeline.times.of_an_atom() if seat.trains and self.holdings.device.type == "cpu" else (),
         )
 
     def _squares(self, seat: Seat) -> Iterator[tuple[int, float]]:

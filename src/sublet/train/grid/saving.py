@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from sublet.train.checkpoint.manifest import NamedFile
 from sublet.train.checkpoint.saving import LAST_TRIES, Saver, find
 from sublet.train.checkpoint.snapshot import HostCopy
 from sublet.train.grid.holdings import Holdings
-from sublet.train.grid.mesh import Mesh
+from sublet.train.grid.mesh import Mesh, spread
 from sublet.train.grid.whole import Whole
 from sublet.train.link.following import at_once
 from sublet.train.link.link import ControllerLink
@@ -33,13 +35,22 @@ from sublet.train.numerics.seeds import own_dice
 from sublet.train.state.state import Progress
 from sublet.wire.saves import DISK, Saved, SaveFailed
 
-__all__ = ["WORDS", "Vault"]
+__all__ = ["WORDS", "Restored", "Vault"]
 
 WORDS = 3  # that are agreed on
 TOKEN, WRITTEN, FAILED = range(WORDS)
 THERE = -1.0  # in place of a token: this step is committed already
-GATHERS = 7 << 20  # tags of messages, far from all others
+READS, GATHERS = 6 << 20, 7 << 20  # tags of messages, far from all others
 DIGEST = struct.Struct(">4q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What one worker has got: its units as they lie in memory, and what is beside them."""
+
+    step: int
+    units: dict[int, torch.Tensor]
+    beside: dict[str, Any]
 
 
 class Vault:
@@ -82,11 +93,38 @@ class Vault:
             self._is_open = True
             self.saver.opened(self._generation)
 
-    def find(self) -> Any:
-        """What to go on from, as member 0 finds it."""
-        self._is_open = True
-        self.saver.opened(self._generation)
-        return at_once(find(self.saver, self._link.line, self._generation))
+    def restore(self, mesh: Mesh, wanted: Sequence[AbstractSet[int]]) -> Restored | None:
+        """The newest checkpoint: what each of the mesh wants, at all of them; None if there is none.
+
+        Member 0 reads it, so that one says which can be trusted, and what lies on the disk of one node serves all.
+        Nothing of what is held is touched: it may break at any point.
+        """
+        loaded = None
+        if mesh.rank == 0:
+            self.open(mesh, ())
+            loaded = at_once(find(self.saver, self._link.line, self._generation))
+        found = None if loaded is None else {"step": loaded.step, "beside": self.whole.beside(loaded.state)}
+        head = spread(mesh, 0, {"found": found} if mesh.rank == 0 else None)["found"]
+        if head is None:
+            return None
+        holdings, step, came = self._holdings, int(head["step"]), dict[int, torch.Tensor]()
+        for unit in sorted({each for units in wanted for each in units}):
+            takers = [rank for rank, units in enumerate(wanted) if unit in units]
+            if mesh.rank in takers:
+                came[unit] = holdings.expect(unit, stepped=step > 0)
+            if loaded is not None:
+                memory = torch.empty(holdings.size_bytes(unit, stepped=step > 0), dtype=torch.uint8)
+                self.whole.fill(memory, unit, loaded.state, stepped=step > 0)
+                for taker in takers:
+                    if taker == mesh.rank:
+                        came[unit].copy_(memory)
+                    else:
+                        mesh.send(memory, taker, READS + unit)
+                mesh.settle()  # one at a time: the memory of one
+            elif mesh.rank in takers:
+                mesh.receive(came[unit], 0, READS + unit)
+        mesh.sum(torch.zeros(1), range(mesh.world))
+        return Restored(step=step, units=came, beside=head["beside"])
 
     def close(self) -> None:
         """Nothing is written any more when this returns."""

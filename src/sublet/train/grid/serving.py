@@ -9,7 +9,10 @@ waits for a script that has yet to come to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,13 +21,12 @@ from sublet.errors import InvalidValue, RanksDiffer
 from sublet.train.data.held_out import HeldOut, in_eval_mode
 from sublet.train.data.samples import Samples, moved
 from sublet.train.grid.atoms import Atom, atoms, loaded, share
-from sublet.train.grid.awaited import awaited
 from sublet.train.grid.course import Course
 from sublet.train.grid.gloo import GlooMesh
 from sublet.train.grid.member import Member
 from sublet.train.grid.mesh import spread
 from sublet.train.grid.pipeline import Work
-from sublet.train.grid.seat import Seat
+from sublet.train.grid.stages import Seat
 from sublet.train.link.following import Broken
 from sublet.train.numerics.seeds import dice_kept, reseed_host
 from sublet.train.sessions.position import Position
@@ -32,10 +34,11 @@ from sublet.train.sessions.probe import Probe, is_due
 from sublet.train.sessions.strategy import Around
 from sublet.wire.profile import is_profiled
 
-__all__ = ["END", "SAME", "STEP", "Serves"]
+__all__ = ["END", "SAME", "STEP", "Serves", "awaited"]
 
 STEP, EVALUATE, END = "step", "evaluate", "end"  # what a script comes to next
 SAME = "let what a loop does follow from s.steps, s.epoch, s.loss and evaluations: they are the same at all workers"
+AFTER_S = 30.0  # that others are waited for without a word
 WAITS = (
     "s.evaluate waits for the other workers; every one calls it, since each has a part of the model, not rank 0 alone"
 )
@@ -163,3 +166,16 @@ class Serves:
     def recover(self, why: str) -> None:
         """Into the next grid, whoever is lost."""
         raise NotImplementedError
+
+
+@contextmanager
+def awaited(why: str, after_s: float = AFTER_S) -> Iterator[None]:
+    """Says so on stderr, once, if what is done here is not over by then; it goes on all the same."""
+    text = f"sublet: {why}\n"
+    timer = threading.Timer(after_s, lambda: sys.stderr.write(text))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -16,9 +16,12 @@ from typing import Any
 
 from torch import nn
 
+from sublet.domain.cut import borders
+from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
+from sublet.wire.grids import NO_PLACE
 
-__all__ = ["Part", "Staged", "Stages", "Unit", "holders", "is_staged"]
+__all__ = ["NO_PLACE", "Part", "Seat", "Staged", "Stages", "Unit", "holders", "is_staged", "parts_of"]
 
 
 class Stages(nn.Module):
@@ -112,3 +115,58 @@ class Staged:
             found.setdefault(tuple(dict.fromkeys(at[id(each)])), []).append(name)
         for stages in sorted(found, key=lambda each: (len(each) > 1, each)):
             yield Unit(stages, tuple(found[stages]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A place of a grid. Its number in the mesh is `copy * parts + part`; those who only keep come behind all places.
+
+    Who keeps parts of others holds their state too, and makes the same update of it.
+    """
+
+    copy: int
+    part: int
+    copies: int
+    parts: tuple[Part, ...]
+    keeps: tuple[int, ...] = ()
+    world: int = 0  # with those who only keep; 0 = there are none
+
+    @classmethod
+    def of(cls, rank: int, grid: Grid, blocks: int) -> Seat:
+        """That of a number."""
+        copy, part = divmod(rank, grid.parts)
+        return cls(copy=copy, part=part, copies=grid.copies, parts=parts_of(blocks, grid.parts))
+
+    @property
+    def trains(self) -> bool:
+        """It has a place."""
+        return self.part != NO_PLACE
+
+    @property
+    def rank(self) -> int:
+        """In the mesh, of one that has a place."""
+        return self.at(self.copy, self.part)
+
+    def at(self, copy: int, part: int) -> int:
+        """The number of another seat."""
+        return copy * len(self.parts) + part
+
+    def everyone(self) -> range:
+        """All who agree on a step: who only gave state at the meeting does not."""
+        return range(max(self.world, self.copies * len(self.parts)))
+
+    def same_part(self) -> tuple[int, ...]:
+        """All copies of ours: their numbers."""
+        return tuple(self.at(copy, self.part) for copy in range(self.copies))
+
+    def same_copy(self, parts: tuple[int, ...]) -> tuple[int, ...]:
+        """These parts of our copy."""
+        return tuple(self.at(self.copy, part) for part in parts)
+
+
+def parts_of(blocks: int, parts: int, ends: Sequence[int] = ()) -> tuple[Part, ...]:
+    """Blocks in as even ranges as there are, or up to these ends."""
+    at = borders(blocks, parts, ends)
+    return tuple(
+        Part(at[number], at[number + 1], first=number == 0, last=number == parts - 1) for number in range(parts)
+    )

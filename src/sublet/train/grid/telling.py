@@ -5,8 +5,8 @@ from __future__ import annotations
 from sublet.machine.wall import WALL
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.gathering import Gathered
-from sublet.train.grid.outcome import Stepped
-from sublet.train.grid.seat import Seat
+from sublet.train.grid.pipeline import Stepped
+from sublet.train.grid.stages import Seat
 from sublet.train.link.link import ControllerLink
 from sublet.train.numerics.memory import Gauge
 from sublet.train.sessions.report import EVERY_S, printed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import DTYPES, Elsewhere, TensorPlace
 from sublet.train.grid.arena import Field
+from sublet.train.grid.course import settings_of
 from sublet.train.grid.holdings import Holdings
 from sublet.train.grid.stages import Staged
 from sublet.train.state.state import Progress, State
@@ -76,7 +78,8 @@ class Whole:
         return {
             "progress": {name: value for name, value in tree["progress"].items() if name != "noise"},
             "schedulers": tree["schedulers"],
-            "settings": [{name: value for name, value in each.items() if name != "params"} for each in groups],
+            "settings": settings_of(groups),
+            "frozen": tree.get("frozen"),
             "extra": tree["extra"],
             "random": tree["random"],
             "dice": tree.get("dice"),  # one of an earlier version has none
@@ -96,12 +99,8 @@ class Whole:
             saved = state.get(indices[id(parameters[owner])], {}).get(moment)
             if saved is not None:  # one that never had a gradient has none yet
                 _copy(saved, field, memory, f"{moment} of {names[owner]}")
-        counted = layout.counted.seen_in(memory)
-        for number in range(len(counted)):
-            found, kept = state.get(indices.get(id(parameters[number])), {}), layout.kept[number]
-            begun = any(found.get(name) is not None for name, *_ in (*kept.moments, *kept.counters))
-            row = [float(begun), *(float(found.get(name, 0.0)) for name, _, _ in kept.counters)]
-            counted[number, : len(row)] = torch.tensor(row, dtype=counted.dtype)
+        states = [state.get(indices.get(id(each)), {}) for each in parameters]
+        layout.counted.seen_in(memory).copy_(layout.counted_of(states))
 
     def _numbers(self, *, stepped: bool) -> tuple[dict[str, int], dict[tuple[int, str], int]]:
         """In `places`: of weights by their names, of moments by the number of the parameter and theirs."""
@@ -119,20 +118,17 @@ class Whole:
         self, moments: Mapping[tuple[int, str], int], counted: Sequence[torch.Tensor], *, stepped: bool
     ) -> dict[str, Any]:
         """As its state_dict would be if all of it were here: nothing of a parameter that never had a gradient."""
-        groups, state, first = [], dict[int, dict[str, Any]](), 0
-        for group, everything in zip(self._holdings.optimizer.param_groups, self._holdings.groups, strict=True):
-            numbers = list(range(first, first + len(everything)))
-            settings = {name: value for name, value in group.items() if name != "params"}
-            groups.append({**settings, "params": numbers})
-            first += len(everything)
+        groups, state, indices = (
+            settings_of(self._holdings.optimizer.param_groups),
+            dict[int, dict[str, Any]](),
+            count(),
+        )
+        for group, everything in zip(groups, self._holdings.groups, strict=True):
+            group["params"] = list(islice(indices, len(everything)))
         for unit, rows in enumerate(counted):
-            layout, parameters = self._holdings.layout(unit, stepped=stepped), self._holdings.parameters[unit]
-            for parameter, kept, (begun, *counters) in zip(parameters, layout.kept, rows.tolist(), strict=False):
-                if begun:
-                    state[self._holdings.indices[id(parameter)]] = {
-                        name: torch.tensor(value, dtype=kind)
-                        for (name, kind, _), value in zip(kept.counters, counters, strict=False)
-                    }
+            parameters = self._holdings.parameters[unit]
+            for number, counters in self._holdings.layout(unit, stepped=stepped).counters_in(rows).items():
+                state[self._holdings.indices[id(parameters[number])]] = counters
         for (number, name), index in moments.items():
             if number in state:
                 state[number][name] = Elsewhere(index)

@@ -10,9 +10,9 @@ What waits is awaited. In a training process nothing of it ever suspends, becaus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sublet.errors import NoCheckpointLeft
 from sublet.machine.wall import WALL, Wall
@@ -20,7 +20,7 @@ from sublet.train.link.agent_line import AgentLine, Superseded
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Broke, Leading, Leave, Left, Meet, Regroup
 
-__all__ = ["Broken", "Collective", "Entry", "Following", "Keeper", "at_once"]
+__all__ = ["Broken", "Collective", "Entry", "Follower", "Following", "Keeper", "at_once"]
 
 MEET_S = 86_400.0  # for the first member to open the store: it may evaluate. The controller says if it hangs
 
@@ -104,7 +104,91 @@ class Keeper(Protocol[Group_contra]):
         """Wait for what is being written."""
 
 
-class Following(Generic[Group]):
+Came = TypeVar("Came")
+
+
+class Follower(Generic[Came]):
+    """The way from order to order, whatever a worker holds: a class that has it says how it joins, saves and parts."""
+
+    def __init__(self, line: AgentLine | None, wait_s: float) -> None:
+        self.line, self._wait_s = line, wait_s
+
+    @property
+    def standing(self) -> Mapping[str, Any]:
+        """What `Broke` says of us: our generation, steps, and a step that is pending."""
+        raise NotImplementedError
+
+    @property
+    def done(self) -> float:
+        """Samples behind us."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Out of the group."""
+        raise NotImplementedError
+
+    async def follow(self) -> Came:
+        """Into the group of the newest order with a place for us; Lost if nobody gives any, SystemExit to leave."""
+        line = self._its_line()
+        while True:
+            try:
+                order = await line.order(self._wait_s)
+                if isinstance(order, Leave):
+                    await self._save(order)
+                    self._say_left(order)
+                    raise SystemExit(EXIT_LEFT)
+                if (came := await self._join(order)) is not None:
+                    return came
+            except (Superseded, NoCheckpointLeft):  # the latter has been told; what now is not ours to decide
+                self.drop()
+            except Broken as error:
+                self.drop()
+                self._tell_broken(str(error))
+
+    async def change(self) -> Came:
+        """At a step boundary that all members know of: out of this group and into the next."""
+        await self._part()
+        self.drop()
+        return await self.follow()
+
+    async def recover(self, why: str) -> Came:
+        """After a break: out of this group, say so unless an order is there already, and into the next."""
+        self.drop()
+        self._tell_broken(why)
+        return await self.follow()
+
+    def say_broken(self, why: str) -> None:
+        """Whatever has been ordered meanwhile."""
+        line = self._its_line()
+        line.say(Broke(worker_id=line.worker_id, why=why, **self.standing))
+
+    async def _join(self, order: Regroup) -> Came | None:
+        """None if we have only handed over."""
+        raise NotImplementedError
+
+    async def _save(self, order: Leave) -> None:
+        """What we have, if that is asked of us."""
+        raise NotImplementedError
+
+    async def _part(self) -> None:
+        """Until every member has heard the last sum."""
+        raise NotImplementedError
+
+    def _say_left(self, order: Regroup | Leave, gave_bytes: int = 0) -> None:
+        line, step = self._its_line(), self.standing["step"]
+        facts = {"generation": order.generation, "step": step, "done": self.done, "gave_bytes": gave_bytes}
+        line.say(Left(worker_id=line.worker_id, **facts))
+
+    def _tell_broken(self, why: str) -> None:
+        if not self._its_line().pending:
+            self.say_broken(why)
+
+    def _its_line(self) -> AgentLine:
+        assert self.line is not None  # noqa: S101 - orders come over a line
+        return self.line
+
+
+class Following(Follower[Entry], Generic[Group]):
     """Our place in the group that the newest order names; orders come over `line`."""
 
     def __init__(
@@ -117,37 +201,20 @@ class Following(Generic[Group]):
         wait_s: float,
         wall: Wall = WALL,
     ) -> None:
-        self.line, self.group = line, alone
-        self._keeper, self._new, self._wait_s, self._wall = keeper, new, wait_s, wall
+        super().__init__(line, wait_s)
+        self.group = alone
+        self._keeper, self._new, self._wall = keeper, new, wall
         self._carries = False  # whether we have a state that others may need
 
-    async def follow(self) -> Entry:
-        """Into the group of the newest order; Lost if nobody gives any, SystemExit if it is to leave."""
-        line = self._its_line()
-        while True:
-            try:
-                order = await line.order(self._wait_s)
-                if isinstance(order, Leave):
-                    await self._leave(line, order)
-                return await self._join(line, order)
-            except (Superseded, NoCheckpointLeft):  # the latter has been told; what now is not ours to decide
-                self.drop()
-            except Broken as error:
-                self.drop()
-                self._tell_broken(line, str(error))
+    @property
+    def standing(self) -> Mapping[str, Any]:
+        """As `Follower` says."""
+        return {"generation": self.group.generation, "step": self._keeper.steps}
 
-    async def change(self) -> Entry:
-        """At a step boundary that all members know of: out of this group and into the next."""
-        if self.group.world > 1:
-            await self.group.part()
-        self.drop()
-        return await self.follow()
-
-    async def recover(self, why: str) -> Entry:
-        """After a break: out of this group, say so unless an order is there already, and into the next."""
-        self.drop()
-        self._tell_broken(self._its_line(), why)
-        return await self.follow()
+    @property
+    def done(self) -> float:
+        """As `Follower` says."""
+        return self._keeper.done
 
     async def agree(self, *, batch: int, formed_s: float, generation: int | None) -> Entry:
         """Everybody has the state of the member with the most steps, or of the newest checkpoint, or of rank 0."""
@@ -175,12 +242,8 @@ class Following(Generic[Group]):
         if self.line is not None:
             self.line.release()
 
-    def _its_line(self) -> AgentLine:
-        assert self.line is not None  # noqa: S101 - orders come over a line
-        return self.line
-
-    async def _join(self, line: AgentLine, order: Regroup) -> Entry:
-        started_s = self._wall.monotonic()
+    async def _join(self, order: Regroup) -> Entry:
+        line, started_s = self._its_line(), self._wall.monotonic()
         self.group = group = self._new(order)
         if order.world == 1:
             entry = await self.agree(batch=order.batch, formed_s=0.0, generation=order.generation)
@@ -196,19 +259,16 @@ class Following(Generic[Group]):
             entry = await self.agree(batch=order.batch, formed_s=formed_s, generation=order.generation)
             return replace(entry, micro_batch=order.micro_batch)
 
-    async def _leave(self, line: AgentLine, order: Leave) -> NoReturn:
+    async def _save(self, order: Leave) -> None:
         keeper = self._keeper
         if order.save and self._carries and (self.group.rank == 0 or order.broken):
             keeper.open(order.generation)
             await keeper.save()
         keeper.close()
-        line.say(Left(worker_id=line.worker_id, generation=order.generation, step=keeper.steps, done=keeper.done))
-        raise SystemExit(EXIT_LEFT)
 
-    def _tell_broken(self, line: AgentLine, why: str) -> None:
-        if not line.pending:
-            step = self._keeper.steps
-            line.say(Broke(worker_id=line.worker_id, generation=self.group.generation, step=step, why=why))
+    async def _part(self) -> None:
+        if self.group.world > 1:
+            await self.group.part()
 
     async def _of_first(self, number: int) -> int:
         return (await self.group.numbers(number))[0]

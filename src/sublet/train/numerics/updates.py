@@ -6,12 +6,11 @@ that are not finite and leaves the same step out.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from sublet.errors import InvalidValue, OutOfMemory
+from sublet.errors import OutOfMemory
 from sublet.train.numerics.gradients import Gradients
+from sublet.train.numerics.guard import Guard
 from sublet.train.numerics.memory import SLIMMER
 from sublet.train.numerics.noise import BatchRange, rate_rule
 from sublet.train.sessions.options import Options
@@ -22,26 +21,11 @@ __all__ = ["Updates"]
 
 
 class Updates:
-    """Applies gradients by the optimizers of a session, and lets nobody else do it."""
+    """Applies gradients by the optimizers of a session; `guard` lets nobody else do it."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], options: Options) -> None:
-        self._optimizers, self._options, self._scaler = optimizers, options, options.scaler
+        self.guard, self._options, self._scaler = Guard(optimizers), options, options.scaler
         self._rule, self._adaptive = rate_rule(options.lr_rule), options.adaptive
-        self._updating = False
-        self._handles: list[Any] = []
-
-    def guard(self) -> None:
-        """From now on only we update the model."""
-        for optimizer in self._optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(self._refuse_others))
-            vars(optimizer)["zero_grad"] = _nothing  # gradients are ours; a line left over must not clear half a batch
-
-    def release(self) -> None:
-        """Everything as it was before `guard`."""
-        for handle in self._handles:
-            handle.remove()
-        for optimizer in self._optimizers:
-            vars(optimizer).pop("zero_grad", None)
 
     @property
     def scale(self) -> float:
@@ -73,16 +57,14 @@ class Updates:
 
     def apply(self, turn: Turn, progress: Progress, size: int, *, last: bool) -> None:
         """One update by `size` samples; `last`: no other optimizer has its turn after it in this step."""
-        self._updating = True
         try:
-            with turn.gradients.as_they_came():
+            with self.guard.updates(), turn.gradients.as_they_came():
                 if self._adaptive is None:
                     self._step(turn.optimizer)
                 else:
                     self._step_at_rate(turn.optimizer, self._adaptive, progress, size)
         except torch.OutOfMemoryError as error:  # the samples are out of memory by now: fewer of them would not help
             raise OutOfMemory(0, hint=SLIMMER) from error
-        self._updating = False
         if last and self._scaler is not None:
             self._scaler.update()
 
@@ -105,11 +87,3 @@ class Updates:
         self._step(optimizer)
         for group, rate in zip(groups, before, strict=True):
             group["lr"] = rate
-
-    def _refuse_others(self, *_: Any) -> None:
-        if not self._updating:
-            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(loss) updates the model")
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """In place of zero_grad."""

@@ -29,15 +29,18 @@ def check_model(model: torch.nn.Module) -> None:
             raise InvalidValue("model", f"with {min(found)}", "the bare model: the session adds up the gradients")
 
 
-def check_frozen(frozen: Iterable[torch.nn.Parameter]) -> None:
-    """What was frozen when the epoch began still is."""
+def check_frozen(frozen: Iterable[torch.nn.Parameter], *, in_stages: bool = False) -> None:
+    """What was frozen when the epoch began still is; in stages, what was when the session did."""
     thawed = sum(parameter.requires_grad for parameter in frozen)
-    if thawed:
-        allowed = (
-            f"as it was when the epoch began: {thawed} parameters were frozen then. Freeze and thaw between two epochs "
-            "of s.epochs(), in all workers; with the optimizer's state in ranges give them a group with lr=0 instead"
-        )
-        raise InvalidValue("requires_grad", "True", allowed)
+    if not thawed:
+        return
+    if in_stages:  # what of a stage is sent from worker to worker follows from it
+        began, instead = "session", "Where the model is trained in stages give them a group with lr=0 instead"
+    else:
+        began, instead = "epoch", "Freeze and thaw between two epochs of s.epochs(), in all workers; with the "
+        instead += "optimizer's state in ranges give them a group with lr=0 instead"
+    allowed = f"as it was when the {began} began: {thawed} parameters were frozen then. {instead}"
+    raise InvalidValue("requires_grad", "True", allowed)
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -92,11 +92,11 @@ class Steps:
 
     def guard(self) -> None:
         """From now on only we update the model."""
-        self._updates.guard()
+        self._updates.guard.begin()
 
     def release(self) -> None:
         """Everything as it was before `guard`."""
-        self._updates.release()
+        self._updates.guard.end()
         if self.shards is not None and self.shards.is_cut:
             self.shards.moments.forget()  # what it keeps is a range: the parameters are its own again, and no more
         for turn in self._turns.all:

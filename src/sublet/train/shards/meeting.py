@@ -29,7 +29,6 @@ __all__ = ["NOTHING", "Gone", "Mesh", "Run", "Shards"]
 
 NOTHING = -1  # steps of one who has no state
 MOVES = 4 << 20  # tags of messages
-USUAL_SPANS = 2  # that a worker has: one, but after a meeting that broke
 CPU = torch.device("cpu")
 
 
@@ -195,22 +194,21 @@ class Shards:
     # ------------------------------------------------------------------------------------------ their parts
 
     def _facts(self, mesh: Mesh, *, stays: bool = True, saves: bool = False) -> list[_Facts]:
-        """Of all who meet, by rank: one sum, or a second where somebody has more spans than nearly everybody has."""
+        """Of all who meet, by rank; spans in a table of their own, as wide as the most that anybody has."""
         spans = self.moments.spans() if self.run.applied != NOTHING else []
-        ours = [self.run.applied, self.half, self.moments.is_stated, stays, saves, len(spans)]
-        rows = self._table(mesh, [*ours, *_borders(spans[:USUAL_SPANS], USUAL_SPANS)])
-        more = max(row[len(ours) - 1] for row in rows) - USUAL_SPANS
-        rest = self._table(mesh, _borders(spans[USUAL_SPANS:], more)) if more > 0 else [[] for _ in rows]
+        rows = self._table(mesh, [self.run.applied, self.half, self.moments.is_stated, stays, saves, len(spans)])
+        most = max(row[-1] for row in rows)
+        borders = self._table(mesh, [border for span in [*spans, *[(0, 0)] * (most - len(spans))] for border in span])
         return [
             _Facts(
-                applied=row[0],
-                half=bool(row[1]),
-                stated=bool(row[2]),
-                stays=bool(row[3]),
-                saves=bool(row[4]),
-                spans=_spans([*row[len(ours) :], *others])[: row[5]],
+                applied=applied,
+                half=bool(half),
+                stated=bool(stated),
+                stays=bool(stays),
+                saves=bool(saves),
+                spans=tuple(zip(line[::2], line[1::2], strict=True))[:count],
             )
-            for row, others in zip(rows, rest, strict=True)
+            for (applied, half, stated, stays, saves, count), line in zip(rows, borders, strict=True)
         ]
 
     def _table(self, mesh: Mesh, ours: Sequence[int]) -> list[list[int]]:
@@ -286,12 +284,3 @@ class Shards:
             raise
         self.point("moved")
         return came
-
-
-def _borders(spans: Sequence[Span], count: int) -> list[int]:
-    """As numbers, of `count` spans: those that there are not are empty."""
-    return [border for span in [*spans, *[(0, 0)] * (count - len(spans))] for border in span]
-
-
-def _spans(borders: Sequence[int]) -> tuple[Span, ...]:
-    return tuple(zip(borders[::2], borders[1::2], strict=True))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sublet.train.grid.moves import Move, moves
+from sublet.train.grid.meeting import Move, moves
 
 __all__ = ["Ranges", "Span", "cells", "moved", "within"]
 

@@ -6,8 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet.train.grid.arena import ALIGN, Arena, layout_of  # noqa: E402
-from sublet.train.grid.pages import LARGE_BYTES, blank  # noqa: E402
+from sublet.train.grid.arena import ALIGN, LARGE_BYTES, Arena, blank, layout_of  # noqa: E402  # noqa: E402
 from sublet.train.numerics.elementwise import kept_by  # noqa: E402
 
 

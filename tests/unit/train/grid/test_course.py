@@ -8,10 +8,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from sublet.train.checkpoint.saving import Saver  # noqa: E402
 from sublet.train.grid.course import Course  # noqa: E402
 from sublet.train.numerics.schedules import Schedules  # noqa: E402
 from sublet.train.state.kept import Own  # noqa: E402
-from sublet.train.state.state import Progress  # noqa: E402
+from sublet.train.state.state import Progress, State  # noqa: E402
 
 
 class Scaled(nn.Module):
@@ -29,7 +30,9 @@ def one(scale, rate, tries):
     optimizer.step()  # nothing: there are no gradients
     own, progress = Own(None, [model]), Progress(samples=8, batch=4)
     kept = own.keep({"tries": tries})
-    return model, optimizer, kept, progress, Course(progress, Schedules([schedule]), optimizer, own, None, model)
+    state = State(model, optimizer, [schedule], own, 0)
+    course = Course(state, progress, Schedules([schedule]), Saver(None, "alone", lambda _: None))
+    return model, optimizer, kept, progress, course
 
 
 def test_a_newcomer_has_rates_schedules_what_is_kept_buffers_and_how_far_it_is():
@@ -45,6 +48,15 @@ def test_a_newcomer_has_rates_schedules_what_is_kept_buffers_and_how_far_it_is()
     newcomer.stepped()
     course.stepped()
     assert other.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.125
+
+
+def test_a_newcomer_trains_what_the_others_train():
+    model, _, _, _, course = one(2.0, 0.5, 7)
+    other_model, _, _, _, newcomer = one(1.0, 0.1, 0)
+    model[1].requires_grad_(False)
+    other_model[0].requires_grad_(False)
+    newcomer.take(course.tree())
+    assert [each.requires_grad for each in other_model.parameters()] == [True, True, False, False]
 
 
 def test_what_is_taken_is_a_copy():

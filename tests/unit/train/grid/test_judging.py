@@ -15,7 +15,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.grid.in_stages import InStages  # noqa: E402
-from sublet.train.grid.seat import Seat, parts_of  # noqa: E402
+from sublet.train.grid.stages import Seat, parts_of  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
 from sublet.wire.exits import EXIT_LOST  # noqa: E402
 

@@ -7,8 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.train.grid.meeting import NOTHING, Standing, meet
-from sublet.train.grid.moves import Move, moves
+from sublet.train.grid.meeting import NOTHING, Move, Standing, meet, moves
 
 UNITS = st.sets(st.integers(0, 5))
 

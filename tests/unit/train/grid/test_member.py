@@ -14,8 +14,7 @@ from sublet.testing.grid.model import CLIP, SIZE, Net, a_net, adam, momentum, pl
 from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
 from sublet.train.grid.member import Member  # noqa: E402
-from sublet.train.grid.seat import parts_of  # noqa: E402
-from sublet.train.grid.stages import Staged, Stages  # noqa: E402
+from sublet.train.grid.stages import Staged, Stages, parts_of  # noqa: E402
 from tests.rigs.grid_worker import Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402

@@ -17,8 +17,9 @@ from torch.utils.data import Subset, TensorDataset, default_collate  # noqa: E40
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.train.grid import in_stages  # noqa: E402
-from sublet.train.grid.awaited import awaited  # noqa: E402
 from sublet.train.grid.holdings import sizes_of  # noqa: E402
+from sublet.train.grid.serving import awaited  # noqa: E402
+from sublet.train.grid.stages import Staged  # noqa: E402
 from tests.rigs.sizes import only_in_full  # noqa: E402
 
 WIDTH, SAMPLES, BATCH, MICRO = 6, 40, 8, 4
@@ -379,10 +380,10 @@ def test_a_worker_says_how_large_its_blocks_are():
     """Weights and two moments of each, in single precision; what is around blocks counts to the next."""
     model = a_net()
     block, first, last = WIDTH * WIDTH + WIDTH, 3 * WIDTH + WIDTH, WIDTH + 1
-    found = sizes_of(model, list(model.blocks), adam(model))
+    found = sizes_of(Staged(model), adam(model))
     assert found == tuple(12 * count for count in (first + block, block, block + last))
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert sum(sizes_of(model, list(model.blocks), plain)) * 3 == sum(found)
+    assert sum(sizes_of(Staged(model), plain)) * 3 == sum(found)
 
 
 def test_a_second_step_for_one_batch_is_refused_in_words():

@@ -13,8 +13,7 @@ from torch import nn  # noqa: E402
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.testing.grid.model import a_net  # noqa: E402
-from sublet.train.grid.seat import parts_of  # noqa: E402
-from sublet.train.grid.stages import Staged, Stages, Unit, holders, is_staged  # noqa: E402
+from sublet.train.grid.stages import Staged, Stages, Unit, holders, is_staged, parts_of  # noqa: E402
 
 
 def net(blocks=3):
