@@ -25,7 +25,7 @@ class LastState:
             return None if self._last is None else SimpleNamespace(state=self._last.state())
 
         monkeypatch.setattr(Saver, "tick", keep)
-        monkeypatch.setattr(membership, "newest", find)
+        monkeypatch.setattr(membership, "find", find)
 
     def forget(self) -> None:
         """The next session begins anew."""

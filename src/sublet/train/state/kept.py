@@ -126,8 +126,8 @@ class Keeps:
     def keep(self, **values: Any) -> Kept:
         """Values that are part of the state from now on, with what they are at first: `kept.best`.
 
-        Numbers, text, tensors and arrays; lists, tuples, dicts, deques and sets of them; and objects with `state_dict`
-        and `load_state_dict`, such as an AveragedModel or a target network. It is called once, before the loop. After
+        Numbers, text, tensors and arrays; lists, tuples and dicts of them; and objects with `state_dict` and
+        `load_state_dict`, such as an AveragedModel or a target network. It is called once, before the loop. After
         each of `s.epochs()` all workers have what rank 0 has; in other loops each has its own, and those of rank 0 are
         saved.
         """

@@ -1,14 +1,14 @@
 """Values of a script as a state holds them: copied into what a checkpoint knows, and laid back into the same objects.
 
-A checkpoint has numbers, text, tensors, lists, tuples and dicts. Scripts also remember things in deques, sets and
-arrays: each of these is a dict that says its kind. Objects with a `state_dict` stay the script's own, and so do lists
-and tensors: what comes back is laid into them, because a script may have them in its hands under another name.
+A checkpoint has numbers, text, tensors, lists, tuples and dicts. An array is a dict that says its kind. Objects with a
+`state_dict` stay the script's own, and so do lists, dicts and tensors: what comes back is laid into them, because a
+script may have them in its hands under another name.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,9 @@ KIND, ITEMS = "sublet.kind", "items"
 STATE = "state"  # the kind of what an object with a state says of itself
 DEEPEST = 32  # levels; a list that contains itself has no end
 PLAIN = (bool, int, float, str)  # and None
-FACTORIES: Mapping[str, Callable[[], Any]] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
 ALLOWED = (
-    "a number, text, a tensor or an array, or a list, tuple, dict, deque or set of them; or, by a name of its own, an "
-    "object with state_dict() and load_state_dict(), or a torch.Generator, numpy's or random.Random"
+    "a number, text, a tensor or an array, or a list, tuple or dict of them; or, by a name of its own, an object with "
+    "state_dict() and load_state_dict(), or a generator of torch or numpy"
 )
 
 ANOTHER = "keep it under another name, or give a new checkpoint directory"
@@ -33,23 +32,18 @@ ANOTHER = "keep it under another name, or give a new checkpoint directory"
 
 def has_state(value: Any) -> bool:
     """Whether it is an object that says itself what it has come to."""
-    if has_dice(value):
+    if isinstance(value, torch.Generator | np.random.Generator):
         return True
     methods = (getattr(value, name, None) for name in ("state_dict", "load_state_dict"))
     return not isinstance(value, type) and all(callable(method) for method in methods)
-
-
-def has_dice(value: Any) -> bool:
-    """Whether random numbers are drawn from it: torch's, numpy's or Python's."""
-    return isinstance(value, torch.Generator | np.random.Generator) or _is_mersenne(value)
 
 
 def state_of(value: Any) -> dict[str, Any]:
     """Of an object with a state: references to what it has, not copies."""
     if isinstance(value, torch.Generator):
         return {KIND: STATE, ITEMS: value.get_state()}
-    if has_dice(value):
-        return {KIND: STATE, ITEMS: described("dice", _dice(value))}
+    if isinstance(value, np.random.Generator):
+        return {KIND: STATE, ITEMS: described("dice", value.bit_generator.state)}
     return {KIND: STATE, ITEMS: value.state_dict()}
 
 
@@ -63,8 +57,6 @@ def load_state(name: str, saved: Any, into: Any) -> None:
         into.set_state(saved[ITEMS].cpu().clone())  # torch 2.13 crashes over a part of a tensor
     elif isinstance(into, np.random.Generator):
         into.bit_generator.state = laid(saved[ITEMS])
-    elif _is_mersenne(into):
-        (into.setstate if hasattr(into, "setstate") else into.set_state)(laid(saved[ITEMS]))
     else:
         into.load_state_dict(saved[ITEMS])
 
@@ -82,25 +74,11 @@ def described(name: str, value: Any, depth: int = 0) -> Any:
         return copy if value.device.type == "cpu" else {KIND: "tensor", "on": value.device.type, ITEMS: copy}
     if isinstance(value, np.ndarray):
         return {KIND: "array", ITEMS: _as_tensor(name, value)}
-    inside = _inside(name, value, depth)
-    match type(value).__name__ if type(value) in CONTAINERS else "":
-        case "list":
-            return inside
-        case "tuple":
-            return tuple(inside)
-        case "dict" if all(key is None or isinstance(key, PLAIN) for key, _ in inside) and KIND not in value:
-            return dict(inside)
-        case "defaultdict":
-            factory = getattr(value.default_factory, "__name__", "")
-            if value.default_factory is not None and FACTORIES.get(factory) is not value.default_factory:
-                raise InvalidValue(name, f"a defaultdict of {value.default_factory!r}", f"of {', '.join(FACTORIES)}")
-            return {KIND: "defaultdict", ITEMS: inside, "factory": factory}
-        case "deque":
-            return {KIND: "deque", ITEMS: inside, "most": value.maxlen}
-        case "":
-            raise InvalidValue(name, f"a {type(value).__module__}.{type(value).__qualname__}", ALLOWED)
-        case kind:
-            return {KIND: kind, ITEMS: inside}
+    if type(value) in (list, tuple):
+        return type(value)(described(f"{name}[{at}]", each, depth + 1) for at, each in enumerate(value))
+    if type(value) in (dict, OrderedDict) and all(key is None or isinstance(key, PLAIN) for key in value):
+        return {key: described(f"{name}[{key!r}]", each, depth + 1) for key, each in value.items()}
+    raise InvalidValue(name, f"a {type(value).__module__}.{type(value).__qualname__}", ALLOWED)
 
 
 def laid(saved: Any, into: Any = None) -> Any:
@@ -110,32 +88,28 @@ def laid(saved: Any, into: Any = None) -> Any:
     if isinstance(saved, list | tuple):
         known = list(into) if isinstance(into, list | tuple) else []
         found = [laid(each, known[at] if at < len(known) else None) for at, each in enumerate(saved)]
-        if isinstance(saved, tuple) or type(into) is tuple:  # an earlier version wrote tuples as lists
-            return tuple(found)
-        if type(into) is not list:
-            return found
+        if isinstance(saved, tuple) or type(into) is not list:
+            return type(saved)(found)
         into[:] = found
         return into
     if not isinstance(saved, Mapping):
         return saved
-    match saved.get(KIND, "dict"):
+    match saved.get(KIND):
         case "tensor":
             return _laid_tensor(saved[ITEMS].to(saved["on"]), into)
         case "array":
             return _laid_array(saved[ITEMS].cpu().numpy(), into)
-        case "deque":
-            alike = type(into) is deque and into.maxlen == saved["most"]
-            return _refilled(into if alike else deque(maxlen=saved["most"]), saved[ITEMS])
-        case "set":
-            return _refilled(into if type(into) is set else set(), saved[ITEMS])
-        case "frozenset":
-            return frozenset(laid(each) for each in saved[ITEMS])
         case "state":
             raise BadInput("checkpoint", "what is a plain value now was an object with a state", hint=ANOTHER)
-        case kind:
-            rows = saved[ITEMS] if KIND in saved else saved.items()
-            new = defaultdict(FACTORIES.get(saved.get("factory", ""))) if kind == "defaultdict" else DICTS[kind]()
-            return _laid_rows(rows, into if type(into) is type(new) else new)
+        case "OrderedDict":  # of an earlier version
+            saved = dict(saved[ITEMS])
+        case _:
+            pass
+    there = into if type(into) is dict else {}
+    rows = {key: laid(each, there.get(key)) for key, each in saved.items()}
+    there.clear()
+    there.update(rows)
+    return there
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -144,37 +118,9 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         yield value
     elif has_state(value):
         yield from tensors_in(state_of(value), depth + 1)
-    elif isinstance(value, Mapping | list | tuple | deque | set | frozenset) and depth <= DEEPEST:
+    elif isinstance(value, Mapping | list | tuple) and depth <= DEEPEST:
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(each, depth + 1)
-
-
-DICTS: Mapping[str, Callable[[], dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
-CONTAINERS = frozenset({list, tuple, dict, OrderedDict, Counter, defaultdict, deque, set, frozenset})
-
-
-def _is_mersenne(value: Any) -> bool:
-    """random.Random, or numpy's RandomState."""
-    kind = type(value)
-    return (kind.__module__, kind.__qualname__) in {("random", "Random"), ("numpy.random.mtrand", "RandomState")}
-
-
-def _dice(value: Any) -> Any:
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    return value.getstate() if hasattr(value, "getstate") else value.get_state(legacy=False)
-
-
-def _inside(name: str, value: Any, depth: int) -> list[Any]:
-    """What a container holds; of a dict, pairs."""
-    if isinstance(value, Mapping):
-        return [
-            (described(f"a key of {name}", key, depth + 1), described(f"{name}[{key!r}]", each, depth + 1))
-            for key, each in value.items()
-        ]
-    if type(value) in CONTAINERS:
-        return [described(f"{name}[{at}]", each, depth + 1) for at, each in enumerate(value)]
-    return []
 
 
 def _as_tensor(name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -195,27 +141,8 @@ def _laid_tensor(saved: torch.Tensor, into: Any) -> torch.Tensor:
 
 
 def _laid_array(saved: np.ndarray[Any, Any], into: Any) -> np.ndarray[Any, Any]:
-    if (
-        isinstance(into, np.ndarray)
-        and into.shape == saved.shape
-        and into.dtype == saved.dtype
-        and into.flags.writeable
-    ):
-        into[...] = saved
-        return into
-    return saved.copy()
-
-
-def _refilled(into: Any, saved: Iterable[Any]) -> Any:
-    found = [laid(each) for each in saved]
-    into.clear()
-    (into.extend if isinstance(into, deque) else into.update)(found)
-    return into
-
-
-def _laid_rows(rows: Iterable[tuple[Any, Any]], into: dict[Any, Any]) -> dict[Any, Any]:
-    found = [(laid(key), each) for key, each in rows]
-    found = [(key, laid(each, into.get(key))) for key, each in found]
-    into.clear()
-    into.update(dict(found))
-    return into
+    alike = isinstance(into, np.ndarray) and into.shape == saved.shape and into.dtype == saved.dtype
+    if not alike or not into.flags.writeable:
+        return saved.copy()
+    into[...] = saved
+    return np.asarray(into)
