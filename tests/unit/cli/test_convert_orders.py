@@ -8,8 +8,7 @@ import pytest
 
 from sublet.cli.main import run
 from sublet.cli.work.script.convert import convert
-from sublet.cli.work.script.edits import CannotConvert
-from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.reading import CannotConvert, Script
 
 HEAD = """import torch
 from torch import nn
@@ -97,6 +96,34 @@ def deep(spaces, text):
 def test_a_training_is_as_long_as_its_loops_say(loop, extent):
     head = "def get_batch():\n    return torch.rand(4, 2)\n\n\n"
     assert f", {extent})" in " ".join(converted(MADE + head + loop).replace("(\n", "(").split())
+
+
+@pytest.mark.parametrize(
+    ("loop", "head"),
+    [
+        ("range(start, args.n)", "e += kept.start\n        if e >= args.n:\n            break\n"),
+        ("range(start + 1, start + 20)", "e += kept.start + 1\n"),
+        ("range(5, 9)", "e += 5\n"),
+    ],
+)
+def test_epochs_begin_where_the_first_start_of_the_script_began(loop, head):
+    made = converted(f"{MADE}for e in {loop}:\n    print(e)\n    for x in loader:\n" + deep(8, TURN))
+    assert f"    for e in s.epochs():\n        {head}        print(e)\n" in made
+    assert ("s.keep(start=start)" in made) == ("start" in loop)
+
+
+RESUMED = "if args.go_on:\n    n = torch.load('last.pt')\n"
+
+
+def test_steps_that_begin_elsewhere_are_counted_from_there_or_refused():
+    made = converted(MADE + RESUMED + ASKS + deep(4, TURN + "n += 1\nif n > 9:\n    break"))
+    assert "    kept = s.keep(n=n)\n    for x in s:\n        n = s.steps + kept.n\n" in made
+    assert made.endswith("            if n > 9:\n                break\n")
+    for head in ("while n < 9:\n    x = next(it)\n", "for i in range(n, 9):\n    x = next(it)\n"):
+        assert (
+            "the steps begin at `n`"
+            in refused(MADE + RESUMED + "it = iter(loader)\n" + head + deep(4, TURN + "n += 1")).why
+        )
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,51 @@ while True:
     if step >= 12:
         break
 """,
+    "epochs that begin where a file says": """
+start = 3
+for epoch in range(start, 6):
+    for a, b in loader:
+        opt.zero_grad()
+        F.mse_loss(model(a), b * epoch).backward()
+        opt.step()
+    start = 0
+    n = epoch
+""",
+    "a class that gives one batch after the other": """
+class Endless:
+    def __init__(self, data, **words):
+        sampler = torch.utils.data.SequentialSampler(data)
+        self.loader = DataLoader(data, sampler=sampler, **words)
+        self.batches = iter(self.loader)
+
+    def next(self):
+        try:
+            batch = next(self.batches)
+        except StopIteration:
+            self.batches = iter(self.loader)
+            batch = next(self.batches)
+        return batch
+
+
+batches = Endless(TensorDataset(x, y), batch_size=4)
+while True:
+    a, b = batches.next()
+    model.zero_grad()
+    F.mse_loss(model(a), b).backward()
+    opt.step()
+    n += 1
+    if n >= 12:
+        break
+""",
+    "gradients that are only logged": """
+for epoch in range(3):
+    for a, b in loader:
+        opt.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        opt.step()
+        for p in model.parameters():
+            print(p.grad.norm())
+""",
     "two models with an optimizer each": """
 other = nn.Sequential(nn.Linear(4, 1))
 second = torch.optim.SGD(other.parameters(), lr=0.01)

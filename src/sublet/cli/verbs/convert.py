@@ -36,11 +36,8 @@ def convert(
     cannot run, nothing is written either, and the exit code is 1.
     """
     from sublet.cli.print.looks import look_lines
-    from sublet.cli.work.script.convert import found_in
-    from sublet.cli.work.script.edits import CannotConvert
-    from sublet.cli.work.script.reading import Script
-    from sublet.cli.work.script.trial import tried
-    from sublet.cli.work.script.writing import write_beside
+    from sublet.cli.work.script.convert import found_in, tried, write_beside
+    from sublet.cli.work.script.reading import CannotConvert, Script
     from sublet.errors import BadInput
 
     as_json = opt.wants_document(output, json)

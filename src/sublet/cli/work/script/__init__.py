@@ -3,23 +3,17 @@
     reading.py     names, and the text of a piece
     edits.py       changes of a text that leave every other line as it is
     loops.py       backward(), the loop around it, the step that follows; functions in between
-    extent.py      how many epochs or steps
+    extent.py      what loops go over, and how many epochs or steps
     source.py      where batches come from: a loader, or a function that draws them
-    models.py      which models the optimizer has
+    models.py      which models the optimizer has, and whether the loss is a sum
     update.py      the update becomes s.step(loss), and options of the session
-    sums.py        whether the loss is a sum
     carried.py     what is remembered from turn to turn
-    values.py      which of that can be kept
-    calls.py       what a parameter stands for
-    over.py        what loops go over
-    beside.py      clipping and schedules
     lines.py       heads, counts and other lines of the loop
-    written.py     files that one worker writes
+    files.py       files that one worker writes
     session.py     all of this put together
     frameworks.py  frameworks, known by their imports
-    looks.py       at most five kinds of lines to look at
-    trial.py       what comes of it, rehearsed in a copy
-    convert.py     the diff, or why there is none; its dry form is `inspect`
+    looks.py       kinds of lines to look at
+    convert.py     the diff, or why there is none, tried in a copy; its dry form is `inspect`
 
 Nothing of the script is run here: `sublet rehearse` runs it.
 """

@@ -8,305 +8,191 @@ from dataclasses import dataclass, field
 
 from sublet.cli.work.script.edits import Edits
 from sublet.cli.work.script.loops import Training
-from sublet.cli.work.script.reading import Scope, is_method, last_of, names_in, root_of
-from sublet.cli.work.script.values import (
-    average_of,
-    has_method,
-    is_plain,
-    is_reckoned,
-    stays_plain,
-    whole_number,
-)
+from sublet.cli.work.script.reading import Script, is_local, is_method, last_of, names_in, root_of, stores_in
 
 __all__ = ["Carried", "carried_in", "rename"]
 
 CHANGES = ("append", "extend", "update", "add", "insert", "setdefault", "pop")
+AVERAGES = ("AveragedModel", "EMA", "Ema", "ExponentialMovingAverage", "ModelEma", "ModelEmaV2", "EMAModel")
+SAVES = ("state_dict", "deepcopy", "item", "clone", "float", "min", "max", "mean", "sum", "len", "copy")
+REPORTS = ("time", "clock", "perf_counter", "bar", "meter", "tqdm")  # only what is printed hangs on these
 
 
 @dataclass(slots=True, kw_only=True)
 class Carried:
     """By what is done about it."""
 
-    counts: dict[str, str] = field(default_factory=dict)  # steps of the training: name -> the first value
+    counts: dict[str, str] = field(default_factory=dict)  # steps: name -> the first value; "" = that it has before
     counts_in_epoch: dict[str, str] = field(default_factory=dict)
     values: list[str] = field(default_factory=list)  # plain ones, which are renamed to what is kept
     objects: dict[str, str] = field(default_factory=dict)  # what has a state_dict: name -> where it is
-    lost: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)  # plain values of `self`: kept from epoch to epoch
+    lost: list[str] = field(default_factory=list)
     whole: str = ""  # an object that says its own state: extra_state=
 
 
 def carried_in(training: Training, guard: ast.If | None) -> Carried:
     """Of all names that were given a value before the session, in its own function."""
-    script, found = training.script, Carried()
-    known = {root_of(update.optimizer) for update in training.updates}
-    known |= {root_of(update.scaler) for update in training.updates if update.scaler is not None}
-    for name, value in _before(training).items():
+    script, found, epochs = training.script, Carried(), training.epochs
+    known = {root_of(each) for update in training.updates for each in (update.optimizer, update.scaler) if each}
+    for name, values in _before(training).items():
+        changes, value = list(_changes(training, name)), _telling(script, values)
+        part, begins = _average_of(script, value), _number(value)
         if name in known - {"self"}:
             continue
-        changes = list(_changes(training, name))
-        part = average_of(script, value)
         if part is not None and _is_mentioned(training, name):
             found.objects[name] = f"{name}{part}"
-        elif changes and not _is_anew(training.outer, name):
-            _sort(training, found, name, value, changes, guard)
-    if training.epochs is not None and not training.hops and training.micro is None:
-        for each in training.epochs.body:
-            if (
-                isinstance(each, ast.Assign)
-                and isinstance(each.value, ast.Constant)
-                and each.lineno < training.batches.lineno
-            ):
-                name = last_of(each.targets[0])
-                if name and type(each.value.value) is int and _counts_steps(training, name, guard):
-                    found.counts_in_epoch[name] = str(each.value.value)
-    for node in training.lines():
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-            name = training.script.text(node.target)
-            firsts = [first for value in training.script.values_of(node.target.attr) if (first := whole_number(value))]
-            if firsts and _counts_steps(training, name, guard):
-                found.counts[name] = firsts[0]
+        elif not changes or _is_anew(training.outer, name):
+            continue
+        elif begins and _counts_steps(training, name, guard):
+            found.counts[name] = begins if all(map(_number, values)) else ""
+        elif isinstance(epochs, ast.While) and name in names_in(epochs.test):
+            continue  # it counts epochs
+        elif _stays_plain(value, [given for _, given in changes]) and not _is_shared(training, name):
+            found.values.append(name)
+        elif not _is_reported(script, name, [node for node, _ in changes]):
+            found.lost.append(name)
+    for each in epochs.body if epochs is not None and not training.hops and training.micro is None else ():
+        first = _number(each.value) if isinstance(each, ast.Assign) else ""
+        name = script.text(each.targets[0]) if isinstance(each, ast.Assign) and first else ""
+        if name and each.lineno < training.batches.lineno and _counts_steps(training, name, guard):
+            found.counts_in_epoch[name] = first
+    for target, node in _stores(training):
+        if isinstance(target, ast.Attribute) and _counts_steps(training, script.text(target), guard):
+            firsts = [number for each in script.values_of(target.attr) if (number := _number(each))]
+            found.counts |= {script.text(target): firsts[0]} if firsts and isinstance(node, ast.AugAssign) else {}
     _of_self(training, found)
     return found
 
 
+def _number(value: ast.expr) -> str:
+    """A whole one, as text; or nothing."""
+    return str(value.value) if isinstance(value, ast.Constant) and type(value.value) is int else ""
+
+
+def _stores(training: Training) -> list[tuple[ast.expr, ast.AST]]:
+    lines = [node for node in training.lines() if isinstance(node, ast.Assign | ast.AugAssign)]
+    return [(target, node) for node in lines for target, _, each in stores_in(node) if each is node]
+
+
 def _of_self(training: Training, found: Carried) -> None:
     """What the object of a method remembers: by its own `state_dict`, if it has one."""
-    owner = training.script.parents.get(training.scope)
+    script, owner = training.script, training.script.parents.get(training.scope)
     if not isinstance(owner, ast.ClassDef):
         return
-    if has_method(owner, "state_dict") and has_method(owner, "load_state_dict"):
+    if _has_state(owner):
         found.whole = "self"
         return
-    for node in training.lines():
-        target = (
-            node.target
-            if isinstance(node, ast.AugAssign)
-            else node.targets[0]
-            if isinstance(node, ast.Assign)
-            else None
-        )
-        if is_method(node, *CHANGES):
-            target = node.func.value
-        if isinstance(target, ast.Attribute) and root_of(target) == "self":
-            name = training.script.text(target)
-            known = name in found.lost or name in found.parts or name in found.counts
-            if known or _is_reported(training, name, [node]) or _is_anew(training.outer, name):
-                continue
-            plain = name.count(".") == 1 and any(map(is_plain, _own_values(owner, name.rsplit(".", 1)[-1])))
-            (found.parts if plain and training.epochs is not None else found.lost).append(name)
+    changed = [(node.func.value, node) for node in training.lines() if is_method(node, *CHANGES)]
+    made = [each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    for target, node in [*_stores(training), *changed]:
+        name = script.text(target)
+        known = name in (*found.lost, *found.parts, *found.counts) or _is_reported(script, name, [node])
+        known |= _is_anew(training.outer, name)
+        if isinstance(target, ast.Attribute) and root_of(target) == "self" and not known:
+            firsts = [value for one in made for to, value, _ in stores_in(one) if script.text(to) == name]
+            plain = name.count(".") == 1 and training.epochs is not None and any(map(_is_plain, firsts))
+            (found.parts if plain else found.lost).append(name)
 
 
-def _own_values(owner: ast.ClassDef, name: str) -> Iterator[ast.expr]:
-    """What an attribute is given where the object is made."""
-    for node in ast.walk(owner):
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            for line in ast.walk(node):
-                if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
-                    targets = line.targets if isinstance(line, ast.Assign) else [line.target]
-                    if any(isinstance(each, ast.Attribute) and each.attr == name for each in targets):
-                        yield line.value
-
-
-def _before(training: Training) -> dict[str, ast.expr]:
-    """The last value of each name before the loop."""
-    found: dict[str, ast.expr] = {}
-
-    def give(name: str, value: ast.expr) -> None:
-        average = average_of(training.script, value) is not None
-        known = name in found and (is_plain(found[name]) or average_of(training.script, found[name]) is not None)
-        if average or not known:
-            found[name] = value
-
-    said = {name for node in ast.walk(training.scope) if isinstance(node, ast.Global) for name in node.names}
-    for line in training.script.tree.body if said and not isinstance(training.scope, ast.Module) else []:
-        if isinstance(line, ast.Assign) and last_of(line.targets[0]) in said:
-            give(last_of(line.targets[0]), line.value)
-    for node in ast.walk(training.scope):
-        if getattr(node, "lineno", training.outer.lineno) >= training.outer.lineno:
+def _before(training: Training) -> dict[str, list[ast.expr]]:
+    """What each name is given before the loop."""
+    script, scope, found = training.script, training.scope, dict[str, list[ast.expr]]()
+    said = {name for node in ast.walk(scope) if isinstance(node, ast.Global) for name in node.names}
+    for target, value, node in stores_in(script.tree):
+        if not isinstance(target, ast.Name) or value is None or isinstance(node, ast.AugAssign | ast.NamedExpr):
             continue
-        if isinstance(node, ast.Assign) and training.script.scope_of(node) is training.scope:
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    give(target.id, node.value)
-                elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs = zip(target.elts, node.value.elts, strict=False)
-                    for one, value in pairs:
-                        if isinstance(one, ast.Name):
-                            give(one.id, value)
-        elif (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and node.value is not None
-            and training.script.scope_of(node) is training.scope
-        ):
-            give(node.target.id, node.value)
+        where, name = script.scope_of(node), target.id
+        if (where is scope and node.lineno < training.outer.lineno) or (where is script.tree and name in said):
+            found.setdefault(name, []).append(value)
     return found
 
 
-def _changes(training: Training, name: str) -> Iterator[ast.AST]:
-    """Lines of the loop that change what a name stands for, or what it holds."""
+def _telling(script: Script, values: list[ast.expr]) -> ast.expr:
+    """That which says the most of what it is: a copy of a model, a plain value, or the last."""
+    copies = [each for each in values if _average_of(script, each) is not None]
+    return [*copies[-1:], *(each for each in values if _is_plain(each)), values[-1]][0]
+
+
+def _changes(training: Training, name: str) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+    """Lines of the loop that change what a name stands for, or what it holds; and what it is given."""
     others = _others(training, name)
-    for node in (each for part in (training.outer, *others) for each in ast.walk(part)):
-        if isinstance(node, ast.stmt) and training.script.scope_of(node) not in (training.scope, *others):
-            continue
-        if isinstance(node, ast.AugAssign | ast.AnnAssign) and root_of(node.target) == name:
-            yield node
-        elif isinstance(node, ast.Assign):
-            targets = [one for each in node.targets for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
-            if any(root_of(each) == name for each in targets):
-                yield node
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and root_of(node.func.value) == name:
-            own = isinstance(node.func.value, ast.Name) and node.func.attr in CHANGES
-            if own or (node.func.attr.endswith("_") and not node.func.attr.startswith("_")):
-                yield node
+    for part in (training.outer, *others):
+        for target, value, node in stores_in(part):
+            if root_of(target) == name and training.script.scope_of(node) in (training.scope, *others):
+                yield node, None if isinstance(node, ast.AugAssign) else value
+        for each in ast.walk(part):
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and root_of(each.func.value) == name:
+                own = isinstance(each.func.value, ast.Name) and each.func.attr in CHANGES
+                if own or (each.func.attr.endswith("_") and not each.func.attr.startswith("_")):
+                    yield each, each
 
 
 def _is_anew(loop: ast.For | ast.While, name: str) -> bool:
     """Whether each turn begins by giving it a value that does not follow from the last."""
-    if isinstance(loop, ast.For) and name in names_in(loop.target):
-        return True
     if isinstance(loop, ast.While) and name in names_in(loop.test):
         return False
-    for each in loop.body:
-        if name not in names_in(each):
-            continue
-        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None and name not in names_in(each.value):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            return any(isinstance(one, ast.Name) and one.id == name for t in targets for one in ast.walk(t))
-        return isinstance(each, ast.For) and name in names_in(each.target)
-    return False
-
-
-def _sort(
-    training: Training, found: Carried, name: str, value: ast.expr, changes: list[ast.AST], guard: ast.If | None
-) -> None:
-    if _counts_steps(training, name, guard) and (first := whole_number(value)) is not None:
-        found.counts[name] = first
-    elif _counts_epochs(training, name):
-        return
-    elif (
-        (is_plain(value) or is_reckoned(value, changes))
-        and stays_plain(name, value, changes)
-        and not _is_shared(training, name)
-    ):
-        found.values.append(name)
-    elif not _is_reported(training, name, changes):
-        found.lost.append(name)
+    first = next((each for each in loop.body if name in names_in(each)), None)
+    own = isinstance(loop, ast.For) and name in names_in(loop.target)
+    if isinstance(first, ast.Assign | ast.AnnAssign):
+        given = first.value is not None and name not in names_in(first.value)
+        return own or (given and any(name in names_in(target) for target, _, _ in stores_in(first)))
+    return own or (isinstance(first, ast.For) and name in names_in(first.target))
 
 
 def _counts_steps(training: Training, name: str, guard: ast.If | None) -> bool:
     """It grows by one where a step is made, and nowhere else."""
-    script = training.script
-    grown = [
-        node
-        for node in dict.fromkeys(training.lines())
-        if isinstance(node, ast.AugAssign) and script.text(node.target) == name
-    ]
-    given = [
-        each
-        for node in ast.walk(training.batches)
-        if isinstance(node, ast.Assign)
-        for each in node.targets
-        if script.text(each) == name
-    ]
-    if len(grown) != 1 or given or script.text(grown[0].value) != "1" or not isinstance(grown[0].op, ast.Add):
+    script, inside = training.script, set(ast.walk(training.batches))
+    stores = [node for target, node in _stores(training) if script.text(target) == name]
+    grown = [node for node in stores if isinstance(node, ast.AugAssign)]
+    if len(grown) != 1 or any(node in inside for node in stores if node is not grown[0]):
+        return False
+    if script.text(grown[0].value) != "1" or not isinstance(grown[0].op, ast.Add):
         return False
     block = script.parents[grown[0]]
     if guard is not None:
         return block is guard
-    return block is training.batches or (
-        block is not training.epochs and block in script.above(training.updates[0].call)
-    )
-
-
-def _counts_epochs(training: Training, name: str) -> bool:
-    loop = training.epochs
-    return isinstance(loop, ast.While) and name in names_in(loop.test)
+    return block is training.batches or (block is not training.epochs and block in training.around)
 
 
 def _is_shared(training: Training, name: str) -> bool:
     """Lines that run before the session ask for it by its name, or a text tells its name: it cannot have another."""
     script, outer, others = training.script, training.outer, _others(training, name)
     inside = {id(node) for part in (outer, *others) for node in ast.walk(part)}
-    if others and not isinstance(training.scope, ast.Module):
+    early = any(id(call) not in inside for each in others for call in script.calls_of(each))
+    bound = [node.target for node in ast.walk(outer) if isinstance(node, ast.comprehension)]
+    bound += [node.body for node in ast.walk(training.scope) if isinstance(node, ast.Lambda)]
+    inner = bool(others) and not isinstance(training.scope, ast.Module)
+    if early or inner or any(name in names_in(each) for each in bound):
         return True
-    if any(id(call) not in inside for each in others for call in script.calls_of(each)):
-        return True
-    if any(isinstance(node, ast.comprehension) and name in names_in(node.target) for node in ast.walk(outer)):
-        return True
-    if any(isinstance(node, ast.Lambda) and name in names_in(node) for node in ast.walk(training.scope)):
-        return True
-    return any(
-        script.text(node) != name or isinstance(script.parents[node], ast.NamedExpr | ast.Delete)
-        for node in _places(training, name)
-    )
+    kinds, places = ast.NamedExpr | ast.Delete, list(_places(training, name))
+    return any(script.text(node) != name or isinstance(script.parents[node], kinds) for node in places)
 
 
-def _others(training: Training, name: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _others(training: Training, name: str) -> list[ast.FunctionDef]:
     """Functions that speak of the same name, beside that of the session."""
-    return [
-        each
-        for each in ast.walk(training.script.tree)
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-        and each is not training.scope
-        and training.scope not in training.script.above(each)
-        and name in names_in(each)
-        and (_says_global(each, name) or not _has_own(each, name))
-        and (isinstance(training.scope, ast.Module) or _says_global(training.scope, name))
-    ] + [
-        each
-        for each in ast.walk(training.scope)
-        if isinstance(each, ast.FunctionDef)
-        and each is not training.scope
-        and not isinstance(training.scope, ast.Module)
-        and name in names_in(each)
-        and not _has_own(each, name)
-    ]
 
+    def says(each: ast.AST) -> bool:
+        return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(each))
 
-def _says_global(scope: Scope, name: str) -> bool:
-    return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(scope))
+    scope, script, found = training.scope, training.script, list[ast.FunctionDef]()
+    is_global = isinstance(scope, ast.Module) or says(scope)
+    for each in script.functions:
+        if each is not scope and scope not in script.above(each) and name in names_in(each):
+            inner = not isinstance(scope, ast.Module) and scope in [*script.above(each)]
+            if (is_global and says(each)) or ((is_global or inner) and not is_local(each, name)):
+                found.append(each)
+    return found
 
 
 def _places(training: Training, name: str) -> Iterator[ast.Name]:
     """Where the name stands, from the loop on."""
     script, others = training.script, _others(training, name)
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, ast.Name) and node.id == name:
             scope = script.scope_of(node)
             if scope in others or (scope is training.scope and node.lineno >= training.outer.lineno):
                 yield node
-
-
-def _has_own(scope: Scope, name: str) -> bool:
-    if isinstance(scope, ast.Module):
-        return False
-    formal = scope.args
-    if any(each.arg == name for each in (*formal.posonlyargs, *formal.args, *formal.kwonlyargs)):
-        return True
-    return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in ast.walk(scope)
-    )
-
-
-def _is_reported(training: Training, name: str, changes: list[ast.AST]) -> bool:
-    """Nothing hangs on it but what is printed: a clock, a bar, a meter."""
-    script = training.script
-    texts = " ".join(script.text(each) for each in changes).lower()
-    words = ("time", "clock", "perf_counter", "bar", "meter", "tqdm")
-    return any(word in texts or word in name.lower() for word in words)
-
-
-def _is_mentioned(training: Training, name: str) -> bool:
-    """In the loop, or in a function that it calls."""
-    if name in names_in(training.outer):
-        return True
-    called = {last_of(node.func) for node in ast.walk(training.outer) if isinstance(node, ast.Call)}
-    return any(
-        isinstance(node, ast.FunctionDef) and node.name in called and name in names_in(node)
-        for node in ast.walk(training.script.tree)
-    )
 
 
 def rename(training: Training, edits: Edits, names: list[str], kept: str) -> None:
@@ -314,3 +200,76 @@ def rename(training: Training, edits: Edits, names: list[str], kept: str) -> Non
     for name in names:
         for node in _places(training, name):
             edits.replace(node, f"{kept}.{name}")
+
+
+def _is_reported(script: Script, name: str, changes: list[ast.AST]) -> bool:
+    """Nothing hangs on it but what is printed: a clock, a bar, a meter."""
+    texts = " ".join([name, *(script.text(each) for each in changes)]).lower()
+    return any(word in texts for word in REPORTS)
+
+
+def _is_mentioned(training: Training, name: str) -> bool:
+    """In the loop, or in a function that it calls."""
+    called = {last_of(node.func) for node in ast.walk(training.outer) if isinstance(node, ast.Call)}
+    parts = [training.outer, *(each for each in training.script.functions if each.name in called)]
+    return any(name in names_in(each) for each in parts)
+
+
+# ------------------------------------------------------------------------------------------- which values can be kept
+
+
+def _is_plain(value: ast.expr | None) -> bool:
+    """A value that can be kept: a number, a text, a list or a dict of them, copied weights."""
+    if isinstance(value, ast.UnaryOp):
+        return _is_plain(value.operand)
+    if isinstance(value, ast.List | ast.Tuple | ast.Dict):
+        return all(map(_is_plain, value.values if isinstance(value, ast.Dict) else value.elts))
+    if isinstance(value, ast.DictComp | ast.ListComp):
+        made = value.value if isinstance(value, ast.DictComp) else value.elt
+        return isinstance(made, ast.Call) and last_of(made.func) in ("clone", "zeros_like")
+    if isinstance(value, ast.Attribute):
+        return value.attr in ("inf", "Inf", "infty", "maxsize")
+    if isinstance(value, ast.Call):
+        name = last_of(value.func)
+        tensor = root_of(value.func) == "torch" and name in ("zeros", "ones", "tensor", "full")
+        return tensor or name == "float" or (name in ("list", "dict") and not value.args) or _copies_state(value)
+    return isinstance(value, ast.Constant)
+
+
+def _copies_state(value: ast.Call) -> bool:
+    return last_of(value.func) == "deepcopy" and any(is_method(node, "state_dict") for node in ast.walk(value))
+
+
+def _stays_plain(value: ast.expr, changes: list[ast.expr | None]) -> bool:
+    """What it is given first, and in the loop, can be kept, as far as that is seen; an own checkpoint is not."""
+    if isinstance(value, ast.Name | ast.Attribute) and not any(changes):
+        return True  # `rate = first_rate`, and then `rate /= 3`
+    if not isinstance(value, ast.Constant) or value.value is not None:
+        return _is_plain(value)
+    for given in changes:
+        written = isinstance(given, ast.Dict) and any(is_method(node, "state_dict") for node in ast.walk(given))
+        plain = isinstance(given, ast.Name | ast.Constant | ast.Dict | ast.DictComp | ast.Compare | ast.BinOp)
+        if written or not (plain or (isinstance(given, ast.Call) and last_of(given.func) in SAVES)):
+            return False
+    return True
+
+
+def _average_of(script: Script, value: ast.expr) -> str | None:
+    """Of a moving average of the weights, or a copy of the model: which part of it has the state; None for others."""
+    name = last_of(value.func) if isinstance(value, ast.Call) else ""
+    if isinstance(value, ast.Call) and name == "deepcopy":
+        copies = bool(value.args) and isinstance(value.args[0], ast.Name | ast.Attribute) and not _copies_state(value)
+        return "" if copies else None
+    own = next((each for each in script.classes if each.name == name), None)
+    if own is None or _has_state(own) or any("Module" in ast.unparse(base) for base in own.bases):
+        return "" if name in AVERAGES or (own is not None and _has_state(own)) else None
+    for target, _, node in stores_in(own):
+        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and last_of(each.func) == "deepcopy"]
+        if isinstance(target, ast.Attribute) and calls and not any(map(_copies_state, calls)):
+            return f".{target.attr}"
+    return None
+
+
+def _has_state(own: ast.ClassDef) -> bool:
+    """Whether a class of the script says its own state."""
+    return {"state_dict", "load_state_dict"} <= {each.name for each in own.body if isinstance(each, ast.FunctionDef)}

@@ -1,19 +1,31 @@
-"""The change that makes a script elastic, as a diff, with the lines to look at; or why there is none."""
+"""The change that makes a script elastic, as a diff, with the lines to look at; or why there is none.
+
+It is tried before it is trusted, and written whole or not at all.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sublet.cli.work.script.edits import CannotConvert
 from sublet.cli.work.script.frameworks import known, of_framework
 from sublet.cli.work.script.looks import Look, looks_of
 from sublet.cli.work.script.loops import the_training
-from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.reading import CannotConvert, Script
 from sublet.cli.work.script.session import to_session
+from sublet.errors import BadInput
+from sublet.machine.files import FILES
 
-__all__ = ["Converted", "convert", "found_in", "inspect"]
+if TYPE_CHECKING:
+    from sublet.runtime.rehearsal.report import Report
+
+__all__ = ["Converted", "convert", "found_in", "inspect", "tried", "write_beside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +45,11 @@ class Converted:
 
 def convert(script: Script) -> Converted:
     """CannotConvert with what to do by hand."""
-    if any(name == "sublet" or name.startswith("sublet.") for name in script.modules):
+    if script.is_elastic:
         raise CannotConvert("it imports sublet already", 1, "nothing; `sublet rehearse -- python train.py` tries it")
     known(script)
     if (made := of_framework(script)) is not None:
-        return Converted(how=made.name, text=made.text, looks=())
+        return Converted(how=made[0], text=made[1], looks=())
     text, lost = to_session(script, the_training(script))
     return Converted(how="session", text=text, looks=looks_of(Script(script.path, text), lost))
 
@@ -79,10 +91,43 @@ class Inspected:
 
 def inspect(script: Script) -> Inspected:
     """The dry form of `convert`; of a script with a session, what there is to look at in it."""
-    if any(name == "sublet" or name.startswith("sublet.") for name in script.modules):
+    if script.is_elastic:
         return Inspected(made=None, refused=None, looks=looks_of(script, []))
     try:
         _, made = found_in(script)
     except CannotConvert as error:
         return Inspected(made=None, refused=error, looks=())
     return Inspected(made=made, refused=None, looks=made.looks)
+
+
+def tried(
+    script: Path, changed: Script, text: str, arguments: Sequence[str], cwd: Path, tell: Callable[[str], None]
+) -> Report:
+    """The script is run in a copy of its folder; the file that has the new text may be another, which it imports."""
+    from sublet.runtime.rehearsal.copying import copied
+    from sublet.runtime.rehearsal.rehearse import rehearse
+
+    script, path, here = script.resolve(), changed.path.resolve(), cwd.resolve()
+    inside = script.is_relative_to(here) and path.is_relative_to(here)
+    folder = here if inside else Path(os.path.commonpath([script.parent, path.parent]))
+    with tempfile.TemporaryDirectory(prefix="sublet-converted-") as scratch:
+        copy = copied(folder, Path(scratch) / "work").folder
+        new = copy / path.relative_to(folder)
+        new.unlink(missing_ok=True)
+        new.write_bytes(text.encode())
+        return rehearse([sys.executable, str(script.relative_to(folder)), *arguments], copy, tell=tell)
+
+
+def write_beside(script: Script, text: str) -> Path:
+    """Where the old text is; one that is there already is never replaced."""
+    path = script.path.resolve()  # a link stays one
+    backup = path.with_name(f"{path.name}.orig")
+    if backup.exists():
+        hint = "move it away: it may be the only copy of the script as it was"
+        raise BadInput(str(backup), "is there already", hint=hint)
+    if path.read_bytes() != script.source.encode():
+        raise BadInput(str(path), "was changed meanwhile", hint="try again")
+    mode = path.stat().st_mode & 0o777
+    FILES.write(backup, script.source.encode(), mode=mode)
+    FILES.write(path, text.encode(), mode=mode)
+    return backup

@@ -7,22 +7,12 @@ import io
 import tokenize
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
-from sublet.cli.work.script.reading import Script
+from sublet.cli.work.script.reading import CannotConvert, Script
 
-__all__ = ["CannotConvert", "Edits"]
+__all__ = ["Edits"]
 
 INDENT = "    "
-
-
-class CannotConvert(Exception):
-    """Why not, at which line, and what to write instead."""
-
-    def __init__(self, why: str, line: int, do: str, elsewhere: Path | None = None) -> None:
-        super().__init__(why)
-        self.why, self.line, self.do = why, line, do
-        self.elsewhere = elsewhere  # the file that has the loop
 
 
 class Edits:

@@ -1,69 +1,91 @@
-"""How long a training is: the epochs or steps that its loops count, as `epochs=N` or `steps=N` of a session."""
+"""What loops go over, and how long a training is: the epochs or steps that its loops count."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
 
-from sublet.cli.work.script.edits import CannotConvert
-from sublet.cli.work.script.over import counted_in
-from sublet.cli.work.script.reading import Script, is_method, last_of
+from sublet.cli.work.script.reading import CannotConvert, Scope, Script, is_method, last_of, stores_in
 
-__all__ = ["Counted", "counted", "steps_of", "with_offset"]
+__all__ = [
+    "Counted",
+    "atom",
+    "bar_of",
+    "counted",
+    "counters",
+    "plus",
+    "range_of",
+    "refuse_endless",
+    "steps_of",
+    "unwrapped",
+]
 
 MORE = (ast.Gt, ast.GtE, ast.Eq)
+RANGES = ("range", "trange", "count")
+WRAPPERS = ("enumerate", "tqdm", "trange", "iter", "track", "islice", "cycle", "auto", "tqdm_notebook", "progress")
+Loop = ast.For | ast.While
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """By a loop."""
-
-    turns: str  # as an expression
-    first: str  # the number of its first turn
-    name: str  # of that number; "" if it has none
-    call: ast.Call | None  # range(...), if it is that
+# ------------------------------------------------------------------------------------------- through bars and numbers
 
 
-def counted(script: Script, loop: ast.For | ast.While) -> Counted | None:
-    """None if it does not say how often it turns."""
-    if isinstance(loop, ast.While):
-        return _by_condition(script, loop)
-    call = counted_in(script, loop)
-    if call is None:
-        return None
-    name = _first_name(loop.target)
-    given = list(call.args)
-    if script.full_name(call.func).rsplit(".", 1)[-1] == "count":
-        first = script.text(given[0]) if given else "0"
-        limit = _limit(script, loop, name, "0")
-        return None if limit is None else Counted(turns=limit, first=first, name=name, call=call)
-    if len(given) == 1:
-        return Counted(turns=script.text(given[0]), first="0", name=name, call=call)
-    first = str(_terms(given[0])[1])
-    if len(given) > 2 and script.text(given[2]) != "1":  # noqa: PLR2004 - begin, end and step
-        return None
-    return Counted(turns=with_offset(given[1], given[0]), first=first, name=name, call=call)
+def _is_wrapper(script: Script, node: ast.expr) -> bool:
+    """`enumerate(...)`, `tqdm(...)` and the like: they give what is in them."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    name = script.full_name(node.func).rsplit(".", 1)[-1] or last_of(node.func)
+    return name in WRAPPERS or name.endswith(("_progress", "log_every", "progress_bar"))
 
 
-def _first_name(target: ast.expr) -> str:
-    while isinstance(target, ast.Tuple | ast.List) and target.elts:
-        target = target.elts[0]
-    return last_of(target)
+def unwrapped(script: Script, node: ast.expr, scope: Scope) -> ast.expr:
+    """What a loop goes over, without bars and numbers around it; `bar = tqdm(loader)` is looked through."""
+    for _ in range(6):
+        if isinstance(node, ast.Call) and _is_wrapper(script, node):
+            node = node.args[0]
+        elif isinstance(node, ast.Name) and (value := bar_of(script, node, scope)) is not None:
+            node = value
+        else:
+            break
+    return node
 
 
-def with_offset(end: ast.expr, first: ast.expr) -> str:
-    """How many numbers there are from one to another; a first that the script restores itself counts as 0."""
-    names, number = _terms(end)
-    less, start = _terms(first)
-    known = [each for each in less if each in names]
-    for each in known:
-        names.remove(each)
-    number -= start
-    if not names:
-        return str(number)
-    if not number:
-        return ast.unparse(ast.parse(" + ".join(names)))
-    return f"{' + '.join(names)} {'+' if number > 0 else '-'} {abs(number)}"
+def bar_of(script: Script, name: ast.Name, scope: Scope) -> ast.expr | None:
+    """What a name stands for, where it is that of a bar, given to it right in this function."""
+    pairs = [(target, value) for target, value, node in stores_in(scope) if node.lineno < name.lineno]
+    for node in ast.walk(scope):
+        if isinstance(node, ast.With) and node.lineno <= name.lineno:
+            pairs += [(item.optional_vars, item.context_expr) for item in node.items if item.optional_vars]
+    for target, value in pairs:
+        if value and isinstance(target, ast.Name) and target.id == name.id and _is_wrapper(script, value):
+            return value
+    return None
+
+
+def range_of(script: Script, loop: Loop) -> ast.Call | None:
+    """`range(...)` and its kin that a loop goes over."""
+    over = loop.iter if isinstance(loop, ast.For) else None
+    while over is not None:
+        if isinstance(over, ast.Call) and script.full_name(over.func).rsplit(".", 1)[-1] in RANGES:
+            return over
+        inner = unwrapped(script, over, script.scope_of(loop))
+        over = None if inner is over else inner
+    return None
+
+
+# ------------------------------------------------------------------------------------------- sums of names and numbers
+
+
+def atom(text: str) -> str:
+    """In brackets, if it is to be a part of something."""
+    tree = ast.parse(text, mode="eval").body
+    return text if isinstance(tree, ast.Name | ast.Attribute | ast.Constant | ast.Call) else f"({text})"
+
+
+def plus(text: str, number: int) -> str:
+    """A sum, as one would write it."""
+    if not number or text.lstrip("-").isdigit():
+        return str(int(text) + number) if number else text
+    return f"{atom(text)} {'+' if number > 0 else '-'} {abs(number)}"
 
 
 def _terms(node: ast.expr) -> tuple[list[str], int]:
@@ -73,74 +95,84 @@ def _terms(node: ast.expr) -> tuple[list[str], int]:
         return one[0] + other[0], one[1] + other[1]
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return [], node.value
-    simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    return [ast.unparse(node) if simple else f"({ast.unparse(node)})"], 0
+    return [atom(ast.unparse(node)) if not isinstance(node, ast.Subscript) else ast.unparse(node)], 0
 
 
-def _is_number(text: str) -> bool:
-    return text.lstrip("-").isdigit()
+# ------------------------------------------------------------------------------------------- how often a loop turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """By a loop."""
+
+    turns: str  # as an expression; at most so many, if it begins at what is no number, and has an `end`
+    first: str = "0"  # the number of its first turn
+    start: str = ""  # what is to be added to it, and is no number
+    end: str = ""  # the number that no turn has
+    name: str  # of that number; "" if it has none
+    call: ast.Call | None = None  # range(...), if it is that
+
+
+def counted(script: Script, loop: Loop) -> Counted | None:
+    """None if it does not say how often it turns."""
+    if isinstance(loop, ast.While):
+        return _by_condition(script, loop)
+    call, target = range_of(script, loop), loop.target
+    if call is None:
+        return None
+    while isinstance(target, ast.Tuple | ast.List) and target.elts:
+        target = target.elts[0]
+    name, given = last_of(target), list(call.args)
+    if script.full_name(call.func).endswith("count"):
+        limit = _limit(script, loop, name, "0")
+        first = script.text(given[0]) if given else "0"
+        return None if limit is None else Counted(turns=limit, first=first, name=name, call=call)
+    if len(given) == 1:
+        return Counted(turns=script.text(given[0]), name=name, call=call)
+    if len(given) > 2 and script.text(given[2]) != "1":  # noqa: PLR2004 - begin, end and step
+        return None
+    (less, begin), (names, end) = _terms(given[0]), _terms(given[1])
+    start, known = " + ".join(less), all(each in names for each in less)
+    for each in less if known else []:
+        names.remove(each)
+    turns = plus(" + ".join(names), end - begin) if names else str(end - begin)
+    last = "" if known else script.text(given[1])
+    return Counted(turns=turns, first=str(begin), start=start, end=last, name=name, call=call)
 
 
 def _by_condition(script: Script, loop: ast.While) -> Counted | None:
     """`while step < n:`, or `while True:` with `if step >= n: break`."""
-    test = loop.test
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-    for part in parts:
+    test, grown = loop.test, {script.text(each) for each in counters(loop)}
+    holds_loops = any(isinstance(node, Loop) for node in ast.walk(loop) if node is not loop)
+    for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
         if isinstance(part, ast.Compare) and len(part.ops) == 1 and isinstance(part.ops[0], ast.Lt | ast.LtE):
-            name = last_of(part.left)
-            if not name or not _grows(loop, script, part.left):
-                continue
-            first = _begins(script, name)
-            end = script.text(part.comparators[0])
-            more = isinstance(part.ops[0], ast.LtE)
-            return Counted(turns=_plus(end, int(more), first), first=first, name=script.text(part.left), call=None)
-    for name in sorted({script.text(each) for each in _counters(loop)}):
-        limit = _limit(script, loop, name, _begins(script, name.rsplit(".", 1)[-1]))
-        if limit is not None:
-            return Counted(turns=limit, first=_begins(script, name.rsplit(".", 1)[-1]), name=name, call=None)
+            name, first = script.text(part.left), _begins(script, last_of(part.left))
+            if last_of(part.left) and (name in grown or holds_loops):
+                more = int(isinstance(part.ops[0], ast.LtE)) - int(first)
+                return Counted(turns=plus(script.text(part.comparators[0]), more), first=first, name=name)
+    for name in sorted(grown):
+        first = _begins(script, name.rsplit(".", 1)[-1])
+        if (limit := _limit(script, loop, name, first)) is not None:
+            return Counted(turns=limit, first=first, name=name)
     return None
 
 
-def _grows(loop: ast.While, script: Script, name: ast.expr) -> bool:
-    text = script.text(name)
-    return any(script.text(each) == text for each in _counters(loop)) or any(
-        isinstance(node, ast.For | ast.While) for node in ast.walk(loop) if node is not loop
-    )
-
-
-def _counters(loop: ast.AST) -> list[ast.expr]:
+def counters(loop: ast.AST) -> list[ast.expr]:
     """Names that grow by one."""
-    return [
-        node.target
-        for node in ast.walk(loop)
-        if isinstance(node, ast.AugAssign)
-        and isinstance(node.op, ast.Add)
-        and isinstance(node.value, ast.Constant)
-        and node.value.value == 1
-    ]
+    grown = [node for node in ast.walk(loop) if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)]
+    return [each.target for each in grown if isinstance(each.value, ast.Constant) and each.value.value == 1]
 
 
 def _begins(script: Script, name: str) -> str:
     """What a count is at first, if that is a plain number."""
-    values = [value for value in script.values_of(name) if isinstance(value, ast.Constant)]
-    first = [str(value.value) for value in values if isinstance(value.value, int) and value.value is not False]
-    return first[0] if first else "0"
+    values = [value.value for value in script.values_of(name) if isinstance(value, ast.Constant)]
+    return next((str(value) for value in values if type(value) is int), "0")
 
 
-def _plus(end: str, more: int, first: str) -> str:
-    less = more - (int(first) if _is_number(first) else 0)
-    if not less:
-        return end
-    if _is_number(end):
-        return str(int(end) + less)
-    simple = isinstance(ast.parse(end, mode="eval").body, ast.Name | ast.Attribute | ast.Call)
-    return f"{end if simple else f'({end})'} {'+' if less > 0 else '-'} {abs(less)}"
-
-
-def _limit(script: Script, loop: ast.For | ast.While, name: str, first: str) -> str | None:
+def _limit(script: Script, loop: Loop, name: str, first: str) -> str | None:
     """`if n >= limit: break` (or return) in it: how many turns are made until then."""
     for node in ast.walk(loop):
-        if not isinstance(node, ast.If) or not node.body or not isinstance(node.body[-1], ast.Break | ast.Return):
+        if not isinstance(node, ast.If) or not isinstance(node.body[-1], ast.Break | ast.Return):
             continue
         both = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
         for test in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
@@ -148,37 +180,28 @@ def _limit(script: Script, loop: ast.For | ast.While, name: str, first: str) -> 
                 continue
             if both and isinstance(test.ops[0], ast.Eq):
                 continue
-            left, more = test.left, isinstance(test.ops[0], ast.Gt)
-            plus = 0
-            if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add) and _is_number(script.text(left.right)):
-                plus = int(script.text(left.right))
-                left = left.left
-            if script.text(left) != name:
-                continue
-            return _plus(script.text(test.comparators[0]), int(more) + _late(script, loop, node, name) - plus, first)
+            left, more = test.left, int(isinstance(test.ops[0], ast.Gt)) + _late(script, loop, node, name)
+            if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add) and script.text(left.right).isdigit():
+                more, left = more - int(script.text(left.right)), left.left
+            if script.text(left) == name:
+                return plus(script.text(test.comparators[0]), more - (int(first) if first.isdigit() else 0))
     return None
 
 
-def _late(script: Script, loop: ast.For | ast.While, leaves: ast.If, name: str) -> int:
+def _late(script: Script, loop: Loop, leaves: ast.If, name: str) -> int:
     """1 if a step is behind us that the count does not have yet."""
     stepped = [node.lineno for node in ast.walk(loop) if is_method(node, "step", "backward")]
-    grown = [each.lineno for each in _counters(loop) if script.text(each) == name]
-    after_step = bool(stepped) and max(stepped) < leaves.lineno
-    after_count = bool(grown) and grown[-1] < leaves.lineno
-    return int(after_step and not after_count)
+    grown = [each.lineno for each in counters(loop) if script.text(each) == name]
+    counts = bool(grown) and grown[-1] < leaves.lineno
+    return int(bool(stepped) and max(stepped) < leaves.lineno and not counts)
 
 
-def steps_of(script: Script, loop: ast.For | ast.While, name: str, first: str = "0") -> str | None:
+def steps_of(script: Script, loop: Loop, name: str, first: str = "0") -> str | None:
     """Steps at which a loop over batches is left for good, by a count of them."""
-    if first == "0":
-        first = _begins(script, name.rsplit(".", 1)[-1])
-    return _limit(script, loop, name, first)
+    return _limit(script, loop, name, _begins(script, name.rsplit(".", 1)[-1]) if first == "0" else first)
 
 
-def refuse_endless(loop: ast.For | ast.While) -> CannotConvert:
+def refuse_endless(loop: Loop) -> CannotConvert:
     """It does not say when it ends."""
-    return CannotConvert(
-        "nothing here says how many turns this loop makes",
-        loop.lineno,
-        "`for epoch in range(n)`, or `while step < n` with `step += 1` in it",
-    )
+    do = "`for epoch in range(n)`, or `while step < n` with `step += 1` in it"
+    return CannotConvert("nothing here says how many turns this loop makes", loop.lineno, do)

@@ -1,4 +1,4 @@
-"""Lines to look at before a session is trusted: five kinds, each with its evidence."""
+"""Files that one worker writes, and lines to look at before a session is trusted: each with its evidence."""
 
 from __future__ import annotations
 
@@ -7,13 +7,71 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sublet.cli.work.script.edits import Edits
+from sublet.cli.work.script.loops import Training
 from sublet.cli.work.script.reading import Script, is_method, last_of, names_in
-from sublet.cli.work.script.written import is_guarded, writes
+from sublet.cli.work.script.update import NO_GRADIENT
 
-__all__ = ["Look", "looks_of"]
+__all__ = ["Look", "guard_files", "looks_of"]
 
-MOST = 5
-OWN_DICE = ("random.", "numpy.random.")
+SAVES = (
+    *("save", "savez", "savefig", "save_image", "dump", "to_csv", "save_pretrained", "write_text", "write_bytes"),
+    *("imsave", "add_scalar", "add_scalars", "add_image", "add_images", "add_histogram", "add_figure", "add_text"),
+    "add_hparams",
+)
+MOVES = ("copyfile", "rename", "replace_file", "remove", "rmtree", "unlink", "copy2")
+SAVERS = ("save_", "checkpoint")  # how functions are called that do nothing but write
+OWN_RANDOM = ("random.", "numpy.random.")
+OF_A_PART = ("size(", "len(", ".shape", "batch_size")
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def guard_files(training: Training, edits: Edits, session: str) -> None:
+    """In the loop, in the lines of the same block behind it, and in functions between it and the update."""
+    script, outer = training.script, training.outer
+    block = getattr(script.parents[outer], "body", [])
+    parts = [*(block[block.index(outer) :] if outer in block else [outer])]
+    parts += [hop.function for hop in (*training.hops, *training.within)]
+    scopes = [training.scope, *parts]
+    for statement in [node for part in parts for node in ast.walk(part) if isinstance(node, ast.stmt)]:
+        call = statement.value if isinstance(statement, ast.Expr) else statement
+        saver = isinstance(call, ast.Call) and last_of(call.func).lstrip("_").startswith(SAVERS)
+        if not (saver or _writes(script, call)) or _is_guarded(script, statement, {session}):
+            continue
+        gone = edits.is_removed(statement) or ".grad" in script.text(statement)
+        if not gone and script.scope_of(statement) in scopes:
+            edits.put_under([statement], f"if {session}.rank == 0:")
+
+
+def _writes(script: Script, node: ast.AST) -> bool:
+    """A call, or a `with open(...)`, that makes a file, or adds to one."""
+    if isinstance(node, ast.With):
+        steps = any(is_method(each, "step") for each in ast.walk(node))
+        return not steps and any(_writes(script, item.context_expr) for item in node.items)
+    if not isinstance(node, ast.Call):
+        return False
+    name, full = last_of(node.func), script.full_name(node.func)
+    if name == "open":
+        modes = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
+        return any(each in script.text(mode) for mode in modes for each in "wax")
+    if name in SAVES:
+        return isinstance(node.func, ast.Attribute) or name in ("savefig", "save_image")
+    return full == "wandb.log" or (name in MOVES and full.startswith(("os.", "shutil.")))
+
+
+def _is_guarded(script: Script, node: ast.AST, sessions: set[str]) -> bool:
+    """Whether a condition around it asks the session's rank, or an outer statement is guarded as a whole."""
+    for each in script.above(node):
+        if isinstance(each, ast.If) and any(f"{name}.rank" in script.text(each.test) for name in sessions):
+            return True
+        if isinstance(each, ast.FunctionDef) or (isinstance(each, ast.With) and _writes(script, each)):
+            return isinstance(each, ast.With)
+    return False
+
+
+# ------------------------------------------------------------------------------------------- lines to look at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,158 +89,76 @@ class Look:
 
 def looks_of(script: Script, lost: list[str]) -> tuple[Look, ...]:
     """Of a script with a session; `lost`: names that the loop remembers, which nothing keeps."""
-    loops = list(_loops(script))
-    found = [
-        _look(
-            _printed(script, loops),
-            "`.item()` of a loss is that of this worker's part of the batch",
-            "s.loss is that of all workers",
+    items = [item for node in script.nodes if isinstance(node, ast.With) for item in node.items]
+    made = [(each.optional_vars, each.context_expr) for each in items if each.optional_vars is not None]
+    names = {last_of(name) for name, call in made if last_of(getattr(call, "func", call)) == "session"}
+    loops: list[ast.AST] = [
+        *(node for node in script.nodes if isinstance(node, ast.For) and names & names_in(node.iter)),
+        *(each for each in script.functions if names & {arg.arg for arg in each.args.args}),
+    ]
+    remembered = f" ({', '.join(f'`{name}`' for name in sorted(lost))})" if lost else ""
+    found = {
+        "the loss, or a gradient, of a worker's part: `.item()` is no mean of all": (
+            _of_a_part(script, loops, names),
+            "s.loss is that of all workers; s.grad_norm (with clip_norm=); s.global_batch for the samples of a step",
         ),
-        _look(_written(script, loops), "every worker writes this file", "`if s.rank == 0:` above it"),
-        _look(
+        "every worker writes this file": (_written(script, loops, names), "`if s.rank == 0:` above it"),
+        "Python's and NumPy's random numbers are alike in all workers, as long as all draw equally often": (
             _drawn(script, loops),
-            "Python's and NumPy's dice are alike in all workers, as long as all draw equally often",
             "draw once for a batch; for each sample, in the dataset or by torch",
         ),
-        _look(
-            _lengths(script, loops),
-            "the loader's batch is that of all workers together: a worker sees a part of it",
-            "s.global_batch for the samples of a step, s.steps_in_epoch for its number",
-        ),
-        _look(
-            [*_resumes(script, loops), *_remembered(script, loops, lost)],
-            "saved, resumed or remembered by the script itself" + _named(lost),
+        f"saved, resumed or remembered by the script itself{remembered}": (
+            _remembered(script, loops, lost),
             "the session restores model, optimizer and position; s.keep(name=value) for what else must last",
         ),
-    ]
-    return tuple(each for each in found if each is not None)[:MOST]
-
-
-def _named(lost: list[str]) -> str:
-    return f" ({', '.join(f'`{name}`' for name in sorted(lost))})" if lost else ""
-
-
-def _look(lines: list[int] | Iterator[int], what: str, do: str) -> Look | None:
-    found = tuple(sorted({*lines}))
-    return Look(lines=found, what=what, do=do) if found else None
-
-
-def _session_names(script: Script) -> set[str]:
-    """What sessions are called: `with train.session(...) as s`, and parameters that are given one."""
-    names = {
-        item.optional_vars.id
-        for node in ast.walk(script.tree)
-        if isinstance(node, ast.With)
-        for item in node.items
-        if isinstance(item.context_expr, ast.Call)
-        and last_of(item.context_expr.func) == "session"
-        and isinstance(item.optional_vars, ast.Name)
     }
-    return names
+    looks = [Look(lines=tuple(sorted({*lines})), what=what, do=do) for what, (lines, do) in found.items()]
+    return tuple(each for each in looks if each.lines)
 
 
-def _loops(script: Script) -> Iterator[ast.AST]:
-    """Those over a session, and functions that are given it."""
-    names = _session_names(script)
-    for node in ast.walk(script.tree):
-        if (isinstance(node, ast.For) and names & names_in(node.iter)) or (
-            isinstance(node, ast.FunctionDef) and names & {each.arg for each in node.args.args}
-        ):
-            yield node
+def _of_a_part(script: Script, loops: list[ast.AST], names: set[str]) -> Iterator[int]:
+    """`loss.item()` of what `s.step` was given; a mean of `.item()` times samples; a gradient that is left out."""
+    inside = [node for loop in loops for node in ast.walk(loop)]
+    steps = [node for node in inside if is_method(node, "step") and names & names_in(node.func.value) and node.args]
+    given = {name for node in steps for name in names_in(node.args[0])}
+    for node in inside:
+        text = script.text(node.value) if isinstance(node, ast.AugAssign) else ""
+        part = ".item()" in text and any(word in text for word in OF_A_PART)
+        if part or (is_method(node, "item") and last_of(node.func.value) in given):
+            yield node.lineno  # type: ignore[attr-defined]  # it is a call or an assignment
+    yield from (number for number, line in enumerate(script.lines, 1) if line.strip() == NO_GRADIENT)
 
 
-def _printed(script: Script, loops: list[ast.AST]) -> Iterator[int]:
-    """`loss.item()`, where the loss is what `s.step` was given."""
-    names = _session_names(script)
+def _written(script: Script, loops: list[ast.AST], names: set[str]) -> Iterator[int]:
+    """In the loops, and in functions of the script that they call."""
     for loop in loops:
-        given = {
-            each
-            for node in ast.walk(loop)
-            if is_method(node, "step") and names & names_in(node.func.value) and node.args
-            for each in names_in(node.args[0])
-        }
-        for node in ast.walk(loop):
-            if is_method(node, "item") and isinstance(node.func.value, ast.Name) and node.func.value.id in given:
+        calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and not _is_guarded(script, node, names)]
+        called = {last_of(call.func) for call in calls} - {"step"}
+        parts = [loop, *(each for each in script.functions if each.name in called)]
+        for node in [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call)]:
+            if _writes(script, node) and not _is_guarded(script, node, names):
                 yield node.lineno
-
-
-def _written(script: Script, loops: list[ast.AST]) -> Iterator[int]:
-    names = _session_names(script)
-    for loop in loops:
-        for node in (each for part in [loop, *_called(script, loop)] for each in ast.walk(part)):
-            if writes(script, node) and not is_guarded(script, node, names):
-                yield node.lineno  # type: ignore[attr-defined]  # it is a call
-
-
-def _called(script: Script, loop: ast.AST) -> Iterator[ast.AST]:
-    """Functions of the script that the loop calls for what they do, by whatever worker."""
-    names = _session_names(script)
-    for call in ast.walk(loop):
-        if isinstance(call, ast.Call) and not is_guarded(script, call, names):
-            yield from (
-                each
-                for each in ast.walk(script.tree)
-                if isinstance(each, ast.FunctionDef) and each.name == last_of(call.func) and each.name != "step"
-            )
 
 
 def _drawn(script: Script, loops: list[ast.AST]) -> Iterator[int]:
     for loop in loops:
-        for node in ast.walk(loop):
-            if isinstance(node, ast.Call) and script.full_name(node.func).startswith(OWN_DICE):
-                if script.full_name(node.func).endswith(("seed", "get_state", "getstate")):
-                    continue
-                if (
-                    any(isinstance(each, ast.For | ast.comprehension) for each in _between(script, node, loop))
-                    or node.args
-                ):
-                    yield node.lineno
-
-
-def _between(script: Script, node: ast.AST, loop: ast.AST) -> Iterator[ast.AST]:
-    for each in script.above(node):
-        if each is loop:
-            return
-        yield each
-        if isinstance(each, ast.ListComp | ast.GeneratorExp):
-            yield from each.generators
-
-
-def _lengths(script: Script, loops: list[ast.AST]) -> Iterator[int]:
-    """A mean that is put together from the samples of a part: `total += loss.item() * len(x)`."""
-    for loop in loops:
-        for node in ast.walk(loop):
-            if isinstance(node, ast.AugAssign) and any(is_method(each, "item") for each in ast.walk(node.value)):
-                text = script.text(node.value)
-                if "size(" in text or "len(" in text or ".shape" in text or "batch_size" in text:
-                    yield node.lineno
+        for node in [node for node in ast.walk(loop) if isinstance(node, ast.Call)]:
+            name, kinds = script.full_name(node.func), ast.For | ast.ListComp | ast.GeneratorExp
+            several = bool(node.args) or any(isinstance(each, kinds) for each in script.within(node, loop))
+            if several and name.startswith(OWN_RANDOM) and not name.endswith(("seed", "get_state", "getstate")):
+                yield node.lineno
 
 
 def _remembered(script: Script, loops: list[ast.AST], lost: list[str]) -> Iterator[int]:
-    """Where such a name is given its next value."""
+    """Where such a name is first given its next value; and what only a script that resumes by itself does."""
+    inside = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Name | ast.Attribute)]
     for name in lost:
-        for loop in loops:
-            lines = [
-                node.lineno
-                for node in ast.walk(loop)
-                if isinstance(node, ast.Name | ast.Attribute) and script.text(node) == name and _changes(script, node)
-            ]
-            if lines:
-                yield min(lines)
-                break
-
-
-def _changes(script: Script, node: ast.AST) -> bool:
-    parent = script.parents[node]
-    return isinstance(getattr(node, "ctx", None), ast.Store) or isinstance(parent, ast.Attribute | ast.Subscript)
-
-
-def _resumes(script: Script, loops: list[ast.AST]) -> Iterator[int]:
-    """`optimizer.load_state_dict(...)`: what only a script that resumes by itself does."""
-    if not loops:
-        return
-    for node in ast.walk(script.tree):
-        if is_method(node, "load_state_dict") and "opt" in script.text(node.func.value).lower():
-            scope = script.scope_of(node)
-            if not isinstance(scope, ast.FunctionDef) or any(script.calls_of(scope)):
-                yield node.lineno
+        parents = ast.Attribute | ast.Subscript
+        nodes = [node for node in inside if script.text(node) == name]
+        nodes = [node for node in nodes if isinstance(node.ctx, ast.Store) or isinstance(script.parents[node], parents)]
+        yield from [min(node.lineno for node in nodes)] if nodes else []
+    for call in script.calls if loops else ():
+        scope = script.scope_of(call)
+        runs = not isinstance(scope, ast.FunctionDef) or any(script.calls_of(scope))
+        if runs and is_method(call, "load_state_dict") and "opt" in script.text(call.func.value).lower():
+            yield call.lineno

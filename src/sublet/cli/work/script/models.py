@@ -1,41 +1,27 @@
-"""Which models a loop trains, as expressions where the session is made."""
+"""Which models a loop trains, as expressions where the session is made; and whether its loss is a sum."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from sublet.cli.work.script.edits import CannotConvert
 from sublet.cli.work.script.loops import Training
-from sublet.cli.work.script.reading import Scope, Script, is_method, last_of
+from sublet.cli.work.script.reading import CannotConvert, Scope, Script, is_local, is_method, last_of, stores_in
 
-__all__ = ["models_of"]
+__all__ = ["is_summed", "models_of"]
 
 LOSSES = ("loss", "crit", "metric", "nll", "mse", "bce")
 
 
 def models_of(training: Training, optimizer: ast.expr) -> list[str]:
     """Those whose parameters an optimizer has; if that is not said here, the one that the loop calls."""
-    return _by_parameters(training, optimizer) or _by_calls(training)
-
-
-def _by_parameters(training: Training, optimizer: ast.expr) -> list[str]:
     script, lifted = training.script, training.lifted(optimizer)
-    try:
-        tree: ast.expr = ast.parse(lifted, mode="eval").body
-    except SyntaxError:
-        return []
-    for value in script.values_of(last_of(tree) or last_of(optimizer)):
-        if not isinstance(value, ast.Call):
-            continue
-        found: list[str] = []
-        for node in _receivers(script, value, 0):
-            text = _seen_from(training, node, lifted)
-            if text is not None and text not in found:
-                found.append(text)
+    for value in script.values_of(last_of(ast.parse(lifted, mode="eval").body) or last_of(optimizer)):
+        nodes = _receivers(script, value, 0) if isinstance(value, ast.Call) else ()
+        found = [text for node in nodes if (text := _seen_from(training, node, lifted)) is not None]
         if found:
-            return found
-    return []
+            return list(dict.fromkeys(found))
+    return [_called(training)]
 
 
 def _receivers(script: Script, value: ast.AST, depth: int) -> Iterator[ast.expr]:
@@ -45,10 +31,9 @@ def _receivers(script: Script, value: ast.AST, depth: int) -> Iterator[ast.expr]
             if script.text(node.func.value) not in ("self", "super()") or node.func.attr == "parameters":
                 yield _whole(script, node.func.value)
         elif isinstance(node, ast.Name) and depth < 2:  # noqa: PLR2004 - a list of groups of a list of parameters
-            scope = script.scope_of(node)
-            for each in ast.walk(scope):
-                if isinstance(each, ast.Assign) and last_of(each.targets[0]) == node.id and each.lineno < node.lineno:
-                    yield from _receivers(script, each.value, depth + 1)
+            for target, given, each in stores_in(script.scope_of(node)):
+                if last_of(target) == node.id and each.lineno < node.lineno and given is not None:
+                    yield from _receivers(script, given, depth + 1)
 
 
 def _whole(script: Script, node: ast.expr) -> ast.expr:
@@ -58,58 +43,77 @@ def _whole(script: Script, node: ast.expr) -> ast.expr:
         chain.append(chain[-1].value)
     if isinstance(chain[-1], ast.Call) and isinstance(chain[-1].func, ast.Attribute):
         return _whole(script, chain[-1].func.value)
-    keeps = 2 if script.text(chain[-1]) == "self" and len(chain) > 1 else 1
-    return chain[-keeps]
+    return chain[-2 if script.text(chain[-1]) == "self" and len(chain) > 1 else -1]
 
 
 def _seen_from(training: Training, node: ast.expr, optimizer: str) -> str | None:
     """The model as it is called where the session is; None if it is another function's own."""
-    script, text = training.script, training.script.text(node)
-    where, scope = script.scope_of(node), training.scope
-    holder = optimizer.rsplit(".", 1)[0]
-    if "." in optimizer and text.isidentifier():  # self.optimizer, and self.model beside it
-        own = any(
-            isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and each.attr == text
-            for each in ast.walk(script.tree)
-        )
+    script, text, holder = training.script, training.script.text(node), optimizer.rpartition(".")[0]
+    if holder and text.isidentifier():  # self.optimizer, and self.model beside it
+        own = any(isinstance(to, ast.Attribute) and to.attr == text for to, _, _ in stores_in(script.tree))
         return f"{holder}.{text}" if own else None
     if text.startswith("self."):
-        return holder + text.removeprefix("self") if "." in optimizer else None
-    if where is scope or isinstance(where, ast.Module):
+        return holder + text.removeprefix("self") if holder else None
+    if script.scope_of(node) in (training.scope, script.tree):
         return text
-    if isinstance(where, ast.FunctionDef) and _has(scope, text):
-        return text if text.isidentifier() else None
-    return None
+    return text if text.isidentifier() and is_local(training.scope, text) else None
 
 
-def _has(scope: Scope, name: str) -> bool:
-    formal = [each.arg for each in scope.args.args] if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef) else []
-    return name in formal or any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in ast.walk(scope)
-    )
-
-
-def _by_calls(training: Training) -> list[str]:
+def _called(training: Training) -> str:
     script = training.script
-    own = {each.name for each in ast.walk(script.tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-    scopes: list[ast.AST] = [training.outer, *(hop.function for hop in (*training.hops, *training.within))]
-    for scope in reversed(scopes):
-        for node in ast.walk(scope):
-            if is_method(node, "train", "eval") and not node.args and not isinstance(node.func.value, ast.Call):
-                if script.text(node.func.value) == "self" or last_of(node.func.value) in own:
-                    continue
-                return [training.lifted(_whole(script, node.func.value))]
-    for scope in reversed(scopes):
-        for node in ast.walk(scope):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
-            name = last_of(node.func)
-            if not isinstance(node.func, ast.Name | ast.Attribute) or name in own:
-                continue
-            if any(word in name.lower() for word in LOSSES) or not ("model" in name.lower() or "net" in name.lower()):
-                continue
-            return [training.lifted(node.func)]
-    line = training.updates[0].call.lineno
-    raise CannotConvert(
-        "which model the optimizer has is not said in this file", line, "train.session(model, optimizer, ...) by hand"
-    )
+    own = {each.name for each in script.functions} | {each.name for each in script.classes}
+    scopes = [training.outer, *(hop.function for hop in (*training.hops, *training.within))]
+    calls = [node for scope in reversed(scopes) for node in ast.walk(scope) if isinstance(node, ast.Call)]
+    for node in calls:
+        name = last_of(node.func.value) if is_method(node, "train", "eval") and not node.args else ""
+        if name and name != "self" and name not in own:
+            return training.lifted(_whole(script, node.func.value))  # type: ignore[attr-defined]  # it is a method
+    for node in calls:
+        name = last_of(node.func)
+        is_loss = any(word in name.lower() for word in LOSSES)
+        if node.args and name not in own and not is_loss and ("model" in name.lower() or "net" in name.lower()):
+            return training.lifted(node.func)
+    why, do = "which model the optimizer has is not said in this file", "train.session(model, optimizer, ...) by hand"
+    raise CannotConvert(why, training.updates[0].call.lineno, do)
+
+
+# ------------------------------------------------------------------------------------------- the loss
+
+
+def is_summed(training: Training) -> bool:
+    """A sum that nothing divides, in the lines that make the loss: a session has to be told."""
+    script, call = training.script, training.backwards[-1]
+    made = _made_of(script, call.func.value, script.scope_of(call), 0)  # type: ignore[attr-defined]  # it is a method
+    nodes = [node for each in made for node in ast.walk(each)]
+    divided = any(isinstance(getattr(node, "op", None), ast.Div) for node in nodes)
+    means = any(last_of(node.func) == "mean" for node in nodes if isinstance(node, ast.Call))
+    return not divided and not means and any(_sums(script, node) for node in nodes)
+
+
+def _made_of(script: Script, node: ast.AST, scope: Scope, depth: int) -> Iterator[ast.AST]:
+    """The expression, and those that its names and functions were given."""
+    yield node
+    for each in ast.walk(node) if depth < 4 else ():  # noqa: PLR2004 - a loss of a sum of a call of a function
+        lines = [line for line in stores_in(scope) if isinstance(each, ast.Name) and last_of(line[0]) == each.id]
+        for _, value, line in lines:
+            if value is not None and value is not node and line.lineno <= getattr(node, "lineno", 0):
+                yield from [line] if isinstance(line, ast.AugAssign) else []
+                yield from _made_of(script, value, scope, depth + 1)
+        if isinstance(each, ast.Call):
+            name = last_of(each.func)
+            yield from (value for value in script.values_of(name) if isinstance(value, ast.Call))  # criterion = ...
+            functions = [function for function in script.functions if function.name == name and "loss" in name.lower()]
+            for function in functions:
+                for back in ast.walk(function):
+                    if isinstance(back, ast.Return) and back.value is not None:
+                        yield from _made_of(script, back.value, function, depth + 1)
+
+
+def _sums(script: Script, node: ast.AST) -> bool:
+    """`reduction="sum"`, and `.sum()` of a whole."""
+    if not isinstance(node, ast.Call):
+        return False
+    words = {word.arg: script.text(word.value).strip("\"'") for word in node.keywords}
+    module = script.text(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    whole = is_method(node, "sum") and not (node.args or words) and module not in ("torch", "np", "numpy")
+    return whole or words.get("reduction") == "sum" or words.get("size_average") == "False"

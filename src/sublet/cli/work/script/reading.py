@@ -1,19 +1,46 @@
-"""Names of a script: what they were imported as, where they are given a value, and the text of a piece of it."""
+"""Names of a script: what they were imported as, what they are given, and what they stand for across calls."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from sublet.errors import BadInput
 
-__all__ = ["Method", "Scope", "Script", "is_method", "last_of", "names_in", "root_of", "statement_of"]
+__all__ = [
+    "CannotConvert",
+    "Hop",
+    "Method",
+    "Scope",
+    "Script",
+    "arguments",
+    "is_local",
+    "is_method",
+    "last_of",
+    "names_in",
+    "only_value",
+    "root_of",
+    "statement_of",
+    "stores_in",
+    "substituted",
+]
 
-MOST_BYTES = 4 << 20  # a longer file is no script that somebody wrote
-OF_MODULES = ("train", "eval", "forward", "step", "update")  # methods that others have, too
+MOST_BYTES = 4 << 20  # a longer file is generated
+OF_MODULES = ("train", "eval", "forward", "step", "update")  # methods that other objects have, too
+SIMPLE = ast.Name | ast.Attribute | ast.Constant | ast.Call | ast.Subscript
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class CannotConvert(Exception):
+    """Why not, at which line, and what to write instead."""
+
+    def __init__(self, why: str, line: int, do: str, elsewhere: Path | None = None) -> None:
+        super().__init__(why)
+        self.why, self.line, self.do = why, line, do
+        self.elsewhere = elsewhere  # the file that has the loop
 
 
 class Script:
@@ -28,12 +55,18 @@ class Script:
             at = "" if line is None else f" in line {line}"
             raise BadInput(str(path), f"is no Python{at}: {error}", hint="a script that Python can read") from None
         self.lines = source.splitlines(keepends=True)
-        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
-        self._imported = dict(_imports(self.tree))
-        self.names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)} | {
-            node.name for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        }
-        self.names |= set(self._imported)
+        self.nodes = list(ast.walk(self.tree))
+        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self.functions = [node for node in self.nodes if isinstance(node, ast.FunctionDef)]
+        self.classes = [node for node in self.nodes if isinstance(node, ast.ClassDef)]
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self._given: dict[str, list[ast.expr]] = {}
+        for target, value, node in stores_in(self.tree):
+            if value is not None and not isinstance(node, ast.AugAssign):
+                self._given.setdefault(last_of(target), []).append(value)
+        self._imported = dict(_imports(self.nodes))
+        self.names = names_in(self.tree) | set(self._imported)
+        self.names |= {node.name for node in self.functions} | {node.name for node in self.classes}
 
     @classmethod
     def read(cls, path: Path) -> Script:
@@ -49,8 +82,13 @@ class Script:
 
     @property
     def modules(self) -> set[str]:
-        """Whatever it imports, in full."""
+        """All that it imports, in full."""
         return set(self._imported.values())
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it imports sublet."""
+        return any(name.split(".")[0] == "sublet" for name in self.modules)
 
     def full_name(self, node: ast.AST) -> str:
         """`F.mse_loss` as torch.nn.functional.mse_loss; "" for what is no name."""
@@ -60,21 +98,24 @@ class Script:
             return f"{before}.{node.attr}"
         return ""
 
-    def text(self, node: ast.AST) -> str:
+    def text(self, node: Any) -> str:
         """As it stands there."""
-        first, last = getattr(node, "lineno", 1) - 1, (getattr(node, "end_lineno", 1) or 1) - 1
-        begin, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0)
-        if first == last:
-            return self.lines[first].encode()[begin:end].decode()
-        between = "".join(self.lines[first + 1 : last])
-        return (
-            self.lines[first].encode()[begin:].decode() + between + self.lines[last].encode()[:end].decode()
-        ).replace("\r\n", "\n")
+        lines = [line.encode() for line in self.lines[node.lineno - 1 : node.end_lineno]]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return b"".join(lines).decode().replace("\r\n", "\n")
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Whatever it is in, from the innermost on."""
+        """What it is in, from the innermost on."""
         while (node := self.parents.get(node, self.tree)) is not self.tree:
             yield node
+
+    def within(self, node: ast.AST, outer: ast.AST) -> Iterator[ast.AST]:
+        """What it is in, up to the loop, or the function that it is in."""
+        for each in self.above(node):
+            if each is outer or isinstance(each, ast.FunctionDef):
+                return
+            yield each
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The function, or the module, that it is in."""
@@ -82,28 +123,13 @@ class Script:
             pass
         return node
 
-    def values_of(self, name: str) -> Iterator[ast.expr]:
-        """Whatever a name, or an attribute of that name, is given in this file."""
-        for node in ast.walk(self.tree):
-            targets = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AnnAssign | ast.NamedExpr)
-                else []
-            )
-            value = getattr(node, "value", None)
-            if value is None:
-                continue
-            for target in targets:
-                each = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-                if any(last_of(one) == name for one in each):
-                    yield value
+    def values_of(self, name: str) -> list[ast.expr]:
+        """What a name, or an attribute of that name, is given in this file."""
+        return self._given.get(name, [])
 
     def made_by(self, node: ast.expr) -> str:
         """The full name of what is called for it; "" if that is not said here."""
-        if isinstance(node, ast.Subscript):
-            node = node.value
+        node = node.value if isinstance(node, ast.Subscript) else node
         calls = [value for value in self.values_of(last_of(node)) if isinstance(value, ast.Call)]
         names = [self.full_name(call.func) or last_of(call.func) for call in calls]
         return next((name for name in names if name), "")
@@ -111,8 +137,8 @@ class Script:
     def calls_of(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Call]:
         """Where this file calls it: a method by its own object, or one of its class."""
         owner = self.parents.get(function)
-        for node in ast.walk(self.tree):
-            if not isinstance(node, ast.Call) or last_of(node.func) != function.name:
+        for node in self.calls:
+            if last_of(node.func) != function.name:
                 continue
             if isinstance(node.func, ast.Name):
                 if not isinstance(owner, ast.ClassDef):
@@ -120,8 +146,7 @@ class Script:
             elif isinstance(owner, ast.ClassDef) and isinstance(node.func, ast.Attribute):
                 receiver = node.func.value
                 own = self.text(receiver) == "self" and owner in self.above(node)
-                made = receiver if isinstance(receiver, ast.Call) else None
-                name = last_of(made.func) if made is not None else self.made_by(receiver)
+                name = last_of(receiver.func) if isinstance(receiver, ast.Call) else self.made_by(receiver)
                 if own or name == owner.name or (not name and function.name not in OF_MODULES):
                     yield node
 
@@ -154,6 +179,22 @@ def names_in(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
+Store = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr
+
+
+def stores_in(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, Store]]:
+    """Each target of an assignment in it, with what it is given, and the assignment."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Assign):
+            for target in each.targets:
+                ones = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+                many = each.value.elts if len(ones) > 1 and isinstance(each.value, ast.Tuple) else []
+                values = many if len(many) == len(ones) else [each.value] * len(ones)
+                yield from ((one, value, each) for one, value in zip(ones, values, strict=True))
+        elif isinstance(each, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
+            yield each.target, each.value, each
+
+
 def statement_of(script: Script, node: ast.AST) -> ast.stmt:
     """That it is in."""
     while not isinstance(node, ast.stmt):
@@ -161,11 +202,65 @@ def statement_of(script: Script, node: ast.AST) -> ast.stmt:
     return node
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _imports(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
                 yield alias.name, alias.name
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+# ------------------------------------------------------------------------------------------- across calls
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A function of the script, and the one call by which it is run."""
+
+    call: ast.Call
+    function: ast.FunctionDef
+
+
+def arguments(script: Script, hop: Hop) -> dict[str, str]:
+    """What each parameter of a function stands for where it is called."""
+    given: dict[str, str] = {}
+    formal, call = hop.function.args, hop.call
+    names = [each.arg for each in (*formal.posonlyargs, *formal.args)]
+    if names and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute):
+        given[names.pop(0)] = script.text(call.func.value)
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return given
+    pairs = list(zip(reversed(names), reversed(formal.defaults), strict=False))
+    pairs += [(each.arg, value) for each, value in zip(formal.kwonlyargs, formal.kw_defaults, strict=True) if value]
+    pairs += [*zip(names, call.args, strict=False), *((word.arg, word.value) for word in call.keywords if word.arg)]
+    return given | {name: script.text(value) for name, value in pairs}
+
+
+def substituted(text: str, given: dict[str, str]) -> str:
+    """An expression with other names."""
+    nodes = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name) and node.id in given]
+    lines = text.encode().split(b"\n")
+    for node in sorted(nodes, key=lambda node: node.col_offset, reverse=True):
+        value, raw = given[node.id], lines[node.lineno - 1]
+        new = value if isinstance(ast.parse(value, mode="eval").body, SIMPLE) else f"({value})"
+        lines[node.lineno - 1] = raw[: node.col_offset] + new.encode() + raw[node.end_col_offset :]
+    return b"\n".join(lines).decode()
+
+
+def is_local(scope: Scope, name: str) -> bool:
+    """Whether a function gives it a value, or has it for a parameter."""
+    given = scope.args if not isinstance(scope, ast.Module) else None
+    formal = [] if given is None else [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    named = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name]
+    return any(each.arg == name for each in formal) or any(isinstance(node.ctx, ast.Store) for node in named)
+
+
+def only_value(function: ast.FunctionDef, name: str) -> ast.expr | None:
+    """What a function gives a name, if it does so once."""
+    named = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
+    stores = [node for node in named if isinstance(node.ctx, ast.Store)]
+    pairs = [(value, node) for target, value, node in stores_in(function) if target in stores]
+    found = [value for value, node in pairs if value is not node.value or stores[0] in getattr(node, "targets", ())]
+    return found[0] if len(stores) == len(found) == 1 else None

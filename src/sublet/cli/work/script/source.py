@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sublet.cli.work.script.edits import CannotConvert
-from sublet.cli.work.script.loops import Training
-from sublet.cli.work.script.over import counted_in, unwrapped
-from sublet.cli.work.script.reading import Script, is_method, last_of, names_in
+from sublet.cli.work.script.extent import range_of, unwrapped
+from sublet.cli.work.script.loops import OWN, Training
+from sublet.cli.work.script.reading import (
+    CannotConvert,
+    Script,
+    is_method,
+    last_of,
+    names_in,
+    root_of,
+    statement_of,
+    stores_in,
+    substituted,
+)
 
 __all__ = ["Source", "source_of"]
 
 DRAWS = ("torch.rand", "numpy.random", "random.sample", "random.choice", "np.random", "torch.multinomial")
+MOVES = ("to", "cuda", "long", "float", "view", "pin_memory", "astype")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,150 +42,117 @@ class Source:
 def source_of(training: Training) -> Source:
     """CannotConvert, if there is none that can be shared."""
     script, loop = training.script, training.batches
-    scope = script.scope_of(loop)
-    if isinstance(loop, ast.For) and counted_in(script, loop) is None:
-        over = unwrapped(script, loop.iter, scope)
-        _refuse_odd(script, over, loop)
+    if isinstance(loop, ast.For) and range_of(script, loop) is None:
+        over = unwrapped(script, loop.iter, script.scope_of(loop))
+        if any(script.full_name(getattr(value, "func", value)) == "range" for value in script.values_of(last_of(over))):
+            do = "a dataset that reads them by their number, in a DataLoader"
+            raise CannotConvert("the batches are numbers, of which the loop makes its own", loop.lineno, do)
         return Source(data=training.lifted(over), loader=over)
     for node in ast.walk(loop):
         if is_method(node, "step") and "env" in script.text(node.func.value).lower():
-            raise CannotConvert(
-                "the loop makes its own samples, in an environment",
-                node.lineno,
-                "train.checkpointed: it keeps a loop of the script's own",
-            )
-    blocks = [loop.body, *([training.micro.body] if training.micro else [])]
-    for block in reversed(blocks):
-        if (found := _asked(training, block)) is not None:
-            return found
-    for block in reversed(blocks):
-        if (found := _drawn(training, block)) is not None:
-            return found
+            raise CannotConvert("the loop makes its own samples, in an environment", node.lineno, OWN)
+    blocks = [*([training.micro.body] if training.micro else []), loop.body]
+    for find in (_asked, _drawn):
+        for block in blocks:
+            if (source := find(training, block)) is not None:
+                return source
     if isinstance(loop, ast.For) and training.epochs is not None:
-        raise CannotConvert(
-            "batches are cut out of the data by hand",
-            loop.lineno,
-            "a DataLoader of a TensorDataset, and `for x, y in loader`",
-        )
-    raise CannotConvert(
-        "each turn of the loop takes the same data, which no worker could have a part of",
-        loop.lineno,
-        "a DataLoader; or `lambda: (x, y)` in train.drawn(...), where rows of x and y are samples",
-    )
+        do = "a DataLoader of a TensorDataset, and `for x, y in loader`"
+        raise CannotConvert("batches are cut out of the data by hand", loop.lineno, do)
+    why = "each turn of the loop takes the same data, which no worker could have a part of"
+    do = "a DataLoader; or `lambda: (x, y)` in train.drawn(...), where rows of x and y are samples"
+    raise CannotConvert(why, loop.lineno, do)
 
 
-def _refuse_odd(script: Script, over: ast.expr, loop: ast.For) -> None:
-    if isinstance(over, ast.Call):
-        name = script.full_name(over.func)
-        if name == "zip":
-            raise CannotConvert(
-                "two loaders are gone over side by side", loop.lineno, "one of torch.utils.data.StackDataset(a, b)"
-            )
-        function = next(
-            (each for each in ast.walk(script.tree) if isinstance(each, ast.FunctionDef) and each.name == name), None
-        )
-        if function is not None and any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(function)):
-            raise CannotConvert(
-                f"the batches come from a generator, {name}(), of which no worker could take a part",
-                loop.lineno,
-                "a dataset in a DataLoader; or a function that gives one batch: train.drawn(function)",
-            )
-    for value in script.values_of(last_of(over)):
-        if isinstance(value, ast.Call) and any(word.arg == "batch_sampler" for word in value.keywords):
-            raise CannotConvert("the loader has a batch_sampler", value.lineno, "batch_size= and sampler=")
+# ------------------------------------------------------------------------------------------- a loader that is asked
 
 
 def _asked(training: Training, block: list[ast.stmt]) -> Source | None:
     """`batch = next(batches)`, and `batches = iter(loader)` above it or where it ends."""
     script = training.script
     for each in block:
-        asks = [
-            node
-            for node in ast.walk(each)
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _is_next(script, node.value)
-        ]
+        asks = [value for _, value, _ in stores_in(each) if isinstance(value, ast.Call) and _is_next(script, value)]
         if not asks or not isinstance(each, ast.Try | ast.Assign):
             continue
-        value = asks[0].value
-        assert isinstance(value, ast.Call)  # noqa: S101 - it was looked for
-        asked = value.args[0] if value.args else value.func.value  # type: ignore[attr-defined]  # it.next()
-        loader = _iterated(training, asked)
-        own = {each.name for each in ast.walk(script.tree) if isinstance(each, ast.ClassDef)}
-        maker = script.made_by(asked)
-        if maker in own:
-            raise CannotConvert(
-                f"batches come from {maker}, a class of the script",
-                asks[0].lineno,
-                "a DataLoader, and `for batch in loader`",
-            )
+        call = asks[0]
+        asked = call.args[0] if call.args else call.func.value  # type: ignore[attr-defined]  # it.next()
+        target = script.text(script.parents[call].targets[0])  # type: ignore[attr-defined]  # it is an assignment
+        maker = next((one for one in script.classes if one.name == script.made_by(asked)), None)
+        if maker is not None:
+            loader, what = _of_class(training, asked, maker), f"{maker.name}, a class of the script"
+        else:
+            loader, what = _iterated(training, asked), f"`{script.text(asked)}`, an iterator"
         if loader is None:
-            raise CannotConvert(
-                f"`{script.text(asked)}` is an iterator, which has no samples that could be dealt",
-                asks[0].lineno,
-                "the loader that it goes over, as `for batch in loader`",
-            )
-        gone = [each, *_starts(training, asked)]
-        counts = list(_endless_samplers(script, loader))
-        return Source(data=training.lifted(loader), target=script.text(asks[0].targets[0]), gone=gone, counts=counts)
+            do = "the loader that it goes over, as `for batch in loader`"
+            raise CannotConvert(f"batches come from {what}", call.lineno, do)
+        starts = [
+            statement_of(script, node)
+            for one, _, node in stores_in(training.scope)
+            if script.text(one) == script.text(asked) and node.lineno < training.outer.lineno
+            if script.scope_of(node) is training.scope and maker is None
+        ]
+        counts = _endless(script, last_of(loader[0]))
+        return Source(data=loader[1], target=target, gone=[each, *starts], counts=counts)
     return None
-
-
-def _endless_samplers(script: Script, loader: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """`RandomSampler(data, replacement=True, num_samples=int(1e10))`: an epoch is as many as there are samples."""
-    for made in script.values_of(last_of(loader)):
-        for node in ast.walk(made):
-            if isinstance(node, ast.Call) and last_of(node.func) == "RandomSampler" and node.args:
-                for word in node.keywords:
-                    if word.arg == "num_samples" and not names_in(word.value) - {"int"}:
-                        yield word.value, f"len({script.text(node.args[0])})"
 
 
 def _is_next(script: Script, call: ast.Call) -> bool:
     return script.full_name(call.func) == "next" or (is_method(call, "__next__", "next") and not call.args)
 
 
-def _iterated(training: Training, asked: ast.expr) -> ast.expr | None:
-    if isinstance(asked, ast.Call):
-        return asked.args[0] if asked.args else None
-    for value in training.script.values_of(last_of(asked)):
-        if isinstance(value, ast.Call) and value.args:
-            return value.args[0]
-    return None
+def _iterated(training: Training, asked: ast.expr) -> tuple[ast.expr, str] | None:
+    values = [asked] if isinstance(asked, ast.Call) else training.script.values_of(last_of(asked))
+    found = next((value.args[0] for value in values if isinstance(value, ast.Call) and value.args), None)
+    return None if found is None else (found, training.lifted(found))
 
 
-def _starts(training: Training, asked: ast.expr) -> list[ast.stmt]:
-    """`batches = iter(loader)` before the loop, which nothing else asks."""
-    script, name = training.script, training.script.text(asked)
+def _of_class(training: Training, asked: ast.expr, maker: ast.ClassDef) -> tuple[ast.expr, str] | None:
+    """`self.loader` of a class that gives one batch of it after the other."""
+    script = training.script
+    pairs = [(target, value) for target, value, _ in stores_in(maker) if isinstance(value, ast.Call)]
+    loaders = [target for target, value in pairs if last_of(value.func) == "DataLoader" and root_of(target) == "self"]
+    given = [node.value for node in ast.walk(maker) if isinstance(node, ast.Return) and node.value is not None]
+    nexts = {last_of(target) for target, value in pairs if last_of(value.func) == "next"}
+    plain = all(last_of(each) in nexts or last_of(getattr(each, "func", each)) == "next" for each in given)
+    if len(loaders) != 1 or not plain or any(isinstance(node, ast.Yield) for node in ast.walk(maker)):
+        return None  # it changes them
+    return loaders[0], substituted(script.text(loaders[0]), {"self": training.lifted(asked)})
+
+
+def _endless(script: Script, loader: str) -> list[tuple[ast.expr, str]]:
+    """`RandomSampler(data, replacement=True, num_samples=int(1e10))`: an epoch is as many as there are samples."""
+    made = list(script.values_of(loader))
+    made += [each for value in made for name in names_in(value) for each in script.values_of(name)]
     return [
-        node
-        for node in ast.walk(training.scope)
-        if isinstance(node, ast.Assign)
-        and script.text(node.targets[0]) == name
-        and node.lineno < training.outer.lineno
-        and script.scope_of(node) is training.scope
+        (word.value, f"len({script.text(node.args[0])})")
+        for node in dict.fromkeys(node for each in made for node in ast.walk(each))
+        if isinstance(node, ast.Call) and last_of(node.func) == "RandomSampler" and node.args
+        for word in node.keywords
+        if word.arg == "num_samples" and not names_in(word.value) - {"int"}
     ]
+
+
+# ------------------------------------------------------------------------------------------- a function that draws
 
 
 def _drawn(training: Training, block: list[ast.stmt]) -> Source | None:
     """`x, y = get_batch("train")`; or lines that draw, before anything else is done."""
-    script, loop = training.script, training.batches
-    functions = {each.name for each in ast.walk(script.tree) if isinstance(each, ast.FunctionDef)}
-    changing = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    script = training.script
+    functions = {each.name for each in script.functions}
+    changing = {name for target, _, _ in stores_in(training.batches) for name in names_in(target)}
+    if isinstance(training.batches, ast.For):
+        changing |= names_in(training.batches.target)
     for each in block:
         if not (isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)):
             continue
-        name = last_of(each.value.func)
-        words = ("batch", "sample", "data")
-        if not (any(word in name.lower() for word in words) and (name in functions or "batch" in name.lower())):
+        name, given = last_of(each.value.func), [*each.value.args, *(word.value for word in each.value.keywords)]
+        draws = name in functions and any(word in name.lower() for word in ("sample", "data"))
+        if not draws and "batch" not in name.lower():
             continue
-        if any(names_in(arg) & changing for arg in (*each.value.args, *(word.value for word in each.value.keywords))):
-            raise CannotConvert(
-                f"{name}() is told in which turn it draws", each.lineno, f"a {name}() that draws by torch's dice alone"
-            )
-        call = training.lifted(each.value)
-        plain = not each.value.args and not each.value.keywords
-        function = call[: call.rindex("(")] if plain else f"lambda: {call}"
-        target = script.text(each.targets[0])
+        if any(names_in(arg) & changing for arg in given):
+            do = f"a {name}() that draws by torch's random numbers alone"
+            raise CannotConvert(f"{name}() is told in which turn it draws", each.lineno, do)
+        call, target = training.lifted(each.value), script.text(each.targets[0])
         same = [
             node
             for node in ast.walk(training.scope)
@@ -184,62 +160,33 @@ def _drawn(training: Training, block: list[ast.stmt]) -> Source | None:
             and script.text(node.targets[0]) == target
             and script.text(node.value) == script.text(each.value)
         ]
+        function = f"lambda: {call}" if given else call[: call.rindex("(")]
         return Source(data=f"DRAWN({function})", target=target, gone=list[ast.stmt](same), drawn=True)
     return _drawn_here(training, block)
 
 
 def _drawn_here(training: Training, block: list[ast.stmt]) -> Source | None:
     """The first lines of the loop, as a function of their own."""
-    script = training.script
-    lines: list[ast.stmt] = []
+    script, lines, made = training.script, list[ast.stmt](), set[str]()
     for each in block:
-        if not isinstance(each, ast.Assign) or any(is_method(node, "backward", "zero_grad") for node in ast.walk(each)):
-            if lines:
-                break
-            continue
-        draws = any(
-            isinstance(node, ast.Call) and script.full_name(node.func).startswith(DRAWS) for node in ast.walk(each)
+        plain = isinstance(each, ast.Assign) and not any(
+            is_method(node, "backward", "zero_grad") for node in ast.walk(each)
         )
-        if draws or (lines and _is_indexing(each, lines)):
+        calls = [node for node in ast.walk(each) if isinstance(node, ast.Call)]
+        draws = any(script.full_name(call.func).startswith(DRAWS) for call in calls)
+        chooses = names_in(each) & made and all(
+            is_method(call, *MOVES) or root_of(call.func) in ("torch", "np", "numpy") for call in calls
+        )
+        if plain and (draws or chooses):
             lines.append(each)
+            made |= {name for target, _, _ in stores_in(each) for name in names_in(target)}
         elif lines:
             break
-    made = {node.id for each in lines for node in ast.walk(each) if isinstance(node, ast.Name) and _stores(node)}
-    if not lines or training.within or training.hops:
+    used = sorted(made & {name for each in block if each not in lines for name in names_in(each)})
+    if not used or training.within or training.hops:
         return None
-    rest = [node for node in block if node not in lines]
-    used = sorted(made & {name for each in rest for name in names_in(each)})
-    if not used:
-        return None
-    text = "\n".join(script.text(each) for each in lines)
-    body = textwrap.indent(textwrap.dedent(text), "    ").split("\n")
-    given = ", ".join(used)
-    above = ["def draw():", *body, f"    return {given}{',' if len(used) == 1 else ''}", "", ""]
-    target = given + ("," if len(used) == 1 else "")
-    return Source(
-        data="DRAWN(draw)", target=f"({target})" if len(used) == 1 else target, gone=lines, above=above, drawn=True
-    )
-
-
-def _stores(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
-
-
-def _is_indexing(each: ast.Assign, lines: list[ast.stmt]) -> bool:
-    """`x = data[chosen]`: what the lines before it made chooses rows; and `.to(device)`."""
-    made = {node.id for line in lines for node in ast.walk(line) if isinstance(node, ast.Name) and _stores(node)}
-    if not names_in(each.value) & made:
-        return False
-    calls = [node for node in ast.walk(each.value) if isinstance(node, ast.Call)]
-    plain = all(
-        is_method(call, "to", "cuda", "long", "float", "view", "pin_memory", "astype") or _is_torch(call)
-        for call in calls
-    )
-    return plain
-
-
-def _is_torch(call: ast.Call) -> bool:
-    root = call.func
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    return isinstance(root, ast.Name) and root.id in ("torch", "np", "numpy")
+    body = textwrap.indent(textwrap.dedent("\n".join(script.text(each) for each in lines)), "    ").split("\n")
+    given = ", ".join(used) + ("," if len(used) == 1 else "")
+    target = f"({given})" if len(used) == 1 else given
+    above = ["def draw():", *body, f"    return {given}", "", ""]
+    return Source(data="DRAWN(draw)", target=target, gone=lines, above=above, drawn=True)
