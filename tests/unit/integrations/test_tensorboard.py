@@ -9,6 +9,8 @@ pytest.importorskip("tensorboard")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.train.link.link import ControllerLink  # noqa: E402
+from sublet.train.sessions.tracking import Log  # noqa: E402
 from tests.rigs.little_network import adam, data, loss_of, network  # noqa: E402
 from tests.rigs.logged import tensorboard, tensorboard_values  # noqa: E402
 
@@ -56,16 +58,12 @@ def test_a_name_that_comes_later_in_the_same_step_is_not_lost(tmp_path):
     """The first start ended between the two."""
     for names in (["loss"], ["loss", "held out"]):
         tracker = tensorboard(tmp_path)
-        log = train.tracking.Log((tracker,), train.link.ControllerLink(""), "one")
+        log = Log((tracker,), ControllerLink(""), "one")
         for name in names:
-            log.write({name: 1.0}, Standing())
+            log.write({name: 1.0}, rank=0, world=3, steps=7)
         log.close(finished=False)
     (values,) = tensorboard_values(tmp_path).values()
     assert values == {"loss": [(7, 1.0)], "sublet/width": [(7, 3.0)], "held out": [(7, 1.0)]}
-
-
-class Standing:
-    rank, world, steps = 0, 3, 7
 
 
 def test_a_tracker_that_fails_stops_no_training(tmp_path, capsys):

@@ -14,6 +14,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import BadInput, InvalidValue  # noqa: E402
 from sublet.train.checkpoint.saving import Saver  # noqa: E402
 from sublet.train.link.following import Entry  # noqa: E402
+from sublet.train.numerics.seeds import restore_dice  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 STEPS = 4  # in an epoch of 50 samples in steps of 16
@@ -112,14 +113,14 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
         def recover(_):
             s._way.state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
             s._way.members._holding.handed = handed
-            torch.set_rng_state(handed["random"]["torch"])  # dropout as in the run that was not disturbed
+            restore_dice(handed["random"]["own"])  # dropout as in the run that was not disturbed
             return Entry(source="peer")
 
         s._way.members.recover = recover
         update = s._way.steps._update
         for epoch in s.epochs():
             if epoch == 1:
-                torch.set_rng_state(handed["random"]["torch"])
+                restore_dice(handed["random"]["own"])
             for batch in s:
                 if s.steps == STEPS - 1:
                     s._way.steps._update = lambda: setattr(s._way.steps, "broken", "somebody is gone")

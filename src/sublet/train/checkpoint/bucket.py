@@ -25,6 +25,7 @@ from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
 from sublet.machine.dice import DICE, Dice
 from sublet.machine.objects import Found, Objects, Overtaken, StoreFailed
 from sublet.machine.wall import WALL, Wall
+from sublet.train.checkpoint.commit import below_whole
 from sublet.train.checkpoint.disk import Reading
 from sublet.train.checkpoint.folder import Folder
 from sublet.train.checkpoint.manifest import MANIFEST, Manifest, read_manifest
@@ -190,13 +191,8 @@ class Bucket:
 
         def shortened(head: Head) -> Head | None:
             nonlocal gone
-            good, line = 0, len(head.kept)
-            for index, entry in enumerate(head.kept):
-                good += self._is_good(entry, sizes)
-                if good == keep:
-                    line = index + 1
-                    break
-            gone = tuple(entry for entry in head.kept[line:] if entry.step != just_committed)
+            below = below_whole(head.kept, lambda entry: self._is_good(entry, sizes), keep)
+            gone = tuple(entry for entry in below if entry.step != just_committed)
             if not gone or head.generation > self._generation:  # then it is for others to say what is too old
                 gone = ()
                 return None

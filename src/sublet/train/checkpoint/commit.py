@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
 from sublet.machine.dice import DICE, Dice
@@ -24,7 +26,7 @@ from sublet.train.checkpoint.disk import DISK, Disk
 from sublet.train.checkpoint.folder import DiskFolder, Folder
 from sublet.train.checkpoint.manifest import Manifest, verify
 
-__all__ = ["Directory", "KnownGood"]
+__all__ = ["Directory", "KnownGood", "below_whole"]
 
 STALE_S = 86_400.0  # a write that takes a day is dead
 LOCK_WAIT_S = 30.0  # held for one rename and one fsync of a directory
@@ -202,15 +204,8 @@ class Directory:
         Damaged ones above that line stay, for people to look at.
         """
         self._known.trust(self, just_committed)
-        steps = self.steps()
-        good = 0
-        line = len(steps)
-        for index, step in enumerate(steps):
-            good += self._known.is_good(self, step)
-            if good == keep:
-                line = index + 1
-                break
-        removed = [step for step in steps[line:] if step != just_committed]
+        below = below_whole(self.steps(), partial(self._known.is_good, self), keep)
+        removed = [step for step in below if step != just_committed]
         for step in removed:
             gone = self._in_staging(f"gone-{step}")
             with contextlib.suppress(FileNotFoundError):  # another writer was quicker
@@ -256,6 +251,15 @@ class Directory:
             return not hold.take()
         finally:
             hold.close()
+
+
+def below_whole(all_of: Sequence[Any], is_good: Callable[[Any], bool], keep: int) -> Sequence[Any]:
+    """Those below the `keep`-th that is good; no more are looked at than it takes."""
+    for index, each in enumerate(all_of):
+        keep -= is_good(each)
+        if not keep:
+            return all_of[index + 1 :]
+    return ()
 
 
 class KnownGood:

@@ -3,20 +3,19 @@
 A weighted sampler, one of a subset, or one that a script has written gives its indices one after the other. All of an
 epoch are asked for at once, with all dice that it may throw seeded, and are dealt to workers as any order is. What each
 process draws must be the same: a sampler that gives another order each time it is asked, or that gives each rank its
-own part, is refused, and a checkpoint, or the state that a newcomer receives, says which order it was made with.
+own part, is refused.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from sublet.errors import BadInput, InvalidValue
+from sublet.errors import InvalidValue
 from sublet.train.data.samples import mixed
 from sublet.train.numerics.seeds import dice_kept, reseed_host
 
@@ -24,7 +23,7 @@ __all__ = ["Drawn", "order_of"]
 
 
 class Drawn:
-    """Of one sampler; it is part of the state."""
+    """Of one sampler."""
 
     def __init__(self, sampler: Any, seed: int, samples: int) -> None:
         self.sampler, self._seed, self._samples = sampler, seed, samples
@@ -33,7 +32,7 @@ class Drawn:
             allowed = "one of a single process: the session deals what it gives to all workers"
             raise InvalidValue("loader", f"with sampler={name}, which gives each rank its part", allowed)
         first = self.order(0)
-        self.count, self._digest = len(first), zlib.crc32(first.numpy().tobytes())
+        self.count = len(first)
         if not torch.equal(first, self.order(0)):
             allowed = (
                 "one whose order follows from torch's, numpy's or Python's global random numbers, from a `generator` of"
@@ -68,22 +67,6 @@ class Drawn:
         finally:
             if isinstance(own, torch.Generator) and was is not None:
                 own.set_state(was)  # others may draw from it too
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds and a newcomer receives."""
-        return {"order": self._digest}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is nothing else to take over."""
-
-    def check(self, state: Mapping[str, Any] | None) -> None:
-        """BadInput where that was another order: nobody could say then which samples are behind us."""
-        if (state or {}).get("order") != self._digest:
-            name = type(self.sampler).__name__
-            hint = (
-                "draw the same in every process and start (weights, lengths, seed), or give a new checkpoint directory"
-            )
-            raise BadInput("checkpoint", f"of another order of samples than {name} gives here", hint=hint)
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> bool | Drawn:

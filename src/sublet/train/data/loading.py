@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from sublet.errors import InvalidValue
 from sublet.train.data.drawing import Drawn, order_of
-from sublet.train.data.samples import Piece, Samples, mixed, moved
+from sublet.train.data.samples import Piece, Samples, moved
 from sublet.train.numerics.seeds import reseed_host
 from sublet.train.streams.drawn import DrawnSamples, Draws
 
@@ -71,16 +71,11 @@ class Loaded(Samples):
         super().__init__(loader.dataset, seed, collate, device, shuffled=order is True)
         self.draws_here = self.draws_here and not loader.num_workers
         self.drawn = order if isinstance(order, Drawn) else None
-        self.count, self._all = kept, self.count
+        self.count = kept
         self._next: Iterator[Any] = iter(())
         self._ahead: Iterator[tuple[int, Piece]] = iter(())
-        self._step: tuple[int, int, int, int, int | None] = (
-            0,
-            0,
-            0,
-            1,
-            None,
-        )  # offset, size, rank, world and micro-batch of the present one
+        # Offset, size, rank, world and micro-batch of the present one.
+        self._step: tuple[int, int, int, int, int | None] = (0, 0, 0, 1, None)
         self._asked = deque[tuple[int, Piece]]()  # what the loader was asked for, and has not given yet
         self._of = loader
         self._loader: DataLoader[Any] | None = None  # with workers of its own, once there is something to load
@@ -89,10 +84,7 @@ class Loaded(Samples):
     def _order(self, epoch: int) -> torch.Tensor:
         if self.drawn is not None:
             return self.drawn.order(epoch)[: self.count]
-        if not self._shuffled:
-            return torch.arange(self.count)
-        order = torch.randperm(self._all, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
-        return order[: self.count]  # drop_last: others in every epoch
+        return super()._order(epoch)
 
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
         """As of any samples; remembered, for what comes after it."""

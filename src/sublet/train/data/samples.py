@@ -7,7 +7,7 @@ how far into the epoch we are, and after any change of width every sample is sti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Piece", "Samples", "cut_up", "mixed", "moved"]
+__all__ = ["Piece", "Samples", "cut_up", "mapped", "mixed", "moved"]
 
 Collate = Callable[[list[Any]], Any]
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ class Samples:
         self._dataset, self._seed, self._collate, self._device = dataset, seed, collate or default_collate, device
         self._whole = collate is None and type(dataset) is TensorDataset  # rows of tensors need no collating
         self.draws_here = not self._whole  # the dataset runs in this process, and may draw
-        self._shuffled, self._epoch = shuffled, -1
+        self._shuffled, self._all, self._epoch = shuffled, self.count, -1
         self._orders: dict[torch.device, torch.Tensor] = {}  # of this epoch, where it is needed
 
     def order(self, epoch: int, device: torch.device = CPU) -> torch.Tensor:
@@ -65,7 +65,8 @@ class Samples:
     def _order(self, epoch: int) -> torch.Tensor:
         if not self._shuffled:
             return torch.arange(self.count)
-        return torch.randperm(self.count, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
+        order = torch.randperm(self._all, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
+        return order[: self.count]  # of a loader that drops what does not fill a batch: others in every epoch
 
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
         """The micro-batches of one rank for a step of `size` samples from `offset`.
@@ -109,35 +110,36 @@ def cut_up(low: int, high: int, micro_batch: int | None) -> Iterator[Piece]:
 
 def mixed(*numbers: int) -> int:
     """One seed from several numbers; far apart even where the numbers are close (after SplitMix64's finaliser)."""
-    return seed_from(stirred(0, *numbers))
-
-
-def stirred(stir: int, *numbers: int) -> int:
-    """As `mixed` before its end, so that what many seeds begin with is mixed once: 64 bits."""
+    stir = 0
     for number in numbers:
         stir = (stir ^ (number & (2**64 - 1))) + 0x9E3779B97F4A7C15 & 2**64 - 1
         stir = (stir ^ stir >> 30) * 0xBF58476D1CE4E5B9 & 2**64 - 1
         stir = (stir ^ stir >> 27) * 0x94D049BB133111EB & 2**64 - 1
         stir ^= stir >> 31
-    return stir
+    return stir >> 1  # torch takes 63 bits everywhere
 
 
-def seed_from(stir: int) -> int:
-    """Torch takes 63 bits everywhere."""
-    return stir >> 1
+def mapped(made: Callable[..., Any], *batches: Any) -> Any:
+    """What is made of their tensors, in whatever these lie; else it is as in the first of them."""
+    first = batches[0]
+    if isinstance(first, torch.Tensor):
+        return made(*batches)
+    if isinstance(first, Mapping):
+        return {key: mapped(made, *(each[key] for each in batches)) for key in first}
+    if isinstance(first, Sequence) and not isinstance(first, str | bytes):
+        parts = [mapped(made, *each) for each in zip(*batches, strict=True)]
+        if isinstance(first, tuple):
+            return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)  # a named one keeps its names
+        return parts
+    return first
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The batch with all its tensors on the device, in whatever they lie."""
-    if isinstance(batch, torch.Tensor):
-        if device.type == "cuda" and batch.device.type == "cpu":
-            batch = batch.pin_memory()  # a copy from other memory would wait for the steps before
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: moved(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        parts = [moved(value, device) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)  # a named one keeps its names
-    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        return [moved(value, device) for value in batch]
-    return batch
+    """The batch with all its tensors on the device."""
+
+    def there(tensor: torch.Tensor) -> torch.Tensor:
+        if device.type == "cuda" and tensor.device.type == "cpu":
+            tensor = tensor.pin_memory()  # a copy from other memory would wait for the steps before
+        return tensor.to(device, non_blocking=True)
+
+    return mapped(there, batch)

@@ -39,7 +39,7 @@ from sublet.train.numerics.seeds import seed_choices
 from sublet.train.sessions.cannot import STAGES, Asked, check_fits
 from sublet.train.sessions.fitness import check_frozen, check_optimizer
 from sublet.train.sessions.position import Position
-from sublet.train.sessions.strategy import Around
+from sublet.train.sessions.strategy import Around, Where
 from sublet.train.shards.fits import memory_of
 from sublet.train.state.state import Progress, State
 from sublet.wire.exits import EXIT_MEMORY
@@ -268,14 +268,14 @@ class InStages(Serves):
                     raise
                 self.recover(str(error))
                 continue
-            if self.rank == 0:
+            if self.mesh.rank == 0:
                 done, worker_id = float(progress.done), link.worker_id
                 link.say(Finished(worker_id=worker_id, step=progress.steps, done=done, loss=self.loss))
             try:
                 self.mesh.sum(torch.zeros(1), self.seat.everyone())
                 self.mesh.part(self.seat.everyone())
             except Broken as error:
-                if self.rank == 0:
+                if self.mesh.rank == 0:
                     return
                 self.recover(str(error))
             else:
@@ -292,31 +292,18 @@ class InStages(Serves):
     # ------------------------------------------------------------------------------------------- what a script asks
 
     @property
-    def rank(self) -> int:
-        """0 has the first part of the first copy."""
-        return self.mesh.rank
-
-    @property
-    def world(self) -> int:
-        """With those that only keep."""
-        return len(self.seat.everyone())
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Copies of the model, and parts of each."""
-        return self.seat.copies, len(self.seat.parts)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """(copy, part)."""
-        return self.seat.copy, self.seat.part
+    def where(self) -> Where:
+        """Rank 0 has the first part of the first copy; those that only keep are counted."""
+        seat = self.seat
+        grid = seat.copies, len(seat.parts)
+        return Where(self.mesh.rank, len(seat.everyone()), self.generation, grid, (seat.copy, seat.part))
 
     @property
     def loss(self) -> float:
         """As all have agreed on it; alone on a GPU that of the step before, for which nothing has to wait."""
         if self.member is None:
             return math.nan
-        alone = self._seen is not None and self._staged.device.type == "cuda" and self.world == 1
+        alone = self._seen is not None and self._staged.device.type == "cuda" and len(self.seat.everyone()) == 1
         return self._seen.total() if alone and self._seen is not None else self.member.loss
 
     @property

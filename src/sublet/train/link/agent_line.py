@@ -14,7 +14,8 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
 
@@ -25,7 +26,7 @@ from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Busy, Keep, Leave, Meet, Regroup, SaveNow, Spent
 from sublet.wire.saves import Brought, Wants
 
-__all__ = ["AgentLine", "Connection", "Forming", "Lost", "News", "Order", "Superseded", "listen"]
+__all__ = ["AgentLine", "Connection", "Lost", "News", "Order", "Superseded", "listen"]
 
 Order = Regroup | Leave
 CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
@@ -165,9 +166,21 @@ class AgentLine:
         with self._news:
             self._check()
 
-    def holds(self, hang_up: Callable[[], None]) -> Forming:
-        """For a `with` statement: a group is forming that `hang_up` can end from any thread."""
-        return Forming(self, hang_up)
+    @contextmanager
+    def holds(self, hang_up: Callable[[], None]) -> Iterator[None]:
+        """A group forms under our eyes, which `hang_up` can end from any thread; then only a broken one is hung up on.
+
+        Superseded or Lost where that is how it is before, or at the end of what went well.
+        """
+        with self._news:
+            self._check()
+            self._hang_up, self._forming = hang_up, True
+        try:
+            yield
+        finally:
+            with self._news:
+                self._forming = False
+        self.check()
 
     def release(self) -> None:
         """The group is no more: nothing is left to hang up on."""
@@ -243,26 +256,6 @@ class AgentLine:
             if self._cutting and self._hang_up:
                 self._hang_up()
             self._cutting = self._cutting and self._hang_up is not None
-
-
-class Forming:
-    """While this is entered a group forms under the line's eyes; afterwards only a broken one is hung up on."""
-
-    def __init__(self, line: AgentLine, hang_up: Callable[[], None]) -> None:
-        self._line, self._hang_up = line, hang_up
-
-    def __enter__(self) -> None:
-        with self._line._news:  # noqa: SLF001 - a part of the line
-            self._line._check()  # noqa: SLF001 - a part of the line
-            self._line._hang_up, self._line._forming = self._hang_up, True  # noqa: SLF001 - a part of the line
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._line._news:  # noqa: SLF001 - a part of the line
-            self._line._forming = False  # noqa: SLF001 - a part of the line
-            if kind is None:
-                self._line._check()  # noqa: SLF001 - a part of the line
 
 
 def listen(line: AgentLine, connection: socket.socket) -> None:

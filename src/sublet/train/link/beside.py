@@ -6,10 +6,8 @@ others', takes them for one, and learns of it there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from sublet.train.link.following import Broken
 from sublet.train.link.peers import BROKEN, PeerGroup, talking
@@ -17,56 +15,26 @@ from sublet.train.numerics.drift import Drift
 from sublet.train.numerics.gradients import EVALUATED, LEFT, LOSS, Gradients
 from sublet.train.state.state import Progress, broadcast
 
-__all__ = ["figures_of_rank_0", "left_together", "state_of_rank_0", "summed_figure"]
+__all__ = ["left_together", "state_of_rank_0", "summed_figure"]
 
 
-def left_together(gradients: Gradients, group: PeerGroup) -> int:
-    """The script has left its loop before the end: how many members have, at this very step; one of BROKEN."""
-    gradients.arm()
-    gradients.slots[LEFT].fill_(1.0)
-    try:
-        gradients.sum(group)
-    except BROKEN:
-        gradients.give_up(group)  # it may be made again in the next group
-        raise
-    left = int(gradients.control[LEFT])
-    gradients.clear()
-    return left
+def left_together(gradients: Gradients, group: PeerGroup, drift: Drift, progress: Progress) -> None:
+    """The script has left its loop before the end, at this very step; one of BROKEN. RanksDiffer if some train on."""
+    left = _summed(gradients, group, LEFT)[LEFT]
+    drift.require_together(group, progress, left=left)
 
 
 def summed_figure(
     gradients: Gradients, group: PeerGroup, drift: Drift, progress: Progress, figure: float
 ) -> float | None:
     """The sum of what all members have; None if the group breaks. RanksDiffer if some train on."""
-    gradients.arm()
-    gradients.slots[EVALUATED].fill_(1.0)
-    gradients.slots[LOSS].fill_(figure)
     try:
-        gradients.sum(group)
+        found = _summed(gradients, group, EVALUATED, figure)
     except BROKEN:
-        gradients.give_up(group)
         group.hang_up()  # the next sum breaks too, and that one is recovered from
         return None
-    found = gradients.control.tolist()
-    gradients.clear()
-    drift.require_all_evaluate(int(found[EVALUATED]), group, progress)
-    return float(found[LOSS])
-
-
-def figures_of_rank_0(
-    gradients: Gradients, group: PeerGroup, drift: Drift, progress: Progress, figures: Sequence[float]
-) -> list[float] | None:
-    """What rank 0 has, at all members; None if the group breaks. RanksDiffer if some train on."""
-    if summed_figure(gradients, group, drift, progress, 0.0) is None:
-        return None
-    told = torch.tensor(figures if group.rank == 0 else [0.0] * len(figures), dtype=torch.float64)
-    try:
-        with talking():
-            group.all_reduce(told)
-    except Broken:
-        group.hang_up()  # as above
-        return None
-    return [float(figure) for figure in told.tolist()]
+    drift.require_together(group, progress, left=0.0, evaluate=found[EVALUATED])
+    return found[LOSS]
 
 
 def state_of_rank_0(
@@ -81,3 +49,18 @@ def state_of_rank_0(
     except Broken:
         group.hang_up()  # as above
         return None
+
+
+def _summed(gradients: Gradients, group: PeerGroup, says: int, figure: float = 0.0) -> list[float]:
+    """The control numbers of a sum in which each says this, beside its figure; one of BROKEN."""
+    gradients.arm()
+    gradients.slots[says].fill_(1.0)
+    gradients.slots[LOSS].fill_(figure)
+    try:
+        gradients.sum(group)
+    except BROKEN:
+        gradients.give_up(group)  # it may be made again in the next group
+        raise
+    found: list[float] = gradients.control.tolist()
+    gradients.clear()
+    return found

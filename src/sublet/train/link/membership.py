@@ -132,18 +132,14 @@ class Membership:
         made = self._holding.steps
         entry = self.recover(why)
         if self._holding.steps < made:
-            self.lost(f"all went back to step {self._holding.steps} when {made} were made")
+            lost(f"all went back to step {self._holding.steps} when {made} were made")
         return entry
-
-    def lost(self, why: str) -> NoReturn:
-        """As the function of this name."""
-        lost(why)
 
     def _until(self, entered: Coroutine[Any, Any, Answer]) -> Answer:
         try:
             return at_once(entered)
         except Lost as error:
-            self.lost(str(error))
+            lost(str(error))
 
     def _new_group(self, order: Regroup) -> PeerGroup:
         self._state.dice = None  # what was saved is behind us

@@ -19,7 +19,7 @@ import torch
 from sublet.errors import RanksDiffer
 from sublet.train.data.samples import mixed
 from sublet.train.link.peers import PeerGroup
-from sublet.train.numerics.gradients import CHECK, DOUBT, EVALUATED, LEFT
+from sublet.train.numerics.gradients import CHECK, DOUBT
 from sublet.train.state.state import Progress
 
 __all__ = ["EVERY", "NEXT", "RATES", "Drift", "digest", "numbers_of"]
@@ -84,22 +84,13 @@ class Drift:
         names = [f"{NAMES[column]} ({values})" if column == RATES else NAMES[column] for column in columns]
         raise RanksDiffer(" and ".join(names), ranks=ranks, step=progress.steps, hint=NEXT[columns[0]])
 
-    def require_all_left(self, left: int, group: PeerGroup, progress: Progress) -> None:
-        """Raises RanksDiffer if only some have left their loop before the end of the training."""
-        if 0 < left < group.world:
-            what = f"position ({left} of {group.world} have left their loop, before the end of the training)"
-            raise RanksDiffer(what, ranks=[], step=progress.steps, hint=NEXT[POSITION])
-
-    def require_together(self, numbers: Sequence[float], group: PeerGroup, progress: Progress) -> None:
-        """After a step: raises RanksDiffer if some of those in its sum have left their loop, or evaluate."""
-        self.require_all_left(int(numbers[LEFT]), group, progress)
-        self.require_all_evaluate(int(numbers[EVALUATED]), group, progress)
-
-    def require_all_evaluate(self, evaluate: int, group: PeerGroup, progress: Progress) -> None:
-        """Raises RanksDiffer if only some do."""
-        if 0 < evaluate < group.world:
-            what = f"position ({evaluate} of {group.world} evaluate, and the others train on)"
-            raise RanksDiffer(what, ranks=[], step=progress.steps, hint=TOGETHER)
+    def require_together(self, group: PeerGroup, progress: Progress, *, left: float, evaluate: float = 0.0) -> None:
+        """After a sum: RanksDiffer if only some of those in it have left their loop before its end, or evaluate."""
+        told = "have left their loop, before the end of the training", "evaluate, and the others train on"
+        for count, what, hint in zip((left, evaluate), told, (NEXT[POSITION], TOGETHER), strict=True):
+            if 0 < count < group.world:
+                position = f"position ({int(count)} of {group.world} {what})"
+                raise RanksDiffer(position, ranks=[], step=progress.steps, hint=hint)
 
     def _weights(self) -> int:
         total = torch.zeros((), dtype=torch.int64)

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from sublet.errors import OutOfMemory
 from sublet.wire.profile import FITS
 
-__all__ = ["SLIMMER", "CudaGauge", "Cut", "Footprint", "Gauge", "Memory", "gauge_of", "samples_that_fit"]
+__all__ = ["SLIMMER", "Cut", "Footprint", "Gauge", "Memory", "gauge_of", "samples_that_fit"]
 
 SMALLER = (
     "make a sample smaller (shorter, of lower resolution), train in bfloat16, recompute activations "
@@ -34,47 +33,31 @@ FILLED = 0.9  # of what is free: memory has gaps, and the libraries take some th
 DIGITS = 3  # binary ones that a number of samples keeps, so that it does not change with every byte
 
 
-class Gauge(Protocol):
-    """The memory of one device, in bytes."""
-
-    def take_peak(self) -> int:
-        """Most that tensors took at once since the last time it was asked."""
-        ...
-
-    def resident(self) -> int:
-        """What they take now, between two steps."""
-        ...
-
-    def free(self) -> int:
-        """What could be had beside that."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class CudaGauge:
-    """Of a GPU."""
+class Gauge:
+    """The memory of a GPU, in bytes."""
 
     device: torch.device
 
     def take_peak(self) -> int:
-        """As torch counts it."""
+        """Most that tensors took at once since the last time it was asked."""
         most = torch.cuda.max_memory_allocated(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         return most
 
     def resident(self) -> int:
-        """Weights, the state of the optimizer, gradients that are kept."""
+        """What they take between two steps: weights, the state of the optimizer, gradients that are kept."""
         return torch.cuda.memory_allocated(self.device)
 
     def free(self) -> int:
-        """What nobody has, and what torch holds for later."""
+        """What could be had beside that: what nobody has, and what torch holds for later."""
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return torch.cuda.mem_get_info(self.device)[0] + unused
 
 
 def gauge_of(device: torch.device) -> Gauge | None:
     """None on a CPU, where nobody counts."""
-    return CudaGauge(device) if device.type == "cuda" else None
+    return Gauge(device) if device.type == "cuda" else None
 
 
 class Footprint:

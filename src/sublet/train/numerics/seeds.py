@@ -55,22 +55,20 @@ def random_state() -> dict[str, Any]:
     """Of all generators of this process."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - users' code draws from it
-    found: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
+    return {
+        "own": own_dice(),
         "python": [version, torch.tensor(words), gauss],
         "numpy": [torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(cached)],
     }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no type
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
 
 
 def restore_random(found: Mapping[str, Any]) -> None:
     """What `random_state` gave."""
-    torch.set_rng_state(found["torch"].cpu().clone())  # torch 2.13 crashes over a part of a tensor
     restore_choices(found)
-    if "cuda" in found and torch.cuda.is_available():
-        torch.cuda.set_rng_state(found["cuda"].cpu().clone())
+    if "own" in found:
+        restore_dice(found["own"])
+    else:  # of an earlier version
+        torch.set_rng_state(found["torch"].cpu().clone())
 
 
 def restore_choices(found: Mapping[str, Any]) -> None:
@@ -92,7 +90,7 @@ def own_dice() -> torch.Tensor:
 def restore_dice(found: torch.Tensor) -> None:
     """What `own_dice` gave."""
     host, (has_gpu, *gpu) = found[: -1 - GPU_BYTES], found[-1 - GPU_BYTES :].tolist()
-    torch.set_rng_state(host.cpu().clone())  # as above
+    torch.set_rng_state(host.cpu().clone())  # torch 2.13 crashes over a part of a tensor
     if has_gpu and torch.cuda.is_available():
         torch.cuda.set_rng_state(torch.tensor(gpu, dtype=torch.uint8))
 

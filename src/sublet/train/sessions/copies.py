@@ -17,9 +17,9 @@ from sublet.machine.wall import WALL
 from sublet.train.checkpoint.writing import Writing
 from sublet.train.link.beside import left_together, state_of_rank_0
 from sublet.train.link.following import Broken, Entry
-from sublet.train.link.membership import Membership
+from sublet.train.link.membership import Membership, lost
 from sublet.train.link.peers import BROKEN, PeerGroup, talking
-from sublet.train.numerics.gradients import DOUBT, LOSS, ORDERS, SAVE
+from sublet.train.numerics.gradients import DOUBT, EVALUATED, LEFT, LOSS, ORDERS, SAVE
 from sublet.train.sessions.cannot import SEVERAL, Asked, check_fits
 from sublet.train.sessions.evaluating import Evaluates
 from sublet.train.sessions.position import Position
@@ -48,7 +48,7 @@ class Copies(Evaluates):
         self._around, self._model, self._optimizers = around, model, turns.optimizers
         self.steps = steps = Steps(model, turns, dataset, options)
         self.progress, self.position = steps.progress, Position(steps.progress)
-        kept = (around.own, options.seed, options.scaler, steps.kept_samples)
+        kept = (around.own, options.seed, options.scaler, steps.stream)
         self.state = State(model, turns.together, steps.schedules.all, *kept)
         self.report = Report(around.worker_id, around.link.say, logs=bool(options.trackers))
         members = (None, self.state, self.progress, around.saver, steps.device)
@@ -72,7 +72,7 @@ class Copies(Evaluates):
         kept = [] if around.own.kept is None else vars(around.own.kept).values()
         steps.schedules.look_for_others(self._optimizers, kept, strict=around.options.strict)
         self._settle_in(self.members.enter())
-        self._rehearsed.begin(self.progress.steps, self.rank)
+        self._rehearsed.begin(self.progress.steps, self.members.group.rank)
 
     def close(self, error: BaseException | None) -> None:
         """As of any strategy."""
@@ -130,13 +130,13 @@ class Copies(Evaluates):
         if self._late is None and self._around.own.kept is not None and self._all_are_here:
             told = (self.steps.gradients, self.members.group, self.steps.drift, self.progress)
             state = state_of_rank_0(*told, self._around.own.state_of_kept())
-            if state is not None and self.rank != 0:
+            if state is not None and self.members.group.rank != 0:
                 self._around.own.load_kept(state)
 
     def _catch_up(self) -> None:
         if self._late is not None:
             batch = self.progress.batch  # the plan may have changed it since
-            self.state.restore(self._late, self.progress, same_dice=False, rank=self.rank)
+            self.state.restore(self._late, self.progress, same_dice=False, rank=self.members.group.rank)
             self._late, self.progress.batch = None, batch
 
     # ------------------------------------------------------------------------------------------- between steps
@@ -149,7 +149,7 @@ class Copies(Evaluates):
         self.steps.schedules.end_epochs(self.progress)
         numbers, group = self.steps.readings.numbers, members.group
         if group.world > 1:
-            self.steps.drift.require_together(numbers, group, self.progress)
+            self.steps.drift.require_together(group, self.progress, left=numbers[LEFT], evaluate=numbers[EVALUATED])
         if numbers[DOUBT] > 0.0:
             try:
                 self.steps.drift.require_equal(members.group, self.progress)
@@ -168,7 +168,7 @@ class Copies(Evaluates):
         if line is None:
             return
         if line.gone:
-            members.lost("the agent has closed the line")
+            lost("the agent has closed the line")
         if self.steps.readings.numbers[ORDERS] > 0.0 or (line.pending and not self.steps.gradients.shared):
             self._settle_in(members.change())
 
@@ -224,8 +224,7 @@ class Copies(Evaluates):
             try:
                 if group.world > 1 and not self.position.extent.reached(progress):
                     with talking():
-                        left = left_together(self.steps.gradients, group)
-                    self.steps.drift.require_all_left(left, group, progress)
+                        left_together(self.steps.gradients, group, self.steps.drift, progress)
                 if group.world > 1:
                     self.steps.drift.require_equal(group, progress)
                     self.writing.collect(group)
@@ -277,11 +276,9 @@ def _leave_epoch(steps: Steps, group: PeerGroup) -> None:
     if group.world == 1:
         return
     try:
-        left_by = left_together(steps.gradients, group)
+        left_together(steps.gradients, group, steps.drift, progress)
     except BROKEN:
         group.hang_up()  # the next sum breaks too, and that one is recovered from
-        return
-    steps.drift.require_all_left(left_by, group, progress)
 
 
 def _refused(steps: Steps) -> str:

@@ -15,13 +15,13 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.data.held_out import HeldOut, LossOf
-from sublet.train.link.beside import figures_of_rank_0, summed_figure
+from sublet.train.link.beside import state_of_rank_0, summed_figure
 from sublet.train.link.membership import Membership
 from sublet.train.numerics.gradients import LOSS
 from sublet.train.sessions.losses import loss_of
 from sublet.train.sessions.position import Position
 from sublet.train.sessions.steps import Steps
-from sublet.train.sessions.strategy import Around
+from sublet.train.sessions.strategy import Around, Where
 from sublet.train.state.state import Progress
 
 __all__ = ["Evaluates"]
@@ -70,9 +70,10 @@ class Evaluates:
             raise InvalidValue("told_by_rank_0", "a call within a step", "called where s.updated is true")
         if self._all_are_here:
             self._around.link.script_waits()
-            found = figures_of_rank_0(steps.gradients, group, steps.drift, self.progress, figures)
+            told = {"figures": [float(figure) for figure in figures]}
+            found = state_of_rank_0(steps.gradients, group, steps.drift, self.progress, told)
             self._around.link.script_goes_on()
-        return list(figures) if found is None else found
+        return list(figures if found is None else found["figures"])
 
     @property
     def _all_are_here(self) -> bool:
@@ -87,29 +88,10 @@ class Evaluates:
     # ------------------------------------------------------------------------------------------- what a script asks
 
     @property
-    def rank(self) -> int:
-        """In the group."""
-        return self.members.group.rank
-
-    @property
-    def world(self) -> int:
-        """Of the group."""
-        return self.members.group.world
-
-    @property
-    def generation(self) -> int:
-        """Of the group."""
-        return self.members.group.generation
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Copies of one part."""
-        return self.world, 1
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """A copy of its own."""
-        return self.rank, 0
+    def where(self) -> Where:
+        """Copies of one part, and a copy of our own."""
+        group = self.members.group
+        return Where(group.rank, group.world, group.generation, (group.world, 1), (group.rank, 0))
 
     @property
     def loss(self) -> float:

@@ -52,25 +52,15 @@ def check_optimizer(optimizer: Any) -> None:
             "one torch.optim.Optimizer, or several by name: {'D': optD, 'G': optG}, and then s.step(loss, 'D'); for "
             "several learning rates give one optimizer several parameter groups",
         )
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidValue(
-            "optimizer",
-            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
-            "a torch.optim.Optimizer; take the one that it wraps",
-        )
+        raise InvalidValue("optimizer", kind, "a torch.optim.Optimizer; take the one that it wraps")
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise InvalidValue(
-            "optimizer",
-            "LBFGS",
-            "one that takes one gradient per step, such as Adam: LBFGS computes the loss several times",
-        )
+        allowed = "one that takes one gradient per step, such as Adam: LBFGS computes the loss several times"
+        raise InvalidValue("optimizer", "LBFGS", allowed)
     if isinstance(optimizer, torch.optim.SparseAdam) and wide():
-        raise InvalidValue(
-            "optimizer",
-            "SparseAdam",
-            "one for dense gradients, such as Adam, where there may be more than one worker (they sum dense ones); "
-            "or let the job have one (`workers: 1`)",
-        )
+        allowed = "one for dense gradients, such as Adam, where there may be more than one worker (they sum dense ones)"
+        raise InvalidValue("optimizer", "SparseAdam", f"{allowed}; or let the job have one (`workers: 1`)")
 
 
 def check_methods(field: str, thing: Any, *methods: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -11,21 +11,8 @@ from sublet.errors import InvalidValue
 
 __all__ = ["Loss", "found_in", "loss_of", "model_input"]
 
-Loss = Callable[
-    [Any, Any], Any
-]  # of the last output and the batch; with reduction="counted" the sum, and over how much
-
-
-class Says(Protocol):
-    """What options say of losses."""
-
-    @property
-    def loss(self) -> Loss | None:
-        """None = the script computes it."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether it comes with what it is a sum over."""
+# Of the last output and the batch; with reduction="counted" the sum, and over how much
+Loss = Callable[[Any, Any], Any]
 
 
 def model_input(batch: Any) -> Any:
@@ -44,10 +31,10 @@ def loss_of(model: Callable[[Any], Any], loss: Loss, batch: Any, *, counts: bool
     return found
 
 
-def found_in(given: Any, model: torch.nn.Module, options: Says, counted: Any) -> tuple[Any, Any]:
+def found_in(given: Any, model: torch.nn.Module, loss: Loss | None, counted: Any, *, counts: bool) -> tuple[Any, Any]:
     """What `s.step` was given, as a loss and its count: the batch if there is a `loss=`, a function or a tensor."""
-    if options.loss is None:
+    if loss is None:
         return given() if callable(given) else given, counted
     if counted is not None:
         raise InvalidValue("counted", counted, "left out with loss=, which returns a pair: the sum, and its count")
-    return loss_of(model, options.loss, given, counts=options.counts)
+    return loss_of(model, loss, given, counts=counts)

@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -28,10 +29,7 @@ __all__ = ["EVERY_S", "Report", "printed"]
 
 EVERY_S = 0.2
 PROFILE_EVERY_S = 1.0
-EARLY, EARLY_STEPS = (
-    3,
-    3,
-)  # so many of a group go along once they have so many full steps: a short job is planned by them
+EARLY = EARLY_STEPS = 3  # so many of a group go along once they have so many full steps: a short job is planned by them
 OTHERS_EVERY_S = 2.0  # ranks above 0: what keeps a group waiting is seen within seconds, and a wide one says little
 
 
@@ -93,14 +91,8 @@ class Report:
             return None
         self._profiled_s, self._early = now_s, self._early - 1
         adaptive = steps.adaptive
-        return Profile(
-            step_s=times.step_s,
-            pieces=times.pieces,
-            samples=times.samples,
-            data_s=times.data_s,
-            compute_s=times.compute_s,
-            wait_s=times.wait_s,
-            update_s=times.update_s,
+        return replace(
+            times,
             memory_bytes=steps.look_at_memory(),
             most_samples=steps.memory.micro_batch or 0,
             noise_growth=steps.progress.noise.growth,

@@ -66,32 +66,32 @@ class Standing:
     def log(self, values: Mapping[str, Any]) -> None:
         """Numbers by name, of the step that is behind us, to `tracker=`: once for each step, whoever is rank 0."""
         if not self._position.probes:
-            self._log.write(values, self)
+            self._log.write(values, rank=self.rank, world=self.world, steps=self.steps)
 
     @property
     def rank(self) -> int:
         """0 for the worker that prints and evaluates."""
-        return self._way.rank
+        return self._way.where.rank
 
     @property
     def world(self) -> int:
         """Number of workers now."""
-        return self._way.world
+        return self._way.where.world
 
     @property
     def generation(self) -> int:
         """Number of the decision that made the present group; 0 without a controller."""
-        return self._way.generation
+        return self._way.where.generation
 
     @property
     def grid(self) -> tuple[int, int]:
         """Copies of the model, and parts of each: one where it is not trained in stages."""
-        return self._way.grid
+        return self._way.where.grid
 
     @property
     def place(self) -> tuple[int, int]:
         """(copy, part) of this worker."""
-        return self._way.place
+        return self._way.where.place
 
     @property
     def updated(self) -> bool:

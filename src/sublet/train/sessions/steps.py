@@ -20,7 +20,7 @@ from sublet.train.link.following import Broken
 from sublet.train.link.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.numerics.control import Readings
 from sublet.train.numerics.drift import Drift
-from sublet.train.numerics.gradients import CONTROLS, COUNTED, LOSS, ORDERS, SAVE, Gradients
+from sublet.train.numerics.gradients import CONTROLS, COUNTED, EVALUATED, LEFT, LOSS, ORDERS, SAVE, Gradients
 from sublet.train.numerics.measuring import Measuring
 from sublet.train.numerics.memory import SMALLER, Cut, Memory, gauge_of, samples_that_fit
 from sublet.train.numerics.noise import Noise
@@ -56,7 +56,6 @@ class Steps:
         self._samples = self.stream or samples_of(
             dataset, options.seed, options.collate, batch_device, options.global_batch
         )
-        self.kept_samples = self.stream or getattr(self._samples, "drawn", None)  # with a state of their own
         self.schedules = Schedules(options.schedulers, every=options.scheduler_every)
         self.drift = Drift(model.parameters(), turns.together)
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
@@ -161,7 +160,7 @@ class Steps:
     def found(self, given: Any, counted: Any) -> tuple[Any, Any] | None:
         """The loss of the micro-batch that the script has, and its count; None if it did not fit: it is dropped."""
         try:
-            return found_in(given, self._model, self._options, counted)
+            return found_in(given, self._model, self._options.loss, counted, counts=self._options.counts)
         except torch.OutOfMemoryError:
             if self.probe is not None:
                 self.probe.give_up()
@@ -340,7 +339,8 @@ class Steps:
             if last:
                 self.drift.compare(gradients.control, self._group.world)
             else:  # whoever has left its loop, or evaluates, is not there for the next sum
-                self.drift.require_together(gradients.control.tolist(), self._group, progress)
+                numbers = gradients.control.tolist()
+                self.drift.require_together(self._group, progress, left=numbers[LEFT], evaluate=numbers[EVALUATED])
         halved = self.progress.halved
         if self._options.counts:
             halved = gradients.divide(self.progress.sums_share, known=self._options.scaler is not None)

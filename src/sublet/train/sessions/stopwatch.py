@@ -8,28 +8,15 @@ under way, steps are simply not measured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from sublet.machine.wall import WALL
+from sublet.wire.profile import Profile
 
-__all__ = ["Stopwatch", "Times"]
+__all__ = ["Stopwatch"]
 
 BEGUN, COMPUTED, SUMMED, UPDATED = range(4)  # marks on a GPU
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """Means over whole steps: of loading and computing per micro-batch, of the rest per step."""
-
-    step_s: float  # from update to update
-    pieces: int
-    samples: int
-    data_s: float
-    compute_s: float
-    wait_s: float
-    update_s: float
 
 
 class Stopwatch:
@@ -107,11 +94,11 @@ class Stopwatch:
         """Whole steps since the last time."""
         return min(self._steps, self._spans)
 
-    def take(self) -> Times | None:
+    def take(self) -> Profile | None:
         """Since the last time; None if no whole step was measured."""
         if not self.measured:
             return None
-        found = Times(
+        found = Profile(
             step_s=self._step_s / self._spans,
             pieces=max(1, round(self._pieces / self._steps)),
             samples=max(1, round(self._samples / self._pieces)),

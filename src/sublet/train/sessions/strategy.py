@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -24,7 +24,17 @@ from sublet.train.sessions.tracking import Log, run_name
 from sublet.train.state.kept import Own
 from sublet.wire.profile import is_profiled
 
-__all__ = ["Around", "Strategy"]
+__all__ = ["Around", "Strategy", "Where"]
+
+
+class Where(NamedTuple):
+    """As a session tells it (`standing`)."""
+
+    rank: int
+    world: int
+    generation: int
+    grid: tuple[int, int]
+    place: tuple[int, int]
 
 
 class Around:
@@ -81,24 +91,8 @@ class Strategy(Protocol):
     # ------------------------------------------------------------------------------------------- what a script asks
 
     @property
-    def rank(self) -> int:
-        """0 for the worker that prints."""
-
-    @property
-    def world(self) -> int:
-        """Number of workers now."""
-
-    @property
-    def generation(self) -> int:
-        """Number of the decision that made the present group; 0 without a controller."""
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Copies of the model, and parts of each."""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """(copy, part) of this worker."""
+    def where(self) -> Where:
+        """This worker among the others."""
 
     @property
     def loss(self) -> float:

@@ -44,22 +44,6 @@ class Tracker(Protocol):
         """Nothing more comes from here; `finished`: from nobody."""
 
 
-class Standing(Protocol):
-    """What is logged of a session by itself."""
-
-    @property
-    def rank(self) -> int:
-        """Only 0 writes."""
-
-    @property
-    def world(self) -> int:
-        """Workers."""
-
-    @property
-    def steps(self) -> int:
-        """Made in all."""
-
-
 class Log:
     """The trackers of one session, which are open where it is rank 0. One that fails stops no training."""
 
@@ -69,25 +53,25 @@ class Log:
         self._complained: set[int] = set()  # trackers
         self._held: deque[tuple[int, dict[str, float]]] = deque(maxlen=HELD)
 
-    def write(self, values: Mapping[str, Any], standing: Standing) -> None:
-        """What a script says of the step that is behind it."""
+    def write(self, values: Mapping[str, Any], *, rank: int, world: int, steps: int) -> None:
+        """What a script says of the step that is behind it, of so many; rank 0 of the workers writes."""
         if not isinstance(values, Mapping):
             raise InvalidValue("log", type(values).__name__, 'numbers by name: s.log({"loss": s.loss})')
         found = {str(name): _number(str(name), value) for name, value in values.items()}
         if not self._trackers:
             return
-        found["sublet/width"] = float(standing.world)
-        self._held.append((standing.steps, found))
-        if standing.rank != 0:
+        found["sublet/width"] = float(world)
+        self._held.append((steps, found))
+        if rank != 0:
             return
         if self._last is None:
-            self._open(standing.steps)
+            self._open(steps)
         told = None if self._link.line is None else self._link.line.spent
         if told is not None:
             found |= {"sublet/usd": told.usd, "sublet/resizes": told.resizes, "sublet/preemptions": told.preemptions}
         while self._held:
             step, said = self._held.popleft()
-            if step <= standing.steps:  # all may have gone back to a checkpoint
+            if step <= steps:  # all may have gone back to a checkpoint
                 self._write(step, said)
 
     def _write(self, step: int, found: Mapping[str, float]) -> None:

@@ -68,19 +68,6 @@ class Progress:
         self.epoch, self.offset, self.begun, self.before = self.epoch + 1, 0, False, self.steps
 
 
-class KeepsPlace(Protocol):
-    """Samples that know more than a number of where they are."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where they are."""
-
-    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Go on from there."""
-
-    def check(self, state: Mapping[str, Any] | None, /) -> None:
-        """BadInput if that cannot be."""
-
-
 class State:
     """What a checkpoint holds and a newcomer receives."""
 
@@ -92,7 +79,7 @@ class State:
         extra: Any,
         seed: int,
         scaler: torch.amp.GradScaler | None = None,
-        stream: KeepsPlace | None = None,
+        stream: Any = None,  # samples that know more than a number of where they are
     ) -> None:
         self.model, self.optimizer, self.schedulers, self.extra, self.seed = model, optimizer, schedulers, extra, seed
         self.scaler, self.stream = scaler, stream

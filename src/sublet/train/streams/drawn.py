@@ -9,13 +9,13 @@ draw from the global random numbers of torch, Python and NumPy alone; its rows, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.data.samples import Piece, Samples, moved
+from sublet.train.data.samples import Piece, Samples, mapped, moved
 from sublet.train.numerics.seeds import dice_kept, reseed_host
 
 __all__ = ["NO_END", "DrawnSamples", "Draws"]
@@ -28,10 +28,11 @@ class Draws:
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
-        first = next(_tensors(self.draw(0, 0)), None)
-        if first is None or not first.ndim or not len(first):
+        found = list[torch.Tensor]()
+        mapped(found.append, self.draw(0, 0))
+        if not found or not found[0].ndim or not len(found[0]):
             raise InvalidValue("drawn(function)", "no tensor with rows", "a batch: a tensor, or several in a tuple")
-        self.batch_size = len(first)
+        self.batch_size = len(found[0])
 
     def draw(self, seed: int, number: int) -> Any:
         """One batch, as of this seed; the random numbers of the script stay as they are."""
@@ -54,42 +55,20 @@ class DrawnSamples(Samples):
     def load(self, epoch: int, piece: Piece) -> Any:
         """The rows of a micro-batch, of one draw or of several."""
         del epoch  # there is one
-        size, parts, row = self._drawn.batch_size, [], piece.start
+        size, row = self._drawn.batch_size, piece.start
+        parts = list[tuple[Any, slice]]()
         while row < piece.start + piece.count:
             number, first = divmod(row, size)
             last = min(size, first + piece.start + piece.count - row)
             if self._last[0] != number:
                 self._last = number, self._drawn.draw(self._seed, number)
-            parts.append(_rows(self._last[1], first, last, size))
+            parts.append((self._last[1], slice(first, last)))
             row += last - first
-        batch = parts[0] if len(parts) == 1 else _joined(parts)
+
+        def rows(*tensors: torch.Tensor) -> torch.Tensor:
+            if not tensors[0].ndim or len(tensors[0]) != size:
+                return tensors[0]
+            return torch.cat([each[some] for each, (_, some) in zip(tensors, parts, strict=True)])
+
+        batch = mapped(rows, *(each for each, _ in parts))
         return batch if self._device is None else moved(batch, self._device)
-
-
-def _tensors(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping | list | tuple):
-        for each in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(each)
-
-
-def _rows(batch: Any, first: int, last: int, size: int) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch[first:last] if batch.ndim and len(batch) == size else batch
-    if isinstance(batch, Mapping):
-        return {name: _rows(each, first, last, size) for name, each in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch)(_rows(each, first, last, size) for each in batch)
-    return batch
-
-
-def _joined(parts: list[Any]) -> Any:
-    one = parts[0]
-    if isinstance(one, torch.Tensor):
-        return torch.cat(parts) if one.ndim else one
-    if isinstance(one, Mapping):
-        return {name: _joined([part[name] for part in parts]) for name in one}
-    if isinstance(one, list | tuple):
-        return type(one)(_joined(list(each)) for each in zip(*parts, strict=True))
-    return one

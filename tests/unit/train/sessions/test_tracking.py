@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 pytest.importorskip("torch")
@@ -18,7 +16,7 @@ def a_log(folder):
 
 
 def say(log, rank, step, **values):
-    log.write(values, SimpleNamespace(rank=rank, world=2, steps=step))
+    log.write(values, rank=rank, world=2, steps=step)
 
 
 def rows(folder, name="loss"):

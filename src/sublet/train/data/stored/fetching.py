@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 from sublet.errors import BadInput, InvalidValue
@@ -20,27 +20,6 @@ from sublet.machine.remote import check_uri, is_remote
 __all__ = ["Fetching", "fetching", "folder_of"]
 
 THREADS = 16
-
-
-class Fetching(Protocol):
-    """What lies under one URI."""
-
-    def list(self) -> list[Found]:
-        """All of it, in order of the keys."""
-
-    def ask(self, found: Found, start: int, stop: int) -> Future[bytes]:
-        """A range of an object as it was listed; Replaced if it is another one now."""
-
-
-_opened: dict[tuple[int, str], Fetching] = {}  # by process, because none of them survives a fork
-
-
-def fetching(uri: str) -> Fetching:
-    """One for each process and URI."""
-    key = (os.getpid(), uri)
-    if key not in _opened:
-        _opened[key] = Bucket(uri) if is_remote(uri) else Folder(uri)
-    return _opened[key]
 
 
 def folder_of(uri: str) -> Path:
@@ -73,7 +52,7 @@ class Folder:
         return sorted(self._walk(), key=lambda found: found.key)
 
     def ask(self, found: Found, start: int, stop: int) -> Future[bytes]:
-        """By a thread."""
+        """A range of an object as it was listed, by a thread; Replaced if it is another one now."""
         return self._pool.submit(self._read, found, start, stop)
 
     def _walk(self) -> Iterator[Found]:
@@ -166,6 +145,18 @@ class Bucket:
         while self._asked:
             _, (_, _, future) = self._asked.popitem()
             future.set_exception(StoreFailed(self._uri, why, hint="see its error in the log"))
+
+
+Fetching = Folder | Bucket  # what lies under one URI: `list`, in order of the keys, and `ask` for ranges
+_opened: dict[tuple[int, str], Fetching] = {}  # by process, because none of them survives a fork
+
+
+def fetching(uri: str) -> Fetching:
+    """One for each process and URI."""
+    key = (os.getpid(), uri)
+    if key not in _opened:
+        _opened[key] = Bucket(uri) if is_remote(uri) else Folder(uri)
+    return _opened[key]
 
 
 def _whole(uri: str, found: Found, tag: str, body: bytes, size: int) -> bytes:
