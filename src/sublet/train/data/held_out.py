@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Subset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from sublet.errors import InvalidValue
 from sublet.train.data.drawing import Drawn, order_of
@@ -22,14 +22,13 @@ class HeldOut:
     """A dataset, or a loader of one with its workers, in its own order; the first `most` samples of it."""
 
     def __init__(self, data: Any, collate: Any, device: torch.device | str | None, most: int | None) -> None:
-        self._loader = data if isinstance(data, DataLoader) else None
         dataset: Any = data.dataset if isinstance(data, DataLoader) else data
         for method in ("__len__", "__getitem__"):
             if not hasattr(dataset, method):
                 raise InvalidValue("dataset", type(dataset).__name__, f"a map-style dataset, with {method}")
         self._dataset, self._device = dataset, None if device is None else torch.device(device)
-        self._collate = data.collate_fn if isinstance(data, DataLoader) else collate
-        self._order: Sequence[int] = range(len(dataset)) if self._loader is None else _chosen(self._loader)
+        self._of = data if isinstance(data, DataLoader) else DataLoader(dataset, collate_fn=collate)
+        self._order = _chosen(self._of)
         self.count = len(self._order) if most is None else min(len(self._order), most)
         if self.count < 1:
             raise InvalidValue("dataset", len(dataset), "at least one sample long")
@@ -47,21 +46,20 @@ class HeldOut:
 
     def load(self, start: int, count: int) -> Any:
         """A micro-batch of it, in this process."""
-        collate = self._collate or default_collate
-        batch = collate([self._dataset[index] for index in self._order[start : start + count]])
+        batch = self._of.collate_fn([self._dataset[index] for index in self._order[start : start + count]])
         return batch if self._device is None else moved(batch, self._device)
 
     def _batches(self, low: int, high: int, at_a_time: int) -> Any:
         if low == high:
             return ()
-        loader = self._loader
+        loader = self._of
         return DataLoader(
             Subset(self._dataset, self._order[low:high]),
             batch_size=at_a_time,
-            collate_fn=self._collate,
-            num_workers=0 if loader is None else loader.num_workers,
-            worker_init_fn=None if loader is None else loader.worker_init_fn,
-            pin_memory=loader is not None and loader.pin_memory,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            worker_init_fn=loader.worker_init_fn,
+            pin_memory=loader.pin_memory,
             generator=torch.Generator().manual_seed(0),  # it draws one number, which training is not to miss
         )
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from sublet.errors import BadInput
 from sublet.machine.wall import WALL, Wall
@@ -49,45 +49,36 @@ class Connection(Protocol):
         """All of it; OSError if it is closed."""
 
 
-class News(Protocol):
-    """How the loop waits for what the line hears. While it is entered, nobody else changes what was heard."""
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> object: ...
-
-    async def wait(self, predicate: Callable[[], bool], wait_s: float) -> bool:
-        """Until `predicate` holds, which is looked at after each `notify`; False if it does not within `wait_s`."""
-
-    def notify(self) -> None:
-        """Something was heard."""
-
-
-class _ThreadNews:
-    """Heard by another thread. Its `wait` blocks, so that whoever awaits it goes on at once."""
+class News:
+    """How the loop waits for what the line hears, here in another thread. While it is entered, nobody else hears."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self.notify = self._condition.notify_all
 
-    def __enter__(self) -> bool:
+    def __enter__(self) -> object:
         return self._condition.__enter__()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._condition.__exit__(kind, error, trace)
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object:
+        return self._condition.__exit__(kind, error, trace)
 
     async def wait(self, predicate: Callable[[], bool], wait_s: float) -> bool:
+        """Until `predicate` holds, which is looked at after each `notify`; False if it does not within `wait_s`.
+
+        It blocks, so that whoever awaits it goes on at once.
+        """
         return self._condition.wait_for(predicate, wait_s)
+
+    def notify(self) -> None:
+        """Something was heard."""
+        self._condition.notify_all()
 
 
 class AgentLine:
     """The line to the agent over a connection."""
 
-    def __init__(self, connection: Connection, worker_id: str, *, wall: Wall = WALL, news: News | None = None) -> None:
+    def __init__(self, connection: Connection, worker_id: str, *, wall: Wall = WALL, news: Any = None) -> None:
         self.worker_id, self.wall = worker_id, wall
         self.pending = False  # an order waits; read in the hot path, without the lock
         self.save_now = False
@@ -96,7 +87,7 @@ class AgentLine:
         self.script_s: float | None = None  # monotonic, since when the loop is in the script's own code
         self.gone = False
         self._connection, self._lines = connection, LineBuffer()
-        self._news: News = _ThreadNews() if news is None else news
+        self._news: News = News() if news is None else news  # a simulated world has its own
         self._sending = threading.Lock()
         self._followed = -1  # generation of the order that the loop follows
         self._order: Order | None = None
