@@ -156,7 +156,7 @@ def fed(
         multiprocessing_context=loader.multiprocessing_context,
         generator=torch.Generator().manual_seed(seed),
         prefetch_factor=loader.prefetch_factor,
-        persistent_workers=True,
+        persistent_workers=workers > 0,
     )
 
 

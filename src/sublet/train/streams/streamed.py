@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.train.checkpoint.snapshot import HostCopy
@@ -41,27 +42,26 @@ def is_stream(data: Any) -> bool:
 
 def streamed_of(data: Any, options: Options, device: torch.device | None) -> Streamed:
     """The samples of an IterableDataset, or of a loader of one; InvalidValue if they cannot be."""
-    loader = data if isinstance(data, DataLoader) else None
-    dataset: Any = data if loader is None else loader.dataset
-    _check(dataset, loader, options)
-    waves = 1 if loader is None else max(1, loader.num_workers)
+    loader = data if isinstance(data, DataLoader) else DataLoader(data)
+    _check(loader, options)
+    waves = max(1, loader.num_workers)
     dealing = Dealing(lanes=min(options.shards, options.global_batch), waves=waves, batch=options.global_batch)
-    return Streamed(dataset, loader, dealing, options, device)
+    return Streamed(loader, dealing, options, device)
 
 
-def _check(dataset: Any, loader: DataLoader[Any] | None, options: Options) -> None:
+def _check(loader: DataLoader[Any], options: Options) -> None:
     check_fits(STREAM, Asked(options))
-    if loader is not None and loader.batch_size is None:
+    if loader.batch_size is None:
         raise InvalidValue("loader", "with batch_size=None", "one with batch_size: the session makes the batches")
     widest = int(os.environ.get("SUBLET_MAX_WORKERS", os.environ.get("WORLD_SIZE", "1")))
     if options.shards < min(widest, options.global_batch):
         raise InvalidValue("shards", options.shards, f"at least {widest}, or some of so many workers have no samples")
     try:
-        copied(dataset)
+        copied(loader.dataset)
     except Exception as error:
         raise InvalidValue(
             "loader",
-            f"of {type(dataset).__name__}, which cannot be copied ({error})",
+            f"of {type(loader.dataset).__name__}, which cannot be copied ({error})",
             "of a dataset that opens files and connections in __iter__: each shard has a copy of it",
         ) from error
 
@@ -72,12 +72,7 @@ class Streamed:
     count = NO_END
 
     def __init__(
-        self,
-        dataset: Any,
-        loader: DataLoader[Any] | None,
-        dealing: Dealing,
-        options: Options,
-        device: torch.device | None,
+        self, loader: DataLoader[Any], dealing: Dealing, options: Options, device: torch.device | None
     ) -> None:
         self._dealing, self._device, self._steps = dealing, device, options.steps or 0
         self._shared: dict[int, Mark] = {}  # that all members know, and a checkpoint has
@@ -85,19 +80,11 @@ class Streamed:
         self._step: tuple[int, int, int, int | None] = (0, 0, 1, None)  # the present one: offset, rank, world, micro
         self._planned: Iterator[Piece] = iter(())
         self._looked = False
-        collate = options.collate or (default_collate if loader is None else loader.collate_fn)
-        ahead = 0 if loader is None or not loader.num_workers else loader.prefetch_factor or 2
-        init = None if loader is None else loader.worker_init_fn
-
-        def reader(wave: int) -> Reader:
-            return Reader(dataset, dealing, seed=options.seed, init=init, ahead=ahead, speaks=wave == 0)
-
-        self._sources: list[_Here | _Worker] = [
-            _Here(reader(wave), collate)
-            if loader is None or not loader.num_workers
-            else _Worker(loader, reader(wave), collate, options.seed)
-            for wave in range(dealing.waves)
-        ]
+        facts: dict[str, Any] = {"seed": options.seed, "init": loader.worker_init_fn}
+        facts["ahead"] = (loader.prefetch_factor or 2) if loader.num_workers else 0
+        readers = [Reader(loader.dataset, dealing, **facts, speaks=not wave) for wave in range(dealing.waves)]
+        collate = options.collate or loader.collate_fn
+        self._sources = [_Source(loader, reader, collate, options.seed) for reader in readers]
 
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
         """The micro-batches of one rank for the step from `offset`; none if it has no lane. `size` is ever the same."""
@@ -213,30 +200,14 @@ class Streamed:
                 raise BadInput("checkpoint", f"of a stream with {name}={said}, this has {name}={ours}", hint=hint)
 
 
-class _Here:
-    """Reads in this process, whose random numbers it does not touch."""
-
-    def __init__(self, reader: Reader, collate: Any) -> None:
-        self._reader, self._collate = reader, Collated(collate)
-        self._tasks: Iterator[Task] = iter(())
-
-    def start(self, tasks: Iterator[Task]) -> None:
-        """With these, from now on."""
-        self._tasks = tasks
-
-    def next(self) -> tuple[Any, dict[int, Mark]]:
-        """The samples of the next task, and marks."""
-        with dice_kept():
-            return self._collate(self._reader.read(next(self._tasks)))
-
-
-class _Worker:
-    """Reads in a process of its own, which is that of a loader with one worker."""
+class _Source:
+    """Reads in a process of its own, that of a loader with one worker; or in this one, whose dice it leaves alone."""
 
     def __init__(self, loader: DataLoader[Any], reader: Reader, collate: Any, seed: int) -> None:
         self._tasks: Iterator[Task] = iter(())
         self._coming: Iterator[Any] = iter(())
-        self._loader = fed(loader, reader, self, Collated(collate), seed, workers=1, init=None)
+        self._kept, workers = nullcontext if loader.num_workers else dice_kept, min(1, loader.num_workers)
+        self._loader = fed(loader, reader, self, Collated(collate), seed, workers=workers, init=None)
 
     def __iter__(self) -> Iterator[list[Task]]:
         """What the loader is to read: it takes us for its batch sampler."""
@@ -249,5 +220,6 @@ class _Worker:
 
     def next(self) -> tuple[Any, dict[int, Mark]]:
         """The samples of the next task, and marks."""
-        batch, marks = next(self._coming)
+        with self._kept():
+            batch, marks = next(self._coming)
         return batch, marks
