@@ -111,14 +111,7 @@ def dataset(
     from sublet.train.data.stored.dataset import Stored
 
     return Stored(
-        uri,
-        each,
-        record_bytes=record_bytes,
-        decode=decode,
-        suffix=suffix,
-        window=window,
-        shuffle=shuffle,
-        seed=seed,
+        uri, each, record_bytes=record_bytes, decode=decode, suffix=suffix, window=window, shuffle=shuffle, seed=seed
     )
 
 

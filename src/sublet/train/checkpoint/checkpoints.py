@@ -258,13 +258,7 @@ class Checkpoints:
         with self._kept.open_staging(step) if joint is None else joint as staging:
             beside = () if joint is None else joint.written()
             manifest = files.write(
-                staging,
-                snapshot,
-                step=step,
-                generation=self._generation,
-                writer=self.writer,
-                meta=meta,
-                beside=beside,
+                staging, snapshot, step=step, generation=self._generation, writer=self.writer, meta=meta, beside=beside
             )
             self._commit(staging, step)
         path = self._kept.place_of(step)

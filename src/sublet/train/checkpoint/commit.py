@@ -38,13 +38,7 @@ class Directory:
     """One such directory, as each of its writers and readers has it."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        disk: Disk = DISK,
-        wall: Wall = WALL,
-        dice: Dice = DICE,
-        known: KnownGood | None = None,
+        self, path: Path, *, disk: Disk = DISK, wall: Wall = WALL, dice: Dice = DICE, known: KnownGood | None = None
     ) -> None:
         self.path, self.disk = path, disk
         self._wall, self._dice = wall, dice

@@ -29,6 +29,7 @@ __all__ = [
     "TensorPlace",
     "Tree",
     "require_storable",
+    "segment_sizes",
     "state_from",
 ]
 
@@ -160,7 +161,7 @@ class HostCopy:
             return
         self._layout = None  # nothing is valid while we allocate, which may fail
         places = tuple(_place_tensors(tensors))
-        sizes = _segment_sizes(places)
+        sizes = segment_sizes(places)
         old, self._buffers = self._buffers, []
         for index, size in enumerate(sizes):
             if index < len(old) and old[index].numel() >= size and old[index].is_pinned() == pinned:
@@ -301,7 +302,8 @@ def _place_tensors(tensors: list[torch.Tensor]) -> Iterator[TensorPlace]:
         start += -(-size // BORDER_BYTES) * BORDER_BYTES
 
 
-def _segment_sizes(places: tuple[TensorPlace, ...]) -> list[int]:
+def segment_sizes(places: tuple[TensorPlace, ...]) -> list[int]:
+    """Of each segment, as large as it must be."""
     ends = [0] * (1 + max((place.segment for place in places), default=-1))
     for place in places:
         ends[place.segment] = max(ends[place.segment], place.start + place.size)

@@ -60,8 +60,8 @@ class News:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> object:
-        return self._condition.__exit__(kind, error, trace)
+    ) -> None:
+        self._condition.__exit__(kind, error, trace)
 
     async def wait(self, predicate: Callable[[], bool], wait_s: float) -> bool:
         """Until `predicate` holds, which is looked at after each `notify`; False if it does not within `wait_s`.

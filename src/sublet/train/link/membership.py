@@ -159,11 +159,7 @@ class Holding:
     """The state of this worker and its checkpoints, as `following` keeps them."""
 
     def __init__(
-        self,
-        state: State,
-        progress: Progress,
-        saver: Saver,
-        line: Callable[[], AgentLine | None] = lambda: None,
+        self, state: State, progress: Progress, saver: Saver, line: Callable[[], AgentLine | None] = lambda: None
     ) -> None:
         self._state, self._progress, self._saver, self._line = state, progress, saver, line
         self._generation: int | None = None

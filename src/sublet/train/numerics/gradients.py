@@ -289,9 +289,7 @@ class Gradients:
         self._works = []
 
 
-def _sorted_out(
-    parameters: Iterable[torch.nn.Parameter],
-) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+def _sorted_out(parameters: Iterable[torch.nn.Parameter]) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
     """What is trained, and what is frozen."""
     kinds: tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]] = [], []
     for parameter in parameters:

@@ -56,15 +56,12 @@ class Turns:
     """The turns of a step, in the order in which the optimizers were given."""
 
     def __init__(self, model: torch.nn.Module, optimizer: Any) -> None:
-        if isinstance(optimizer, Mapping):
-            self.all = [
-                Turn(str(name), each, Gradients(_parameters_of(each))) for name, each in _checked(optimizer).items()
-            ]
+        named = _checked(optimizer if isinstance(optimizer, Mapping) else {"": optimizer})
+        if named is optimizer:
+            self.all = [Turn(str(name), each, Gradients(_parameters_of(each))) for name, each in named.items()]
             self.together: Any = Optimizers({turn.name: turn.optimizer for turn in self.all})
         else:
-            check_optimizer(optimizer)
-            self.all = [Turn("", optimizer, Gradients(model.parameters()))]
-            self.together = optimizer
+            self.all, self.together = [Turn("", optimizer, Gradients(model.parameters()))], optimizer
         for turn in self.all:
             if not turn.gradients.parameters:
                 what = f"optimizer {turn.name!r}" if turn.name else "model"
@@ -94,14 +91,10 @@ class Turns:
     def call(self, name: str | None) -> int:
         """The script has the loss of the next turn: its number."""
         number = self._called
-        if not self.several and not name:
-            self._called = number + 1
-            return number
-        names = [turn.name for turn in self.all]
-        if not self.several:
-            raise InvalidValue("step", f"of {name!r}", "s.step(loss): the session has one optimizer")
-        if number >= len(names) or name != names[number]:
-            order = ", ".join(f"s.step(..., {each!r})" for each in names)
+        if number >= len(self.all) or (name or "") != (self.all[number].name if self.several else ""):
+            if not self.several and name:
+                raise InvalidValue("step", f"of {name!r}", "s.step(loss): the session has one optimizer")
+            order = ", ".join(f"s.step(..., {turn.name!r})" for turn in self.all)
             given = "no name" if name is None else repr(name)
             raise InvalidValue("step", f"{given}, as number {number + 1} of a batch", f"for every batch {order}")
         self._called += 1

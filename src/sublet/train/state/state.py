@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from sublet.errors import BadInput
-from sublet.train.checkpoint.snapshot import HostCopy, Tree, state_from
+from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, Tree, segment_sizes
 from sublet.train.data.samples import mixed
 from sublet.train.numerics.noise import Noise
 from sublet.train.numerics.seeds import random_state, restore_choices, restore_dice, restore_random
@@ -174,22 +174,17 @@ def broadcast(group: Speaks, source: int, state: Mapping[str, Any] | None) -> An
         text = torch.frombuffer(bytearray(snapshot.tree.to_json()), dtype=torch.uint8)
         group.broadcast(torch.tensor([len(text)]), source)
         group.broadcast(text, source)
-        for segment in snapshot.segments:
-            if len(segment):
-                group.broadcast(torch.frombuffer(segment, dtype=torch.uint8), source)
+        for ours in snapshot.segments:
+            if len(ours):
+                group.broadcast(torch.frombuffer(ours, dtype=torch.uint8), source)
         return state
     length = torch.zeros(1, dtype=torch.int64)
     group.broadcast(length, source)
     text = torch.empty(int(length), dtype=torch.uint8)
     group.broadcast(text, source)
     tree = Tree.from_json(text.numpy().tobytes())
-    sizes: dict[int, int] = {}
-    for place in tree.places:
-        sizes[place.segment] = max(sizes.get(place.segment, 0), place.start + place.size)
-    memory = {}
-    for segment_number in sorted(sizes):
-        memory[segment_number] = torch.empty(sizes[segment_number], dtype=torch.uint8)
-        if sizes[segment_number]:
-            group.broadcast(memory[segment_number], source)
-    tensors = [place.seen_in(memory[place.segment][place.start : place.start + place.size]) for place in tree.places]
-    return state_from(tree.root, tensors)
+    segments = [torch.empty(size, dtype=torch.uint8) for size in segment_sizes(tree.places)]
+    for segment in segments:
+        if len(segment):
+            group.broadcast(segment, source)
+    return Snapshot(tree=tree, segments=tuple(segment.numpy().data for segment in segments)).state()
