@@ -49,14 +49,14 @@ loader: $(READY) ## what a session costs where a DataLoader's workers load, besi
 	$(BIN)/python -m benchmarks.loader
 
 claims: $(READY) ## run the studies behind the README's tables, and write them (QUICK=1: minutes; ONLY=boa,fleet; RENDER=1: only write)
-	$(BIN)/python -m sublet.studies.claims $(if $(QUICK),--quick) $(if $(RENDER),--render) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m sublet_lab.studies.claims $(if $(QUICK),--quick) $(if $(RENDER),--render) $(if $(ONLY),--only $(ONLY))
 
 mutants: $(READY) ## plant the faults of a list, then COUNT=300 drawn by SEED=1, and say which no test sees; out/mutants.json
 	$(BIN)/python -m tests.mutants --named
 	$(BIN)/python -m tests.mutants --count $(or $(COUNT),300) --seed $(SEED) --json out/mutants.json
 
 faults: $(READY) ## live SEEDS=100000 lives of controller and agents with faults, from seed FROM=0; counts go to out/faults.jsonl
-	$(BIN)/python -m sublet.testing.world --seeds $(or $(SEEDS),100000) --from $(or $(FROM),0) --count out/faults.jsonl
+	$(BIN)/python -m sublet_lab.world --seeds $(or $(SEEDS),100000) --from $(or $(FROM),0) --count out/faults.jsonl
 
 scenarios: $(READY) ## all forty fault scenarios: a table, and out/scenarios.json (ONLY="9 14" for some)
 	$(BIN)/python -m tests.scenarios $(ONLY)

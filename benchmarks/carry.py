@@ -3,7 +3,7 @@
     python -m benchmarks.carry                         256 MB of random bytes, over TLS on this machine
     python -m benchmarks.carry --against OTHER/TREE    ... and the same by the code of another tree, in turns
 
-The other tree must have `sublet.testing.tiers.carried`, too. What carries is what ships. Figures are MiB for each
+The other tree must have `sublet_lab.tiers.carried`, too. What carries is what ships. Figures are MiB for each
 second that both ends used a processor, for hashing at the node, the line and the disk; beside them a plain copy of the
 same files with one fsync each, and their SHA-256. What comes back is compared to the byte.
 """
@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sublet.testing.tiers.carried import Carrying
+from sublet_lab.tiers.carried import Carrying
 
 FILES_EACH = 4
 CAPTIONS = {"to": "to the controller", "back": "back to a node", "copy": "cp and sha256"}

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sublet_lab.grid.control import Control
 
 from benchmarks.gpt import Gpt, Sizes, score, text_of
 from sublet import train
 from sublet.domain.shape import Grid
-from sublet.testing.grid.control import Control
 from sublet.wire.exits import EXIT_LEFT
 
 HUGE = Sizes(50_257, 1_024, 1_600, 48, 25, used=512, next=8, rate=1e-4, device="cuda")

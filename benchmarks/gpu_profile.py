@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sublet_lab.trainers import World
 
 from benchmarks.gpu_work import start_work
 from sublet.perf.live.fit import fitted_step
 from sublet.perf.live.rows import StepRow
 from sublet.perf.steptime import iteration_s
 from sublet.runtime.controller.profiling import Profiling
-from sublet.testing.trainers import World
 from sublet.wire.messages import Stepped
 
 __all__ = ["PROFILED", "PROFILED_TINY", "Wanted", "profile"]

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from sublet_lab.trainers import World
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from sublet import train
-from sublet.testing.trainers import World
 from sublet.train.sessions.stopwatch import Stopwatch
 
 OVERHEAD_GOAL, MEASURING_GOAL = 0.01, 0.005

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
+from sublet_lab.trainers import World
 
 from sublet import train
-from sublet.testing.trainers import World
 from sublet.train.sessions import loop
 from tests.rigs.training import BATCH, Logged, network
 

@@ -12,9 +12,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from sublet_lab.box.image import Image
+from sublet_lab.box.machine import Machine
+
 from sublet.runtime.identity.authority import Authority
-from sublet.testing.box.image import Image
-from sublet.testing.box.machine import Machine
 from sublet.testing.conformance.engines import opened
 from sublet.testing.rigs import until
 from sublet.wire.lines import to_line

@@ -19,7 +19,7 @@ EXAMPLES = 12  # of each law and policy, some 200 of each law in all
 class BoaIdealSuite(PolicySuite):
     """Of theory, open loop: one of its decisions may be a second look at the last one."""
 
-    @pytest.mark.xfail(strict=False, reason="as tests/unit/policies/boa/test_ideal.py shows with three jobs")
+    @pytest.mark.xfail(strict=False, reason="as tests/unit/lab/rivals/test_boa_ideal.py shows with three jobs")
     def test_once_everything_is_settled_the_plan_is_kept(self):
         super().test_once_everything_is_settled_the_plan_is_kept()
 

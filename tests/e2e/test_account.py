@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("asyncssh")
 pytest.importorskip("cryptography")
 
+from sublet_lab.box.claim import NoBox
+from sublet_lab.box.hypervisor import Box
+from sublet_lab.box.image import Image
+from sublet_lab.box.sshd import service
+
 from sublet.runtime.providers.aws.config import read_config
-from sublet.testing.box.claim import NoBox
-from sublet.testing.box.hypervisor import Box
-from sublet.testing.box.image import Image
-from sublet.testing.box.sshd import service
 from tests.rigs.sizes import only_in_full
 
 pytestmark = [pytest.mark.timeout(600), only_in_full]

@@ -12,12 +12,13 @@ import pytest
 pytest.importorskip("asyncssh")
 pytest.importorskip("cryptography")
 
+from sublet_lab.box.claim import NoBox
+from sublet_lab.box.hypervisor import Box
+from sublet_lab.box.image import Image
+from sublet_lab.box.renting import write_config
+from sublet_lab.box.sshd import service
+
 from sublet.runtime.store import Store
-from sublet.testing.box.claim import NoBox
-from sublet.testing.box.hypervisor import Box
-from sublet.testing.box.image import Image
-from sublet.testing.box.renting import write_config
-from sublet.testing.box.sshd import service
 
 pytestmark = pytest.mark.timeout(600)
 

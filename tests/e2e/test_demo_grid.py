@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet.testing.gridded.demo import JOB, PAGE, PICTURE
+from sublet.demo.grid.demo import JOB, PAGE, PICTURE
 from tests.rigs.sizes import only_in_full
 
 pytestmark = pytest.mark.timeout(600)

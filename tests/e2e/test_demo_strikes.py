@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet.studies.live.scene import SPEEDUP, demo_settings
+from sublet.demo.scene import SPEEDUP, demo_settings
 from sublet.testing.paced.run import PacedJob, run_paced
 
 QUICK = {"samples": 200, "features": 15, "batch": 16, "floor-ms": 10, "sample-ms": 2}

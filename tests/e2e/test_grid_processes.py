@@ -1,4 +1,4 @@
-"""Grids of real processes under kill -9; `python -m sublet.testing.grid --rows --kills 200` does it in full."""
+"""Grids of real processes under kill -9; `python -m sublet_lab.grid --rows --kills 200` does it in full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.rigs.sizes import only_in_full
 
 pytest.importorskip("torch")
-COMMAND = [sys.executable, "-m", "sublet.testing.grid"]
+COMMAND = [sys.executable, "-m", "sublet_lab.grid"]
 
 
 def outcomes(*words):

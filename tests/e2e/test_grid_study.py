@@ -6,11 +6,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from sublet_lab.gridded.study import Walk
+
+from sublet.demo.grid.diaries import accounts
+from sublet.demo.grid.moves import RESTART
+from sublet.demo.grid.run import GridJob, live
 from sublet.runtime.settings import Settings
-from sublet.testing.gridded.diaries import accounts
-from sublet.testing.gridded.moves import RESTART
-from sublet.testing.gridded.run import GridJob, live
-from sublet.testing.gridded.study import Walk
 
 
 @pytest.mark.timeout(300)

@@ -22,12 +22,12 @@ NOT_RUN = {  # what begins so -> why
     "pip ": "installs from a network; that the extras exist is tested",
     "aws configure": "asks for the secrets of an account; the stand-in's are in the environment",
     "ray start": "starts or joins a cluster of machines; the one of the tests stands for it",
-    "sublet study ": "minutes to half an hour; tests/unit/studies runs the quick ones",
+    "sublet study ": "minutes to half an hour; tests/unit/lab/studies runs the quick ones",
     "sublet spot skypilot-v100-2023-08 ": "of a record that is not ours to ship: `sublet data` says how to get it",
     "sublet demo --hosts": "minutes; tests/e2e/test_box.py has the hosts",
-    "python -m sublet.testing.hosts ": "minutes to hours",
+    "python -m sublet_lab.hosts ": "minutes to hours",
     "python -m sublet.runtime.agent ": "shows how a provider starts it; tests/conformance does",
-    "python -m sublet.testing.world ": "what a seed that fails looks like; this one no longer fails",
+    "python -m sublet_lab.world ": "what a seed that fails looks like; this one no longer fails",
     "TEST_SIZE=full pytest ": "tests of ours",
 }
 TYPED = {page: [command for command in commands_of(page.read_text("utf-8")) if not command.mention] for page in PAGES}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sublet_lab.walls import WallOf
 
 from sublet.domain.actions import RentNode
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
@@ -26,7 +27,6 @@ from sublet.runtime.providers.local.template import Template
 from sublet.sim.world import Physics, World
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
-from sublet.testing.walls import WallOf
 from sublet.wire.messages import EndWorker, Hello, WorkerDown, WorkerUp
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from sublet.testing.world.kinds.clouds import CLOUD_KINDS
-from sublet.testing.world.life import live
-from sublet.testing.world.story import OF_CLOUD, Fault, JobPlan, Story, draw_story
+from sublet_lab.world.kinds.clouds import CLOUD_KINDS
+from sublet_lab.world.life import live
+from sublet_lab.world.story import OF_CLOUD, Fault, JobPlan, Story, draw_story
 
 JOB = JobPlan(name="job0", at_s=5.0, max_workers=2, steps=600, step_s=0.5, boot_s=2.0, write_s=1.0)
 STORY = Story(seed=1, jobs=(JOB,), faults=(), cloud="aws", most_nodes=2)

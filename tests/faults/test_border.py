@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from sublet.testing.world.border import Border
-from sublet.testing.world.heap import World
-from sublet.testing.world.loop import LoopProcess
+from sublet_lab.world.border import Border
+from sublet_lab.world.heap import World
+from sublet_lab.world.loop import LoopProcess
 
 BODY = {"job": {"name": "a", "argv": ["x"], "cwd": "/"}}
 

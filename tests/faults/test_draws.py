@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from sublet.runtime.controller.paces import PACES
-from sublet.testing.world import runner
-from sublet.testing.world.__main__ import main
-from sublet.testing.world.runner import Result
-from sublet.testing.world.story import (
+from sublet_lab.world import runner
+from sublet_lab.world.__main__ import main
+from sublet_lab.world.runner import Result
+from sublet_lab.world.story import (
     CLOUDS,
     FEWEST,
     KEPT,
@@ -24,6 +22,8 @@ from sublet.testing.world.story import (
     draw_story,
     kinds_at,
 )
+
+from sublet.runtime.controller.paces import PACES
 
 SEEDS = range(200)
 

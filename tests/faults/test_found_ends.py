@@ -6,6 +6,8 @@ Each broke its law before the mend, and does so again without it.
 from __future__ import annotations
 
 import pytest
+from sublet_lab.world import life
+from sublet_lab.world.story import Fault, Story
 
 from sublet.domain.plan import Phase
 from sublet.kernel import kernel
@@ -22,8 +24,6 @@ from sublet.runtime.group.build import build_group
 from sublet.runtime.group.widths import Widths
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.ray.actors import Stewards
-from sublet.testing.world import life
-from sublet.testing.world.story import Fault, Story
 from tests.rigs.shrunk import a_paced_job as a_job
 from tests.rigs.shrunk import breaks
 

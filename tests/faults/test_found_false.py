@@ -9,19 +9,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from sublet_lab.world import laws, users
+from sublet_lab.world.fence import Fence
+from sublet_lab.world.heap import World
+from sublet_lab.world.laws import Laws
+from sublet_lab.world.local import LocalCloud, WorldForker
+from sublet_lab.world.script import Script
+from sublet_lab.world.story import Fault, Story, draw_story
+from sublet_lab.world.verdict import all_settled
 
 from sublet.errors import BadInput, StaleController
 from sublet.kernel.requests import PlanRequests
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.testing.world import laws, users
-from sublet.testing.world.fence import Fence
-from sublet.testing.world.heap import World
-from sublet.testing.world.laws import Laws
-from sublet.testing.world.local import LocalCloud, WorldForker
-from sublet.testing.world.script import Script
-from sublet.testing.world.story import Fault, Story, draw_story
-from sublet.testing.world.verdict import all_settled
 from tests.rigs.shrunk import a_paced_job as a_job
 from tests.rigs.shrunk import breaks
 

@@ -6,6 +6,7 @@ Each broke its law before the mend, and does so again without it.
 from __future__ import annotations
 
 import pytest
+from sublet_lab.world import verdict
 
 from sublet.domain import events as news
 from sublet.runtime.controller import loop
@@ -14,7 +15,6 @@ from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.group.core import GroupCore
 from sublet.runtime.group.regroup import Regrouping
-from sublet.testing.world import verdict
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 LOST_WHILE_THE_CONTROLLER_SLEPT = a_story(
@@ -79,7 +79,7 @@ def test_a_life_goes_on_until_its_controller_has_heard_of_the_last_node(monkeypa
         purse, now_s = controller.kernel.supply.purse, controller.now_s()
         return not any(purse.pays_for_one_more(offer, now_s) for offer in stage.cloud.offers)
 
-    monkeypatch.setattr("sublet.testing.world.life.purse_is_spent", looks_at_the_cloud_alone)
+    monkeypatch.setattr("sublet_lab.world.life.purse_is_spent", looks_at_the_cloud_alone)
     assert breaks(LOST_WHILE_THE_CONTROLLER_SLEPT) == "R"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 
 import pytest
+from sublet_lab.world.life import Life, live
+from sublet_lab.world.story import Fault, JobPlan, Story, draw_story
+from sublet_lab.world.written import archives, missing
 
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.paces import PACES, Paces
-from sublet.testing.world.life import Life, live
-from sublet.testing.world.story import Fault, JobPlan, Story, draw_story
-from sublet.testing.world.written import archives, missing
 
 SHORT = Paces(events_a_snapshot=5, events_a_file=10, history_kept=1, jobs_kept=0, jobs_shelved=1)
 JOB = JobPlan(
@@ -50,7 +50,7 @@ def test_an_event_that_is_neither_in_the_log_nor_in_the_archive_breaks_a_law(mon
     def forgetful(self, path, data, **_):
         self.contents[path] = gzip.compress(b"".join(gzip.decompress(data).splitlines(keepends=True)[:-1]))
 
-    monkeypatch.setattr("sublet.testing.world.machine.MemoryFiles.write", forgetful)
+    monkeypatch.setattr("sublet_lab.world.machine.MemoryFiles.write", forgetful)
     assert str(live(a_story(paces=SHORT)).broken).startswith("A: events")
 
 

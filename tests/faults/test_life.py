@@ -6,12 +6,12 @@ import contextlib
 from dataclasses import replace
 
 import pytest
+from sublet_lab.world.heap import Livelock, World
+from sublet_lab.world.life import Life, live
+from sublet_lab.world.story import draw_story
 
 from sublet.machine.wall import WALL
 from sublet.runtime.agent.agent import Agent
-from sublet.testing.world.heap import Livelock, World
-from sublet.testing.world.life import Life, live
-from sublet.testing.world.story import draw_story
 
 
 def test_a_life_without_faults_comes_to_its_end_and_breaks_no_law() -> None:
@@ -42,7 +42,7 @@ def test_a_question_to_the_real_machine_breaks_a_law_though_somebody_swallows_it
 def test_agents_that_turn_without_rest_break_a_law_instead_of_hanging_the_world(monkeypatch):
     """A lease that is over and ends nothing is due at every turn, ten thousand times a second."""
     monkeypatch.setattr(Agent, "_patience_s", lambda self: 0.0)
-    monkeypatch.setattr("sublet.testing.world.heap.MOST_EVENTS", 10_000)
+    monkeypatch.setattr("sublet_lab.world.heap.MOST_EVENTS", 10_000)
     broken = live(replace(draw_story(1), faults=())).broken
     assert broken is not None
     assert broken.law == "B"

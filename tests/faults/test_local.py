@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from sublet.testing.world.life import live
-from sublet.testing.world.story import draw_story
+from sublet_lab.world.life import live
+from sublet_lab.world.story import draw_story
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -6,21 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
+from sublet_lab.world import sockets
+from sublet_lab.world.heap import World
+from sublet_lab.world.loop import LoopProcess
+from sublet_lab.world.machine import trip_wired
+from sublet_lab.world.metadata import SERVICE
+from sublet_lab.world.network import CONTROLLER, Network
+from sublet_lab.world.node import Site, WorldNode
+from sublet_lab.world.script import Habits, OnTerm
+from sublet_lab.world.truth import JobTruth, Truth
+from sublet_lab.world.worker import Meetings
 
 from sublet.runtime.agent.agent import AgentFacts
 from sublet.runtime.agent.nvml import GpuReading
 from sublet.runtime.engines.local import LocalEngine
 from sublet.testing.rigs import Ears
-from sublet.testing.world import sockets
-from sublet.testing.world.heap import World
-from sublet.testing.world.loop import LoopProcess
-from sublet.testing.world.machine import trip_wired
-from sublet.testing.world.metadata import SERVICE
-from sublet.testing.world.network import CONTROLLER, Network
-from sublet.testing.world.node import Site, WorldNode
-from sublet.testing.world.script import Habits, OnTerm
-from sublet.testing.world.truth import JobTruth, Truth
-from sublet.testing.world.worker import Meetings
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 from sublet.wire.messages import (
     Dismiss,

@@ -1,4 +1,4 @@
-"""Writers race for one bucket over a bad line (`sublet.testing.races`); `python -m sublet.testing.races` runs more."""
+"""Writers race for one bucket over a bad line (`sublet_lab.races`); `python -m sublet_lab.races` runs more."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from sublet_lab.races.race import race
+from sublet_lab.races.shelf import Shelf
+
 from sublet.machine.objects import StoreFailed
-from sublet.testing.races.race import race
-from sublet.testing.races.shelf import Shelf
 from sublet.train.checkpoint.bucket import Bucket, ObjectFolder
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.register import Head, Register

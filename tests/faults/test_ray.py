@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
-
-from sublet.testing.world.life import live
-from sublet.testing.world.story import draw_story
+from sublet_lab.world.life import live
+from sublet_lab.world.story import draw_story
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -23,6 +22,6 @@ def test_the_same_seed_is_the_same_life_there():
 
 def test_a_life_at_any_cloud_needs_no_library_of_a_cloud():
     names = ("ray", "boto3", "torch", "scipy")
-    code = f"import sys, sublet.testing.world.life; print([name for name in {names} if name in sys.modules])"
+    code = f"import sys, sublet_lab.world.life; print([name for name in {names} if name in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -1,6 +1,6 @@
 """Many lives, each with its own jobs, knobs and faults: no law is broken, and every kind of fault does something.
 
-A seed that fails here is read with `python -m sublet.testing.world --from SEED --seeds 1 --look`, and made small with
+A seed that fails here is read with `python -m sublet_lab.world --from SEED --seeds 1 --look`, and made small with
 `--shrink 1` (docs/guides/read-a-failing-seed.md).
 """
 
@@ -15,19 +15,19 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from sublet_lab.world import crash_points
+from sublet_lab.world.__main__ import main
+from sublet_lab.world.crash_points import Point, die_at, sample_of
+from sublet_lab.world.faults import AT_CALL, AT_COMMIT
+from sublet_lab.world.runner import run_seed
+from sublet_lab.world.story import CLOUDS, KNOWN, PLAIN, draw_story
 
-from sublet.testing.world import crash_points
-from sublet.testing.world.__main__ import main
-from sublet.testing.world.crash_points import Point, die_at, sample_of
-from sublet.testing.world.faults import AT_CALL, AT_COMMIT
-from sublet.testing.world.runner import run_seed
-from sublet.testing.world.story import CLOUDS, KNOWN, PLAIN, draw_story
 from tests.rigs.sizes import sized
 
 SEEDS, A_CHUNK = sized(150, 1000), 25  # all tests must end in time; `make faults` lives more
 CLOUDS_ONCE = tuple(dict.fromkeys(CLOUDS))
 FINGERPRINT = """
-from sublet.testing.world.runner import run_seed
+from sublet_lab.world.runner import run_seed
 print([(life.digest, life.events) for life in map(run_seed, (3, 11, 24, 72))])
 """
 

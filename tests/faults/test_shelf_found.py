@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sublet_lab.world.life import live
+
 from sublet.runtime.controller.paces import Paces
-from sublet.testing.world.life import live
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sublet_lab.world.laws import Broken
+from sublet_lab.world.life import Outcome
+from sublet_lab.world.look import look
+from sublet_lab.world.shrink import as_code, shrink
+from sublet_lab.world.story import Fault, JobPlan, Story, draw_story
+
 from sublet.runtime.controller.paces import Paces
-from sublet.testing.world.laws import Broken
-from sublet.testing.world.life import Outcome
-from sublet.testing.world.look import look
-from sublet.testing.world.shrink import as_code, shrink
-from sublet.testing.world.story import Fault, JobPlan, Story, draw_story
 
 JOB = JobPlan(name="job0", at_s=2.0, max_workers=1, steps=20, step_s=0.5, boot_s=1.0, write_s=0.2)
 

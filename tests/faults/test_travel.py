@@ -6,10 +6,10 @@ import base64
 from dataclasses import replace
 
 import pytest
+from sublet_lab.world.life import Life
+from sublet_lab.world.story import JobPlan, Story
+from sublet_lab.world.working import WORK
 
-from sublet.testing.world.life import Life
-from sublet.testing.world.story import JobPlan, Story
-from sublet.testing.world.working import WORK
 from sublet.wire.messages import StartWorker, WorkerUp
 from sublet.wire.travel import Kept, Part, Printed
 

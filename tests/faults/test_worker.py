@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from sublet_lab.world.heap import Process, World
+from sublet_lab.world.machine import trip_wired
+from sublet_lab.world.network import Network
+from sublet_lab.world.shelf import Shelf
+from sublet_lab.world.sockets import socket_pair
+from sublet_lab.world.truth import JobTruth, Truth
+from sublet_lab.world.worker import Meetings, SdkWorker
 
-from sublet.testing.world.heap import Process, World
-from sublet.testing.world.machine import trip_wired
-from sublet.testing.world.network import Network
-from sublet.testing.world.shelf import Shelf
-from sublet.testing.world.sockets import socket_pair
-from sublet.testing.world.truth import JobTruth, Truth
-from sublet.testing.world.worker import Meetings, SdkWorker
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST, EXIT_MEMORY
 from sublet.wire.lines import LineBuffer, to_line
 from sublet.wire.messages import (
@@ -280,5 +280,5 @@ def test_a_checkpoint_that_rots_is_passed_over_and_told_of():
 
 
 def test_no_world_imports_torch_or_scipy():
-    code = "import sys, sublet.testing.world.runner as _; sys.exit(bool({'torch', 'scipy'} & set(sys.modules)))"
+    code = "import sys, sublet_lab.world.runner as _; sys.exit(bool({'torch', 'scipy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.cli.main import run
 from sublet.domain.budget import Budget, Limit
@@ -30,7 +31,6 @@ from sublet.domain.shape import Shape
 from sublet.domain.timers import CheckPurse, RetryOffer
 from sublet.errors import MissingData
 from sublet.market.traces import load_trace
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

@@ -167,7 +167,7 @@ def _passes(item: pytest.Item) -> bool:
 
 def _tells_late(test: str) -> int:
     """Units are quick, but for studies; properties and whole lives are not."""
-    return 2 if not test.startswith("tests/unit/") else int(test.startswith("tests/unit/studies/"))
+    return 2 if not test.startswith("tests/unit/") else int(test.startswith("tests/unit/lab/studies/"))
 
 
 def _cpu_s() -> float:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import ResizeJob, StartJob
 from sublet.domain.budget import Limit
@@ -15,7 +16,6 @@ from sublet.kernel import growing
 from sublet.kernel.growing import FLAPS, OVERHEAD
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics

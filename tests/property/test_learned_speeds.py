@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sublet_lab.sia_learned import Learned
+from sublet_lab.studies.learning import LearnsSpeeds
 
 from sublet.domain.plan import Plan
 from sublet.perf.measured import MODELS, measured_goodput
-from sublet.perf.sia_learned import Learned
 from sublet.perf.speedup import Amdahl
-from sublet.studies.learning import LearnsSpeeds
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples

@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet.domain.actions import ReleaseNode, RentNode, StopJob, TellUser
 from sublet.domain.budget import Budget, Limit
@@ -22,7 +23,6 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import SANE_JUMP
-from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.price.policy import Price as PriceOfTime
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.strategies import TICK_S, clouds, jobs

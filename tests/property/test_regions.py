@@ -8,6 +8,8 @@ from itertools import takewhile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sublet_lab.studies.regions.rivals import GreedySpot, UniformProgress
+from sublet_lab.studies.regions.skynomad import SkyNomad
 
 from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.money import Price
@@ -15,8 +17,6 @@ from sublet.domain.offer import Market
 from sublet.policies.regions.policy import Regions
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from sublet.studies.regions.rivals import GreedySpot, UniformProgress
-from sublet.studies.regions.skynomad import SkyNomad
 from sublet.testing.values import a_job, an_offer
 
 ZONES = ("east-a", "east-b", "west-a")

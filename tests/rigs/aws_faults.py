@@ -29,6 +29,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+from sublet_lab.walls import WallOf
 
 from sublet.domain.budget import UNLIMITED
 from sublet.domain.money import microseconds
@@ -44,7 +45,6 @@ from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
-from sublet.testing.walls import WallOf
 from sublet.wire.messages import Hello
 from tests.rigs.moto_cloud import a_config, account, forget_all, tag
 

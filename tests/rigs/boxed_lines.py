@@ -9,10 +9,11 @@ import shlex
 import shutil
 import sys
 
-from sublet.testing.box.claim import NoBox, claim
-from sublet.testing.box.image import Image
-from sublet.testing.box.machine import Machine
-from sublet.testing.box.network import Network
+from sublet_lab.box.claim import NoBox, claim
+from sublet_lab.box.image import Image
+from sublet_lab.box.machine import Machine
+from sublet_lab.box.network import Network
+
 from sublet.wire.messages import StartWorker
 from tests.rigs.secure_lines import TOKEN, TlsRig
 

@@ -17,15 +17,15 @@ import time
 from pathlib import Path
 
 import pytest
+from sublet_lab.box.claim import claim
+from sublet_lab.box.image import Image
+from sublet_lab.box.machine import Machine
+from sublet_lab.box.network import Network
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.providers.ray.provider import RayProvider
-from sublet.testing.box.claim import claim
-from sublet.testing.box.image import Image
-from sublet.testing.box.machine import Machine
-from sublet.testing.box.network import Network
 from sublet.testing.rigs import PATIENCE_S
 
 NODES = 2

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
+from sublet_lab.trainers import World
 
 from sublet import train
-from sublet.testing.trainers import World
 from sublet.wire.messages import SaveNow
 from sublet.wire.saves import Saved
 from tests.rigs.training import Logged, network

@@ -11,12 +11,13 @@ from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
+from sublet_lab.world.machine import MemoryFiles
+
 from sublet.machine.files import FILES
 from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.controller.pulling import Pulling
-from sublet.testing.world.machine import MemoryFiles
 from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.manifest import TREE, verify, write_files
 from sublet.wire.lines import from_line, to_line

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sublet_lab.grid.model import BLOCKS, VOCAB, WIDTH, Block, Last
 from torch import nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import StepLR
@@ -28,7 +29,6 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from sublet import train
-from sublet.testing.grid.model import BLOCKS, VOCAB, WIDTH, Block, Last
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^( *)```(python|diff)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -203,7 +203,7 @@ def seeded(number: int, make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def sentences() -> TensorDataset:
-    """For a model in stages, as in `sublet.testing.grid.script`."""
+    """For a model in stages, as in `sublet_lab.grid.script`."""
     words = torch.stack([(torch.arange(5) * (1 + number % 3) + number) % 9 for number in range(SAMPLES)])
     return TensorDataset(words[:, :-1], words[:, 1:])
 

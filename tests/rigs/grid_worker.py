@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sublet_lab.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly
+from sublet_lab.threads_mesh import ThreadsMesh
 
-from sublet.testing.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly
-from sublet.testing.threads_mesh import ThreadsMesh
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.course import Course
 from sublet.train.grid.meeting import Lost

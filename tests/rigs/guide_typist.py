@@ -21,7 +21,7 @@ PATIENCE_S = 240.0
 IMPORTED = (
     *("scipy.interpolate", "sublet.cli.main", "sublet.api.client", "sublet.runtime.jobs.file"),
     *("sublet.sim.simulator", "sublet.sim.report.comparison", "sublet.sim.advice.simulated", "sublet.rental.plan"),
-    *("sublet.cli.parse.advice", "sublet.cli.parse.scenario", "sublet.studies.liveput.many_zones"),
+    *("sublet.cli.parse.advice", "sublet.cli.parse.scenario", "sublet.sim.rides.many_zones"),
 )
 
 

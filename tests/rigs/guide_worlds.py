@@ -66,11 +66,11 @@ def _ray(folder: Path, commands: Sequence[Command]) -> Iterator[Stage]:
 @contextmanager
 def _account(folder: Path, commands: Sequence[Command]) -> Iterator[Stage]:
     """An account with nothing in it, whose instances are hosts that boot."""
-    from sublet.testing.box.claim import NoBox
-    from sublet.testing.box.hypervisor import Box
-    from sublet.testing.box.image import Image
-    from sublet.testing.box.renting import write_config
-    from sublet.testing.box.sshd import service
+    from sublet_lab.box.claim import NoBox
+    from sublet_lab.box.hypervisor import Box
+    from sublet_lab.box.image import Image
+    from sublet_lab.box.renting import write_config
+    from sublet_lab.box.sshd import service
 
     try:
         box = Box(Image(env={"OMP_NUM_THREADS": "1"}, files=service(), sublet=False))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from sublet_lab.world.life import live
+from sublet_lab.world.story import Fault, JobPlan, Story
+
 from sublet.runtime.controller.paces import Paces
-from sublet.testing.world.life import live
-from sublet.testing.world.story import Fault, JobPlan, Story
 
 
 def a_story(seed, jobs, faults, **facts):

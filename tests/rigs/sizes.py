@@ -58,8 +58,8 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/unit/runtime/providers/aws/": 4,
     "tests/unit/sim/": 2,
     "tests/unit/sim/test_workload_catalog.py": 4,
-    "tests/unit/studies/": 3,
-    "tests/unit/studies/test_quick_claims.py": 4,  # a study, of up to half a minute
+    "tests/unit/lab/studies/": 3,
+    "tests/unit/lab/studies/test_quick_claims.py": 4,  # a study, of up to half a minute
     "tests/unit/testing/": 2,
     "tests/unit/train/": 5,
     "tests/unit/train/grid/": 6,

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
+from sublet_lab import trainers
 
 import sublet.train.sessions.copies  # noqa: F401 - as above
 from sublet import train
-from sublet.testing import trainers
 from sublet.train.link import agent_line
 from sublet.train.sessions import report
 from sublet.wire.messages import (

@@ -11,11 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from sublet_lab.world.crash_points import die_at, points_of, sample_of
+from sublet_lab.world.faults import AT_CALL, AT_COMMIT
+from sublet_lab.world.network import CONTROLLER, Way
 
 from sublet.runtime.controller.states import Ending
-from sublet.testing.world.crash_points import die_at, points_of, sample_of
-from sublet.testing.world.faults import AT_CALL, AT_COMMIT
-from sublet.testing.world.network import CONTROLLER, Way
 from sublet.train.checkpoint.commit import Directory
 from tests.scenarios.worlds import a_job, a_story, every, fault, lived
 
@@ -355,8 +355,8 @@ class Again:
 
 PRINT = """
 import sys
-from sublet.testing.world.life import live
-from sublet.testing.world.story import draw_story
+from sublet_lab.world.life import live
+from sublet_lab.world.story import draw_story
 for seed in map(int, sys.argv[1:]):
     outcome = live(draw_story(seed))
     print(seed, outcome.digest, outcome.events, outcome.commits)

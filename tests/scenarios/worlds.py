@@ -6,8 +6,8 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sublet.testing.world.life import Life, Outcome
-from sublet.testing.world.story import Fault, JobPlan, Story
+from sublet_lab.world.life import Life, Outcome
+from sublet_lab.world.story import Fault, JobPlan, Story
 
 __all__ = ["Lived", "a_job", "a_story", "every", "fault", "lived"]
 

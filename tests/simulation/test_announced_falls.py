@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import RentNode
 from sublet.domain.events import AvailabilityChanged
 from sublet.market.traces import load_trace
 from sublet.perf.speedup import Amdahl
 from sublet.policies.equal import Equal
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer

@@ -6,12 +6,12 @@ import math
 from fractions import Fraction
 
 import pytest
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import RentNode
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeReleased, PriceChanged, RentRefused
 from sublet.domain.money import Money, Price
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import RentNode, ResizeJob, StartJob
 from sublet.domain.budget import Budget, Limit
@@ -30,7 +31,6 @@ from sublet.policies.equal import Equal
 from sublet.policies.fastest import Fastest
 from sublet.policies.fifo import Fifo
 from sublet.policies.liveput.policy import Liveput
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer

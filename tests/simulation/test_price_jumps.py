@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import PriceChanged
 from sublet.domain.money import Money, Price
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet import plugins
 from sublet.domain.budget import UNLIMITED, Budget
@@ -26,7 +27,6 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import Infeasible
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
-from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.price.policy import Price
 from sublet.rental.plan import rental_plan
 from sublet.sim.simulator import Cloud, simulate

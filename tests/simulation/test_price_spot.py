@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sublet_lab.studies.fleet.checks import reclaimed_cloud, rigid_and_elastic
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged
@@ -18,7 +19,6 @@ from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
-from sublet.studies.fleet.checks import reclaimed_cloud, rigid_and_elastic
 from sublet.testing.values import Changes, a_job, an_offer
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money
 from sublet.policies.fifo import Fifo
-from sublet.policies.srtf import Srtf
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer

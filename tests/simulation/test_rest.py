@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from sublet_lab.rivals.optimus import Optimus
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged, PlanMade
@@ -12,7 +13,6 @@ from sublet.domain.money import Money
 from sublet.domain.plan import Plan
 from sublet.errors import NeverAtRest
 from sublet.kernel import requests
-from sublet.policies.optimus import Optimus
 from sublet.sim import simulator
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics

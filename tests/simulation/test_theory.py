@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 from scipy import integrate, stats
+from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Limit
 from sublet.domain.job import Job
@@ -20,7 +21,6 @@ from sublet.domain.plan import Policy
 from sublet.perf.speedup import Linear
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
-from sublet.policies.srtf import Srtf
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
 from tests.rigs.sizes import only_in_full, sized

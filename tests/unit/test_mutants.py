@@ -39,7 +39,7 @@ def test_a_fault_is_seen_and_sound_code_is_not_taken_for_one():
 
 
 def test_a_fault_with_which_a_file_of_tests_cannot_be_imported_is_seen_by_single_tests_of_it():
-    sia, tests = "policies/sia/policy.py", "tests/unit/policies/sia/test_policy.py"
+    sia, tests = "policies/sia/policy.py", "tests/unit/lab/rivals/sia/test_policy.py"
     text = (SOURCE / sia).read_text(encoding="utf-8")
     planted = said_of(
         text.replace("if not self.power < 0", "if self.power < 0"),

@@ -6,6 +6,7 @@ import math
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
+from sublet_lab.rivals.las import Las
 
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import AvailabilityChanged
@@ -14,7 +15,6 @@ from sublet.domain.offer import Gpu, Market
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvalidValue
-from sublet.policies.las import Las
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer
 

@@ -8,6 +8,7 @@ import typing
 from dataclasses import replace
 
 import pytest
+from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.actions import MakePlan, RefusePlan, ResizeJob, SetTimer, StartJob, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
@@ -58,7 +59,6 @@ from sublet.kernel.journal import (
 )
 from sublet.kernel.replayer import steps_from
 from sublet.policies.equal import Equal
-from sublet.policies.srtf import Srtf
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from sublet_lab.rivals.max_speedup import MaxSpeedup
+
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.money import Price
 from sublet.planning.affordable import most_gpus
 from sublet.planning.choosy import kept_for_choosy
 from sublet.policies.fifo import Fifo
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money
@@ -18,7 +19,6 @@ from sublet.perf.preemption import read_reclaims
 from sublet.planning import terms as module
 from sublet.planning.affordable import Row, most_gpus, most_gpus_alone
 from sublet.planning.terms import Terms
-from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.boa.policy import Boa
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver

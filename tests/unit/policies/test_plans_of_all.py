@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sublet_lab.rivals.greedy.speed import GreedySpeed
+from sublet_lab.rivals.max_speedup import MaxSpeedup
+from sublet_lab.rivals.optimus import Optimus
+from sublet_lab.rivals.pollux import Pollux
+from sublet_lab.rivals.sia.policy import Sia
+from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged
@@ -12,13 +18,7 @@ from sublet.domain.plan import Phase
 from sublet.perf.speedup import Linear, PowerLaw
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
-from sublet.policies.greedy.speed import GreedySpeed
-from sublet.policies.max_speedup import MaxSpeedup
 from sublet.policies.mip.policy import Mip
-from sublet.policies.optimus import Optimus
-from sublet.policies.pollux import Pollux
-from sublet.policies.sia.policy import Sia
-from sublet.policies.srtf import Srtf
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

@@ -11,19 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sublet_lab.rivals.greedy.keep import GreedyKeep
+from sublet_lab.rivals.greedy.speed import GreedySpeed
+from sublet_lab.rivals.greedy.time import GreedyTime
+from sublet_lab.rivals.las import Las
+from sublet_lab.rivals.max_speedup import MaxSpeedup
+from sublet_lab.rivals.optimus import Optimus
+from sublet_lab.rivals.srtf import Srtf
+from sublet_lab.rivals.tiresias import Tiresias
 
 from sublet.domain.events import AvailabilityChanged
 from sublet.perf.speedup import Table
 from sublet.planning.ranking import arrival
 from sublet.policies.equal import Equal
-from sublet.policies.greedy.keep import GreedyKeep
-from sublet.policies.greedy.speed import GreedySpeed
-from sublet.policies.greedy.time import GreedyTime
-from sublet.policies.las import Las
-from sublet.policies.max_speedup import MaxSpeedup
-from sublet.policies.optimus import Optimus
-from sublet.policies.srtf import Srtf
-from sublet.policies.tiresias import Tiresias
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

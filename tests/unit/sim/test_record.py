@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, PriceChanged
@@ -12,7 +13,6 @@ from sublet.domain.money import Money, Price
 from sublet.errors import Infeasible, InvalidValue, InvariantBroken
 from sublet.kernel.kernel import Kernel
 from sublet.policies.fifo import Fifo
-from sublet.policies.srtf import Srtf
 from sublet.sim.metrics import metrics_from_run
 from sublet.sim.record import JobRow, Segment
 from sublet.sim.simulator import Cloud, simulate

@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 import torch
+from sublet_lab.threads_mesh import Threads, ThreadsMesh
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from sublet import train
 from sublet.errors import BadInput, InvalidValue
-from sublet.testing.threads_mesh import Threads, ThreadsMesh
 from sublet.train.sessions.options import Options
 from sublet.train.streams.shard import Shard, copied
 from sublet.train.streams.streamed import streamed_of

@@ -12,8 +12,8 @@ from sublet.errors import Infeasible, InvalidValue, UnknownName
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
     from sublet.perf.grids import SpotJob
+    from sublet.sim.rides.deadline import Punctual
     from sublet.sim.rides.record import Record
-    from sublet.studies.liveput.deadline import Punctual
 
 __all__ = [
     "POLICIES",
@@ -110,7 +110,7 @@ def deadline_policy(
 ) -> Punctual | None:
     """What has to be done by when, if it was said."""
     from sublet.domain.quantity import positive
-    from sublet.studies.liveput.deadline import Punctual
+    from sublet.sim.rides.deadline import Punctual
 
     if deadline is None and samples is None:
         return None

@@ -13,9 +13,9 @@ from sublet.domain.units import SECONDS_PER_H
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
     from sublet.sim.report.spot import SpotRuns
+    from sublet.sim.rides.deadline import Punctual
+    from sublet.sim.rides.many_zones import ZoneRuns
     from sublet.sim.rides.ride import RideResult
-    from sublet.studies.liveput.deadline import Punctual
-    from sublet.studies.liveput.many_zones import ZoneRuns
 
 __all__ = ["json_from_runs", "note_on_deadline", "notes_on_runs", "print_runs", "print_zone_runs"]
 

@@ -56,8 +56,8 @@ def demo(
     from sublet.cli.print.screen import watch_controller
     from sublet.cli.status import status_reader
     from sublet.cli.work import controller_process
+    from sublet.demo.scene import SPEEDUP, demo_jobs, demo_settings
     from sublet.runtime.jobs.serialize import spec_to_json
-    from sublet.studies.live.scene import SPEEDUP, demo_jobs, demo_settings
 
     document = opt.wants_document(output, json)
     state_dir = Path(tempfile.mkdtemp(prefix="sublet-demo-"))

@@ -12,10 +12,10 @@ from sublet.errors import Infeasible
 if TYPE_CHECKING:
     from sublet.market.spot import SpotTrace
     from sublet.perf.grids import SpotJob
+    from sublet.sim.rides.deadline import Punctual
+    from sublet.sim.rides.many_zones import ZonedRunResult, ZoneRuns
     from sublet.sim.rides.record import Record
     from sublet.sim.rides.ride import RideResult, Supply
-    from sublet.studies.liveput.deadline import Punctual
-    from sublet.studies.liveput.many_zones import ZonedRunResult, ZoneRuns
 
 __all__ = ["OFTEN_S", "SpotMarket", "market_of", "run_deadline", "run_frontier", "run_policies", "run_zones"]
 
@@ -57,9 +57,9 @@ def run_policies(
     begin: Callable[[str], None],
 ) -> dict[str, RideResult]:
     """Each policy over the record; with the value of a sample, liveput weighs it against the rent."""
+    from sublet.sim.rides.bamboo import replay_bamboo
     from sublet.sim.rides.ride import ride
     from sublet.sim.rides.ways import way_of
-    from sublet.studies.liveput.bamboo import replay_bamboo
 
     runs = {}
     for name in names:
@@ -86,7 +86,7 @@ def _ride_for_money(job: SpotJob, market: SpotMarket, usd_per_sample: float) -> 
 
 def run_deadline(job: SpotJob, plan: Punctual, market: SpotMarket) -> RideResult:
     """So many samples in time, on demand where spot is too slow."""
-    from sublet.studies.liveput.deadline import replay_punctual
+    from sublet.sim.rides.deadline import replay_punctual
 
     return replay_punctual(job, plan, market.record)
 
@@ -106,8 +106,8 @@ def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, RideResult]:
 
 def run_zones(markets: Sequence[SpotTrace], model: str, *, usd_per_h: float, hours: float | None) -> ZoneRuns:
     """Zones are chosen together with the grid."""
-    from sublet.studies.liveput.many_zones import CHOICES, ZoneRuns, have_of, measured_zoned_job, run_in_zones
-    from sublet.studies.liveput.zones import Links
+    from sublet.sim.rides.many_zones import CHOICES, ZoneRuns, have_of, measured_zoned_job, run_in_zones
+    from sublet.sim.rides.zones import Links
 
     span_s = None if hours is None else hours * SECONDS_PER_H
     zones, have_T = have_of(markets, step_s=OFTEN_S, span_s=span_s)

@@ -19,8 +19,8 @@ from sublet.perf.gridded import StoragePauses
 from sublet.perf.grids import SpotJob
 from sublet.policies.fastest import Fastest
 from sublet.policies.liveput.policy import Liveput
-from sublet.policies.parcae import Parcae
 from sublet.sim.rides.bounds import oracle
+from sublet.sim.rides.parcae import Parcae
 from sublet.sim.rides.record import Record
 from sublet.sim.rides.ride import Way
 

@@ -1,7 +1,7 @@
 """The disk that checkpoints lie on, order by order: a power cut can come between any two of them.
 
 Names survive a power cut once their folder was synced, contents once their draft was. A simulated disk
-(`sublet.testing.torn_disk`) keeps no more than that.
+(`sublet_lab.torn_disk`) keeps no more than that.
 """
 
 from __future__ import annotations

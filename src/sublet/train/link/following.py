@@ -5,7 +5,7 @@ Regroup  ->  form the group  ->  who has the most steps?  ->  all others receive
    `--------------'
 
 What waits is awaited. In a training process nothing of it ever suspends, because its parts block until they are done
-(`at_once`). In a simulated world (`sublet.testing.world`) they suspend, and virtual time goes on meanwhile.
+(`at_once`). In a simulated world (`sublet_lab.world`) they suspend, and virtual time goes on meanwhile.
 """
 
 from __future__ import annotations

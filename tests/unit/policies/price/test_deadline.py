@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet.domain.actions import TellUser
 from sublet.domain.budget import Budget, Limit
@@ -22,7 +23,6 @@ from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of, options_of_all
 from sublet.planning.terms import Terms
-from sublet.policies.boa.ideal import BoaIdeal
 from sublet.policies.price.choices import SAFETY, in_time, too_late
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from sublet_lab.world.machine import MemoryFiles
 
 from sublet.machine.files import FILES
 from sublet.runtime.agent.link import Link
@@ -16,7 +17,6 @@ from sublet.runtime.engines.line import Line
 from sublet.runtime.travel import content as contents
 from sublet.runtime.travel.content import LARGE_PART_BYTES as PART_BYTES
 from sublet.runtime.travel.content import Content, Keep, digest_of
-from sublet.testing.world.machine import MemoryFiles
 from sublet.wire.lines import to_frame, to_line
 from sublet.wire.messages import Hello, SaveNow
 from sublet.wire.travel import Part

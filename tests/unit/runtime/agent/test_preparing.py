@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sublet_lab.world.machine import MemoryFiles
+from sublet_lab.world.storage import Storage
 
 from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.keeping import Keeping
@@ -15,8 +17,6 @@ from sublet.runtime.agent.trees import AT_ONCE
 from sublet.runtime.travel.content import PART_BYTES, Content
 from sublet.runtime.travel.fetching import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS
 from sublet.runtime.travel.packing import pack_texts
-from sublet.testing.world.machine import MemoryFiles
-from sublet.testing.world.storage import Storage
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from sublet_lab.walls import WallOf
 
 from sublet.errors import BadInput, MissingExtra
 from sublet.machine import remote
@@ -20,7 +21,6 @@ from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.settings import Settings
-from sublet.testing.walls import WallOf
 
 CONFIG = """
 regions = ["us-east-1"]

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sublet_lab.world.machine import MemoryFiles
+from sublet_lab.world.storage import Storage
 
 from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
@@ -20,8 +22,6 @@ from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.world.machine import MemoryFiles
-from sublet.testing.world.storage import Storage
 from sublet.wire.messages import StartWorker
 from sublet.wire.saves import ANCHOR, DISK, Saved
 from tests.rigs.carried import JOB, Scene

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from sublet_lab.walls import WallOf
 
 from sublet.domain.actions import RentNode
 from sublet.domain.budget import Budget
@@ -19,7 +20,6 @@ from sublet.runtime.controller.besides import said_at_the_end
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 from sublet.testing.driver import Driver
 from sublet.testing.values import an_offer
-from sublet.testing.walls import WallOf
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("obstore")
 
 from obstore.store import MemoryStore
+from sublet_lab.world.machine import MemoryFiles
 
 from sublet.errors import InvalidValue
 from sublet.machine import remote
@@ -23,7 +24,6 @@ from sublet.machine.remote import RemoteObjects, is_remote
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel import bringing, coming
-from sublet.testing.world.machine import MemoryFiles
 from sublet.wire.messages import StartWorker
 
 BUCKET = {"corpus/a.txt": b"aaa", "corpus/in/b.txt": b"b" * 100, "one.bin": b"one"}

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("obstore")
 
 from obstore.store import MemoryStore
+from sublet_lab.world.machine import MemoryFiles
 
 from sublet.errors import InvalidValue
 from sublet.machine.dice import DICE
@@ -27,7 +28,6 @@ from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel import buckets, mounted
 from sublet.runtime.travel.mirror import Mirror
-from sublet.testing.world.machine import MemoryFiles
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel

@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sublet_lab.grid.model import CLIP, SIZE, Net, a_net, adam, momentum, plainly  # noqa: E402
+from sublet_lab.threads_mesh import Threads  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.grid.model import CLIP, SIZE, Net, a_net, adam, momentum, plainly  # noqa: E402
-from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
 from sublet.train.grid.member import Member  # noqa: E402
 from sublet.train.grid.stages import Staged, Stages, parts_of  # noqa: E402

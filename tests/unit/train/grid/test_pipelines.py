@@ -8,11 +8,11 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.grid import pipeline  # noqa: E402
 from sublet.train.grid.atoms import atoms, schedule, share  # noqa: E402
 from sublet.train.grid.pipeline import Pipeline, UnitTimes, Work  # noqa: E402

@@ -11,11 +11,12 @@ torch = pytest.importorskip("torch")
 obstore_store = pytest.importorskip("obstore.store")
 
 
+from sublet_lab.grid.model import SEED, a_net, adam, momentum, plainly  # noqa: E402
+from sublet_lab.threads_mesh import Threads  # noqa: E402
+
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import BadInput  # noqa: E402
 from sublet.machine.remote import RemoteObjects  # noqa: E402
-from sublet.testing.grid.model import SEED, a_net, adam, momentum, plainly  # noqa: E402
-from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.checkpoint.bucket import Bucket  # noqa: E402
 from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.checkpoint.commit import Directory  # noqa: E402

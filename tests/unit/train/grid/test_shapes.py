@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from sublet_lab.grid.model import BLOCKS, VOCAB, WIDTH, a_net, samples, score  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.testing.grid.model import BLOCKS, VOCAB, WIDTH, a_net, samples, score  # noqa: E402
-from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.grid.borders import Borders  # noqa: E402
 from sublet.train.grid.pipeline import Work  # noqa: E402
 from sublet.train.grid.stages import Stages  # noqa: E402

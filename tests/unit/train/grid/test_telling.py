@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sublet_lab.grid.control import Control  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import BadInput  # noqa: E402
-from sublet.testing.grid.control import Control  # noqa: E402
 from sublet.wire.lines import LineBuffer, to_line  # noqa: E402
 from sublet.wire.messages import Broke, Finished, Joined, Keep, Leading, Ready, Stepped  # noqa: E402
 

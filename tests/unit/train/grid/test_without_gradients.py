@@ -15,11 +15,11 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from sublet_lab.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, WIDTH, samples, score  # noqa: E402
+from sublet_lab.threads_mesh import Threads  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
-from sublet.testing.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, WIDTH, samples, score  # noqa: E402
-from sublet.testing.threads_mesh import Threads  # noqa: E402
 from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.grid.atoms import atoms  # noqa: E402
 from sublet.train.grid.pipeline import Work  # noqa: E402

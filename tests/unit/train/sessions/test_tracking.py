@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet.testing.notebook import Notebook, noted
+from sublet_lab.notebook import Notebook, noted
+
 from sublet.train.link.link import ControllerLink
 from sublet.train.sessions.tracking import Log
 

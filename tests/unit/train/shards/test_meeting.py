@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 
 from sublet.domain.shards import ranges_for  # noqa: E402
-from sublet.testing.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
 from sublet.train.shards.meeting import NOTHING, Gone, Shards  # noqa: E402
 from sublet.train.shards.moments import Moments  # noqa: E402

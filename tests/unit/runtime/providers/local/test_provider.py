@@ -10,6 +10,7 @@ import signal
 from contextlib import asynccontextmanager
 
 import pytest
+from sublet_lab.walls import WallOf
 
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged
 from sublet.domain.money import Price
@@ -22,7 +23,6 @@ from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
-from sublet.testing.walls import WallOf
 
 
 @pytest.fixture

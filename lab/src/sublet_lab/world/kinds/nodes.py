@@ -1,0 +1,194 @@
+"""What can go wrong on a machine: with its agent, its processes, its clock, its disk and what it is told of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+from sublet.wire.lines import to_line
+from sublet.wire.messages import Ping, SaveFailed
+from sublet_lab.world.cloud import Instance
+from sublet_lab.world.network import CONTROLLER
+from sublet_lab.world.node import WorldNode
+from sublet_lab.world.stage import Kind, Stage
+
+__all__ = ["NODE_KINDS", "nodes_of"]
+
+AWAY_S = (2.0, 20.0, 60.0)
+JUMPS_S = (5.0, -5.0, 3600.0, -3600.0)
+WARNINGS_S = (120.0, 30.0, 5.0)
+FLOOD_LINE, FLOOD_LINES, FLOOD_S = 200_000, 30, 0.02  # bytes; more in all than an agent keeps; between two
+BLOCKED_S = 12.0  # less than a line may be silent
+MOODS = ("down", "silent", "odd")
+
+
+def nodes_of(stage: Stage) -> list[tuple[Instance, WorldNode]]:
+    """Those on which the shipped agent runs."""
+    found = [(instance, instance.node) for instance in stage.cloud.alive()]
+    return [(instance, node) for instance, node in found if isinstance(node, WorldNode) and node.booted]
+
+
+def _chosen(stage: Stage, dice: random.Random, nodes: list[tuple[Instance, WorldNode]]) -> tuple[Instance, WorldNode]:
+    found = dice.choice(nodes)
+    stage.victim = found[0].node_id
+    return found
+
+
+def _kill_agent(stage: Stage, dice: random.Random) -> bool:
+    """SIGKILL: its workers go with it, and the machine when nobody renews the lease."""
+    if not (nodes := nodes_of(stage)):
+        return False
+    _chosen(stage, dice, nodes)[1].kill_agent()
+    return True
+
+
+def _stop_agent(stage: Stage, dice: random.Random) -> bool:
+    """SIGSTOP, as a machine that swaps: workers go on, nobody answers."""
+    if not (nodes := nodes_of(stage)):
+        return False
+    instance, node = _chosen(stage, dice, nodes)
+    node.stop_for(dice.choice(AWAY_S))
+    parted = stage.parted_until_s
+    parted[instance.node_id] = max(parted.get(instance.node_id, 0.0), node.stopped_until_s)
+    return True
+
+
+def _end_agent(stage: Stage, dice: random.Random) -> bool:
+    """SIGTERM, as somebody on the machine may send."""
+    if not (nodes := nodes_of(stage)):
+        return False
+    _chosen(stage, dice, nodes)[1].ask_to_go()
+    return True
+
+
+def _no_forks(stage: Stage, dice: random.Random) -> bool | None:
+    """The next workers of a machine cannot be started."""
+    if not (nodes := nodes_of(stage)):
+        return False
+    processes = _chosen(stage, dice, nodes)[1].processes
+    processes.refuses, processes.refused = dice.randint(1, 3), stage.later("no_forks")
+    return None
+
+
+def _babble(stage: Stage, dice: random.Random) -> bool:
+    """A worker writes on its line what is no message of its own: a library that found the descriptor."""
+    lines = [line for _, node in nodes_of(stage) for line in node.processes.lines()]
+    if not lines:
+        return False
+    words = [
+        b"\n".join([b'{"type":"Ready","worker_id":"somebody else"}', b'{"type":"Dismiss"}', b"not json", b"\xff", b""]),
+        b"x\n" * 1500,  # more than is borne
+        b"y" * 2_000_000,  # no end of a line
+        b'{"type":"Stepped","worker_id":"',
+    ]
+    try:
+        dice.choice(lines).send(dice.choice(words))
+    except OSError:
+        return False
+    return True
+
+
+def _flood(stage: Stage, dice: random.Random) -> bool:
+    """A worker has more to say than anybody can send: a script whose every save fails, with a page of reasons."""
+    found = [(node, pid) for _, node in nodes_of(stage) for pid in node.processes.running]
+    if not found:
+        return False
+    node, pid = dice.choice(found)
+    program = node.processes.running[pid]
+    stage.victim = program.id
+    line = to_line(SaveFailed(worker_id=program.id, step=1, why="x" * FLOOD_LINE))
+
+    def say(left: int) -> None:
+        with contextlib.suppress(OSError):
+            if pid in node.processes.running and left:
+                node.processes.line(pid).send(line)
+                stage.world.after(FLOOD_S, say, left - 1)
+
+    if dice.random() < 0.5:  # and nobody takes it off its hands
+        ways = [(node.host, CONTROLLER)]
+        stage.network.block(*ways)
+        stage.parted_until_s[node.host] = max(stage.parted_until_s.get(node.host, 0.0), stage.world.now_s + BLOCKED_S)
+        stage.world.after(BLOCKED_S, stage.network.unblock, *ways)
+    say(FLOOD_LINES)
+    return True
+
+
+def _odd_orders(stage: Stage, dice: random.Random) -> bool:
+    """What a newer controller may say to an older agent: words that it does not know, or cannot follow."""
+    if not (connections := stage.network.connections):
+        return False
+    words = [
+        b'{"type":"Telepathy","worker_id":"w"}\n',
+        to_line(Ping()),
+        b'{"type":"StartWorker","worker_id":"odd","job_id":"odd","argv":[]}\n',
+        b'{"type":"EndWorker","worker_id":"odd","grace_s":1e400}\n',
+        b'{"type":"SaveNow","worker_id":"odd"}\n',
+        b"\n\n{}\n",
+    ]
+    dice.choice(connections).transport.write(b"".join(dice.sample(words, dice.randint(1, 4))))
+    return True
+
+
+def _no_storage(stage: Stage, dice: random.Random) -> bool | None:
+    """The file server is away: whoever asks it for a file is told that the handle is stale."""
+    if not (nodes := nodes_of(stage)):
+        return False
+    storage = nodes[0][1].site.storage
+    storage.missed = stage.later("no_storage")
+    if dice.random() < 0.5:
+        storage.gone = True
+    else:
+        storage.flaky = random.Random(dice.random())  # noqa: S311 - no secret
+    stage.world.after(dice.choice(AWAY_S), storage.come_back)
+    return None
+
+
+def _node_clock(stage: Stage, dice: random.Random) -> bool | None:
+    """Somebody sets the clock of a machine. The effect is that somebody there asks it."""
+    if not (nodes := nodes_of(stage)):
+        return False
+    instance, node = _chosen(stage, dice, nodes)
+    clock = node.site.clocks[instance.node_id]
+    clock.jump_s, clock.asked = clock.jump_s + dice.choice(JUMPS_S), stage.later("node_clock")
+    return None
+
+
+def _told_inside(stage: Stage, dice: random.Random) -> bool | None:
+    """The cloud warns the machine itself, in words that can be read or not; and takes it, or not.
+
+    The effect is that somebody on it has asked.
+    """
+    nodes = [(instance, node) for instance, node in nodes_of(stage) if node.service is not None]
+    if not nodes:
+        return False
+    (instance, node), in_s = _chosen(stage, dice, nodes), dice.choice(WARNINGS_S)
+    assert node.service is not None
+    node.service.struck = stage.later("told_inside")
+    how = dice.choice(["interrupt", "interrupt", "recommend", "garble", "mood"])
+    if how == "mood":
+        node.service.mood = dice.choice(MOODS)
+        stage.world.after(in_s, node.service.recover)
+        return None
+    if how == "interrupt":
+        node.service.interrupt(in_s)
+    elif how == "garble":
+        node.service.garble()
+    else:
+        node.service.recommend()
+    if how != "recommend" and dice.random() < 0.7:
+        stage.world.after(in_s, lambda: stage.cloud.take(instance, told=dice.random() < 0.5))
+    return None
+
+
+NODE_KINDS: dict[str, Kind] = {
+    "kill_agent": _kill_agent,
+    "stop_agent": _stop_agent,
+    "end_agent": _end_agent,
+    "no_forks": _no_forks,
+    "babble": _babble,
+    "flood": _flood,
+    "odd_orders": _odd_orders,
+    "no_storage": _no_storage,
+    "node_clock": _node_clock,
+    "told_inside": _told_inside,
+}
