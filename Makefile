@@ -86,14 +86,14 @@ figures: $(READY) ## count long files, large classes, circles of imports, ...; T
 
 clean: ## remove .venv, caches and reports
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist out
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 # The first Python of at least 3.11 among $(PYTHON) and the versioned names makes the environment. An environment that
 # was left half made is made again; a sound one is kept, so that a change of pyproject.toml costs only what changed.
-$(READY): pyproject.toml $(CONSTRAINTS)
+$(READY): pyproject.toml lab/pyproject.toml $(CONSTRAINTS)
 	@set -e; \
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  found=; \
@@ -112,6 +112,6 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	  $$found -m venv --clear .venv; \
 	fi; \
 	echo "Installing Sublet and its development tools into .venv (PyTorch among them: some minutes the first time)"; \
-	$(BIN)/python -m pip install $(PIP_ARGS) $(addprefix -c ,$(CONSTRAINTS)) -e '.[dev]'; \
+	$(BIN)/python -m pip install $(PIP_ARGS) $(addprefix -c ,$(CONSTRAINTS)) -e '.[dev]' -e lab; \
 	for modules in $(WARM); do $(BIN)/python -c "import $$modules" 2>/dev/null || true; done; \
 	touch $@

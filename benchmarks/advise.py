@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sublet_lab.studies.deepvm.catalogue import answer_s, believed_offers
-
 from sublet.advise.adviser import Ask
 from sublet.advise.candidates import rows_from_offers
 from sublet.advise.frontier import Limits
 from sublet.advise.profiles import known_profile
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
+from sublet_lab.studies.deepvm.catalogue import answer_s, believed_offers
 
 COPIES = (1, 10)
 SIZES = (8, 64, 512)

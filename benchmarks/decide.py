@@ -15,9 +15,6 @@ from dataclasses import replace
 from statistics import median
 
 import numpy as np
-from sublet_lab.rivals.pollux import Pollux
-from sublet_lab.rivals.sia.policy import Sia
-from sublet_lab.studies.peers import Setting, Timed, homogeneous_cluster, mixed_cluster
 
 from sublet.domain.budget import Limit
 from sublet.domain.job import Job
@@ -30,6 +27,9 @@ from sublet.planning.value_of_time import HURRY
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.workloads import load_workload
+from sublet_lab.rivals.pollux import Pollux
+from sublet_lab.rivals.sia.policy import Sia
+from sublet_lab.studies.peers import Setting, Timed, homogeneous_cluster, mixed_cluster
 
 DECISIONS = 12
 GOAL = 0.1  # of sia's

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sublet_lab.trainers import World
-
 from benchmarks.gpu_work import start_work
 from sublet.wire.messages import Stepped
+from sublet_lab.trainers import World
 
 __all__ = ["FULL", "QUICK", "Change", "compare"]
 

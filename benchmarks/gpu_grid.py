@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sublet_lab.grid.control import Control
 
 from benchmarks.gpt import Gpt, Sizes, score, text_of
 from sublet import train
 from sublet.domain.shape import Grid
 from sublet.wire.exits import EXIT_LEFT
+from sublet_lab.grid.control import Control
 
 HUGE = Sizes(50_257, 1_024, 1_600, 48, 25, used=512, next=8, rate=1e-4, device="cuda")
 SMALL = Sizes(97, 16, 32, 8, 2, used=64, next=4, rate=3e-3, device="cpu")

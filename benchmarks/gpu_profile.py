@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sublet_lab.trainers import World
 
 from benchmarks.gpu_work import start_work
 from sublet.perf.live.fit import fitted_step
@@ -22,6 +21,7 @@ from sublet.perf.live.rows import StepRow
 from sublet.perf.steptime import iteration_s
 from sublet.runtime.controller.profiling import Profiling
 from sublet.wire.messages import Stepped
+from sublet_lab.trainers import World
 
 __all__ = ["PROFILED", "PROFILED_TINY", "Wanted", "profile"]
 

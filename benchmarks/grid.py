@@ -33,13 +33,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from sublet_lab.grid.control import Control, Process
 
 from benchmarks.gpt import TINY, Gpt, Sizes, score, text_of
 from benchmarks.grid_watch import Watch, cpu_s
 from sublet import train
 from sublet.domain.shape import Grid
 from sublet.wire.exits import EXIT_LEFT
+from sublet_lab.grid.control import Control, Process
 
 MEDIUM = Sizes(512, 16, 384, 6, 6, used=64, next=4, rate=1e-3, device="cpu")
 BATCH, MICRO, STEPS, APART = 6, 1, 100_000, 3

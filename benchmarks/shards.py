@@ -28,12 +28,12 @@ from typing import Any
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
-from sublet_lab.trainers import World
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import sublet.train.sessions.copies  # noqa: F401 - as above
 from sublet import train
+from sublet_lab.trainers import World
 
 STEP_GOAL, RESIZE_GOAL, COURSE_GOAL_S = 1.10, 2.0, 0.2
 COURSE, COURSE_LAYERS = (4, 5, 4, 3, 5, 2), 26

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from sublet_lab.trainers import World
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from sublet import train
 from sublet.train.sessions.stopwatch import Stopwatch
+from sublet_lab.trainers import World
 
 OVERHEAD_GOAL, MEASURING_GOAL = 0.01, 0.005
 PAUSE_GOAL_S, BACK_GOAL_S = 0.5, 2.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from importlib import metadata
 
-from sublet.errors import UnknownName
+from sublet.errors import MissingLab, UnknownName
 
-__all__ = ["load", "names"]
+__all__ = ["load", "load_from_lab", "names"]
 
 
 @cache
@@ -27,3 +27,10 @@ def load(group: str, name: str) -> object:
         kind = group.rpartition(".")[2].rstrip("s").replace("ie", "y") or group
         raise UnknownName(kind, name, points)
     return points[name].load()
+
+
+def load_from_lab(group: str, name: str) -> object:
+    """What comes with sublet-lab; MissingLab says how to get it."""
+    if name not in _entry_points(group):
+        raise MissingLab(name)
+    return load(group, name)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
-from sublet_lab.trainers import World
 
 from sublet import train
 from sublet.train.sessions import loop
+from sublet_lab.trainers import World
 from tests.rigs.training import BATCH, Logged, network
 
 SCRIPTS = Path(__file__).parent / "scripts"

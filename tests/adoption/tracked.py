@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
-from sublet_lab.trainers import World
 
 from sublet import train
 from sublet.wire.messages import Spent
+from sublet_lab.trainers import World
 from tests.adoption.strikes import BATCH, PAUSE_S, Logged, _make, _over, _save_and_leave, _until, network
 from tests.rigs.logged import TRACKERS
 

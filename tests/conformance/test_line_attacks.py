@@ -12,14 +12,13 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from sublet_lab.box.image import Image
-from sublet_lab.box.machine import Machine
-
 from sublet.runtime.identity.authority import Authority
 from sublet.testing.conformance.engines import opened
 from sublet.testing.rigs import until
 from sublet.wire.lines import to_line
 from sublet.wire.messages import Dismiss, FromWorker, Hello, Ready, WorkerDown
+from sublet_lab.box.image import Image
+from sublet_lab.box.machine import Machine
 from tests.rigs.boxed_lines import BoxedRig, why_no_hosts
 
 FOLDER = "/opt/attack"

@@ -13,12 +13,11 @@ import pytest
 pytest.importorskip("asyncssh")
 pytest.importorskip("cryptography")
 
+from sublet.runtime.providers.aws.config import read_config
 from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.image import Image
 from sublet_lab.box.sshd import service
-
-from sublet.runtime.providers.aws.config import read_config
 from tests.rigs.sizes import only_in_full
 
 pytestmark = [pytest.mark.timeout(600), only_in_full]

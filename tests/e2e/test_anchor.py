@@ -12,13 +12,12 @@ import pytest
 pytest.importorskip("asyncssh")
 pytest.importorskip("cryptography")
 
+from sublet.runtime.store import Store
 from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.image import Image
 from sublet_lab.box.renting import write_config
 from sublet_lab.box.sshd import service
-
-from sublet.runtime.store import Store
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -14,16 +14,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("cryptography")
 
-from sublet_lab.box.claim import NoBox
-from sublet_lab.box.hypervisor import Box
-from sublet_lab.box.image import Image
-from sublet_lab.box.renting import IMAGE, KIND, write_config
-
 from sublet.machine.files import FILES
 from sublet.runtime.controller.anchor import Anchor
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
+from sublet_lab.box.claim import NoBox
+from sublet_lab.box.hypervisor import Box
+from sublet_lab.box.image import Image
+from sublet_lab.box.renting import IMAGE, KIND, write_config
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("leftovers")]
 

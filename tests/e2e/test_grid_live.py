@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("torch")
 
 from sublet_lab.notebook import noted
-
 from tests.chaos.rig import rig
 from tests.rigs import gpt_in_parts
 from tests.rigs.gpt_in_parts import alone, said

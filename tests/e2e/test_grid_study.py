@@ -6,12 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet_lab.gridded.study import Walk
-
 from sublet.demo.grid.diaries import accounts
 from sublet.demo.grid.moves import RESTART
 from sublet.demo.grid.run import GridJob, live
 from sublet.runtime.settings import Settings
+from sublet_lab.gridded.study import Walk
 
 
 @pytest.mark.timeout(300)

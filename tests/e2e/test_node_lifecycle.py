@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.domain.actions import RentNode
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
@@ -28,6 +27,7 @@ from sublet.sim.world import Physics, World
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
 from sublet.wire.messages import EndWorker, Hello, WorkerDown, WorkerUp
+from sublet_lab.walls import WallOf
 
 
 @pytest.fixture

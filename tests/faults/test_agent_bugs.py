@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sublet_lab.world.life import live
-from sublet_lab.world.story import Fault, JobPlan, Story
-
 from sublet.runtime.agent.reading import Reading
 from sublet.runtime.controller.paces import Paces
+from sublet_lab.world.life import live
+from sublet_lab.world.story import Fault, JobPlan, Story
 
 PACES = Paces(tick_s=0.25, save_s=2.0, sweep_s=5.0, absences=3, agent_comes_s=60.0, agents_come_back_s=3.0)
 SCRIPT = {"max_workers": 3, "step_s": 0.2, "sdk": False}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from sublet_lab.world.kinds.clouds import CLOUD_KINDS
 from sublet_lab.world.life import live
 from sublet_lab.world.story import OF_CLOUD, Fault, JobPlan, Story, draw_story

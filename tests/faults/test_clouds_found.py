@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from sublet.runtime.controller.paces import Paces
 from sublet_lab.world.life import live
 from sublet_lab.world.story import Fault, JobPlan, Story
-
-from sublet.runtime.controller.paces import Paces
 
 
 def test_a_notice_is_given_though_there_is_no_room_to_write_it_down():

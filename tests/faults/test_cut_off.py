@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet_lab.world.life import Life, live
 from sublet_lab.world.network import CONTROLLER
 from sublet_lab.world.story import Fault, JobPlan, Story
-
-from sublet.runtime.jobs.bounds import OnNodeLoss
 
 JOB = JobPlan(name="job0", at_s=1.0, max_workers=3, steps=300, step_s=1.0, boot_s=1.0, write_s=0.5)
 AT_S, FOR_S, LEASE_S = 60.0, 100.0, 300.0

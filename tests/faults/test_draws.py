@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from sublet.runtime.controller.paces import PACES
 from sublet_lab.world import runner
 from sublet_lab.world.__main__ import main
 from sublet_lab.world.runner import Result
@@ -22,8 +24,6 @@ from sublet_lab.world.story import (
     draw_story,
     kinds_at,
 )
-
-from sublet.runtime.controller.paces import PACES
 
 SEEDS = range(200)
 

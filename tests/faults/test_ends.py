@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.world.life import live
-from sublet_lab.world.story import Fault, JobPlan, Story
 
 from sublet.errors import Infeasible
 from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.node_loss import NodeLosses
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.group.failures import Patience
+from sublet_lab.world.life import live
+from sublet_lab.world.story import Fault, JobPlan, Story
 
 
 def a_life(*faults, **facts):

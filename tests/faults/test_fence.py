@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from sublet.errors import StaleController
+from sublet.runtime.store import Store
 from sublet_lab.world.disk import Disk
 from sublet_lab.world.heap import Process, World
 from sublet_lab.world.life import live
 from sublet_lab.world.story import KNOWN, PLAIN, draw_story
-
-from sublet.errors import StaleController
-from sublet.runtime.store import Store
 from tests.rigs.sizes import sized
 
 TWO = ("second_controller",)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sublet_lab.world.life import live
-from sublet_lab.world.stage import Stage
-from sublet_lab.world.story import Fault, JobPlan, Story
-
 from sublet.runtime.controller import leases, timekeeping
 from sublet.runtime.controller.away import Absence
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.providers.aws.fleet import Fleet
 from sublet.runtime.providers.local.nodes import Nodes
+from sublet_lab.world.life import live
+from sublet_lab.world.stage import Stage
+from sublet_lab.world.story import Fault, JobPlan, Story
 
 NO_ROOM_TO_RENEW = Story(
     seed=20032,

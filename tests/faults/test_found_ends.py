@@ -6,8 +6,6 @@ Each broke its law before the mend, and does so again without it.
 from __future__ import annotations
 
 import pytest
-from sublet_lab.world import life
-from sublet_lab.world.story import Fault, Story
 
 from sublet.domain.plan import Phase
 from sublet.kernel import kernel
@@ -24,6 +22,8 @@ from sublet.runtime.group.build import build_group
 from sublet.runtime.group.widths import Widths
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.ray.actors import Stewards
+from sublet_lab.world import life
+from sublet_lab.world.story import Fault, Story
 from tests.rigs.shrunk import a_paced_job as a_job
 from tests.rigs.shrunk import breaks
 

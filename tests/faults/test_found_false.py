@@ -9,6 +9,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+
+from sublet.errors import BadInput, StaleController
+from sublet.kernel.requests import PlanRequests
+from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.states import Ending, Hold
 from sublet_lab.world import laws, users
 from sublet_lab.world.fence import Fence
 from sublet_lab.world.heap import World
@@ -17,11 +22,6 @@ from sublet_lab.world.local import LocalCloud, WorldForker
 from sublet_lab.world.script import Script
 from sublet_lab.world.story import Fault, Story, draw_story
 from sublet_lab.world.verdict import all_settled
-
-from sublet.errors import BadInput, StaleController
-from sublet.kernel.requests import PlanRequests
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.states import Ending, Hold
 from tests.rigs.shrunk import a_paced_job as a_job
 from tests.rigs.shrunk import breaks
 

@@ -6,7 +6,6 @@ Each broke its law before the mend, and does so again without it.
 from __future__ import annotations
 
 import pytest
-from sublet_lab.world import verdict
 
 from sublet.domain import events as news
 from sublet.runtime.controller import loop
@@ -15,6 +14,7 @@ from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.snapshots import Memory
 from sublet.runtime.group.core import GroupCore
 from sublet.runtime.group.regroup import Regrouping
+from sublet_lab.world import verdict
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 LOST_WHILE_THE_CONTROLLER_SLEPT = a_story(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from sublet_lab.world.grid_worker import GridWorker
 from sublet_lab.world.life import live
 from sublet_lab.world.story import draw_story
-
 from tests.rigs.sizes import FULL
 
 KINDS = ("kill_worker", "take_untold", "notice", "user_pause")

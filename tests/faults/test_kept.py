@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from sublet_lab.world.life import Life, live
-from sublet_lab.world.story import Fault, JobPlan, Story, draw_story
-from sublet_lab.world.written import archives, missing
 
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.paces import PACES, Paces
+from sublet_lab.world.life import Life, live
+from sublet_lab.world.story import Fault, JobPlan, Story, draw_story
+from sublet_lab.world.written import archives, missing
 
 SHORT = Paces(events_a_snapshot=5, events_a_file=10, history_kept=1, jobs_kept=0, jobs_shelved=1)
 JOB = JobPlan(

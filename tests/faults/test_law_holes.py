@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
+from sublet.runtime.agent.agent import Agent
+from sublet.runtime.store import Store
+from sublet.wire.messages import Noticed
 from sublet_lab.world.disk import Disk
 from sublet_lab.world.fence import Fence, WatchedProvider
 from sublet_lab.world.heap import World
 from sublet_lab.world.life import Life
 from sublet_lab.world.loop import LoopProcess
 from sublet_lab.world.plain import PlainProvider
-
-from sublet.runtime.agent.agent import Agent
-from sublet.runtime.store import Store
-from sublet.wire.messages import Noticed
 from tests.rigs.shrunk import a_job, a_story
 
 

@@ -6,12 +6,12 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from sublet_lab.world.heap import Livelock, World
-from sublet_lab.world.life import Life, live
-from sublet_lab.world.story import draw_story
 
 from sublet.machine.wall import WALL
 from sublet.runtime.agent.agent import Agent
+from sublet_lab.world.heap import Livelock, World
+from sublet_lab.world.life import Life, live
+from sublet_lab.world.story import draw_story
 
 
 def test_a_life_without_faults_comes_to_its_end_and_breaks_no_law() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sublet_lab.world.life import live
 from sublet_lab.world.story import draw_story
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from sublet_lab.world.life import Life, live
-from sublet_lab.world.story import Fault, JobPlan, Story
 
 from sublet.runtime.controller.paces import Paces
+from sublet_lab.world.life import Life, live
+from sublet_lab.world.story import Fault, JobPlan, Story
 from tests.faults.unmended import BUGS, without_mend
 
 

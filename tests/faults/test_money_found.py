@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.world.plain import PlainCloud
-from sublet_lab.world.ray import RayCloud
-from sublet_lab.world.stage import Stage
-from sublet_lab.world.story import draw_story
 
 from sublet.domain.events import PriceChanged
 from sublet.runtime.clock import Clock
@@ -18,6 +14,10 @@ from sublet.runtime.controller.leases import Leases
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.pump import Pump
 from sublet.runtime.providers.aws.market import SpotPrices
+from sublet_lab.world.plain import PlainCloud
+from sublet_lab.world.ray import RayCloud
+from sublet_lab.world.stage import Stage
+from sublet_lab.world.story import draw_story
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 NO_ROOM_FOR_A_MARK = a_story(

@@ -6,16 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from sublet_lab.world import sockets
-from sublet_lab.world.heap import World
-from sublet_lab.world.loop import LoopProcess
-from sublet_lab.world.machine import trip_wired
-from sublet_lab.world.metadata import SERVICE
-from sublet_lab.world.network import CONTROLLER, Network
-from sublet_lab.world.node import Site, WorldNode
-from sublet_lab.world.script import Habits, OnTerm
-from sublet_lab.world.truth import JobTruth, Truth
-from sublet_lab.world.worker import Meetings
 
 from sublet.runtime.agent.agent import AgentFacts
 from sublet.runtime.agent.nvml import GpuReading
@@ -38,6 +28,16 @@ from sublet.wire.messages import (
     WorkerSeen,
     WorkerUp,
 )
+from sublet_lab.world import sockets
+from sublet_lab.world.heap import World
+from sublet_lab.world.loop import LoopProcess
+from sublet_lab.world.machine import trip_wired
+from sublet_lab.world.metadata import SERVICE
+from sublet_lab.world.network import CONTROLLER, Network
+from sublet_lab.world.node import Site, WorldNode
+from sublet_lab.world.script import Habits, OnTerm
+from sublet_lab.world.truth import JobTruth, Truth
+from sublet_lab.world.worker import Meetings
 
 ADDRESS = "tcp:127.0.0.1:7000"
 SAVED = "/jobs/script/checkpoints"

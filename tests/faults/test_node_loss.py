@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.world.kinds.nodes import nodes_of
-from sublet_lab.world.life import Life, live
-from sublet_lab.world.story import JobPlan, Story, draw_story
 
 from sublet.runtime.controller.node_loss import NodeLosses
 from sublet.runtime.jobs.bounds import OnNodeLoss
+from sublet_lab.world.kinds.nodes import nodes_of
+from sublet_lab.world.life import Life, live
+from sublet_lab.world.story import JobPlan, Story, draw_story
 
 LOSSES = ("take_told", "take_untold", "notice", "sold_out", "kill_controller", "stop_controller")
 

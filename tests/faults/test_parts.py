@@ -7,14 +7,14 @@ import contextlib
 import sqlite3
 
 import pytest
+
+from sublet.machine.wall import WALL
 from sublet_lab.world.disk import Disk
 from sublet_lab.world.heap import Crash, Process, World
 from sublet_lab.world.loop import LoopProcess
 from sublet_lab.world.machine import trip_wired
 from sublet_lab.world.network import Network
 from sublet_lab.world.sockets import WorldSocket
-
-from sublet.machine.wall import WALL
 
 
 class _Idle(Process):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.world.laws import Laws
-from sublet_lab.world.plain import PlainCloud
-from sublet_lab.world.story import draw_story
 
 from sublet.domain.plan import Phase
 from sublet.kernel import tenancy
@@ -13,6 +10,9 @@ from sublet.runtime.controller import bill, stopping
 from sublet.runtime.controller.away import Absence
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.router import Router
+from sublet_lab.world.laws import Laws
+from sublet_lab.world.plain import PlainCloud
+from sublet_lab.world.story import draw_story
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 IN_A_MOVE_WITHOUT_END = a_story(

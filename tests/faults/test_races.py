@@ -8,13 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet_lab.races.race import race
-from sublet_lab.races.shelf import Shelf
-
 from sublet.machine.objects import StoreFailed
 from sublet.train.checkpoint.bucket import Bucket, ObjectFolder
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.register import Head, Register
+from sublet_lab.races.race import race
+from sublet_lab.races.shelf import Shelf
 
 FOUND = (30, 48, 50, 62)  # an announcement that was lost, and its writer loaded all the same
 

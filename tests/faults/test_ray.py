@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from sublet_lab.world.life import live
 from sublet_lab.world.story import draw_story
 

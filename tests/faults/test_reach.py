@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.world.kinds import stores
-from sublet_lab.world.life import Life, live
-from sublet_lab.world.story import Fault, JobPlan, Story
 
 from sublet.runtime.controller import feasibility, recovery
 from sublet.runtime.controller.paces import Paces
+from sublet_lab.world.kinds import stores
+from sublet_lab.world.life import Life, live
+from sublet_lab.world.story import Fault, JobPlan, Story
 
 JOB = JobPlan(
     name="job0", at_s=1.0, max_workers=2, steps=600, step_s=1.0, boot_s=1.0, write_s=0.5, checkpoint_every_s=8.0

@@ -15,13 +15,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+
 from sublet_lab.world import crash_points
 from sublet_lab.world.__main__ import main
 from sublet_lab.world.crash_points import Point, die_at, sample_of
 from sublet_lab.world.faults import AT_CALL, AT_COMMIT
 from sublet_lab.world.runner import run_seed
 from sublet_lab.world.story import CLOUDS, KNOWN, PLAIN, draw_story
-
 from tests.rigs.sizes import sized
 
 SEEDS, A_CHUNK = sized(150, 1000), 25  # all tests must end in time; `make faults` lives more

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sublet.runtime.controller.paces import Paces
 from sublet_lab.world.laws import Broken
 from sublet_lab.world.life import Outcome
 from sublet_lab.world.look import look
 from sublet_lab.world.shrink import as_code, shrink
 from sublet_lab.world.story import Fault, JobPlan, Story, draw_story
-
-from sublet.runtime.controller.paces import Paces
 
 JOB = JobPlan(name="job0", at_s=2.0, max_workers=1, steps=20, step_s=0.5, boot_s=1.0, write_s=0.2)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.world.steady import unsteady
-from sublet_lab.world.story import CHOICE, draw_story
 
 from sublet.domain.shape import Shape
 from sublet.policies.price.policy import Price
+from sublet_lab.world.steady import unsteady
+from sublet_lab.world.story import CHOICE, draw_story
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 A_MOVE_S = 40.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.world.local import LocalCloud
-from sublet_lab.world.plain import PlainProvider
 
 from sublet.domain.money import Money, Price
 from sublet.kernel.purse import Purse
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.providers.protocol import Billed
+from sublet_lab.world.local import LocalCloud
+from sublet_lab.world.plain import PlainProvider
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 TWO_NODES_AND_NO_RECORDS = a_story(

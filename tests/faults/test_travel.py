@@ -6,12 +6,12 @@ import base64
 from dataclasses import replace
 
 import pytest
-from sublet_lab.world.life import Life
-from sublet_lab.world.story import JobPlan, Story
-from sublet_lab.world.working import WORK
 
 from sublet.wire.messages import StartWorker, WorkerUp
 from sublet.wire.travel import Kept, Part, Printed
+from sublet_lab.world.life import Life
+from sublet_lab.world.story import JobPlan, Story
+from sublet_lab.world.working import WORK
 
 JOB = JobPlan(name="job0", at_s=1.0, max_workers=2, steps=60, step_s=0.5, boot_s=1.0, write_s=0.2)
 STORY = Story(seed=5, jobs=(JOB,), faults=(), most_nodes=1, travels=True)

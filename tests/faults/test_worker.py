@@ -7,13 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from sublet_lab.world.heap import Process, World
-from sublet_lab.world.machine import trip_wired
-from sublet_lab.world.network import Network
-from sublet_lab.world.shelf import Shelf
-from sublet_lab.world.sockets import socket_pair
-from sublet_lab.world.truth import JobTruth, Truth
-from sublet_lab.world.worker import Meetings, SdkWorker
 
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST, EXIT_MEMORY
 from sublet.wire.lines import LineBuffer, to_line
@@ -33,6 +26,13 @@ from sublet.wire.messages import (
     StartWorker,
     Stepped,
 )
+from sublet_lab.world.heap import Process, World
+from sublet_lab.world.machine import trip_wired
+from sublet_lab.world.network import Network
+from sublet_lab.world.shelf import Shelf
+from sublet_lab.world.sockets import socket_pair
+from sublet_lab.world.truth import JobTruth, Truth
+from sublet_lab.world.worker import Meetings, SdkWorker
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from sublet_lab.world import controllers
 
 from sublet.errors import PolicyFailed
 from sublet.kernel import kernel
@@ -25,6 +24,7 @@ from sublet.runtime.controller.pump import Pump
 from sublet.runtime.controller.recovery import Recovery
 from sublet.runtime.controller.router import Router
 from sublet.runtime.controller.vouching import Vouching, job_of
+from sublet_lab.world import controllers
 
 __all__ = ["BUGS", "without_mend"]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.cli.main import run
 from sublet.domain.budget import Budget, Limit
@@ -33,6 +32,7 @@ from sublet.errors import MissingData
 from sublet.market.traces import load_trace
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 SIMULATED = {
     "boa": "shockwave-120 --jobs 20 --policy boa --average 40 --provision-s 60 --restart-s 30",

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import ResizeJob, StartJob
 from sublet.domain.budget import Limit
@@ -20,6 +19,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 from tests.rigs.sizes import examples
 
 NEVER = 10**9

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.sia_learned import Learned
-from sublet_lab.studies.learning import LearnsSpeeds
 
 from sublet.domain.plan import Plan
 from sublet.perf.measured import MODELS, measured_goodput
 from sublet.perf.speedup import Amdahl
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.sia_learned import Learned
+from sublet_lab.studies.learning import LearnsSpeeds
 from tests.rigs.sizes import examples
 
 KIND, GPUS = "T4", 4

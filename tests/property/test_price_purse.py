@@ -8,7 +8,6 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet.domain.actions import ReleaseNode, RentNode, StopJob, TellUser
 from sublet.domain.budget import Budget, Limit
@@ -27,6 +26,7 @@ from sublet.policies.price.policy import Price as PriceOfTime
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.strategies import TICK_S, clouds, jobs
 from sublet.testing.values import Changes, a_job, an_offer
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 from tests.rigs.sizes import examples
 
 LATER_S = 10_000.0  # all is over by then, unless there is money left

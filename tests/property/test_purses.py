@@ -4,12 +4,12 @@ by more than an interval burns."""
 from __future__ import annotations
 
 import pytest
-from sublet_lab.purses.__main__ import main
-from sublet_lab.purses.life import live
-from sublet_lab.purses.twin import Twin
 
 from sublet.kernel import allowances, invariants
 from sublet.kernel.allowances import PurseTree, Steps
+from sublet_lab.purses.__main__ import main
+from sublet_lab.purses.life import live
+from sublet_lab.purses.twin import Twin
 from tests.rigs.sizes import sized
 
 

@@ -8,8 +8,6 @@ from itertools import takewhile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.studies.regions.rivals import GreedySpot, UniformProgress
-from sublet_lab.studies.regions.skynomad import SkyNomad
 
 from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.money import Price
@@ -18,6 +16,8 @@ from sublet.policies.regions.policy import Regions
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.studies.regions.rivals import GreedySpot, UniformProgress
+from sublet_lab.studies.regions.skynomad import SkyNomad
 
 ZONES = ("east-a", "east-b", "west-a")
 HOUR_S = 3600.0

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
-
 from sublet.train.streams import streamed as module  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 from tests.rigs.streams import Kept, Numbers, given, order_of, streamed, through_a_checkpoint  # noqa: E402
 

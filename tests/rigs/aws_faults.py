@@ -29,7 +29,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
-from sublet_lab.walls import WallOf
 
 from sublet.domain.budget import UNLIMITED
 from sublet.domain.money import microseconds
@@ -46,6 +45,7 @@ from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.store import Store
 from sublet.wire.messages import Hello
+from sublet_lab.walls import WallOf
 from tests.rigs.moto_cloud import a_config, account, forget_all, tag
 
 EPOCH = 1_900_000_000  # unix time of virtual second 0

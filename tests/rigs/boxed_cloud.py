@@ -9,11 +9,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sublet_lab.box.hypervisor import Box
-from sublet_lab.box.image import Image
-
 from sublet.domain.offer import Market
 from sublet.runtime.clock import Clock
+from sublet_lab.box.hypervisor import Box
+from sublet_lab.box.image import Image
 from tests.rigs.moto_cloud import ACCOUNT, AwsRig, a_config, tag
 
 AGENT = "/opt/agent"  # in place of python: providers are tested, not agents, and it takes no time to start

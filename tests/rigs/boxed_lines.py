@@ -9,12 +9,11 @@ import shlex
 import shutil
 import sys
 
+from sublet.wire.messages import StartWorker
 from sublet_lab.box.claim import NoBox, claim
 from sublet_lab.box.image import Image
 from sublet_lab.box.machine import Machine
 from sublet_lab.box.network import Network
-
-from sublet.wire.messages import StartWorker
 from tests.rigs.secure_lines import TOKEN, TlsRig
 
 FOLDER = "/opt/rig"

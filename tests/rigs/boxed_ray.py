@@ -17,16 +17,16 @@ import time
 from pathlib import Path
 
 import pytest
-from sublet_lab.box.claim import claim
-from sublet_lab.box.image import Image
-from sublet_lab.box.machine import Machine
-from sublet_lab.box.network import Network
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
 from sublet.runtime.providers.ray.provider import RayProvider
 from sublet.testing.rigs import PATIENCE_S
+from sublet_lab.box.claim import claim
+from sublet_lab.box.image import Image
+from sublet_lab.box.machine import Machine
+from sublet_lab.box.network import Network
 
 NODES = 2
 PORT = 6399  # of the head

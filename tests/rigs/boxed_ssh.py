@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 import pytest
-from sublet_lab.box.claim import claim
-from sublet_lab.box.image import Image
-from sublet_lab.box.machine import Machine
-from sublet_lab.box.network import Network
-from sublet_lab.box.sshd import service
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.ssh.config import Host
 from sublet.runtime.providers.ssh.hostline import Way
 from sublet.runtime.providers.ssh.provider import SshProvider
+from sublet_lab.box.claim import claim
+from sublet_lab.box.image import Image
+from sublet_lab.box.machine import Machine
+from sublet_lab.box.network import Network
+from sublet_lab.box.sshd import service
 
 NAMES = ("ada", "bell")
 PUBLIC_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"

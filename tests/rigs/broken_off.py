@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
-from sublet_lab.trainers import World
 
 from sublet import train
 from sublet.wire.messages import SaveNow
 from sublet.wire.saves import Saved
+from sublet_lab.trainers import World
 from tests.rigs.training import Logged, network
 
 LONG_S = 100.0  # on a busy machine

@@ -11,8 +11,6 @@ from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
-from sublet_lab.world.machine import MemoryFiles
-
 from sublet.machine.files import FILES
 from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.disk import DISK
@@ -25,6 +23,7 @@ from sublet.wire.messages import FromWorker, StartWorker
 from sublet.wire.saves import DISK as ON_DISK
 from sublet.wire.saves import Saved, Wants
 from sublet.wire.travel import Lacks, Part, Travel
+from sublet_lab.world.machine import MemoryFiles
 
 JOB = "job-1"
 

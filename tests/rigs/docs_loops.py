@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sublet_lab.grid.model import BLOCKS, VOCAB, WIDTH, Block, Last
 from torch import nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import StepLR
@@ -29,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from sublet import train
+from sublet_lab.grid.model import BLOCKS, VOCAB, WIDTH, Block, Last
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^( *)```(python|diff)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)

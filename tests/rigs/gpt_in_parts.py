@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 import torch
-from sublet_lab.notebook import Notebook
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from sublet import train
+from sublet_lab.notebook import Notebook
 
 BLOCKS, WIDTH, HEADS, VOCAB, CONTEXT = 6, 16, 2, 24, 8
 SAMPLES, BATCH, MICRO, SEED, CLIP = 48, 12, 2, 5, 0.7

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sublet_lab.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly
-from sublet_lab.threads_mesh import ThreadsMesh
 
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.course import Course
@@ -18,6 +16,8 @@ from sublet.train.link.following import Broken
 from sublet.train.link.link import ControllerLink
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.state.state import Progress, State
+from sublet_lab.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly
+from sublet_lab.threads_mesh import ThreadsMesh
 
 SAMPLES = 1000 * SIZE
 

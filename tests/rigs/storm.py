@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from sublet.runtime.controller.paces import Paces
+from sublet.runtime.jobs.serialize import spec_to_json
 from sublet_lab.world.ec2 import Ec2Cloud
 from sublet_lab.world.life import Life
 from sublet_lab.world.story import JobPlan, Story
-
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.jobs.serialize import spec_to_json
 
 __all__ = ["JOBS", "STORM", "Storm"]
 

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 
 import torch
-from sublet_lab.trainers import World
 
 from sublet import train
+from sublet_lab.trainers import World
 from tests.rigs.training import BATCH, Logged, network
 
 

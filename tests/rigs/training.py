@@ -19,7 +19,6 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
-from sublet_lab import trainers
 
 import sublet.train.sessions.copies  # noqa: F401 - as above
 from sublet import train
@@ -35,6 +34,7 @@ from sublet.wire.messages import (
     ShortOfMemory,
     Stepped,
 )
+from sublet_lab import trainers
 
 
 class World(trainers.World):

@@ -9,9 +9,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from sublet_lab.world.heap import World
-from sublet_lab.world.loop import LoopProcess
-from sublet_lab.world.machine import HostClock, WorldDice, WorldWall
 
 from sublet import plugins
 from sublet.domain.actions import ResizeJob
@@ -26,6 +23,9 @@ from sublet.runtime.providers.pacing import Rate, Rates
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
+from sublet_lab.world.heap import World
+from sublet_lab.world.loop import LoopProcess
+from sublet_lab.world.machine import HostClock, WorldDice, WorldWall
 from tests.scenarios.worlds import a_job as a_plan
 from tests.scenarios.worlds import a_story, lived
 

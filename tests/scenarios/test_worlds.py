@@ -11,12 +11,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from sublet_lab.world.crash_points import die_at, points_of, sample_of
-from sublet_lab.world.faults import AT_CALL, AT_COMMIT
-from sublet_lab.world.network import CONTROLLER, Way
 
 from sublet.runtime.controller.states import Ending
 from sublet.train.checkpoint.commit import Directory
+from sublet_lab.world.crash_points import die_at, points_of, sample_of
+from sublet_lab.world.faults import AT_CALL, AT_COMMIT
+from sublet_lab.world.network import CONTROLLER, Way
 from tests.scenarios.worlds import a_job, a_story, every, fault, lived
 
 ROOT = Path(__file__).parents[2]

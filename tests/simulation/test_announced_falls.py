@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import RentNode
 from sublet.domain.events import AvailabilityChanged
@@ -15,6 +14,7 @@ from sublet.policies.equal import Equal
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 
 def market():

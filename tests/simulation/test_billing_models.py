@@ -6,7 +6,6 @@ import math
 from fractions import Fraction
 
 import pytest
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import RentNode
 from sublet.domain.budget import UNLIMITED, Budget, Limit
@@ -15,6 +14,7 @@ from sublet.domain.money import Money, Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 H = 3600.0
 WEEK_S = 7 * 24 * H

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.actions import RentNode, ResizeJob, StartJob
 from sublet.domain.budget import Budget, Limit
@@ -34,6 +33,7 @@ from sublet.policies.liveput.policy import Liveput
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 LIVE = {
     "width, kind and market of many jobs": "yes",

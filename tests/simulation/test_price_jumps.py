@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import PriceChanged
@@ -11,6 +10,7 @@ from sublet.domain.money import Money, Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 H = 3600.0
 OFFER = an_offer(gpus=1, usd_per_h="1", wind_down_s=60.0, minimum_billing_s=60.0)

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet import plugins
 from sublet.domain.budget import UNLIMITED, Budget
@@ -33,6 +32,7 @@ from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.solve.curves import Curves
 from sublet.solve.price import frontier
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 from tests.rigs.sizes import sized
 
 NAMES = plugins.names("sublet.policies")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.studies.fleet.checks import reclaimed_cloud, rigid_and_elastic
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged
@@ -20,6 +19,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
+from sublet_lab.studies.fleet.checks import reclaimed_cloud, rigid_and_elastic
 
 
 @pytest.mark.parametrize("notice_s", [0.0, 120.0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money
@@ -11,6 +10,7 @@ from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.srtf import Srtf
 
 
 @pytest.mark.parametrize("policy", [Fifo(), Srtf()], ids=lambda policy: type(policy).__name__)

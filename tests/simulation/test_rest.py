@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from sublet_lab.rivals.optimus import Optimus
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged, PlanMade
@@ -17,6 +16,7 @@ from sublet.sim import simulator
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
+from sublet_lab.rivals.optimus import Optimus
 
 PENNILESS = Budget(purse=Money())
 TWO_JOBS = [a_job("a", work=100.0), a_job("b", work=100.0, submit_s=5.0)]  # the second while a plan is made

@@ -11,7 +11,6 @@ import math
 import numpy as np
 import pytest
 from scipy import integrate, stats
-from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Limit
 from sublet.domain.job import Job
@@ -23,6 +22,7 @@ from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
+from sublet_lab.rivals.srtf import Srtf
 from tests.rigs.sizes import only_in_full, sized
 
 JOBS = 20_000

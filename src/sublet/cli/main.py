@@ -24,7 +24,6 @@ from sublet.cli.verbs.compare import compare
 from sublet.cli.verbs.convert import convert
 from sublet.cli.verbs.cost import cost
 from sublet.cli.verbs.dashboard import dashboard
-from sublet.cli.verbs.data import data_app
 from sublet.cli.verbs.demo import demo
 from sublet.cli.verbs.down import down
 from sublet.cli.verbs.events import events
@@ -49,7 +48,6 @@ from sublet.cli.verbs.scale import scale
 from sublet.cli.verbs.schema import schema
 from sublet.cli.verbs.simulate import simulate
 from sublet.cli.verbs.spot import spot
-from sublet.cli.verbs.study import study
 from sublet.cli.verbs.submit import submit
 from sublet.cli.verbs.token import token_app
 from sublet.cli.verbs.traces import traces
@@ -58,7 +56,7 @@ from sublet.cli.verbs.what_if import what_if
 from sublet.cli.verbs.workloads import workloads
 from sublet.errors import SubletError
 
-__all__ = ["app", "main", "run"]
+__all__ = ["assembled", "main", "run"]
 
 INTERRUPTED = 130
 PROGRAM = "sublet"
@@ -101,7 +99,7 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     ),
     "Ask before you spend": (
         *(("simulate", simulate), ("compare", compare), ("plan", plan), ("advise", advise)),
-        *(("profile", profile), ("spot", spot), ("forecast", forecast), ("what-if", what_if), ("study", study)),
+        *(("profile", profile), ("spot", spot), ("forecast", forecast), ("what-if", what_if)),
     ),
     "What is there": (
         *(("workloads", workloads), ("profiles", profiles), ("offers", offers), ("traces", traces)),
@@ -112,7 +110,10 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
 GROUPS = {
     "budget": (budget_app, SEEING),
     "token": (token_app, "Keep things in order"),
-    "data": (data_app, "What is there"),
+}
+OF_THE_LAB = {  # verbs of sublet-lab, found by entry points: heading, and first sentence
+    "study": ("Ask before you spend", "With sublet-lab: reproduce a published result, and check every claim anew."),
+    "data": ("What is there", "With sublet-lab: what the studies read that does not ship, and how to get it."),
 }
 ALIASES = ("status", "queue")  # what others call ps
 
@@ -134,7 +135,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-def _assembled(wanted: str | None) -> typer.Typer:
+def assembled(wanted: str | None = None) -> typer.Typer:
     """All verbs: `wanted` as it is, the others by name and first sentence alone; None = all as they are."""
     made = typer.Typer(
         name=PROGRAM,
@@ -155,8 +156,27 @@ def _assembled(wanted: str | None) -> typer.Typer:
             made.add_typer(group, name=name, rich_help_panel=heading)
         else:
             made.command(name, rich_help_panel=heading)(_named(group.info.help))
+    for name, (heading, text) in OF_THE_LAB.items():
+        verb = _of_the_lab(name, wanted)
+        if verb is None:
+            made.command(name, rich_help_panel=heading)(_named(text))
+        elif isinstance(verb, typer.Typer):
+            made.add_typer(verb, name=name, rich_help_panel=heading)
+        else:
+            made.command(name, rich_help_panel=heading)(verb)
     made.callback(invoke_without_command=True)(_root)
     return made
+
+
+def _of_the_lab(name: str, wanted: str | None) -> Any:
+    """A verb of sublet-lab, if it is wanted; MissingLab if it is that one and not there."""
+    if wanted not in (None, name):
+        return None
+    from sublet import plugins
+
+    if wanted is None and name not in plugins.names("sublet.verbs"):
+        return None
+    return plugins.load_from_lab("sublet.verbs", name)
 
 
 def _named(text: str | None) -> Callable[[], None]:
@@ -167,9 +187,6 @@ def _named(text: str | None) -> Callable[[], None]:
 
     verb.__doc__ = text
     return verb
-
-
-app = _assembled(None)
 
 
 def main() -> None:
@@ -207,7 +224,7 @@ def run(arguments: Sequence[str]) -> int:
 @cache
 def _command(wanted: str | None) -> Any:
     """The verb with its options, which typer reads off its function: of all of them that takes longer than most do."""
-    return get_command(_assembled(wanted))
+    return get_command(assembled(wanted))
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import sublet
-from sublet.errors import MissingData
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
@@ -69,8 +68,6 @@ def _job(folder: Path, name: str, *, samples: int, epochs: int, most: int) -> Jo
 
 
 def examples() -> Path:
-    """Where the scripts are; MissingData in an installation without them."""
-    folder = Path(sublet.__file__).parents[2] / "examples"
-    if not (folder / "train_mlp.py").exists():
-        raise MissingData(folder, hint="run the demonstration from a clone of the repository")
-    return folder
+    """Where the scripts are: beside this file in a wheel, else in the clone."""
+    bundled = Path(__file__).with_name("examples")
+    return bundled if bundled.exists() else Path(sublet.__file__).parents[2] / "examples"

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sublet_lab.studies.deepvm import advice as deepvm_advice
-from sublet_lab.studies.deepvm.catalogue import PLANTED, planted, planted_advice
 
 from sublet.advise.adviser import Ask, advise
 from sublet.advise.candidates import rows_from_offers
@@ -37,6 +35,8 @@ from sublet.market.steps import Steps
 from sublet.perf.measured import MODELS
 from sublet.perf.preemption import Reclaims, spot_speed
 from sublet.perf.speedup import Linear
+from sublet_lab.studies.deepvm import advice as deepvm_advice
+from sublet_lab.studies.deepvm.catalogue import PLANTED, planted, planted_advice
 
 GPUS, CATALOGUE = load_gpus(), load_catalogue()
 LINEAR = Profile(

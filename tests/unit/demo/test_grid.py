@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ET
 from dataclasses import asdict, replace
 
 import pytest
-from sublet_lab.gridded.restarting import CheckpointRestart
 
 from sublet.demo.grid import demo
 from sublet.demo.grid.day import at_rates, restarting, same_day, starting, struck_supply
@@ -25,6 +24,7 @@ from sublet.policies.liveput.policy import Liveput
 from sublet.runtime.settings import Settings
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.gridded.restarting import CheckpointRestart
 
 SAMPLES, BATCH = 8, 4
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
-from sublet_lab.rivals.las import Las
 
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.events import AvailabilityChanged
@@ -17,6 +16,7 @@ from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvalidValue
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.las import Las
 
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 NEGATIVE = (-1, -0.001)

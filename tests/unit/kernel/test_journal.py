@@ -8,7 +8,6 @@ import typing
 from dataclasses import replace
 
 import pytest
-from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.actions import MakePlan, RefusePlan, ResizeJob, SetTimer, StartJob, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
@@ -61,6 +60,7 @@ from sublet.kernel.replayer import steps_from
 from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.srtf import Srtf
 
 PLAN = Plan(
     shapes={"a": Shape("p", 5, grid=Grid(2, 2), batch=64), "b": None},

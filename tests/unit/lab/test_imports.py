@@ -8,16 +8,16 @@ import os
 from pathlib import Path
 
 import pytest
+
+from sublet import data
+from sublet.cli.main import run
+from sublet.errors import BadInput, UnknownName
 from sublet_lab.imports.boa import BOA
 from sublet_lab.imports.folder import ARTIFACTS, State, artifact_of, digest, expected, held, import_from
 from sublet_lab.imports.pollux import LOADS, PHILLY, POLLUX
 from sublet_lab.imports.sia import CLUSTERS, SIA, WORKLOADS
 from sublet_lab.imports.spot import HOURS, PARCAE, RECORDS, SKYPILOT, SPOTHEDGE
 from sublet_lab.imports.tables import MODELS
-
-from sublet import data
-from sublet.cli.main import run
-from sublet.errors import BadInput, UnknownName
 
 WORKLOAD = "name,time,application,num_replicas,batch_size\nncf-1,30.25,ncf,2,512\nbert-0,4.0,bert,1,12\n"
 PLACED = "placement,local_bsz,step_time,sync_time\n1,4,0.5,0.125\n21,8,0.4553235471248,0.25\n"

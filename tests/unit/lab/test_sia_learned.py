@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sublet_lab.sia_learned import Learned, step_from_rows
 
 from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Shape
 from sublet.errors import MissingData
 from sublet.perf.measured import measured_goodput
 from sublet.testing.values import a_job
+from sublet_lab.sia_learned import Learned, step_from_rows
 
 POOLS = {gpu: Pool(name=gpu, gpu=gpu, gpus_per_node=size, offer_ids=(gpu,)) for gpu, size in (("T4", 4), ("A100", 8))}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sublet_lab.rivals.max_speedup import MaxSpeedup
-
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.money import Price
@@ -12,6 +10,7 @@ from sublet.planning.choosy import kept_for_choosy
 from sublet.policies.fifo import Fifo
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 OFFERS = [an_offer("cheap", gpus=1, pool="p"), an_offer("dear", gpus=2, usd_per_h="3", pool="q")]
 

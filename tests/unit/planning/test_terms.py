@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money
@@ -23,6 +22,7 @@ from sublet.policies.boa.policy import Boa
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 SPOT = an_offer("s", gpus=4, usd_per_h="2", pool="spot", hazard_per_h=0.5, notice_s=60.0)
 STEADY = an_offer("d", gpus=8, usd_per_h="16", pool="steady", market=Market.ON_DEMAND)

@@ -5,12 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.rivals.greedy.speed import GreedySpeed
-from sublet_lab.rivals.max_speedup import MaxSpeedup
-from sublet_lab.rivals.optimus import Optimus
-from sublet_lab.rivals.pollux import Pollux
-from sublet_lab.rivals.sia.policy import Sia
-from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged
@@ -21,6 +15,12 @@ from sublet.policies.fifo import Fifo
 from sublet.policies.mip.policy import Mip
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.greedy.speed import GreedySpeed
+from sublet_lab.rivals.max_speedup import MaxSpeedup
+from sublet_lab.rivals.optimus import Optimus
+from sublet_lab.rivals.pollux import Pollux
+from sublet_lab.rivals.sia.policy import Sia
+from sublet_lab.rivals.srtf import Srtf
 
 
 def town(*jobs, policy, gpus=4):

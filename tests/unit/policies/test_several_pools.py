@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.rivals.greedy.keep import GreedyKeep
-from sublet_lab.rivals.greedy.speed import GreedySpeed
-from sublet_lab.rivals.greedy.time import GreedyTime
-from sublet_lab.rivals.sia.policy import Sia
 
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.plan import Phase
@@ -17,6 +13,10 @@ from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.greedy.keep import GreedyKeep
+from sublet_lab.rivals.greedy.speed import GreedySpeed
+from sublet_lab.rivals.greedy.time import GreedyTime
+from sublet_lab.rivals.sia.policy import Sia
 
 LAST = "it came last"
 

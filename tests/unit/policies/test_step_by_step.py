@@ -11,6 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from sublet.domain.events import AvailabilityChanged
+from sublet.perf.speedup import Table
+from sublet.planning.ranking import arrival
+from sublet.policies.equal import Equal
+from sublet.testing.driver import Driver
+from sublet.testing.values import a_job, an_offer
 from sublet_lab.rivals.greedy.keep import GreedyKeep
 from sublet_lab.rivals.greedy.speed import GreedySpeed
 from sublet_lab.rivals.greedy.time import GreedyTime
@@ -19,13 +26,6 @@ from sublet_lab.rivals.max_speedup import MaxSpeedup
 from sublet_lab.rivals.optimus import Optimus
 from sublet_lab.rivals.srtf import Srtf
 from sublet_lab.rivals.tiresias import Tiresias
-
-from sublet.domain.events import AvailabilityChanged
-from sublet.perf.speedup import Table
-from sublet.planning.ranking import arrival
-from sublet.policies.equal import Equal
-from sublet.testing.driver import Driver
-from sublet.testing.values import a_job, an_offer
 
 GPU, WIDEST = "T4", 6
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from sublet_lab.studies.boa.kinds import ROWS, measured_mix, offers_of
 
 from sublet.domain.job import Job
 from sublet.domain.money import Price
@@ -18,6 +17,7 @@ from sublet.perf.speedup import Amdahl, PowerLaw
 from sublet.rental.held import held_from
 from sublet.rental.plan import rental_plan
 from sublet.rental.shapes import classes_from_jobs, shapes_of
+from sublet_lab.studies.boa.kinds import ROWS, measured_mix, offers_of
 
 AMDAHL, ROOT = Amdahl(parallel=0.8), PowerLaw(exponent=0.5)
 

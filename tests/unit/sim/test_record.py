@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, PriceChanged
@@ -18,6 +17,7 @@ from sublet.sim.record import JobRow, Segment
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.srtf import Srtf
 
 OFFER = an_offer("o", gpus=4, usd_per_h="3.6", pool="p")  # a node costs a dollar every 1000 seconds
 

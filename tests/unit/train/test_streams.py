@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from sublet_lab.threads_mesh import Threads, ThreadsMesh
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from sublet import train
@@ -15,6 +14,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.train.sessions.options import Options
 from sublet.train.streams.shard import Shard, copied
 from sublet.train.streams.streamed import streamed_of
+from sublet_lab.threads_mesh import Threads, ThreadsMesh
 from tests.rigs.streams import Kept, Numbers, given, order_of, streamed, through_a_checkpoint
 
 

@@ -75,7 +75,7 @@ def serve(address: str) -> None:
     server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
-    print(port, flush=True)  # noqa: T201 - what the one who started us waits for
+    print(port, flush=True)
     sys.stdin.read()
     os._exit(0)  # whoever has a line open still is not waited for
 

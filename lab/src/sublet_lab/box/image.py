@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import sublet
+import sublet_lab
 
 __all__ = ["Image"]
 
 PACKAGES = ("site-packages", "dist-packages")
-SOURCE = str(Path(sublet.__file__).parents[1])
+SOURCES = [str(Path(each.__file__ or "").parents[1]) for each in (sublet, sublet_lab)]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 
 
@@ -37,7 +38,7 @@ class Image:
             sys.exec_prefix,
             sys.base_exec_prefix,
             *packages,
-            *([SOURCE] if self.sublet else []),
+            *(SOURCES if self.sublet else []),
         )
         return _outermost(path for path in (*SYSTEM, *python, *self.shown) if Path(path).is_dir())
 

@@ -40,7 +40,7 @@ def _run(rows: Iterable[Row]) -> int:
     torch.set_num_threads(1)
     began_s, broken, deaths, pauses = time.monotonic(), 0, 0, list[float]()
     count = 0
-    print(f"{'training':48} {'deaths':>6} {'rolled':>6} {'redone':>6} {'pauses, s':>24} {'moved, kB':>9}  outcome")  # noqa: T201 - to people
+    print(f"{'training':48} {'deaths':>6} {'rolled':>6} {'redone':>6} {'pauses, s':>24} {'moved, kB':>9}  outcome")
     for row in rows:
         found = run(row)
         count += 1
@@ -51,12 +51,12 @@ def _run(rows: Iterable[Row]) -> int:
         outcome = "; ".join(found.broken) or ("within 1e-12" if row.script else "bitwise")
         text = f"{row.name:48} {found.deaths:6} {found.rolled:6} {found.redone:6} {waits:>24}"
         text += f" {found.moved_bytes / 1e3:9.1f}  {outcome}"
-        print(text, flush=True)  # noqa: T201 - to people
+        print(text, flush=True)
     took_s = time.monotonic() - began_s
-    print(f"{count} trainings, {deaths} deaths in {took_s:.0f} s: {broken} not as one process")  # noqa: T201 - to people
+    print(f"{count} trainings, {deaths} deaths in {took_s:.0f} s: {broken} not as one process")
     if pauses:
         middle, most = statistics.median(pauses), max(pauses)
-        print(f"from a death until all have joined: {middle:.2f} s in the median, {most:.2f} s at most")  # noqa: T201 - to people
+        print(f"from a death until all have joined: {middle:.2f} s in the median, {most:.2f} s at most")
     return broken
 
 

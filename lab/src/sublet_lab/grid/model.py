@@ -129,7 +129,7 @@ def plainly(
 def _plainly(
     copies_of: tuple[int, ...],
     make: Callable[[nn.Module], torch.optim.Optimizer],
-    tied: bool,  # noqa: FBT001 - a part of the key
+    tied: bool,
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     model = a_net(tied=tied)
     optimizer, losses = make(model), []

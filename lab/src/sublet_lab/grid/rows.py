@@ -137,7 +137,7 @@ class _Members:
                 return
             self._mend()
 
-    def _kill(self, after: int, place: int, later_s: float, again: bool) -> None:  # noqa: FBT001 - a row says it so
+    def _kill(self, after: int, place: int, later_s: float, again: bool) -> None:
         self._control.until_steps(after)
         if any(not each.alive for each in self.seats):
             self._mend()

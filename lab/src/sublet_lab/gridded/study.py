@@ -115,7 +115,7 @@ class _Stage:
         )
 
 
-def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - as every study is run
+def _run(quick: bool, tell: Tell) -> Findings:
     stage = _Stage(QUICK_ENDS_S, QUICK_SPEEDUP) if quick else _Stage(ENDS_S, SPEEDUP)
     tell("changes of each kind, on a market that takes nothing")
     walked = _walked(tell)

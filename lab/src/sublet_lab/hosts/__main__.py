@@ -28,7 +28,7 @@ def main(words: list[str] | None = None) -> int:
     began_s = time.monotonic()
 
     def tell(what: str) -> None:
-        print(f"{time.monotonic() - began_s:6.1f} s  {what}", file=sys.stderr, flush=True)  # noqa: T201 - to people
+        print(f"{time.monotonic() - began_s:6.1f} s  {what}", file=sys.stderr, flush=True)
 
     try:
         if asked.seeds:
@@ -36,8 +36,8 @@ def main(words: list[str] | None = None) -> int:
             for seed in range(asked.first, asked.first + asked.seeds):
                 (result,) = run_seeds([seed], tell)
                 broken += bool(result.broken)
-                print(result.row(), flush=True)  # noqa: T201 - to people
-            print(f"{asked.seeds} seeds in {time.monotonic() - began_s:.0f} s: {broken} broken")  # noqa: T201 - to people
+                print(result.row(), flush=True)
+            print(f"{asked.seeds} seeds in {time.monotonic() - began_s:.0f} s: {broken} broken")
             return broken
         blows = [blow for blow in BLOWS if asked.only in blow.name]
         found = (
@@ -46,14 +46,14 @@ def main(words: list[str] | None = None) -> int:
             else run_rows(asked.scripts.split(","), blows, nodes=asked.nodes, steps=asked.steps, tell=tell)
         )
     except (NoBox, SubletError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - to people
+        print(error, file=sys.stderr)
         return 2
     for row in (row for table in found.tables for row in table.rows):
-        print(", ".join(row))  # noqa: T201 - to people
+        print(", ".join(row))
     for check in found.checks if asked.first_step else ():
-        print(f"{check.name}: {check.ours:.4g} {check.unit} ({check.goal})")  # noqa: T201 - to people
+        print(f"{check.name}: {check.ours:.4g} {check.unit} ({check.goal})")
     missed = [check.name for check in found.checks if not check.ok]
-    print(f"{len(found.checks) - len(missed)} of {len(found.checks)} checks held", *missed, sep="\n  ")  # noqa: T201 - to people
+    print(f"{len(found.checks) - len(missed)} of {len(found.checks)} checks held", *missed, sep="\n  ")
     return len(missed)
 
 

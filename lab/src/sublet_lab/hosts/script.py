@@ -110,7 +110,7 @@ def distributed(steps: int, pace_s: float, last: Callable[[], Any], save: Callab
         begin = found[0]["step"]
         model.load_state_dict(found[0]["model"])
         optimizer.load_state_dict(found[0]["optimizer"])
-    print("BEGIN", begin, flush=True)  # noqa: T201 - what the study reads
+    print("BEGIN", begin, flush=True)
     trained = DistributedDataParallel(model)
     for step in range(begin, steps):
         picked = torch.randint(SAMPLES, (BATCH,), generator=torch.Generator().manual_seed(step))[rank::world]
@@ -138,12 +138,12 @@ def pause(at: int, seconds: float, generation: int) -> None:
     """As long as a step of a real model takes; says where it is, in which generation, and when it was made."""
     made_s = time.time()  # hosts of a box have one clock
     time.sleep(seconds)
-    print("AT", at, generation, f"{made_s:.3f}", flush=True)  # noqa: T201 - what the study reads
+    print("AT", at, generation, f"{made_s:.3f}", flush=True)
 
 
 def when(what: str, at_s: float) -> None:
     """Of the way to the first step."""
-    print("WHEN", what, f"{at_s:.3f}", flush=True)  # noqa: T201 - what the study reads
+    print("WHEN", what, f"{at_s:.3f}", flush=True)
 
 
 def age_s() -> float:
@@ -156,7 +156,7 @@ def tell(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
     """What came of it: the loss over all the data."""
     with torch.no_grad():
         loss = nn.functional.mse_loss(model(inputs).squeeze(1), targets)
-    print("RESULT", json.dumps({"loss": float(loss)}), flush=True)  # noqa: T201 - what the study reads
+    print("RESULT", json.dumps({"loss": float(loss)}), flush=True)
 
 
 if __name__ == "__main__":

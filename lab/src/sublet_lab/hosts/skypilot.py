@@ -1,8 +1,8 @@
 """Job files of SkyPilot, run as they are on hosts of the box: `python -m sublet_lab.hosts.skypilot CLONE [FILE]`.
 
-Of the files that `sublet_lab.studies.skypilot` judges, those that need nothing that hosts here have not: no GPU, nothing
-from outside, no program that is not in their image, and an end. Each is submitted to one controller that rents two
-hosts, when the one before it has ended; nothing in the files is changed. Buckets are those of the box's S3.
+Of the files that `sublet_lab.studies.skypilot` judges, those that need nothing that hosts here lack: no GPU,
+nothing from outside, no program that is not in their image, and an end. Each is submitted to one controller that rents
+two hosts, when the one before it has ended; nothing in the files is changed. Buckets are those of the box's S3.
 """
 
 from __future__ import annotations

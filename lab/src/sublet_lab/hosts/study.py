@@ -50,7 +50,7 @@ PATIENCE_S = 420.0  # for one job
 COLUMNS = ["script", "what happened", "ended", "steps lost", "s", "USD", "loss", "against undisturbed", "right"]
 
 
-def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - a study is run with (quick, tell)
+def _run(quick: bool, tell: Tell) -> Findings:
     if quick:
         return run_rows(["sdk"], [BLOWS[1], BLOWS[3]], nodes=2, steps=120, tell=tell)
     return run_rows((*SCRIPTS, DISK), BLOWS, nodes=4, steps=240, tell=tell)

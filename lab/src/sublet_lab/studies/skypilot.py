@@ -1,4 +1,4 @@
-"""Which of SkyPilot's own job files Sublet takes as they are: `python -m sublet_lab.studies.skypilot CLONE [--dry-run]`.
+"""Which of SkyPilot's own job files Sublet takes as they are: `python -m sublet_lab.studies.skypilot CLONE`.
 
 CLONE is a checkout of https://github.com/skypilot-org/skypilot. Every file below `examples` and `llm` that holds a
 command and serves nothing is read by the code of `sublet submit`. A variable that a file leaves open is given one;

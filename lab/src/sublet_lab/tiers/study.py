@@ -101,7 +101,7 @@ def typical(seconds: Sequence[float]) -> float:
     return float(np.quantile(seconds, 0.25))
 
 
-def _run(quick: bool, tell: Tell) -> Findings:  # noqa: FBT001 - a study is run with (quick, tell)
+def _run(quick: bool, tell: Tell) -> Findings:
     sizes = QUICK if quick else FULL
     folder = Path(tempfile.mkdtemp(prefix="sublet-tiers-"))
     before = dict(os.environ)

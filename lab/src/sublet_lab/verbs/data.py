@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["data_app"]
 
-data_app = typer.Typer(help="What the studies read that does not ship, and how to get it.", rich_markup_mode=None)
+data_app = typer.Typer(
+    help="With sublet-lab: what the studies read that does not ship, and how to get it.", rich_markup_mode=None
+)
 
 
 @data_app.callback(invoke_without_command=True)

@@ -37,7 +37,10 @@ def study(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Reproduce a published result, run ours beside it, and check every claim anew. Exit code 1 if one is missed."""
+    """With sublet-lab: reproduce a published result, and check every claim anew.
+
+    Ours runs beside it. The exit code is 1 if a claim is missed.
+    """
     from sublet.errors import InvalidValue
 
     if listed:

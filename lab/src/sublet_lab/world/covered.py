@@ -170,10 +170,10 @@ def main() -> None:
     names = options.files or [name for names in (*ROOMS.values(), *BESIDE.values()) for name in names]
     covered = cover(seeds, names, processes=options.processes)
     for line in [] if options.files else table_of(covered):
-        print(line)  # noqa: T201 - its answer
+        print(line)
     if options.files or options.missing:
         for name, (share, missing) in covered.shares().items():
-            print(f"{share:7.1%}  {name}" + (f"  {_ranges(missing)}" if options.missing else ""))  # noqa: T201 - likewise
+            print(f"{share:7.1%}  {name}" + (f"  {_ranges(missing)}" if options.missing else ""))
 
 
 def table_of(covered: Covered) -> list[str]:

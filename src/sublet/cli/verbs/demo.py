@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
+Demonstration = Callable[[Callable[[str], None]], Any]  # it tells what it does, and gives what came of it
 MOST_S = 240.0  # wall: something is wrong if it has not ended by then
 
 
@@ -31,7 +32,8 @@ def demo(
         str, typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy)
     ] = "price",
     hosts: Annotated[
-        bool, typer.Option("--hosts", help="Instead: hosts that share nothing are taken, lost and cut off. Needs root.")
+        bool,
+        typer.Option("--hosts", help="Instead: hosts that share nothing are lost. Needs sublet-lab and root."),
     ] = False,
     grid: Annotated[
         bool, typer.Option("--grid", help="Instead: a model in 3 parts or more, in copies, on nodes that go away.")
@@ -44,10 +46,9 @@ def demo(
     Everything is real but the cloud: its nodes are processes on this machine, and an hour of it takes a minute.
     """
     if hosts or grid:
-        name = "hosts" if hosts else "grid"
         if hosts and (grid or report is not None):
             raise InvalidValue("--hosts", "with --grid or --report", "given alone: it is a demonstration of its own")
-        _by_name(context, name, report=report, document=opt.wants_document(output, json))
+        _show(context, _of_hosts() if hosts else _of_grids(), report=report, document=opt.wants_document(output, json))
         return
     from sublet.api.client import connect
     from sublet.api.state import StateDir
@@ -91,9 +92,24 @@ def demo(
         raise typer.Exit(1)
 
 
-def _by_name(context: typer.Context, name: str, *, report: Path | None, document: bool) -> None:
-    """About two minutes; by name alone, because nothing here imports what tests are made of."""
+def _of_hosts() -> Demonstration:
     from sublet import plugins
+    from sublet.errors import MissingLab
+
+    try:
+        return cast(Demonstration, plugins.load_from_lab("sublet.demos", "hosts"))
+    except MissingLab:
+        raise MissingLab("demo --hosts") from None
+
+
+def _of_grids() -> Demonstration:
+    from sublet.demo.grid.demo import run
+
+    return run
+
+
+def _show(context: typer.Context, run: Demonstration, *, report: Path | None, document: bool) -> None:
+    """About two minutes."""
     from sublet.sim.report.folder import prepare_folder, write_all
 
     if report is not None:
@@ -103,7 +119,6 @@ def _by_name(context: typer.Context, name: str, *, report: Path | None, document
     def tell(what: str) -> None:
         typer.echo(f"{time.monotonic() - began_s:6.1f} s  {what}", err=True)
 
-    run = cast(Callable[[Callable[[str], None]], Any], plugins.load("sublet.demos", name))
     done = run(tell)
     if document:
         print_document({"schema_version": 1, "command": command_line(context), **done.facts})

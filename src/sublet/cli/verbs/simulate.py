@@ -24,7 +24,7 @@ def simulate(  # noqa: PLR0913 - one argument per option
     policy: Annotated[
         str,
         typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy),
-    ] = "max-speedup",
+    ] = "price",
     gpus: opt.Gpus = None,
     budget: opt.Budget = None,
     average: opt.Average = None,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from sublet_lab.box import claim as claims
 from sublet_lab.box.claim import Claim, NoBox, claim
 from sublet_lab.box.image import Image

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.gridded.study import _seconds, ordered_alike
 
 from sublet.demo.grid.moves import Move
+from sublet_lab.gridded.study import _seconds, ordered_alike
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.hosts.skypilot import why_not
 
 from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.spec import JobSpec
+from sublet_lab.hosts.skypilot import why_not
 
 PLAIN = {"name": "x", "argv": ("bash", "-c", "echo run"), "cwd": "/", "sdk": False}
 

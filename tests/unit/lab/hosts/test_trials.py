@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from sublet import plugins
+from sublet.runtime.providers.aws.config import AwsConfig
 from sublet_lab.hosts.blows import BLOWS, FIVE_MINUTES_S, LEASE_S, LONG_S, SHORT_S, SLOW_S
 from sublet_lab.hosts.draws import draw
 from sublet_lab.hosts.first_step import first_of_all
@@ -12,9 +15,6 @@ from sublet_lab.hosts.seeds import made_twice, went_back
 from sublet_lab.hosts.split import PARTS, marks_of_events, marks_of_words, rows_of
 from sublet_lab.hosts.study import TOLERANCE, most_lost, slowed, verdict
 from sublet_lab.hosts.trial import Outcome, at_of, executed, result_of
-
-from sublet import plugins
-from sublet.runtime.providers.aws.config import AwsConfig
 
 FIRST = {"job-1.1.0": ["BEGIN 0", *(f"AT {n}" for n in range(1, 51))], "job-1.1.1": ["BEGIN 0", "AT 1", "AT 52"]}
 SECOND = {"job-1.2.0": ["noise", "BEGIN 40", *(f"AT {n}" for n in range(41, 101)), 'RESULT {"loss": 0.25}']}

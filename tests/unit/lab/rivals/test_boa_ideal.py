@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from sublet_lab.rivals.boa_ideal import BoaIdeal
-
 from sublet.domain.budget import Limit
 from sublet.perf.speedup import PowerLaw
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 
 def test_the_pools_of_three_jobs_are_settled_by_one_decision():

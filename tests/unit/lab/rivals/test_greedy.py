@@ -7,9 +7,6 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.greedy.keep import GreedyKeep
-from sublet_lab.rivals.greedy.speed import GreedySpeed
-from sublet_lab.rivals.greedy.time import GreedyTime
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged, JobFinished, NodeLost
@@ -20,6 +17,9 @@ from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.greedy.keep import GreedyKeep
+from sublet_lab.rivals.greedy.speed import GreedySpeed
+from sublet_lab.rivals.greedy.time import GreedyTime
 from tests.rigs.sizes import examples
 
 GPU = "T4"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.rivals.las import Las, _Demoted
 
 from sublet.domain.actions import MakePlan
 from sublet.domain.budget import Limit
@@ -13,6 +12,7 @@ from sublet.domain.timers import PlanAgain
 from sublet.planning.ranking import TOLERANCE_GPU_S
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.las import Las, _Demoted
 
 POLICY = Las(threshold_gpu_s=400.0)  # four GPUs for 100 seconds
 

@@ -7,13 +7,13 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 from tests.rigs.sizes import examples
 
 

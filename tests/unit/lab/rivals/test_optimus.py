@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.optimus import Optimus
 
 from sublet.domain.actions import MakePlan, StartJob
 from sublet.domain.budget import Limit
@@ -17,6 +16,7 @@ from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.policies.vacate_first import VacateFirst
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.optimus import Optimus
 from tests.rigs.sizes import examples
 
 

@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.pollux import Pollux
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
@@ -19,6 +18,7 @@ from sublet.planning.fitness import WAITING_SPEEDUP, by_age, by_time_left, fitte
 from sublet.planning.widths import rate_at, useful_widths
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.pollux import Pollux
 from tests.rigs.sizes import examples
 
 

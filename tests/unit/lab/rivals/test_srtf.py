@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hypothesis import given
-from sublet_lab.rivals.srtf import Srtf
 
 from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
@@ -11,6 +10,7 @@ from sublet.domain.shape import Shape
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import jobs
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.srtf import Srtf
 
 
 def town(*jobs):

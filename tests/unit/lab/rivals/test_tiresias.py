@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.rivals.tiresias import Tiresias, _Demoted
 
 from sublet.domain.actions import StartJob
 from sublet.domain.budget import Limit
@@ -13,6 +12,7 @@ from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.tiresias import Tiresias, _Demoted
 
 POLICY = Tiresias(threshold_gpu_s=400.0, round_s=10.0)  # four GPUs for 100 seconds
 

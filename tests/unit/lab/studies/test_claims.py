@@ -6,16 +6,16 @@ import re
 import shutil
 
 import pytest
+
+from sublet import plugins
+from sublet.data import external
+from sublet.errors import BadInput
 from sublet_lab.studies.claims.__main__ import MARK, main
 from sublet_lab.studies.claims.catalogue import CLAIMS
 from sublet_lab.studies.claims.claim import Claim, Data, Figure, Source, Take
 from sublet_lab.studies.claims.results import Result, Shown, read_results, write_results
 from sublet_lab.studies.claims.run import ALONE, LONGEST_FIRST, run_one
 from sublet_lab.studies.claims.table import MISSED, NOT_RUN, not_shown, table, with_table
-
-from sublet import plugins
-from sublet.data import external
-from sublet.errors import BadInput
 from tests.figures import HERE
 
 FILE = HERE / "docs" / "claims.json"

@@ -6,12 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sublet_lab.rivals.pollux import Pollux
-from sublet_lab.rivals.sia.policy import Sia
-from sublet_lab.sia_learned import Learned
-from sublet_lab.studies import cluster
-from sublet_lab.studies.learning import LearnsSpeeds
-from sublet_lab.studies.peers import homogeneous_cluster, measured, sizes_spread
 
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
@@ -19,6 +13,12 @@ from sublet.planning.fitness import by_age
 from sublet.policies.price.beliefs import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
+from sublet_lab.rivals.pollux import Pollux
+from sublet_lab.rivals.sia.policy import Sia
+from sublet_lab.sia_learned import Learned
+from sublet_lab.studies import cluster
+from sublet_lab.studies.learning import LearnsSpeeds
+from sublet_lab.studies.peers import homogeneous_cluster, measured, sizes_spread
 
 JOBS = 12
 

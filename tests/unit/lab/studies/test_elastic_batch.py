@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.studies import elastic_batch as study
-from sublet_lab.studies.elastic_batch import BASELINES, CASES, FAMILIES, GPU, MOST_GPUS, Outcome, jobs_of, outcome
 
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.sim.simulator import simulate
+from sublet_lab.studies import elastic_batch as study
+from sublet_lab.studies.elastic_batch import BASELINES, CASES, FAMILIES, GPU, MOST_GPUS, Outcome, jobs_of, outcome
 
 SMALL = replace(CASES[0], span_h=3.0)
 

@@ -11,9 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sublet_lab import sia_learned
-from sublet_lab.studies import cluster
-from sublet_lab.studies.peers import homogeneous_cluster
 
 from sublet.domain.actions import ResizeJob, StartJob
 from sublet.domain.budget import Limit
@@ -21,6 +18,9 @@ from sublet.domain.ended import Ended
 from sublet.errors import MissingData
 from sublet.perf.measured import goodput_model
 from sublet.sim.simulator import simulate
+from sublet_lab import sia_learned
+from sublet_lab.studies import cluster
+from sublet_lab.studies.peers import homogeneous_cluster
 
 JOBS, NODES = 10, 2
 OF_THE_NOTEBOOK = ("_expect_speed", "_unknown", "_expect_goodput", "_local_batch", "_single")  # kept by model

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from sublet_lab.studies import mip as study
-from sublet_lab.studies.mip import GREEDY, POLICIES, PROTOTYPE, Figures, figures, jobs_of
 
 from sublet.policies.fifo import Fifo
 from sublet.policies.mip.policy import Mip
 from sublet.sim.simulator import simulate
+from sublet_lab.studies import mip as study
+from sublet_lab.studies.mip import GREEDY, POLICIES, PROTOTYPE, Figures, figures, jobs_of
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from sublet_lab.studies.parts import findings_of, joined
 from sublet_lab.studies.study import Findings, StudyTable, equals
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from sublet_lab.rivals.max_speedup import MaxSpeedup
-from sublet_lab.studies import peers
-from sublet_lab.studies.peers import homogeneous_cluster, measured, mixed_cluster, pollux_as_published, sia_as_published
 
 from sublet.domain.plan import JobState, Phase
 from sublet.errors import MissingData
 from sublet.testing.values import a_job
+from sublet_lab.rivals.max_speedup import MaxSpeedup
+from sublet_lab.studies import peers
+from sublet_lab.studies.peers import homogeneous_cluster, measured, mixed_cluster, pollux_as_published, sia_as_published
 
 
 def part(setting, jobs):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.studies import pollux_oracle as oracle
-from sublet_lab.studies.pollux_oracle import Comparison, compare, jobs_of, published_times
 
 from sublet.errors import MissingData
 from sublet.sim.simulator import simulate
+from sublet_lab.studies import pollux_oracle as oracle
+from sublet_lab.studies.pollux_oracle import Comparison, compare, jobs_of, published_times
 
 
 @pytest.fixture(scope="module")

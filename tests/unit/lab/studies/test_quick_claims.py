@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 
 import pytest
+
+from sublet.data import external
 from sublet_lab.studies.claims.__main__ import MARK, main
 from sublet_lab.studies.claims.catalogue import CLAIMS
 from sublet_lab.studies.claims.results import read_results
 from sublet_lab.studies.claims.table import not_shown
-
-from sublet.data import external
 from tests.figures import HERE
 from tests.rigs.sizes import FULL
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from sublet_lab.studies.skypilot import main, survey
 
 from sublet.errors import BadInput
+from sublet_lab.studies.skypilot import main, survey
 
 FILES = {
     "examples/plain.yaml": "run: python x.py\nsetup: make\nresources: {cpus: 4+, any_of: [{infra: aws}, {infra: gcp}]}",

@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sublet_lab.studies.parts import findings_of
-from sublet_lab.studies.study import Findings, Study
-from sublet_lab.studies.titles import TITLES
 
 from sublet import plugins
 from sublet.cli.main import run
+from sublet_lab.studies.parts import findings_of
+from sublet_lab.studies.study import Findings, Study
+from sublet_lab.studies.titles import TITLES
 
 
 def test_the_list_has_the_titles_of_the_studies():

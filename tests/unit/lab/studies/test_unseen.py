@@ -8,12 +8,12 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sublet_lab.studies.cluster import REPORTED_T4, TWICE_T4
-from sublet_lab.studies.pollux_oracle import jobs_of
-from sublet_lab.studies.unseen import besides, unseen_cluster, unseen_workload
 
 from sublet.errors import MissingData
 from sublet.testing.values import a_job
+from sublet_lab.studies.cluster import REPORTED_T4, TWICE_T4
+from sublet_lab.studies.pollux_oracle import jobs_of
+from sublet_lab.studies.unseen import besides, unseen_cluster, unseen_workload
 
 BY_CHANCE = 4  # of 160 jobs, that two draws have at the same second with the same of five models
 

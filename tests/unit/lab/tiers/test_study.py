@@ -9,6 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from sublet import plugins
+from sublet.advise.checkpointing import Checkpoints, Fleets, outages
+from sublet.runtime.controller.pulling import Pulling
 from sublet_lab.studies.study import Study
 from sublet_lab.tiers import arms, slowdown
 from sublet_lab.tiers.arms import Arm, expected_s, interval_s, rents
@@ -19,10 +23,6 @@ from sublet_lab.tiers.places import Took, state_of
 from sublet_lab.tiers.slowdown import FEWEST, measure_slowdown, median_interval
 from sublet_lab.tiers.study import foretold, typical
 from sublet_lab.tiers.worker import main
-
-from sublet import plugins
-from sublet.advise.checkpointing import Checkpoints, Fleets, outages
-from sublet.runtime.controller.pulling import Pulling
 
 
 def test_the_study_is_listed():

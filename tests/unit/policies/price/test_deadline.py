@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.boa_ideal import BoaIdeal
 
 from sublet.domain.actions import TellUser
 from sublet.domain.budget import Budget, Limit
@@ -28,6 +27,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.boa_ideal import BoaIdeal
 from tests.rigs.sizes import examples
 
 STEP = 2 ** (1 / 64)  # values of time are tried so close to one another

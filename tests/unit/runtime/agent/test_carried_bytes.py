@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from sublet_lab.world.machine import MemoryFiles
 
 from sublet.machine.files import FILES
 from sublet.runtime.agent.link import Link
@@ -20,6 +19,7 @@ from sublet.runtime.travel.content import Content, Keep, digest_of
 from sublet.wire.lines import to_frame, to_line
 from sublet.wire.messages import Hello, SaveNow
 from sublet.wire.travel import Part
+from sublet_lab.world.machine import MemoryFiles
 from tests.rigs.carried import JOB, Scene
 
 PARTS = [Part(digest=name, data=name.encode() * 1000) for name in "abcd"]

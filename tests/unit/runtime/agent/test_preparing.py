@@ -7,8 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from sublet_lab.world.machine import MemoryFiles
-from sublet_lab.world.storage import Storage
 
 from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.keeping import Keeping
@@ -20,6 +18,8 @@ from sublet.runtime.travel.packing import pack_texts
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
+from sublet_lab.world.machine import MemoryFiles
+from sublet_lab.world.storage import Storage
 
 LARGE = {"a.bin": bytes(range(256)) * 8000, "b.bin": b"b" * (AT_ONCE + 1), "c.txt": b"c"}
 SMALL = {f"{number}.txt": str(number).encode() for number in range(500)}

@@ -9,13 +9,13 @@ import threading
 from itertools import count
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.errors import SubletError
 from sublet.runtime.anchor import idle, keeper
 from sublet.runtime.anchor.keeper import MOST_SHORT, SHORT_S, STALE, after
 from sublet.runtime.anchor.presence import CONTROLLER, DESK, KEEPER, is_held
 from sublet.runtime.anchor.troubles import FILE, Troubles
+from sublet_lab.walls import WallOf
 
 CONFIG = 'regions=["us-east-1"]\ninstance_types=["g5.xlarge"]\nimage="ami-1"\nendpoint_url="http://127.0.0.1:9"\n'
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"

@@ -7,12 +7,12 @@ import json
 import threading
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.errors import Refused
 from sublet.runtime.anchor import desk, life
 from sublet.runtime.anchor.record import AnchorRecord, Home, keep
 from sublet.runtime.settings import Settings
+from sublet_lab.walls import WallOf
 
 WELL = {"lacks": [], "held": True, "fenced": False, "failure": "", "last": ""}
 OFF = {"kept": False, "running": False, "serves": False}

@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.errors import NoController
 from sublet.runtime.anchor import desk, life
 from sublet.runtime.anchor.record import AnchorRecord, Home, keep, read_record
+from sublet_lab.walls import WallOf
 
 
 class There:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.errors import BadInput, MissingExtra
 from sublet.machine import remote
@@ -21,6 +20,7 @@ from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.gauges import Gauges
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.settings import Settings
+from sublet_lab.walls import WallOf
 
 CONFIG = """
 regions = ["us-east-1"]

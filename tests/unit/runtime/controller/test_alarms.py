@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sublet_lab.walls import WallOf
-
 from sublet.runtime.controller import alarms
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
 from sublet.runtime.controller.gauges import Gauges
+from sublet_lab.walls import WallOf
 
 
 def sounded(*waves):

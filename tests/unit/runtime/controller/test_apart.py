@@ -11,8 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from sublet_lab.world.machine import MemoryFiles
-from sublet_lab.world.storage import Storage
 
 from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
@@ -24,6 +22,8 @@ from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import StartWorker
 from sublet.wire.saves import ANCHOR, DISK, Saved
+from sublet_lab.world.machine import MemoryFiles
+from sublet_lab.world.storage import Storage
 from tests.rigs.carried import JOB, Scene
 
 

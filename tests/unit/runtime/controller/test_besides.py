@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.domain.actions import RentNode
 from sublet.domain.budget import Budget
@@ -20,6 +19,7 @@ from sublet.runtime.controller.besides import said_at_the_end
 from sublet.runtime.controller.timekeeping import MARK_EVERY_S
 from sublet.testing.driver import Driver
 from sublet.testing.values import an_offer
+from sublet_lab.walls import WallOf
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

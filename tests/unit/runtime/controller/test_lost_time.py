@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.kernel.ledger import Ledger
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.lost_time import find_lost_time
 from sublet.testing.memory_cloud import one_gpu_offer
+from sublet_lab.walls import WallOf
 
 
 def found(began_s, *, doubted_s, speedup=1.0):

@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from sublet_lab.rivals.max_speedup import MaxSpeedup
 
 from sublet.domain.events import NodeLost
 from sublet.domain.plan import Plan
@@ -15,6 +14,7 @@ from sublet.domain.shape import Shape
 from sublet.kernel.journal import replay
 from sublet.runtime.controller import pump
 from sublet.testing.memory_cloud import Training
+from sublet_lab.rivals.max_speedup import MaxSpeedup
 from tests.rigs.story import Story, a_spec, phase, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet import plugins
 from sublet.domain.budget import Budget, Limit
@@ -23,6 +22,7 @@ from sublet.runtime.providers.local.build import local_offers
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
+from sublet_lab.walls import WallOf
 from tests.rigs.story import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("obstore")
 
 from obstore.store import MemoryStore
-from sublet_lab.world.machine import MemoryFiles
 
 from sublet.errors import InvalidValue
 from sublet.machine import remote
@@ -25,6 +24,7 @@ from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.travel import bringing, coming
 from sublet.wire.messages import StartWorker
+from sublet_lab.world.machine import MemoryFiles
 
 BUCKET = {"corpus/a.txt": b"aaa", "corpus/in/b.txt": b"b" * 100, "one.bin": b"one"}
 

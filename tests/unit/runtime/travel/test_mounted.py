@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("obstore")
 
 from obstore.store import MemoryStore
-from sublet_lab.world.machine import MemoryFiles
 
 from sublet.errors import InvalidValue
 from sublet.machine.dice import DICE
@@ -31,6 +30,7 @@ from sublet.runtime.travel.mirror import Mirror
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel
+from sublet_lab.world.machine import MemoryFiles
 from tests.rigs import moto_bucket
 
 

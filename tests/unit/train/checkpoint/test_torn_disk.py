@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from sublet_lab.torn_disk import PowerCut, TornDisk
 
 from sublet.errors import DamagedCheckpoint, StaleWriter
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
 from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.manifest import TREE, read_file, read_manifest, write_files
+from sublet_lab.torn_disk import PowerCut, TornDisk
 
 HOME = Path("/job/checkpoints")
 KILLS = 1_000

@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from sublet_lab.grid.model import WORK, a_net, adam  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import RanksDiffer  # noqa: E402
 from sublet.train.grid.alike import Alike  # noqa: E402
 from sublet.train.numerics.drift import EVERY  # noqa: E402
+from sublet_lab.grid.model import WORK, a_net, adam  # noqa: E402
 from tests.rigs.grids_of import trained  # noqa: E402
 
 

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet_lab.grid.model import a_net, adam, momentum  # noqa: E402
-from sublet_lab.threads_mesh import Threads  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.train.grid.pipeline import BACKWARD, FORWARD  # noqa: E402
 from sublet.train.grid.stages import Stages  # noqa: E402
+from sublet_lab.grid.model import a_net, adam, momentum  # noqa: E402
+from sublet_lab.threads_mesh import Threads  # noqa: E402
 from tests.rigs.grid_worker import Worker, generation  # noqa: E402
 from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
@@ -18,6 +17,7 @@ from sublet.train.grid.in_stages import InStages  # noqa: E402
 from sublet.train.grid.stages import Seat, parts_of  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
 from sublet.wire.exits import EXIT_LOST  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 
 WIDTH = 6
 

@@ -8,15 +8,14 @@ torch = pytest.importorskip("torch")
 
 from dataclasses import replace  # noqa: E402
 
-from sublet_lab.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly  # noqa: E402
-from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
-
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.grid.meeting import Lost  # noqa: E402
 from sublet.train.grid.member import Member  # noqa: E402
 from sublet.train.grid.stages import NO_PLACE, Seat, Staged, parts_of  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
+from sublet_lab.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 
 GRID, STEPS = Grid(1, 3), 4
 RING = ((2,), (0,), (1,))  # each keeps the part before it

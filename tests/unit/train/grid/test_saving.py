@@ -11,9 +11,6 @@ torch = pytest.importorskip("torch")
 obstore_store = pytest.importorskip("obstore.store")
 
 
-from sublet_lab.grid.model import SEED, a_net, adam, momentum, plainly  # noqa: E402
-from sublet_lab.threads_mesh import Threads  # noqa: E402
-
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import BadInput  # noqa: E402
 from sublet.machine.remote import RemoteObjects  # noqa: E402
@@ -24,6 +21,8 @@ from sublet.train.checkpoint.disk import DISK  # noqa: E402
 from sublet.train.grid import member, saving  # noqa: E402
 from sublet.train.state.state import Progress, State  # noqa: E402
 from sublet.wire.saves import Saved, SaveFailed  # noqa: E402
+from sublet_lab.grid.model import SEED, a_net, adam, momentum, plainly  # noqa: E402
+from sublet_lab.threads_mesh import Threads  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, SIZE, Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
 

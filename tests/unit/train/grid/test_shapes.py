@@ -10,8 +10,6 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from sublet_lab.grid.model import BLOCKS, VOCAB, WIDTH, a_net, samples, score  # noqa: E402
-from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -20,6 +18,8 @@ from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.grid.borders import Borders  # noqa: E402
 from sublet.train.grid.pipeline import Work  # noqa: E402
 from sublet.train.grid.stages import Stages  # noqa: E402
+from sublet_lab.grid.model import BLOCKS, VOCAB, WIDTH, a_net, samples, score  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402
 

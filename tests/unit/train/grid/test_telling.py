@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet_lab.grid.control import Control  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
@@ -18,6 +17,7 @@ from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import BadInput  # noqa: E402
 from sublet.wire.lines import LineBuffer, to_line  # noqa: E402
 from sublet.wire.messages import Broke, Finished, Joined, Keep, Leading, Ready, Stepped  # noqa: E402
+from sublet_lab.grid.control import Control  # noqa: E402
 
 STEPPED = Stepped(
     worker_id="w", generation=3, step=1, done=12.0, epoch=0, loss=1.5, step_s=0.2, atoms=6, units=(0.0, 0.25, 1e-3)

@@ -15,8 +15,6 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from sublet_lab.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, WIDTH, samples, score  # noqa: E402
-from sublet_lab.threads_mesh import Threads  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
@@ -25,6 +23,8 @@ from sublet.train.grid.atoms import atoms  # noqa: E402
 from sublet.train.grid.pipeline import Work  # noqa: E402
 from sublet.train.grid.stages import Stages  # noqa: E402
 from sublet.train.state.state import Progress, State  # noqa: E402
+from sublet_lab.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, WIDTH, samples, score  # noqa: E402
+from sublet_lab.threads_mesh import Threads  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, Worker, generation  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 

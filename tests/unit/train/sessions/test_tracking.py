@@ -6,10 +6,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet_lab.notebook import Notebook, noted
-
 from sublet.train.link.link import ControllerLink
 from sublet.train.sessions.tracking import Log
+from sublet_lab.notebook import Notebook, noted
 
 
 def a_log(folder):

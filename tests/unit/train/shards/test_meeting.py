@@ -8,13 +8,13 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 
 from sublet.domain.shards import ranges_for  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
 from sublet.train.shards.meeting import NOTHING, Gone, Shards  # noqa: E402
 from sublet.train.shards.moments import Moments  # noqa: E402
 from sublet.train.state.state import broadcast  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from tests.rigs.sizes import examples  # noqa: E402
 
 BATCH, FEATURES = 12, 5

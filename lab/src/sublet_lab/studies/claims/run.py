@@ -74,7 +74,10 @@ def commit_of(folder: Path) -> str:
     try:
         commit, changes = (
             subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603, S607 - git of whoever runs it
-            for words in (("rev-parse", "--short=9", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "src"))
+            for words in (
+                ("rev-parse", "--short=9", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no", "src", "lab"),
+            )
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sublet.demo.scene import examples
+import sublet
+from sublet.errors import MissingData
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
@@ -93,7 +94,9 @@ class Scenario:
 
 def paced_job(samples: int, most: int, restart_s: float = 1.0) -> JobSpec:
     """A job of the paced script."""
-    folder = examples()
+    folder = Path(sublet.__file__).parents[2] / "examples"
+    if not (folder / SCRIPT).exists():
+        raise MissingData(folder / SCRIPT, hint="run the study from a clone of the repository")
     return JobSpec(
         name=NAME,
         argv=(sys.executable, str(folder / SCRIPT), "--samples", str(samples), "--batch", str(BATCH)),

@@ -9,8 +9,6 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sublet_lab.rivals.sia.choices import best_choices, sia_widths
-from sublet_lab.rivals.sia.policy import Sia
 
 from sublet.domain.budget import Limit
 from sublet.domain.plan import JobState, Phase
@@ -22,6 +20,8 @@ from sublet.planning.fitness import by_time_left
 from sublet.planning.widths import rate_at
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.sia.choices import best_choices, sia_widths
+from sublet_lab.rivals.sia.policy import Sia
 from tests.rigs.sizes import examples
 
 

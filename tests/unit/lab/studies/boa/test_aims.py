@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sublet_lab.studies.boa import envelope
 
 from sublet.errors import MissingData
 from sublet.policies.price.policy import Price
+from sublet_lab.studies.boa import envelope
 
 
 def test_rivals_aim_at_all_budgets_from_the_least_to_three_times_that(monkeypatch):

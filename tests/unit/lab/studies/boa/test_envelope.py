@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from sublet_lab.studies.boa.envelope import Spent, mean_at
 
 

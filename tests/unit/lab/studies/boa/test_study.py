@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from sublet.errors import MissingData
 from sublet_lab.studies.boa.cases import CASES, gpu_cloud, realised
 from sublet_lab.studies.boa.limits import quota, wrong_load
 from sublet_lab.studies.boa.purse import gamble, purse
 from sublet_lab.studies.boa.restarts import restarts
 from sublet_lab.studies.boa.theory import golden, theory
-
-from sublet.errors import MissingData
 from tests.rigs.sizes import only_in_full
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.studies.deepvm import advice as deepvm_advice
-from sublet_lab.studies.deepvm import sweep as deepvm_sweep
 
 from sublet.advise.deepvm.planner import ANCHORS, VIRTUAL, clusters
 from sublet.advise.frontier import Limits
 from sublet.advise.measured_models import sia_shelf
 from sublet.errors import MissingData
+from sublet_lab.studies.deepvm import advice as deepvm_advice
+from sublet_lab.studies.deepvm import sweep as deepvm_sweep
 from tests.rigs.sizes import only_in_full
 
 

@@ -7,6 +7,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from sublet.kernel.kernel import Kernel
+from sublet.market.hazard import trace_hazard
+from sublet.market.traces import load_trace
+from sublet.perf.preemption import NO_RECLAIMS
+from sublet.planning.terms import Terms
 from sublet_lab.studies.fleet import study
 from sublet_lab.studies.fleet.checks import lent, single
 from sublet_lab.studies.fleet.study import (
@@ -23,12 +29,6 @@ from sublet_lab.studies.fleet.study import (
     hurried,
 )
 from sublet_lab.studies.ratio import Ratio
-
-from sublet.kernel.kernel import Kernel
-from sublet.market.hazard import trace_hazard
-from sublet.market.traces import load_trace
-from sublet.perf.preemption import NO_RECLAIMS
-from sublet.planning.terms import Terms
 from tests.rigs.sizes import only_in_full
 
 points = st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(0.1, 10.0)), min_size=1, max_size=5)

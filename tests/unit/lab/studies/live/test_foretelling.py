@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.studies.live.foretelling import QUICK, Seen, told
-from sublet_lab.studies.live.known import Frictions, Known, frictions_from
-from sublet_lab.studies.live.predict import Draw, RegroupPauses, foretell, foretold_from
-from sublet_lab.studies.live.scenarios import BATCH, BOOT_S, SCENARIOS, SPEEDUP, Arrival, Scenario
 
 from sublet.domain.job import Change
 from sublet.domain.shape import Shape
 from sublet.market.traces import load_trace
 from sublet.perf.live.rows import StepRow
 from sublet.runtime.controller.profile_store import script_digest
+from sublet_lab.studies.live.foretelling import QUICK, Seen, told
+from sublet_lab.studies.live.known import Frictions, Known, frictions_from
+from sublet_lab.studies.live.predict import Draw, RegroupPauses, foretell, foretold_from
+from sublet_lab.studies.live.scenarios import BATCH, BOOT_S, SCENARIOS, SPEEDUP, Arrival, Scenario
 
 FRICTIONS = Frictions(boots=(0.1,), plans=(0.0,), starts=(1.0,), grows=(0.5,), shrinks=(0.1,))
 

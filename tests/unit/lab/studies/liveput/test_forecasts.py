@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sublet_lab.studies.liveput.forecasts import _alike, _checks, forecast_checks
 
 from sublet.market.forecast.score import DEFAULT, PERSISTENCE, ForecastError
 from sublet.market.forecast.table import ErrorRow, readable_traces
+from sublet_lab.studies.liveput.forecasts import _alike, _checks, forecast_checks
 from tests.rigs.sizes import only_in_full
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.studies.liveput import money
-from sublet_lab.studies.liveput import study as liveput
-from sublet_lab.studies.liveput.study import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, part_of, run_policies
 
 from sublet import plugins
 from sublet.errors import MissingData
 from sublet.perf.spot_models import measured_job
+from sublet_lab.studies.liveput import money
+from sublet_lab.studies.liveput import study as liveput
+from sublet_lab.studies.liveput.study import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, part_of, run_policies
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,15 @@ import math
 from itertools import pairwise
 
 import pytest
+
+from sublet.domain.units import SECONDS_PER_H
+from sublet.policies.regions.policy import Regions
 from sublet_lab.studies.regions import study
 from sublet_lab.studies.regions.ride import Outcome, best_usd, ride
 from sublet_lab.studies.regions.rivals import GreedySpot, OnDemand
 from sublet_lab.studies.regions.scene import gcp_h100, region_of, v100_2023
 from sublet_lab.studies.regions.skynomad import SkyNomad, VirtualInstance
 from sublet_lab.studies.regions.study import POLICIES, SETS, SHIPPED, STUDY, Row, rows_of, sets_here, windows_of
-
-from sublet.domain.units import SECONDS_PER_H
-from sublet.policies.regions.policy import Regions
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sublet_lab.studies.regions.ride import ride
-from sublet_lab.studies.regions.rivals import GreedySpot, UniformProgress
-from sublet_lab.studies.regions.scene import Scene, Window
-from sublet_lab.studies.regions.skynomad import SkyNomad, VirtualInstance
 
 from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
@@ -15,6 +11,10 @@ from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.policies.regions.places import Place
 from sublet.policies.regions.worth import Clock
+from sublet_lab.studies.regions.ride import ride
+from sublet_lab.studies.regions.rivals import GreedySpot, UniformProgress
+from sublet_lab.studies.regions.scene import Scene, Window
+from sublet_lab.studies.regions.skynomad import SkyNomad, VirtualInstance
 
 PAUSE_H = 0.25
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from sublet_lab.studies.whole.rivals import PUBLISHED, WHOLE, Outcome, share_of
-from sublet_lab.studies.whole.scene import CASES, clouds_of, gpu_hours, jobs_of, of_one_depth, with_fixed_batch
-from sublet_lab.studies.whole.study import Scale, faster
 
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.offer import Market
 from sublet.perf.gridded import Gridded
+from sublet_lab.studies.whole.rivals import PUBLISHED, WHOLE, Outcome, share_of
+from sublet_lab.studies.whole.scene import CASES, clouds_of, gpu_hours, jobs_of, of_one_depth, with_fixed_batch
+from sublet_lab.studies.whole.study import Scale, faster
 
 
 def test_jobs_are_forty_and_two_of_them_choose_their_grids() -> None:

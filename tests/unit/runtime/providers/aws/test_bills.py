@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.fleet import Fleet
 from sublet.runtime.providers.aws.instances import Instance
 from sublet.runtime.providers.aws.records import NodeRecord, Records
+from sublet_lab.walls import WallOf
 
 BEGAN_UNIX = 1_900_000_000.0
 RECORD = NodeRecord(

@@ -6,7 +6,6 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.domain.events import PriceChanged
 from sublet.domain.money import Price
@@ -15,6 +14,7 @@ from sublet.errors import SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.market import STALE_S, SpotPrices
+from sublet_lab.walls import WallOf
 
 LIST_USD = 0.3
 YEN_PER_USD = 150.0

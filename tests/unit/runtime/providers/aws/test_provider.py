@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
-from sublet_lab.walls import WallOf
 
 from sublet import data
 from sublet.domain import events as news
@@ -27,6 +26,7 @@ from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.records import client_token
 from sublet.testing.rigs import Ears
+from sublet_lab.walls import WallOf
 from tests.rigs.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag
 
 NO_PAUSE = SimpleNamespace(random=lambda: -0.5)  # between two tries of a call

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.runtime.providers.aws.server_time import ServerTime
+from sublet_lab.walls import WallOf
 
 NOON = 1_900_000_000
 

@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sublet_lab.walls import WallOf
-
 from sublet.domain.budget import UNLIMITED, Limit
 from sublet.domain.events import BudgetChanged, PriceChanged, PriceDoubted
 from sublet.domain.money import Price
@@ -17,6 +15,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.testing.driver import Driver
+from sublet_lab.walls import WallOf
 
 OFFER = Offer(
     id="spot",

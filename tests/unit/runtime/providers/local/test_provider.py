@@ -10,7 +10,6 @@ import signal
 from contextlib import asynccontextmanager
 
 import pytest
-from sublet_lab.walls import WallOf
 
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged
 from sublet.domain.money import Price
@@ -23,6 +22,7 @@ from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
+from sublet_lab.walls import WallOf
 
 
 @pytest.fixture
