@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _in_tree(tree: Path, megabytes: int) -> dict[str, float]:
-    env = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
+    env = {**os.environ, "PYTHONPATH": f"{tree.resolve() / 'src'}{os.pathsep}{tree.resolve() / 'lab' / 'src'}"}
     command = [sys.executable, __file__, "--json", "--megabytes", str(megabytes)]
     done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)  # noqa: S603 - ourselves
     found: dict[str, float] = json.loads(done.stdout)

@@ -108,7 +108,7 @@ def _trained(change: Change, folder: Path, *, tiny: bool) -> dict[str, Any]:
         from benchmarks.gpu_plan import planned
 
         argv = (sys.executable, "-m", "benchmarks.gpu_work")
-        paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "src", ROOT / "lab" / "src")))}
         asyncio.run(planned(change.batch_at, folder / "state", argv, env | paths, ROOT, PATIENCE_S))
     except (ImportError, OSError, RuntimeError) as error:
         by = "orders by hand"

@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 __all__ = ["FIGURES", "Module", "cycles", "modules_of"]
 
@@ -55,11 +56,12 @@ class Module:
 
 
 def modules_of(tree: Path) -> list[Module]:
-    """Every Python file below `tree/src`, by path."""
+    """Every Python file below `tree/src` and `tree/lab/src`, by path."""
     found = []
     gc.disable()  # a million nodes, all of which stay: to look for garbage among them is half of the time
-    for file in sorted((tree / "src").rglob("*.py")):
-        path = PurePosixPath(file.relative_to(tree / "src").as_posix())
+    roots = (tree / "src", tree / "lab" / "src")
+    files = [(PurePosixPath(file.relative_to(root)), file) for root in roots for file in root.rglob("*.py")]
+    for path, file in sorted(files):
         parts = path.with_suffix("").parts
         text = file.read_text(encoding="utf-8")
         found.append(Module(path, ".".join(parts[:-1] if path.name == "__init__.py" else parts), text, ast.parse(text)))
@@ -307,19 +309,27 @@ def _singular(word: str) -> str:
     return word.removesuffix("s")
 
 
+def _register(project: Mapping[str, Any], place: Path) -> None:
+    """What an installation would write: the names of its plug-ins."""
+    name = project["name"].replace("-", "_")
+    metadata = place / f"{name}-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n", encoding="utf-8")
+    lines = [
+        line
+        for group, named in project.get("entry-points", {}).items()
+        for line in (f"[{group}]", *(f"{k} = {named[k]}" for k in named))
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def collected_tests(tree: Path) -> int:
     """How many tests pytest collects there, with that tree's `src` and entry points instead of the installed ones."""
-    project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = project.get("entry-points", {})
     with tempfile.TemporaryDirectory() as place:
-        metadata = Path(place) / "sublet-0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sublet\nVersion: 0\n", encoding="utf-8")
-        lines = [
-            line for group, named in groups.items() for line in (f"[{group}]", *(f"{k} = {named[k]}" for k in named))
-        ]
-        (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        path = os.pathsep.join([place, str(tree / "src")])
+        for project in (tree / "pyproject.toml", tree / "lab" / "pyproject.toml"):
+            if project.exists():
+                _register(tomllib.loads(project.read_text(encoding="utf-8"))["project"], Path(place))
+        path = os.pathsep.join([place, str(tree / "src"), str(tree / "lab" / "src")])
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"],
             cwd=tree,

@@ -17,15 +17,18 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 FROM_AN_INDEX = re.compile(r"pip install[^\n]*['\" ]sublet(?![-\w.])")
 
 
+def built(project, folder):
+    pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed: make setup")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed: make setup")
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    (found,) = folder.glob("sublet-*.whl")
-    return found
+    return built(ROOT, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,39 @@ def test_bundled_data_are_read_from_the_wheel(installed):
     found = subprocess.run(place, cwd=installed, env=environment, capture_output=True, text=True, check=True).stdout
     assert Path(found.strip()).is_relative_to(installed)
     assert json.loads(call(installed, "offers", "--limit", "1", "--json"))["offers"]
+
+
+def test_the_wheel_holds_the_product_and_its_public_tests_alone(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        (points,) = [packed.read(name).decode() for name in names if name.endswith("/entry_points.txt")]
+        code = b"".join(packed.read(name) for name in names if name.endswith(".py"))
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"sublet"}
+    assert "sublet/studies/__init__.py" not in names
+    assert re.findall(rb"^\s*(?:from|import) sublet_lab", code, re.MULTILINE) == []
+    assert "sublet_lab" not in points
+    assert {name.split("/")[2].removesuffix(".py") for name in names if name.startswith("sublet/testing/")} == {
+        *("__init__", "conformance", "driver", "interrupted", "memory_cloud", "paced", "pretended"),
+        *("rigs", "strategies", "values"),
+    }
+
+
+def test_the_demonstration_finds_its_scripts_in_the_wheel(installed):
+    look = "from sublet.demo.scene import demo_jobs; print(*(job.argv[1] for job in demo_jobs()), sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-c", look]
+    done = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, check=True)
+    found = [Path(line) for line in done.stdout.split()]
+    assert len(found) == 3
+    for path in found:
+        assert path.is_relative_to(installed)
+        assert path.read_bytes() == (ROOT / "examples" / path.name).read_bytes()
+
+
+def test_the_laboratory_has_a_wheel_of_its_own(tmp_path):
+    names = zipfile.ZipFile(built(ROOT / "lab", tmp_path)).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"sublet_lab"}
+    assert "sublet_lab/imports/digests.csv" in names
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,7 +2,7 @@
 
 python -m tests.mutants --named
 python -m tests.mutants --count 300 --seed 1 --json out/mutants.json
-python -m tests.mutants --count 300 --seed 1 --only policies/sia   those of the draw in these files
+python -m tests.mutants --count 300 --seed 1 --only policies/mip   those of the draw in these files
 python -m tests.mutants --count 99999 --only solve/price --tests tests/unit/solve --reach out/solve.json   all of a file
 python -m tests.mutants --count 300 --seed 1 --lived out/mutants.json   those of the draw that lived there
 

@@ -7,9 +7,9 @@ from tests.figures import HERE
 __all__ = ["COVERING", "covering"]
 
 GOLDEN = "tests/golden"  # last: it takes longest, and sees most
-POLICIES, CONTROLLER = "tests/unit/policies", "tests/unit/runtime/controller"
+POLICIES, RIVALS, CONTROLLER = "tests/unit/policies", "tests/unit/lab/rivals", "tests/unit/runtime/controller"
 PROPERTIES = (*(f"tests/property/test_{name}.py" for name in ("kernel_*", "cores", "blocks", "mixed_pools", "purses")),)
-COVERING: dict[str, tuple[str, ...]] = {  # by the longest path below src/sublet that fits
+COVERING: dict[str, tuple[str, ...]] = {  # by the longest path that fits, as Mutant.file has it
     "kernel/": ("tests/unit/kernel", *PROPERTIES, "tests/simulation", "tests/conformance/test_policies.py", GOLDEN),
     "kernel/ledger.py": (
         *("tests/unit/kernel/test_ledger.py", "tests/property/test_kernel_ledger.py", "tests/unit/kernel"),
@@ -18,10 +18,11 @@ COVERING: dict[str, tuple[str, ...]] = {  # by the longest path below src/sublet
     "solve/": ("tests/unit/solve", "tests/property/test_solve_*.py", "tests/unit/rental", f"{POLICIES}/mip", GOLDEN),
     "solve/expectation.py": ("tests/unit/solve/test_expectation.py", "tests/property/test_liveput.py"),
     "solve/lookahead.py": ("tests/unit/solve/test_lookahead.py", "tests/property/test_liveput.py"),
-    "policies/": (POLICIES, GOLDEN),
+    "policies/": (POLICIES, RIVALS, GOLDEN),
     "policies/boa/": (f"{POLICIES}/boa", "tests/unit/lab/studies/boa", GOLDEN),
     "policies/elastic_batch/": (f"{POLICIES}/elastic_batch", "tests/unit/lab/studies/test_elastic_batch.py", GOLDEN),
-    "policies/greedy/": (f"{POLICIES}/test_greedy.py", "tests/unit/lab/studies/test_mip_study.py", GOLDEN),
+    "sublet_lab/rivals/": (RIVALS, POLICIES, GOLDEN),
+    "sublet_lab/rivals/greedy/": (f"{RIVALS}/test_greedy.py", "tests/unit/lab/studies/test_mip_study.py", GOLDEN),
     "policies/liveput/": (f"{POLICIES}/test_grid_policies.py", "tests/property/test_liveput.py", GOLDEN),
     "policies/mip/": (f"{POLICIES}/mip", "tests/unit/lab/studies/test_mip_study.py", GOLDEN),
     "policies/price/": (f"{POLICIES}/price", "tests/simulation", "tests/property/test_price_*.py", GOLDEN),
@@ -31,7 +32,7 @@ COVERING: dict[str, tuple[str, ...]] = {  # by the longest path below src/sublet
         "tests/unit/lab/studies/regions",
         GOLDEN,
     ),
-    "policies/sia/": (f"{POLICIES}/sia", "tests/unit/lab/studies/test_peers.py", GOLDEN),
+    "sublet_lab/rivals/sia/": (f"{RIVALS}/sia", "tests/unit/lab/studies/test_peers.py", GOLDEN),
     "runtime/controller/bill.py": (
         *(f"{CONTROLLER}/test_bill*.py", "tests/property/test_bills.py"),
         *(f"{CONTROLLER}/test_{name}.py" for name in ("spent", "lost_time", "thrown_away", "tiers", "restarts")),

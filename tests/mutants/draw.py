@@ -11,10 +11,11 @@ from pathlib import Path
 
 from tests.figures import HERE
 
-__all__ = ["MODULES", "Mutant", "drawn", "files_of", "mutants_of"]
+__all__ = ["MODULES", "Mutant", "drawn", "files_of", "mutants_of", "path_of"]
 
 SOURCE = HERE / "src" / "sublet"
-MODULES = ("kernel", "solve", "policies", "runtime/controller/bill.py", "train/data/samples.py")
+LAB = HERE / "lab" / "src"
+MODULES = ("kernel", "solve", "policies", "sublet_lab/rivals", "runtime/controller/bill.py", "train/data/samples.py")
 BOUNDARY = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 OPPOSITE = {
     ast.Lt: ">=",
@@ -34,7 +35,7 @@ WORDS = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil"
 class Mutant:
     """One change: the characters from `start` to `end` of a file become `text`."""
 
-    file: str  # below src/sublet
+    file: str  # below src/sublet, or sublet_lab/...
     line: int
     start: int
     end: int
@@ -46,8 +47,13 @@ class Mutant:
 
     def source(self) -> str:
         """The whole file with the change."""
-        text = (SOURCE / self.file).read_text(encoding="utf-8")
+        text = path_of(self.file).read_text(encoding="utf-8")
         return text[: self.start] + self.text + text[self.end :]
+
+
+def path_of(file: str) -> Path:
+    """Where it lies: of the laboratory if it says so, else of the product."""
+    return (LAB if file.startswith("sublet_lab/") else SOURCE) / file
 
 
 def drawn(count: int, seed: int, modules: tuple[str, ...] = MODULES) -> list[Mutant]:
@@ -59,14 +65,14 @@ def drawn(count: int, seed: int, modules: tuple[str, ...] = MODULES) -> list[Mut
 @cache
 def mutants_of(file: str) -> list[Mutant]:
     """All of one file, in order."""
-    text = (SOURCE / file).read_text(encoding="utf-8")
+    text = path_of(file).read_text(encoding="utf-8")
     return list(_Finder(file, text).found())
 
 
 def files_of(modules: tuple[str, ...] = MODULES) -> list[str]:
-    """Below src/sublet."""
-    paths = [path for each in modules for path in _files(SOURCE / each)]
-    return [path.relative_to(SOURCE).as_posix() for path in paths]
+    """As `Mutant.file` names them."""
+    paths = [path for each in modules for path in _files(path_of(each))]
+    return [path.relative_to(SOURCE if path.is_relative_to(SOURCE) else LAB).as_posix() for path in paths]
 
 
 def _files(path: Path) -> list[Path]:

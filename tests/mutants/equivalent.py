@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.mutants.draw import SOURCE, Mutant
+from tests.mutants.draw import Mutant, path_of
 
 __all__ = ["EQUIVALENT", "Equivalent", "why_equivalent"]
 
@@ -26,7 +26,7 @@ class Equivalent:
         """Whether it is this one."""
         if (mutant.file, mutant.old.strip(), mutant.text.strip()) != (self.file, self.old, self.text):
             return False
-        lines = (SOURCE / self.file).read_text(encoding="utf-8").splitlines()
+        lines = path_of(self.file).read_text(encoding="utf-8").splitlines()
         return lines[mutant.line - 1].strip() == self.line
 
 

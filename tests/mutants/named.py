@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.mutants.draw import SOURCE
+from tests.mutants.draw import path_of
 
 __all__ = ["NAMED", "Named"]
 
@@ -21,7 +21,7 @@ class Named:
 
     def source(self) -> str:
         """The whole file with the fault; what it was planted in must still be there."""
-        text = (SOURCE / self.file).read_text(encoding="utf-8")
+        text = path_of(self.file).read_text(encoding="utf-8")
         if text.count(self.old) != 1:
             raise LookupError(f"{self.name}: {self.old!r} stands {text.count(self.old)} times in {self.file}")
         return text.replace(self.old, self.new)
@@ -103,21 +103,21 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="sia's power",
-        file="policies/sia/policy.py",
+        file="sublet_lab/rivals/sia/policy.py",
         old="power: float = -0.5",
         new="power: float = -1.0",
         tests=("tests/unit/lab/rivals/sia/test_policy.py",),
     ),
     Named(
         name="sia's rounds",
-        file="policies/sia/policy.py",
+        file="sublet_lab/rivals/sia/policy.py",
         old="ask_again_s=now_s + self.round_s if group else None",
         new="ask_again_s=None",
         tests=("tests/unit/lab/rivals/sia/test_policy.py",),
     ),
     Named(
         name="sia believes the pauses that are charged",
-        file="studies/peers.py",
+        file="sublet_lab/studies/peers.py",
         old="SIA_ASSUMED_S.get(job.model, job.restart_s)",
         new="job.restart_s",
         tests=("tests/unit/lab/studies/test_peers.py",),

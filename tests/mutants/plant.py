@@ -14,7 +14,7 @@ from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 
-from tests.mutants.draw import SOURCE
+from tests.mutants.draw import LAB, SOURCE, path_of
 
 __all__ = ["Loaded", "changed_functions"]
 
@@ -32,7 +32,7 @@ class Loaded:
         sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, _arg: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
+        if event == "call" and frame.f_code.co_filename.startswith((str(SOURCE), str(LAB))):
             self._called.add(_key(frame.f_code))
 
     def take_stock(self) -> None:
@@ -40,7 +40,7 @@ class Loaded:
         sys.setprofile(None)
         gc.unfreeze()  # who froze what it had imported hid it
         for each in gc.get_objects():
-            if type(each) is FunctionType and each.__code__.co_filename.startswith(str(SOURCE)):
+            if type(each) is FunctionType and each.__code__.co_filename.startswith((str(SOURCE), str(LAB))):
                 self._functions[_key(each.__code__)].append(each)
             elif type(each) is _lru_cache_wrapper and (each.__module__ or "").startswith(("sublet", "tests")):
                 self._caches.append(each)
@@ -48,7 +48,7 @@ class Loaded:
 
     def takes(self, file: str, source: str) -> list[tuple[FunctionType, CodeType]] | None:
         """Functions and what their code becomes; none where the change would come too late here."""
-        path = SOURCE / file
+        path = path_of(file)
         pairs = changed_functions(path, path.read_text(encoding="utf-8"), source)
         if not pairs:
             return None

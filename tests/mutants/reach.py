@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-from tests.mutants.draw import SOURCE, files_of
+from tests.mutants.draw import files_of, path_of
 
 __all__ = ["Reach", "Tracer"]
 
@@ -89,7 +89,7 @@ class Tracer:
 
     def __init__(self) -> None:
         self._lines: dict[str, set[int]] = {file: set() for file in files_of()}
-        self._locals = {str(SOURCE / file): self._local(lines) for file, lines in self._lines.items()}
+        self._locals = {str(path_of(file)): self._local(lines) for file, lines in self._lines.items()}
         self._calls: dict[int, int] = defaultdict(int)
 
     def start(self) -> None:
@@ -141,14 +141,14 @@ def _functions(file: str) -> tuple[list[int], list[int], list[str]]:
             elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                 found.append((each.body[0].lineno, each.end_lineno or each.lineno, prefix + each.name))
 
-    look(ast.parse((SOURCE / file).read_text(encoding="utf-8")).body, "")
+    look(ast.parse(path_of(file).read_text(encoding="utf-8")).body, "")
     found.sort()
     return [start for start, _, _ in found], [end for _, end, _ in found], [name for _, _, name in found]
 
 
 def _lines(file: str, line: int) -> range:
     """Of the statement, or of the header of a block: a tracer names one of them, seldom the one that was changed."""
-    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+    tree = ast.parse(path_of(file).read_text(encoding="utf-8"))
     held = [each for each in ast.walk(tree) if isinstance(each, ast.stmt) and each.lineno <= line <= _end(each)]
     least = min(held, key=lambda each: _end(each) - each.lineno)
     body = getattr(least, "body", None)

@@ -16,6 +16,7 @@ from types import ModuleType
 
 from tests.figures import HERE
 from tests.mutants.covering import covering
+from tests.mutants.draw import path_of
 
 __all__ = ["Outcome", "outcome_of"]
 
@@ -86,8 +87,9 @@ def _run(file: str, source: str, tests: Sequence[str], writer: int) -> None:
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     os.chdir(HERE)
-    module = "sublet." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    sys.meta_path.insert(0, _Planted(module, HERE / "src" / "sublet" / file, source))
+    name = file if file.startswith("sublet_lab/") else f"sublet/{file}"
+    module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    sys.meta_path.insert(0, _Planted(module, path_of(file), source))
 
     class FirstFailure:
         """Tells which test it was."""

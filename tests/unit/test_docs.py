@@ -17,11 +17,12 @@ WORDS = [row for row in ROWS if row[0] != "word"]
 
 def found(name):
     """A package, a module, or a name in one."""
+    whole = name if name.startswith("sublet_lab.") else f"sublet.{name}"
     try:
-        return importlib.import_module(f"sublet.{name}")
+        return importlib.import_module(whole)
     except ModuleNotFoundError:
-        module, _, attribute = name.rpartition(".")
-        return getattr(importlib.import_module(f"sublet.{module}"), attribute)
+        module, _, attribute = whole.rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
 
 
 @pytest.mark.parametrize("name", sorted({code for row in WORDS for code in re.findall(r"`([\w.]+)`", row[2])}))
@@ -51,7 +52,7 @@ BELOW = re.compile(r"`((?:runtime|train|kernel|planning|policies|perf|sim|domain
 
 @pytest.mark.parametrize("page", TRUE_TODAY, ids=lambda page: page.name)
 def test_every_path_into_the_repository_exists(page):
-    named = re.findall(r"`((?:src/sublet|tests|benchmarks|examples)/[\w./-]*)", page.read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:src/sublet|lab|tests|benchmarks|examples)/[\w./-]*)", page.read_text(encoding="utf-8"))
     assert [path for path in named if not (HERE / path).exists()] == []
 
 

@@ -11,7 +11,7 @@ import tomllib
 import pytest
 from typer.main import get_command
 
-from sublet.cli.main import app
+from sublet.cli.main import assembled
 from tests.rigs.guide_commands import PAGES, ROOT, Command, commands_of
 
 COMMANDS = {page: commands_of(page.read_text(encoding="utf-8")) for page in PAGES}
@@ -20,7 +20,7 @@ PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*|USD\S*")  # in a sentence: any value
 
 @functools.cache
 def verbs():
-    return get_command(app)
+    return get_command(assembled())
 
 
 def wrong_in(words, *, mention=False):
@@ -66,14 +66,16 @@ def typed(program: str) -> list[Command]:
 
 
 def test_extras_that_a_page_installs_are_those_of_the_package():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    files = (ROOT / "pyproject.toml", ROOT / "lab" / "pyproject.toml")
+    projects = [tomllib.loads(file.read_text(encoding="utf-8"))["project"] for file in files]
+    extras = {extra for project in projects for extra in project["optional-dependencies"]}
     named = {
         name
         for command in typed("pip")
         for part in re.findall(r"\[([\w,-]+)\]", command.plain)
         for name in part.split(",")
     }
-    assert {"server", "torch"} <= named <= set(extras)
+    assert {"server", "torch", "box"} <= named <= extras
 
 
 def test_targets_that_a_page_makes_are_those_of_the_makefile():

@@ -12,14 +12,14 @@ from sublet.kernel import ledger
 from tests.figures import HERE
 from tests.mutants.__main__ import wilson
 from tests.mutants.covering import covering
-from tests.mutants.draw import MODULES, SOURCE, drawn, mutants_of
+from tests.mutants.draw import MODULES, drawn, files_of, mutants_of, path_of
 from tests.mutants.equivalent import EQUIVALENT, why_equivalent
 from tests.mutants.named import NAMED
 from tests.mutants.plant import changed_functions
 from tests.mutants.reach import Reach, Tracer
 from tests.mutants.run import outcome_of
 
-LEDGER, TESTS = "kernel/ledger.py", ("tests/unit/kernel/test_ledger.py",)
+LEDGER, SIA, TESTS = "kernel/ledger.py", "sublet_lab/rivals/sia/policy.py", ("tests/unit/kernel/test_ledger.py",)
 
 
 def said_of(text, file=LEDGER, tests=TESTS):
@@ -32,18 +32,18 @@ def said_of(text, file=LEDGER, tests=TESTS):
 
 
 def test_a_fault_is_seen_and_sound_code_is_not_taken_for_one():
-    text = (SOURCE / LEDGER).read_text(encoding="utf-8")
+    text = path_of(LEDGER).read_text(encoding="utf-8")
     assert said_of(text) == "alive"
     planted = said_of(text.replace("meter.open_count += 1", "pass"))
     assert planted == f"killed {TESTS[0]}::test_a_node_is_paid_from_the_order_on"
 
 
 def test_a_fault_with_which_a_file_of_tests_cannot_be_imported_is_seen_by_single_tests_of_it():
-    sia, tests = "policies/sia/policy.py", "tests/unit/lab/rivals/sia/test_policy.py"
-    text = (SOURCE / sia).read_text(encoding="utf-8")
+    tests = "tests/unit/lab/rivals/sia/test_policy.py"
+    text = path_of(SIA).read_text(encoding="utf-8")
     planted = said_of(
         text.replace("if not self.power < 0", "if self.power < 0"),
-        sia,
+        SIA,
         [f"{tests}::test_a_lone_job_has_what_is_fastest"],
     )
     assert planted == f"killed {tests} cannot be imported"
@@ -55,12 +55,12 @@ def test_where_the_module_is_loaded_already_nothing_is_taken_for_seen():
 
 
 def test_a_draw_repeats_and_changes_one_place_of_a_module_that_still_is_python():
-    some = (LEDGER, "policies/sia", "train/data/samples.py")
+    some = (LEDGER, "sublet_lab/rivals/sia", "train/data/samples.py")
     once = drawn(40, 3, some)
     assert once == drawn(40, 3, some)
     assert once != drawn(40, 4, some)
     for mutant in once:
-        text, changed = (SOURCE / mutant.file).read_text(encoding="utf-8"), mutant.source()
+        text, changed = path_of(mutant.file).read_text(encoding="utf-8"), mutant.source()
         assert changed != text
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
         assert text.splitlines()[: mutant.line - 1] == changed.splitlines()[: mutant.line - 1]
@@ -68,21 +68,20 @@ def test_a_draw_repeats_and_changes_one_place_of_a_module_that_still_is_python()
 
 def test_every_module_has_places_to_change_and_tests_that_should_see_it():
     for module in MODULES:
-        paths = [SOURCE / module] if module.endswith(".py") else (SOURCE / module).rglob("*.py")
-        files = [path.relative_to(SOURCE).as_posix() for path in paths]
+        files = files_of((module,))
         assert files
         assert all(covering(file) for file in files)
 
 
 def test_lengths_that_zip_asserts_are_not_changed():
-    text = (SOURCE / "policies/sia/policy.py").read_text(encoding="utf-8")
+    text = path_of(SIA).read_text(encoding="utf-8")
     asserted = [number for number, line in enumerate(text.splitlines(), 1) if "strict=True" in line]
     assert asserted
-    assert not [each for each in mutants_of("policies/sia/policy.py") if each.line in asserted and each.old == "True"]
+    assert not [each for each in mutants_of(SIA) if each.line in asserted and each.old == "True"]
 
 
 def test_what_is_said_in_errors_or_of_types_is_not_changed():
-    for mutant in mutants_of("policies/sia/policy.py"):
+    for mutant in mutants_of(SIA):
         assert "raise" not in mutant.old
         assert "@" not in mutant.old
 
@@ -132,7 +131,7 @@ def other(at=2):
 
 
 def functions(old, new):
-    found = changed_functions(SOURCE / "x.py", TEXT, TEXT.replace(old, new))
+    found = changed_functions(path_of("x.py"), TEXT, TEXT.replace(old, new))
     return None if found is None else [before.co_qualname for before, _ in found]
 
 
@@ -148,7 +147,7 @@ def test_a_change_inside_of_a_function_is_planted_there_and_one_of_import_is_not
 
 
 def test_tests_are_asked_that_come_by_the_line_the_own_and_the_quickest_first(tmp_path):
-    lines, first = (SOURCE / LEDGER).read_text(encoding="utf-8").splitlines(), "meter.open_count += 1"
+    lines, first = path_of(LEDGER).read_text(encoding="utf-8").splitlines(), "meter.open_count += 1"
     at = next(number for number, line in enumerate(lines, 1) if first in line)
     reach = Reach()
     for name, cpu_s in (("tests/property/a", 0.1), ("tests/unit/kernel/b", 2.0), ("tests/unit/kernel/c", 1.0)):
@@ -173,5 +172,5 @@ def test_a_tracer_sees_the_lines_of_the_modules_and_no_others():
     finally:
         seen = tracer.stop()
     assert {file for file, _ in seen} == {LEDGER}
-    start = next(n for n, line in enumerate((SOURCE / LEDGER).read_text().splitlines(), 1) if "billed_anew = 0" in line)
+    start = next(n for n, line in enumerate(path_of(LEDGER).read_text().splitlines(), 1) if "billed_anew = 0" in line)
     assert (LEDGER, start) in seen

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from importlib import metadata
 
+import pytest
+from typer.main import get_command
+
+import sublet
+import sublet_lab
 from sublet import plugins
+from sublet.cli import main
+from sublet.cli.main import run
 from sublet.errors import UnknownName
 from sublet.policies.fifo import Fifo
 
@@ -40,3 +47,39 @@ def test_an_empty_group_has_no_names_and_says_so(group, kind):
         plugins.load(group, "zzz-not-there")
     assert caught.value.kind == kind
     assert plugins.names("sublet.nothing-is-registered-here") == []
+
+
+def test_the_product_ships_its_own_policies_and_the_laboratory_has_the_others():
+    of_product = {point.name for point in metadata.distribution("sublet").entry_points if point.group == POLICIES}
+    of_lab = {point.name for point in metadata.distribution("sublet-lab").entry_points if point.group == POLICIES}
+    assert of_product == {"price", "fifo", "equal", "fastest", "liveput", "regions", "mip", "boa", "elastic-batch"}
+    assert {"pollux", "sia", "max-speedup", "srtf", "parcae"} < of_lab
+    assert of_product & of_lab == set()
+
+
+def test_the_product_and_the_laboratory_are_of_one_version():
+    assert sublet_lab.__version__ == sublet.__version__
+
+
+@pytest.fixture
+def without_the_laboratory(monkeypatch):
+    monkeypatch.setattr(plugins, "_entry_points", lambda group: {})
+    main._command.cache_clear()  # verbs that were found before
+    yield
+    main._command.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"), [(["study", "--list"], "study"), (["data"], "data"), (["demo", "--hosts"], "demo --hosts")]
+)
+def test_what_comes_with_the_laboratory_says_so_where_it_is_not_installed(without_the_laboratory, capsys, words, what):
+    assert run(words) == 1
+    told = capsys.readouterr().err
+    assert f"{what!r} comes with sublet-lab, which is not installed" in told
+    assert "next: pip install sublet-lab" in told
+
+
+def test_help_names_the_verbs_of_the_laboratory_where_it_is_not_installed(without_the_laboratory, capsys):
+    assert run(["--help"]) == 0
+    assert "With sublet-lab: reproduce" in capsys.readouterr().out
+    assert set(main.OF_THE_LAB) <= set(get_command(main.assembled()).commands)

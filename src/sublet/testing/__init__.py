@@ -4,10 +4,8 @@
     strategies     the same, drawn by hypothesis
     driver         a kernel driven by hand, with every law checked after every event
     memory_cloud   a provider and an engine in memory, for the real controller
-    walls          clocks that a test sets
+    paced          a training script whose computing is slept, and real jobs of it
     rigs           clouds with real processes, seen from outside; what a rig of yours must be able to do
-    box            hosts that share nothing, on one machine: a cloud whose instances are namespaces
-    hosts          `sublet study hosts`: what is lost with a host, over the box
     conformance    what every policy, forecaster, provider and engine must do, as suites to inherit
 
 Nothing of the product imports this package. `pytest` and `hypothesis` come with the extra `testing`.

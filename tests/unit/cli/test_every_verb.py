@@ -11,14 +11,14 @@ import yaml
 from typer.main import get_command
 
 from sublet.cli import main
-from sublet.cli.main import app, run
+from sublet.cli.main import assembled, run
 from sublet.cli.work import controller_process
 from tests.rigs.in_memory_api import served
 
 
 def verbs(command=None, path=()):
     """Every verb with its options, those of groups included."""
-    command = command or get_command(app)
+    command = command or get_command(assembled())
     for name, each in getattr(command, "commands", {}).items():
         yield from verbs(each, (*path, name))
     if not getattr(command, "commands", {}):
@@ -26,7 +26,7 @@ def verbs(command=None, path=()):
 
 
 def test_help_is_that_of_all_verbs_and_reads_the_options_of_none():
-    whole, light = get_command(app), main._command("")
+    whole, light = get_command(assembled()), main._command("")
     texts = [each.get_help(each.make_context("sublet", ["ps"])) for each in (whole, light)]
     assert texts[0] == texts[1]
     assert {name for name, options in verbs(light) if options} == set()

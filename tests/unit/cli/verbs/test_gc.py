@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from sublet.cli.main import app
+from sublet.cli.main import assembled
 from sublet.cli.verbs import gc as verb
 from sublet.runtime.anchor.instance import anchor_server
 from sublet.runtime.anchor.record import AnchorRecord, Home, folder_of, keep
@@ -47,7 +47,7 @@ class Account:
 
     def gc(self):
         """What it calls an orphan; it was ended."""
-        answer = CliRunner().invoke(app, ["gc", "-y", "-o", "json"])
+        answer = CliRunner().invoke(assembled(), ["gc", "-y", "-o", "json"])
         assert answer.exit_code == 0, answer.output
         found = {row["what"]: row for row in json.loads(answer.output)["found"]}
         assert sorted(self.ended) == sorted(name for name, row in found.items() if row["orphan"])
