@@ -7,7 +7,6 @@
     |-- UnknownName         a policy, workload, offer ... that is not there (with "did you mean")
     |-- MissingData         a file that this installation does not have (path, where it comes from)
     |-- MissingExtra        an optional dependency that is not installed (which extra to install)
-    |-- MissingLab          a part of sublet-lab, which is not installed (what)
     |-- Infeasible          what was asked for cannot be had (binding limit, needed, available)
     |-- RentFailed          a cloud did not give a node (offer, why, when to try again)
     |-- NoAccess            a cloud does not let us in, or not do that (what, why, how to get it)
@@ -51,7 +50,6 @@ __all__ = [
     "KernelError",
     "MissingData",
     "MissingExtra",
-    "MissingLab",
     "NeverAtRest",
     "NoAccess",
     "NoAnswer",
@@ -157,20 +155,9 @@ class MissingData(SubletError):
 class MissingExtra(SubletError):
     """An optional dependency that is not installed."""
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str, *, place: str = "'.[{}]'") -> None:
         self.what, self.extra = what, extra
-        super().__init__(f"{what} is not installed\n  next: pip install '.[{extra}]' in your clone of Sublet")
-
-
-class MissingLab(SubletError):
-    """A part of sublet-lab, a distribution of its own that is not installed."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(
-            f"{what!r} comes with sublet-lab, which is not installed"
-            "\n  next: pip install sublet-lab, or in your clone of Sublet: pip install ./lab"
-        )
+        super().__init__(f"{what} is not installed\n  next: pip install {place.format(extra)} in your clone of Sublet")
 
 
 class Infeasible(SubletError):

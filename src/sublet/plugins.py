@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import metadata
 
-from sublet.errors import MissingLab, UnknownName
+from sublet.errors import MissingExtra, UnknownName
 
 __all__ = ["load", "load_from_lab", "names"]
 
@@ -29,8 +29,8 @@ def load(group: str, name: str) -> object:
     return points[name].load()
 
 
-def load_from_lab(group: str, name: str) -> object:
-    """What comes with sublet-lab; MissingLab says how to get it."""
+def load_from_lab(group: str, name: str, what: str) -> object:
+    """A part of sublet-lab; MissingExtra says how to get `what` it is called."""
     if name not in _entry_points(group):
-        raise MissingLab(name)
+        raise MissingExtra(f"sublet-lab, with which {what!r} comes,", "lab", place="sublet-lab, or pip install ./{}")
     return load(group, name)

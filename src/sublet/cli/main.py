@@ -169,14 +169,14 @@ def assembled(wanted: str | None = None) -> typer.Typer:
 
 
 def _of_the_lab(name: str, wanted: str | None) -> Any:
-    """A verb of sublet-lab, if it is wanted; MissingLab if it is that one and not there."""
+    """A verb of sublet-lab, if it is wanted; an error if it is that one and not there."""
     if wanted not in (None, name):
         return None
     from sublet import plugins
 
     if wanted is None and name not in plugins.names("sublet.verbs"):
         return None
-    return plugins.load_from_lab("sublet.verbs", name)
+    return plugins.load_from_lab("sublet.verbs", name, name)
 
 
 def _named(text: str | None) -> Callable[[], None]:

@@ -94,12 +94,8 @@ def demo(
 
 def _of_hosts() -> Demonstration:
     from sublet import plugins
-    from sublet.errors import MissingLab
 
-    try:
-        return cast(Demonstration, plugins.load_from_lab("sublet.demos", "hosts"))
-    except MissingLab:
-        raise MissingLab("demo --hosts") from None
+    return cast(Demonstration, plugins.load_from_lab("sublet.demos", "hosts", "demo --hosts"))
 
 
 def _of_grids() -> Demonstration:
