@@ -75,7 +75,7 @@ def test_extras_that_a_page_installs_are_those_of_the_package():
         for part in re.findall(r"\[([\w,-]+)\]", command.plain)
         for name in part.split(",")
     }
-    assert {"server", "torch", "box"} <= named <= extras
+    assert {"server", "torch"} <= named <= extras
 
 
 def test_targets_that_a_page_makes_are_those_of_the_makefile():
