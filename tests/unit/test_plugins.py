@@ -59,6 +59,7 @@ def test_the_product_ships_its_own_policies_and_the_laboratory_has_the_others():
 
 def test_the_product_and_the_laboratory_are_of_one_version():
     assert sublet_lab.__version__ == sublet.__version__
+    assert f"sublet=={sublet.__version__}" in metadata.requires("sublet-lab")
 
 
 @pytest.fixture
