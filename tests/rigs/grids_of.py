@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
-from sublet_lab.grid.model import MICRO, SEED, SIZE, adam, samples, score
-from sublet_lab.threads_mesh import Threads, ThreadsMesh
 
 from sublet.train.grid.atoms import atoms, share
 from sublet.train.grid.gloo import Lines
 from sublet.train.grid.member import Member
 from sublet.train.grid.pipeline import Work
 from sublet.train.grid.stages import Seat, Staged
+from sublet_lab.grid.model import MICRO, SEED, SIZE, adam, samples, score
+from sublet_lab.threads_mesh import Threads, ThreadsMesh
 
 
 @dataclass

@@ -6,8 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet_lab.grid.model import CLIP, SIZE, Net, a_net, adam, momentum, plainly  # noqa: E402
-from sublet_lab.threads_mesh import Threads  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
@@ -15,6 +13,8 @@ from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.grid.meeting import NOTHING  # noqa: E402
 from sublet.train.grid.member import Member  # noqa: E402
 from sublet.train.grid.stages import Staged, Stages, parts_of  # noqa: E402
+from sublet_lab.grid.model import CLIP, SIZE, Net, a_net, adam, momentum, plainly  # noqa: E402
+from sublet_lab.threads_mesh import Threads  # noqa: E402
 from tests.rigs.grid_worker import Worker, assert_as_plain, generation  # noqa: E402
 from tests.rigs.grids_of import assert_same, next_word, trained  # noqa: E402
 from tests.rigs.sizes import FULL  # noqa: E402

@@ -8,7 +8,6 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
@@ -17,6 +16,7 @@ from sublet.train.grid import pipeline  # noqa: E402
 from sublet.train.grid.atoms import atoms, schedule, share  # noqa: E402
 from sublet.train.grid.pipeline import Pipeline, UnitTimes, Work  # noqa: E402
 from sublet.train.grid.stages import Seat, Staged, Stages  # noqa: E402
+from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from tests.rigs.pipelines import pipeline_s  # noqa: E402
 
 FEW = st.integers(1, 6)

@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from sublet_lab.grid.model import a_net  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.grid.stages import Staged, Stages, Unit, holders, is_staged, parts_of  # noqa: E402
+from sublet_lab.grid.model import a_net  # noqa: E402
 
 
 def net(blocks=3):
