@@ -121,9 +121,12 @@ def test_steps_that_begin_elsewhere_are_counted_from_there_or_refused():
     assert made.endswith("            if n > 9:\n                break\n")
     for head in ("while n < 9:\n    x = next(it)\n", "for i in range(n, 9):\n    x = next(it)\n"):
         assert (
-            "the steps begin at `n`"
+            "the turns begin at `n`"
             in refused(MADE + RESUMED + "it = iter(loader)\n" + head + deep(4, TURN + "n += 1")).why
         )
+    epochs = "while n < 9:\n    for x in loader:\n" + deep(8, TURN) + "    n += 1\n"
+    assert ", epochs=9)" in converted(MADE + epochs)
+    assert "the turns begin at `n`" in refused(MADE.replace("n = 0", "n = args.begin") + epochs).why
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,8 @@ def test_what_a_function_calls_its_arguments_is_named_where_the_session_is():
         ),
         ("        opt.step()\n", "        opt.step()\n        opt.step()\n", "makes two steps of one batch", 14),
         ("for epoch in range(3):", "for epoch in forever:", "how many turns", 9),
-        ("in loader", "in numbers", "the batches are numbers", 11),
+        ("in loader", "in zip(loader, other)", "`zip(loader, other)` has no samples", 10),
+        ("in loader", "in numbers", "`range(9)` has no samples", 11),
         ("        opt.step()\n", "        opt.step()\n        other.step()\n", "", 14),
         ("backward()", "backward(create_graph=True)", "gradients of gradients", 12),
         (

@@ -9,10 +9,9 @@
     update.py      the update becomes s.step(loss), and options of the session
     carried.py     what is remembered from turn to turn
     lines.py       heads, counts and other lines of the loop
-    files.py       files that one worker writes
     session.py     all of this put together
     frameworks.py  frameworks, known by their imports
-    looks.py       kinds of lines to look at
+    looks.py       files that one worker writes, and kinds of lines to look at
     convert.py     the diff, or why there is none, tried in a copy; its dry form is `inspect`
 
 Nothing of the script is run here: `sublet rehearse` runs it.

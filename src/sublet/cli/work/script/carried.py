@@ -40,7 +40,7 @@ def carried_in(training: Training, guard: ast.If | None) -> Carried:
         part, begins = _average_of(script, value), _number(value)
         if name in known - {"self"}:
             continue
-        if part is not None and _is_mentioned(training, name):
+        if part is not None:
             found.objects[name] = f"{name}{part}"
         elif not changes or _is_anew(training.outer, name):
             continue
@@ -206,13 +206,6 @@ def _is_reported(script: Script, name: str, changes: list[ast.AST]) -> bool:
     """Nothing hangs on it but what is printed: a clock, a bar, a meter."""
     texts = " ".join([name, *(script.text(each) for each in changes)]).lower()
     return any(word in texts for word in REPORTS)
-
-
-def _is_mentioned(training: Training, name: str) -> bool:
-    """In the loop, or in a function that it calls."""
-    called = {last_of(node.func) for node in ast.walk(training.outer) if isinstance(node, ast.Call)}
-    parts = [training.outer, *(each for each in training.script.functions if each.name in called)]
-    return any(name in names_in(each) for each in parts)
 
 
 # ------------------------------------------------------------------------------------------- which values can be kept

@@ -132,6 +132,8 @@ def counted(script: Script, loop: Loop) -> Counted | None:
     if len(given) > 2 and script.text(given[2]) != "1":  # noqa: PLR2004 - begin, end and step
         return None
     (less, begin), (names, end) = _terms(given[0]), _terms(given[1])
+    zeros = [name for name in less if {str(getattr(each, "value", "")) for each in script.values_of(name)} == {"0"}]
+    less = [each for each in less if each not in zeros]
     start, known = " + ".join(less), all(each in names for each in less)
     for each in less if known else []:
         names.remove(each)

@@ -20,8 +20,7 @@ SAVES = (
     "add_hparams",
 )
 MOVES = ("copyfile", "rename", "replace_file", "remove", "rmtree", "unlink", "copy2")
-SAVERS = ("save_", "checkpoint")  # how functions are called that do nothing but write
-OWN_RANDOM = ("random.", "numpy.random.")
+SAVERS = ("save", "checkpoint")  # how functions are called that do nothing but write
 OF_A_PART = ("size(", "len(", ".shape", "batch_size")
 
 
@@ -103,10 +102,6 @@ def looks_of(script: Script, lost: list[str]) -> tuple[Look, ...]:
             "s.loss is that of all workers; s.grad_norm (with clip_norm=); s.global_batch for the samples of a step",
         ),
         "every worker writes this file": (_written(script, loops, names), "`if s.rank == 0:` above it"),
-        "Python's and NumPy's random numbers are alike in all workers, as long as all draw equally often": (
-            _drawn(script, loops),
-            "draw once for a batch; for each sample, in the dataset or by torch",
-        ),
         f"saved, resumed or remembered by the script itself{remembered}": (
             _remembered(script, loops, lost),
             "the session restores model, optimizer and position; s.keep(name=value) for what else must last",
@@ -137,15 +132,6 @@ def _written(script: Script, loops: list[ast.AST], names: set[str]) -> Iterator[
         parts = [loop, *(each for each in script.functions if each.name in called)]
         for node in [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call)]:
             if _writes(script, node) and not _is_guarded(script, node, names):
-                yield node.lineno
-
-
-def _drawn(script: Script, loops: list[ast.AST]) -> Iterator[int]:
-    for loop in loops:
-        for node in [node for node in ast.walk(loop) if isinstance(node, ast.Call)]:
-            name, kinds = script.full_name(node.func), ast.For | ast.ListComp | ast.GeneratorExp
-            several = bool(node.args) or any(isinstance(each, kinds) for each in script.within(node, loop))
-            if several and name.startswith(OWN_RANDOM) and not name.endswith(("seed", "get_state", "getstate")):
                 yield node.lineno
 
 

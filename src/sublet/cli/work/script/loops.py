@@ -51,7 +51,7 @@ class Update:
     scaler: ast.expr | None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Training:
     """All that is found of one."""
 
@@ -64,20 +64,10 @@ class Training:
     within: list[Hop]  # from that of the update outwards to that of the batches
     micro: ast.For | None  # around the backward, and not around the update
 
-    @property
-    def outer(self) -> Loop:
-        """The session goes around it."""
-        return self.epochs or self.batches
-
-    @property
-    def scope(self) -> Scope:
-        """Where the session is made."""
-        return self.script.scope_of(self.outer)
-
-    @property
-    def inner_scope(self) -> Scope:
-        """Where the update is."""
-        return self.script.scope_of(self.updates[0].call)
+    def __post_init__(self) -> None:
+        self.outer = self.epochs or self.batches  # the session goes around it
+        self.scope = self.script.scope_of(self.outer)  # where the session is made
+        self.inner_scope = self.script.scope_of(self.updates[0].call)
 
     @property
     def around(self) -> list[ast.AST]:
@@ -185,7 +175,8 @@ def _around(script: Script, update: Update) -> Training:
             if not any(isinstance(each, ast.ExceptHandler) for each in script.above(call))
         ]
         if len(calls) > 1 and (not loops or len({script.scope_of(call) for call in calls}) == 1):
-            raise CannotConvert(f"{scope.name}() makes steps, and is called in {len(calls)} places", scope.lineno, ONE)
+            do = f"one call of {scope.name}() in the loop; or a job of its own for each training"
+            raise CannotConvert(f"{scope.name}() makes steps, and is called in {len(calls)} places", scope.lineno, do)
         if len(calls) != 1:
             break
         hops.append(Hop(calls[0], scope))
@@ -245,7 +236,7 @@ def _nothing(script: Script) -> CannotConvert:
         return CannotConvert(why, 1, "name the script, or the file, that trains")
     if any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in script.nodes):
         do = "an optimizer of torch.optim: torch.optim.SGD(model.parameters(), lr=lr) makes that update"
-        return CannotConvert("the update is made by hand, from `.grad`", backward.lineno, do)
+        return CannotConvert("no optimizer makes a step: `.grad` is used by hand", backward.lineno, do)
     for node in script.calls:
         if is_method(node, "step") and len(node.args) == 1 and "opt" in script.text(node.func.value).lower():
             return CannotConvert(CLOSURE, node.lineno, OWN)

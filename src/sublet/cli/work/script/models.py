@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from sublet.cli.work.script.loops import Training
-from sublet.cli.work.script.reading import CannotConvert, Scope, Script, is_local, is_method, last_of, stores_in
+from sublet.cli.work.script.reading import CannotConvert, Script, is_local, is_method, last_of, names_in, stores_in
 
 __all__ = ["is_summed", "models_of"]
 
@@ -83,30 +83,20 @@ def _called(training: Training) -> str:
 def is_summed(training: Training) -> bool:
     """A sum that nothing divides, in the lines that make the loss: a session has to be told."""
     script, call = training.script, training.backwards[-1]
-    made = _made_of(script, call.func.value, script.scope_of(call), 0)  # type: ignore[attr-defined]  # it is a method
+    lines, made = list(stores_in(training.inner_scope)), list[ast.AST]([call])
+    for each in made:  # which grows: by what its names are given, and the functions and criteria that it calls
+        names = names_in(each)
+        given = [(value, line) for to, value, line in lines if last_of(to) in names and line.lineno <= call.lineno]
+        found: list[ast.AST | None] = [line if isinstance(line, ast.AugAssign) else value for value, line in given]
+        for inner in [node for node in ast.walk(each) if isinstance(node, ast.Call)]:
+            name = last_of(inner.func)
+            found += [value for value in script.values_of(name) if isinstance(value, ast.Call)]
+            found += [function for function in script.functions if function.name == name and "loss" in name.lower()]
+        made += [node for node in found if node is not None and node not in made][: 99 - len(made)]
     nodes = [node for each in made for node in ast.walk(each)]
     divided = any(isinstance(getattr(node, "op", None), ast.Div) for node in nodes)
     means = any(last_of(node.func) == "mean" for node in nodes if isinstance(node, ast.Call))
     return not divided and not means and any(_sums(script, node) for node in nodes)
-
-
-def _made_of(script: Script, node: ast.AST, scope: Scope, depth: int) -> Iterator[ast.AST]:
-    """The expression, and those that its names and functions were given."""
-    yield node
-    for each in ast.walk(node) if depth < 4 else ():  # noqa: PLR2004 - a loss of a sum of a call of a function
-        lines = [line for line in stores_in(scope) if isinstance(each, ast.Name) and last_of(line[0]) == each.id]
-        for _, value, line in lines:
-            if value is not None and value is not node and line.lineno <= getattr(node, "lineno", 0):
-                yield from [line] if isinstance(line, ast.AugAssign) else []
-                yield from _made_of(script, value, scope, depth + 1)
-        if isinstance(each, ast.Call):
-            name = last_of(each.func)
-            yield from (value for value in script.values_of(name) if isinstance(value, ast.Call))  # criterion = ...
-            functions = [function for function in script.functions if function.name == name and "loss" in name.lower()]
-            for function in functions:
-                for back in ast.walk(function):
-                    if isinstance(back, ast.Return) and back.value is not None:
-                        yield from _made_of(script, back.value, function, depth + 1)
 
 
 def _sums(script: Script, node: ast.AST) -> bool:

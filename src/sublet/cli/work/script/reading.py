@@ -10,23 +10,8 @@ from typing import Any, TypeGuard
 
 from sublet.errors import BadInput
 
-__all__ = [
-    "CannotConvert",
-    "Hop",
-    "Method",
-    "Scope",
-    "Script",
-    "arguments",
-    "is_local",
-    "is_method",
-    "last_of",
-    "names_in",
-    "only_value",
-    "root_of",
-    "statement_of",
-    "stores_in",
-    "substituted",
-]
+__all__ = ["CannotConvert", "Hop", "Method", "Scope", "Script", "arguments", "is_local", "is_method", "last_of"]
+__all__ += ["names_in", "only_value", "root_of", "statement_of", "stores_in", "substituted"]
 
 MOST_BYTES = 4 << 20  # a longer file is generated
 OF_MODULES = ("train", "eval", "forward", "step", "update")  # methods that other objects have, too

@@ -172,16 +172,25 @@ def _step_name(training: Training, *, numbers: bool) -> str:
 
 def _begins(training: Training, counts: dict[str, str]) -> dict[str, str]:
     """Numbers at which the script begins, where that is not 0 each time: those of the first start are kept."""
-    script, loops = training.script, [each for each in (training.epochs, training.batches) if each is not None]
-    found = {loop: each for loop in loops if (each := counted(script, loop)) is not None}
-    kept = {begin_of(each): each.start for loop, each in found.items() if each.start}
-    for loop, each in found.items():
-        drawn = each.start if loop is training.batches else ""
-        name = drawn or (each.name if counts.get(each.name) == "" else "")
-        if name and (drawn or (isinstance(loop, ast.While) and name in script.text(loop.test))):
-            why = f"the steps begin at `{name}`, which is not 0 where the script goes on with its own checkpoint"
-            raise CannotConvert(why, loop.lineno, "steps from 0: the session restores how many were made")
-    return kept | {name: name for name, first in counts.items() if not first}
+    script, kept = training.script, {name: name for name, first in counts.items() if not first}
+    before = [(script.text(to), value) for to, value, node in stores_in(training.scope) if _is_before(training, node)]
+    for loop in (training.epochs, training.batches):
+        found = None if loop is None else counted(script, loop)
+        if loop is None or found is None:
+            continue
+        late = [value for name, value in before if name == found.name and not isinstance(value, ast.Constant)]
+        name = found.start if loop is training.batches else ""
+        if isinstance(loop, ast.While) and late and found.name in script.text(loop.test):
+            name = found.name
+        if name:
+            why = f"the turns begin at `{name}`, which is not 0 where the script goes on with its own checkpoint"
+            raise CannotConvert(why, loop.lineno, "a count from 0: the session restores how many were made")
+        kept |= {begin_of(found): found.start} if found.start else {}
+    return kept
+
+
+def _is_before(training: Training, node: ast.stmt | ast.NamedExpr) -> bool:
+    return node.lineno < training.outer.lineno and training.script.scope_of(node) is training.scope
 
 
 def _refuse_anew(training: Training, known: tuple[str, ...]) -> None:

@@ -44,9 +44,10 @@ def source_of(training: Training) -> Source:
     script, loop = training.script, training.batches
     if isinstance(loop, ast.For) and range_of(script, loop) is None:
         over = unwrapped(script, loop.iter, script.scope_of(loop))
-        if any(script.full_name(getattr(value, "func", value)) == "range" for value in script.values_of(last_of(over))):
-            do = "a dataset that reads them by their number, in a DataLoader"
-            raise CannotConvert("the batches are numbers, of which the loop makes its own", loop.lineno, do)
+        for value in (over, *script.values_of(last_of(over))):
+            if isinstance(value, ast.Call) and script.full_name(value.func) in ("range", "zip"):
+                why, do = f"`{script.text(value)}` has no samples that could be dealt", "one dataset in a DataLoader"
+                raise CannotConvert(why, loop.lineno, do)
         return Source(data=training.lifted(over), loader=over)
     for node in ast.walk(loop):
         if is_method(node, "step") and "env" in script.text(node.func.value).lower():
