@@ -7,7 +7,8 @@ shape of a parameter is a *moment* (two for Adam, one or none for SGD); single n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,10 @@ class Kept:
 
 def kept_by(optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor | None = None) -> Kept:
     """For a parameter of this group, of the type and on the device of another; or InvalidValue."""
-    given = torch.zeros(SHAPE) if like is None else torch.zeros(SHAPE, dtype=like.dtype, device=like.device)
-    probe = torch.nn.Parameter(given)
-    twin = _twin(optimizer, number, [probe])
-    _step(optimizer, twin, [probe], [torch.zeros_like(probe)])
+    probe = torch.nn.Parameter(torch.zeros(SHAPE) if like is None else torch.zeros(SHAPE).to(like))
+    with _twin(optimizer, number, [probe]) as twin:
+        probe.grad = torch.zeros_like(probe)
+        twin.step()
     state = {name: each for name, each in sorted(twin.state[probe].items()) if each is not None}
     for each in state.values():
         if not isinstance(each, torch.Tensor) or each.shape not in (probe.shape, torch.Size([])):
@@ -78,34 +79,23 @@ def _stepped(optimizer: torch.optim.Optimizer, number: int, shapes: list[Any]) -
         torch.nn.Parameter(each.clone().view(shape))
         for each, shape in zip(torch.split((numbers / 4).sin(), sizes), shapes, strict=True)
     ]
-    twin = _twin(optimizer, number, probes)
-    for step in range(1, STEPS + 1):
-        gradient = (numbers * 1.7 + step).cos() * step
-        _step(optimizer, twin, probes, torch.split(gradient, sizes))
+    with _twin(optimizer, number, probes) as twin:
+        for step in range(1, STEPS + 1):
+            gradient = (numbers * 1.7 + step).cos() * step
+            for probe, each in zip(probes, torch.split(gradient, sizes), strict=True):
+                probe.grad = each.clone().view_as(probe)
+            twin.step()
     return torch.cat([each.detach().flatten() for each in probes])
 
 
-def _twin(optimizer: torch.optim.Optimizer, number: int, probes: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+@contextmanager
+def _twin(optimizer: torch.optim.Optimizer, number: int, probes: list[torch.nn.Parameter]) -> Iterator[Any]:
+    """One of the same class and settings, over these; InvalidValue if that cannot be made, or fails within."""
     group = optimizer.param_groups[number]
     facts = {name: value for name, value in group.items() if name not in {"params", "initial_lr"}}
     required = {"lr": optimizer.defaults["lr"]} if "lr" in optimizer.defaults else {}  # before it reads its groups
     try:
-        return type(optimizer)([{"params": probes, **facts}], **required)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise _unlike(optimizer, error) from error
-
-
-def _step(
-    optimizer: torch.optim.Optimizer, twin: Any, probes: list[torch.nn.Parameter], gradients: Sequence[torch.Tensor]
-) -> None:
-    for probe, gradient in zip(probes, gradients, strict=True):
-        probe.grad = gradient.clone().view_as(probe)
-    try:
-        twin.step()
+        yield type(optimizer)([{"params": probes, **facts}], **required)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-        raise _unlike(optimizer, error) from error
-
-
-def _unlike(optimizer: torch.optim.Optimizer, error: Exception) -> InvalidValue:
-    why = f"one that is made of (parameters, settings), such as AdamW, SGD or RMSprop; of its twin: {error}"
-    return InvalidValue("optimizer", type(optimizer).__name__, why)
+        why = f"one that is made of (parameters, settings), such as AdamW, SGD or RMSprop; of its twin: {error}"
+        raise InvalidValue("optimizer", type(optimizer).__name__, why) from error

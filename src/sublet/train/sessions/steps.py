@@ -18,9 +18,8 @@ from sublet.train.data.loading import samples_of
 from sublet.train.data.samples import Piece
 from sublet.train.link.following import Broken
 from sublet.train.link.peers import BROKEN, PeerGroup, gist_of
-from sublet.train.numerics.control import Readings
 from sublet.train.numerics.drift import Drift
-from sublet.train.numerics.gradients import CONTROLS, COUNTED, EVALUATED, LEFT, LOSS, ORDERS, SAVE, Gradients
+from sublet.train.numerics.gradients import CONTROLS, COUNTED, EVALUATED, LEFT, LOSS, ORDERS, SAVE, Gradients, Readings
 from sublet.train.numerics.measuring import Measuring
 from sublet.train.numerics.memory import SMALLER, Cut, Memory, gauge_of, samples_that_fit
 from sublet.train.numerics.noise import Noise

@@ -25,9 +25,8 @@ from sublet.train.numerics.seeds import dice_kept
 from sublet.train.sessions.cannot import STREAM, Asked, check_fits
 from sublet.train.sessions.options import Options
 from sublet.train.state.state import broadcast
-from sublet.train.streams.dealing import Dealing
 from sublet.train.streams.drawn import NO_END
-from sublet.train.streams.reader import Collated, Reader, Task
+from sublet.train.streams.reader import Collated, Dealing, Reader, Task
 from sublet.train.streams.shard import Mark, copied
 
 __all__ = ["Streamed", "is_stream", "streamed_of"]

@@ -9,8 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
-from sublet.train.numerics.control import Readings  # noqa: E402
-from sublet.train.numerics.gradients import CONTROLS, LOSS  # noqa: E402
+from sublet.train.numerics.gradients import (  # noqa: E402
+    CONTROLS,
+    LOSS,
+    Readings,
+)
 
 CPU = torch.device("cpu")
 
