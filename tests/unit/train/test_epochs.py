@@ -366,7 +366,7 @@ def test_a_checkpoint_without_the_schedule_is_refused(tmp_path):
                 s.step(loss_of(model, batch))
 
     run()
-    with pytest.raises(BadInput, match="of 0 schedulers, this has 1"):
+    with pytest.raises(BadInput, match="of 0 schedulers, this training has 1"):
         run(scheduler=SCHEDULES["step"])
 
 

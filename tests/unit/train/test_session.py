@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_dataset_is_refused(tmp_path):
     trained(checkpoint_dir=tmp_path)
     model = network()
     with (
-        pytest.raises(BadInput, match="50 samples, the dataset has 60"),
+        pytest.raises(BadInput, match="50 samples, this training has 60"),
         train.session(model, adam(model), data(60), global_batch=16, checkpoint_dir=tmp_path) as s,
     ):
         next(iter(s.batches(epochs=1)))

@@ -209,11 +209,8 @@ class Holding:
 
     def _share_whole(self, group: PeerGroup, holders: list[int]) -> None:
         rank, first = group.rank, holders[0]
-        if len(holders) > 1 and (buffers := self._state.buffers()):
-            with talking():
-                truth = broadcast(group, first, buffers)
-            for name, buffer in buffers.items():
-                buffer.copy_(truth[name])
+        if len(holders) > 1:
+            self._share_buffers(group, first)
         if len(holders) < group.world:
             ours = {**self._state.tree(self._progress), TRAINED_S: self._saver.trained_s} if rank == first else None
             with talking():
@@ -237,9 +234,12 @@ class Holding:
                 run.shards.moments.forget()
             run.shards.meet(mesh, self.ranges)
             self.redone = gone.steps - self._progress.steps
-        if buffers := self._state.buffers():
+        self._share_buffers(group, 0)
+
+    def _share_buffers(self, group: PeerGroup, first: int) -> None:
+        if group.world > 1 and (buffers := self._state.buffers()):
             with talking():
-                truth = broadcast(mesh, 0, buffers if group.rank == 0 else None)
+                truth = broadcast(group, first, buffers)
             for name, buffer in buffers.items():
                 buffer.copy_(truth[name])
 

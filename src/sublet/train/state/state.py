@@ -138,19 +138,13 @@ class State:
 
     def check(self, tree: Mapping[str, Any], progress: Progress) -> None:
         """BadInput if this training cannot go on from there."""
-        facts = tree["progress"]
-        if facts["samples"] != progress.samples:
-            hint = "train with the dataset of the checkpoint, or give a new checkpoint directory"
-            raise BadInput(
-                "checkpoint", f"of {facts['samples']} samples, the dataset has {progress.samples}", hint=hint
-            )
+        counts = (tree["progress"]["samples"], progress.samples), (len(tree["schedulers"]), len(self.schedulers))
+        for what, (saved, ours) in zip(("samples", "schedulers"), counts, strict=True):
+            if saved != ours:
+                hint = f"train with the {what} of the checkpoint, or give a new checkpoint directory"
+                raise BadInput("checkpoint", f"of {saved} {what}, this training has {ours}", hint=hint)
         if self.stream is not None:
             self.stream.check(tree["stream"])
-        if len(tree["schedulers"]) != len(self.schedulers):
-            hint = "train with the schedulers of the checkpoint, or give a new checkpoint directory"
-            raise BadInput(
-                "checkpoint", f"of {len(tree['schedulers'])} schedulers, this has {len(self.schedulers)}", hint=hint
-            )
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Running means and the like, in which ranks drift apart."""
