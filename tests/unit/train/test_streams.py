@@ -55,7 +55,7 @@ def test_all_members_learn_where_each_shard_is_and_one_that_gets_another_reads_n
         marks = worker.state_dict()["marks"]
         assert {number: mark["position"] for number, mark in marks.items()} == {0: 100, 1: 201, 2: 100, 3: 201}
     assert numbers(given(workers[1], 104, 0, 1)) == order_of(105)[104]
-    shards = workers[1]._sources[0]._reader._shards
+    shards = workers[1]._sources[0]._loader.dataset._shards
     assert [shards[number]._dataset.begun for number in range(4)] == [[100], [201], [0], [0]]
 
 
