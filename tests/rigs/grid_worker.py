@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from sublet.train.grid.course import Course
 from sublet.train.grid.meeting import Lost
 from sublet.train.grid.member import Member
 from sublet.train.grid.saving import Vault
-from sublet.train.grid.stages import Seat, Staged
+from sublet.train.grid.stages import NO_PLACE, Staged
 from sublet.train.grid.whole import Whole
 from sublet.train.link.following import Broken
 from sublet.train.link.link import ControllerLink
@@ -18,6 +20,7 @@ from sublet.train.numerics.schedules import Schedules
 from sublet.train.state.state import Progress, State
 from sublet_lab.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly
 from sublet_lab.threads_mesh import ThreadsMesh
+from tests.rigs.grids_of import seat_of
 
 SAMPLES = 1000 * SIZE
 
@@ -122,15 +125,16 @@ class Died(BaseException):
 
 
 def generation(threads, workers, grid, until, givers=(), *, keeps=(), **more):
-    """All of these as a grid, by their order; what became of each."""
+    """All of these as a grid, by their order, those behind its places only keep; what became of each."""
     meshes = ThreadsMesh.all_of(threads, len(workers) + len(givers))
     works = {}
     for rank, worker in enumerate([*workers, *givers]):
         seat = None
-        if rank < grid.gpus:
-            seat = Seat.of(rank, grid, BLOCKS)
-            if keeps:
-                seat = Seat(copy=seat.copy, part=seat.part, copies=seat.copies, parts=seat.parts, keeps=keeps[rank])
+        if rank < len(workers):
+            seat = seat_of(rank % grid.gpus, grid, BLOCKS)
+            seat = replace(seat, keeps=keeps[rank] if keeps else (), world=len(workers))
+        if grid.gpus <= rank < len(workers):
+            seat = replace(seat, copy=NO_PLACE, part=NO_PLACE)
         works[worker.name] = lambda worker=worker, rank=rank, seat=seat: worker.live(meshes[rank], seat, until, **more)
     return threads.run(works)
 

@@ -11,7 +11,7 @@ from sublet.train.grid.atoms import atoms, share
 from sublet.train.grid.gloo import Lines
 from sublet.train.grid.member import Member
 from sublet.train.grid.pipeline import Work
-from sublet.train.grid.stages import Seat, Staged
+from sublet.train.grid.stages import Seat, Staged, parts_of
 from sublet_lab.grid.model import MICRO, SEED, SIZE, adam, samples, score
 from sublet_lab.threads_mesh import Threads, ThreadsMesh
 
@@ -50,6 +50,12 @@ class Worker:
             self.model.train()
 
 
+def seat_of(rank, grid, blocks):
+    """That of a number, blocks as even as they go."""
+    copy, part = divmod(rank, grid.parts)
+    return Seat(copy=copy, part=part, copies=grid.copies, parts=parts_of(blocks, grid.parts))
+
+
 def trained(
     make,
     work,
@@ -70,7 +76,7 @@ def trained(
         there = [*here, *(each for each in were if each not in here)]
         jobs = {}
         for rank, worker in enumerate(there):
-            seat = Seat.of(rank, grid, len(worker.staged.blocks)) if worker in here else None
+            seat = seat_of(rank, grid, len(worker.staged.blocks)) if worker in here else None
             last = number == len(grids) - 1
             jobs[rank] = (worker.live, seat, steps * (number + 1), held if last else ())
         tags = _in_sockets(jobs) if real else _in_threads(jobs)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sublet.domain.quantity import whole
 from sublet.train.data.samples import Piece, Samples
 from sublet.train.numerics.seeds import dice_kept, reseed_host
 
@@ -34,9 +33,6 @@ def atoms(offset: int, size: int, micro_batch: int) -> tuple[Atom, ...]:
     >>> atoms(10, 5, 2)
     (Atom(start=10, count=2), Atom(start=12, count=2), Atom(start=14, count=1))
     """
-    whole("offset", offset)
-    whole("size", size)
-    whole("micro_batch", micro_batch, 1)
     starts = range(offset, offset + size, micro_batch)
     return tuple(Atom(start, min(micro_batch, offset + size - start)) for start in starts)
 
@@ -65,8 +61,6 @@ def schedule(part: int, parts: int, atoms: int) -> tuple[Pass, ...]:
     >>> "".join(f"{'F' if each.forward else 'B'}{each.atom} " for each in schedule(0, 2, 3))
     'F0 F1 B0 F2 B1 B2 '
     """
-    whole("parts", parts, 1)
-    whole("part", part)
     ahead = min(atoms, parts - 1 - part)
     order = [Pass(atom, forward=True) for atom in range(ahead)]
     for atom in range(ahead, atoms):

@@ -129,26 +129,8 @@ def _gpt2(own: Any, batch: Mapping[str, Any]) -> torch.Tensor:
     return found
 
 
-def _llama(own: Any, batch: Mapping[str, Any]) -> torch.Tensor:
-    found: torch.Tensor = own.embed_tokens(batch["input_ids"])
-    return found
-
-
 def _bert(own: Any, batch: Mapping[str, Any]) -> torch.Tensor:
     found: torch.Tensor = own.embeddings(input_ids=batch["input_ids"], token_type_ids=batch.get("token_type_ids"))
-    return found
-
-
-def _lm_head(norm: str) -> Head:
-    def head(own: Any, hidden: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = own.lm_head(getattr(own, norm)(hidden))
-        return found
-
-    return head
-
-
-def _classified(own: Any, hidden: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = own.classifier(own.dropout(own.pooler(hidden)))
     return found
 
 
@@ -157,15 +139,15 @@ GPT2 = Family(
     before=("transformer.wte", "transformer.wpe", "transformer.drop"),
     embed=_gpt2,
     after=("transformer.ln_f", "lm_head"),
-    head=_lm_head("ln_f"),
+    head=lambda own, hidden: own.lm_head(own.ln_f(hidden)),
     causal=True,
 )
 LLAMA = Family(
     blocks="model.layers",
     before=("model.embed_tokens",),
-    embed=_llama,
+    embed=lambda own, batch: own.embed_tokens(batch["input_ids"]),
     after=("model.norm", "lm_head"),
-    head=_lm_head("norm"),
+    head=lambda own, hidden: own.lm_head(own.norm(hidden)),
     causal=True,
     rotary="model.rotary_emb",
 )
@@ -182,7 +164,7 @@ BERT_CLASSES = Family(
     before=("bert.embeddings",),
     embed=_bert,
     after=("bert.pooler", "dropout", "classifier"),
-    head=_classified,
+    head=lambda own, hidden: own.classifier(own.dropout(own.pooler(hidden))),
     causal=False,
 )
 FAMILIES = {

@@ -139,14 +139,11 @@ class Holdings:
 
     def layout(self, unit: int, *, stepped: bool) -> Layout:
         """The same at all workers, whether they hold the unit or not."""
-        found = self._layouts.get((unit, stepped))
-        if found is None:
-            found = self._layouts[unit, stepped] = self._laid_out(unit, stepped=stepped)
-        return found
-
-    def _laid_out(self, unit: int, *, stepped: bool) -> Layout:
-        parameters = self.parameters[unit]
-        return layout_of(parameters, [self._kept_of(each) for each in parameters] if stepped else ())
+        if (unit, stepped) not in self._layouts:
+            parameters = self.parameters[unit]
+            kept = [self._kept_of(each) for each in parameters] if stepped else ()
+            self._layouts[unit, stepped] = layout_of(parameters, kept)
+        return self._layouts[unit, stepped]
 
     def _trained(self, unit: int) -> list[bool]:
         return [id(each) not in self._frozen for each in self.parameters[unit]]

@@ -20,7 +20,6 @@ import torch
 
 from sublet.machine.wall import WALL
 from sublet.train.data.samples import mixed
-from sublet.train.grid import alike
 from sublet.train.grid.atoms import Atom, atoms, share
 from sublet.train.grid.course import Course
 from sublet.train.grid.holdings import Holdings
@@ -31,12 +30,13 @@ from sublet.train.grid.pipeline import Losses, Pipeline, Stepped, Work
 from sublet.train.grid.saving import WORDS, Restored, Vault
 from sublet.train.grid.stages import Seat, Staged, holders
 from sublet.train.link.following import Broken
+from sublet.train.numerics.drift import RATE_WORDS, rates_heard, rates_said
 from sublet.train.numerics.guard import Guard
 from sublet.train.numerics.seeds import restore_dice, restore_random
 
 __all__ = ["Member"]
 
-LOSS, ORDERS, KEEPS, RATES, SAVES = 0, 1, 2, 3, 3 + alike.WORDS  # of what is agreed on, beside the norms
+LOSS, ORDERS, KEEPS, RATES, SAVES = 0, 1, 2, 3, 3 + RATE_WORDS  # of what is agreed on, beside the norms
 EXTRA = SAVES + WORDS
 MOVES = 4 << 20  # tag of messages, far from those of a pipeline
 
@@ -66,7 +66,7 @@ class Member:
         self.speaker: int | None = None  # where somebody is new: who tells it what the others come to
         self._agreed, self.losses = torch.zeros(len(staged.units) + EXTRA, dtype=torch.float64), Losses()  # of a step
         self._own = tuple[int, ...]()  # units of our place
-        self._keeping, self.alike = Keeping(self.holdings), alike.Alike(optimizer)
+        self._keeping = Keeping(self.holdings)
 
     # ------------------------------------------------------------------------------------------ meetings
 
@@ -303,13 +303,13 @@ class Member:
                 words[number] += square
         words[units + LOSS] = 0.0 if alone else losses.total()  # nobody else wants to know it now
         words[units + ORDERS], words[units + KEEPS] = float(orders), float(self._keeping.asks)
-        words[units + RATES : units + SAVES] = self.alike.say(self.applied, trains=seat.trains)
+        words[units + RATES : units + SAVES] = rates_said(self.holdings.optimizer, self.applied, trains=seat.trains)
         if self.vault is not None:
             words[units + SAVES :] = self.vault.say(mesh, self.applied + 1)
         said = torch.tensor(words, dtype=torch.float64)
         mesh.sum(said, seat.everyone())
         words = said.tolist()
-        self.alike.hear(words[units + RATES : units + SAVES], self.applied)
+        rates_heard(words[units + RATES : units + SAVES], self.applied)
         agreed_s = WALL.monotonic()
         self.point("agreed")
         self._agreed, self.losses = said, losses if alone else Losses(words[units + LOSS])

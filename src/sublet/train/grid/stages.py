@@ -17,7 +17,6 @@ from typing import Any
 from torch import nn
 
 from sublet.domain.cut import borders
-from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
 from sublet.wire.grids import NO_PLACE
 
@@ -130,12 +129,6 @@ class Seat:
     parts: tuple[Part, ...]
     keeps: tuple[int, ...] = ()
     world: int = 0  # with those who only keep; 0 = there are none
-
-    @classmethod
-    def of(cls, rank: int, grid: Grid, blocks: int) -> Seat:
-        """That of a number."""
-        copy, part = divmod(rank, grid.parts)
-        return cls(copy=copy, part=part, copies=grid.copies, parts=parts_of(blocks, grid.parts))
 
     @property
     def trains(self) -> bool:

@@ -7,7 +7,7 @@ So any grid loads what any other has saved, and so does a worker alone; there is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from sublet.train.state.state import Progress, State
 
 __all__ = ["Whole"]
 
+Key = str | tuple[int, str]  # of a weight its name; of a moment the number of its parameter, and its name
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HINT = "train with the model and the optimizer of the checkpoint, or give a new checkpoint directory"
 
@@ -42,25 +43,21 @@ class Whole:
 
     def places(self, *, stepped: bool) -> tuple[TensorPlace, ...]:
         """Of all tensors of all units: unit by unit, each as it lies there."""
-        found = []
-        for unit in range(len(self._staged.units)):
-            layout = self._holdings.layout(unit, stepped=stepped)
-            found += [_place(unit, field) for field in (*layout.weights, *(where for _, where in layout.moments))]
-        return tuple(found)
+        return tuple(place for _, place in self._laid(stepped=stepped))
 
     def tree(self, counted: Sequence[torch.Tensor], *, stepped: bool) -> dict[str, Any]:
         """As the plain session has it, with `Elsewhere` in place of what is in units, by its number in `places`.
 
         `counted`, of each unit, by whoever holds it: of which parameters the optimizer keeps anything.
         """
-        weights, moments = self._numbers(stepped=stepped)
+        at = {key: number for number, (key, _) in enumerate(self._laid(stepped=stepped))}
         tree, model = self._state.tree(self._progress), self._staged.model
         own = {id(each): name for name, each in model.named_parameters()}
         named = {name: own[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
         tree["model"] = {
-            name: Elsewhere(weights[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
+            name: Elsewhere(at[named[name]]) if name in named else tensor for name, tensor in tree["model"].items()
         }
-        tree["optimizer"] = self._optimizer(moments, counted, stepped=stepped)
+        tree["optimizer"] = self._optimizer(at, counted, stepped=stepped)
         return {**tree, "loss": self._loss()}
 
     def beside(self, tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,21 +99,15 @@ class Whole:
         states = [state.get(indices.get(id(each)), {}) for each in parameters]
         layout.counted.seen_in(memory).copy_(layout.counted_of(states))
 
-    def _numbers(self, *, stepped: bool) -> tuple[dict[str, int], dict[tuple[int, str], int]]:
-        """In `places`: of weights by their names, of moments by the number of the parameter and theirs."""
-        weights, moments, count = dict[str, int](), dict[tuple[int, str], int](), 0
+    def _laid(self, *, stepped: bool) -> Iterator[tuple[Key, TensorPlace]]:
         for unit, each in enumerate(self._staged.units):
             layout, parameters = self._holdings.layout(unit, stepped=stepped), self._holdings.parameters[unit]
-            weights |= {name: count + number for number, name in enumerate(each.names)}
-            count += len(each.names)
-            for owner, (moment, _) in zip(layout.owners, layout.moments, strict=True):
-                moments[self._holdings.indices[id(parameters[owner])], moment] = count
-                count += 1
-        return weights, moments
+            for name, field in zip(each.names, layout.weights, strict=True):
+                yield name, _place(unit, field)
+            for owner, (moment, field) in zip(layout.owners, layout.moments, strict=True):
+                yield (self._holdings.indices[id(parameters[owner])], moment), _place(unit, field)
 
-    def _optimizer(
-        self, moments: Mapping[tuple[int, str], int], counted: Sequence[torch.Tensor], *, stepped: bool
-    ) -> dict[str, Any]:
+    def _optimizer(self, at: Mapping[Key, int], counted: Sequence[torch.Tensor], *, stepped: bool) -> dict[str, Any]:
         """As its state_dict would be if all of it were here: nothing of a parameter that never had a gradient."""
         groups, state, indices = (
             settings_of(self._holdings.optimizer.param_groups),
@@ -129,9 +120,9 @@ class Whole:
             parameters = self._holdings.parameters[unit]
             for number, counters in self._holdings.layout(unit, stepped=stepped).counters_in(rows).items():
                 state[self._holdings.indices[id(parameters[number])]] = counters
-        for (number, name), index in moments.items():
-            if number in state:
-                state[number][name] = Elsewhere(index)
+        for key, index in at.items():
+            if isinstance(key, tuple) and key[0] in state:
+                state[key[0]][key[1]] = Elsewhere(index)
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
 

@@ -6,6 +6,9 @@ Every `EVERY` steps each member adds a small digest of its position, its learnin
 turn, to the control numbers that are summed with the gradients. Where the sum is not the number of members times their
 own, they say so with the next step; then all of them know, compare everything and raise. Buffers are not compared:
 running means differ between ranks by nature.
+
+Members of a grid have no weights in common. In the agreement on every `EVERY`th step each says a digest of its rates,
+with its square: it is the same at all if the squares add up to what the sum says.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from sublet.train.link.peers import PeerGroup
 from sublet.train.numerics.gradients import CHECK, DOUBT
 from sublet.train.state.state import Progress
 
-__all__ = ["EVERY", "NEXT", "RATES", "Drift", "digest", "numbers_of"]
+__all__ = ["EVERY", "RATE_WORDS", "Drift", "digest", "rates_heard", "rates_said"]
 
 EVERY = 20  # steps; a check takes about 40 us on a CPU, 140 us on an H200
+RATE_WORDS = 3  # of a grid: members who say it, the sum of digests, and that of squares
+RATE_BITS = 20  # the square of a sum over a thousand members is a whole number that a float64 has
 EXACT_BITS = 24  # whole numbers below 2**24 are exact in float32, in which control numbers are summed
 WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
 POSITION, RATES, WEIGHTS = range(3)  # columns of what is compared in full
@@ -97,6 +102,21 @@ class Drift:
         for index, parameter in enumerate(self._parameters):
             total = total.to(parameter.device) * 3 + _sum_of_bits(parameter) * (mixed(index) | 1)
         return int(total)
+
+
+def rates_said(optimizer: torch.optim.Optimizer, step: int, *, trains: bool) -> tuple[float, ...]:
+    """Before the sum of a grid; nothing in most steps, nor of a worker that is spare."""
+    if step % EVERY or not trains:
+        return (0.0,) * RATE_WORDS
+    own = float(digest(numbers_of(optimizer)) & ((1 << RATE_BITS) - 1))
+    return (1.0, own, own * own)
+
+
+def rates_heard(summed: Sequence[float], step: int) -> None:
+    """After it, at all alike: RanksDiffer if theirs are not the same."""
+    count, total, squares = summed
+    if count * squares != total * total:
+        raise RanksDiffer(NAMES[RATES], ranks=[], step=step, hint=NEXT[RATES])
 
 
 def numbers_of(optimizer: torch.optim.Optimizer) -> list[Any]:

@@ -58,16 +58,6 @@ class Moments:
         return self.flat.parameters[0].device
 
     @property
-    def size_bytes(self) -> int:
-        """Of the moments that the optimizer has now."""
-        return sum(
-            value.numel() * value.element_size()
-            for state in self.optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor) and value.dim() > 0
-        )
-
-    @property
     def whole_bytes(self) -> int:
         """Of all moments, once they are there."""
         return sum(

@@ -10,16 +10,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
 
 from sublet import train  # noqa: E402
+from tests.rigs.numbers_in_stages import BATCH, MICRO, a_net, data, squared  # noqa: E402
 
-WIDTH, BATCH, MICRO, STEPS = 6, 8, 4, 4
+STEPS = 4
 LOOKS = "aten._local_scalar_dense.default"  # by which a number comes to Python: on a GPU, all work before it must end
-
-
-def squared(output, batch):
-    return nn.functional.mse_loss(output, batch[1])
 
 
 FACTS = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared}
@@ -35,16 +31,6 @@ class Counts(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.found[str(func)] += 1
         return func(*args, **(kwargs or {}))
-
-
-def a_model():
-    torch.manual_seed(3)
-    blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
-    return train.Stages(nn.Linear(3, WIDTH), blocks, nn.Linear(WIDTH, 1))
-
-
-def data():
-    return TensorDataset(torch.randn(BATCH * STEPS, 3), torch.randn(BATCH * STEPS, 1))
 
 
 def counted(session, one_step):
@@ -66,7 +52,9 @@ def of_the_plain_session(optimizer, model, **more):
             x, y = next(batches)
             s.step(nn.functional.mse_loss(model(x), y))
 
-    return counted(train.session(model, optimizer, data(), global_batch=BATCH, micro_batch=MICRO, **more), one_step)
+    return counted(
+        train.session(model, optimizer, data(BATCH * STEPS), global_batch=BATCH, micro_batch=MICRO, **more), one_step
+    )
 
 
 def of_a_grid_of_one(optimizer, model, **more):
@@ -74,13 +62,13 @@ def of_a_grid_of_one(optimizer, model, **more):
         s._way.step(next(batches), None, None)  # `s.step` returns the loss, and so looks at it
 
     facts = {**FACTS, **more}
-    return counted(train.session(model, optimizer, data(), **facts), one_step)
+    return counted(train.session(model, optimizer, data(BATCH * STEPS), **facts), one_step)
 
 
 def test_a_step_alone_makes_no_pass_over_the_weights_that_the_plain_one_does_not_make():
     found = {}
     for of in (of_the_plain_session, of_a_grid_of_one):
-        model = a_model()
+        model = a_net()
         found[of] = of(torch.optim.AdamW(model.parameters(), lr=0.05), model)
     more = found[of_a_grid_of_one] - found[of_the_plain_session]
     assert not {name for name in more if "zero" in name or "add" in name or "copy" in name}, more
@@ -89,14 +77,14 @@ def test_a_step_alone_makes_no_pass_over_the_weights_that_the_plain_one_does_not
 
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
 def test_a_step_alone_looks_at_no_number_by_itself(clip_norm):
-    model = a_model()
+    model = a_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     assert of_a_grid_of_one(optimizer, model, clip_norm=clip_norm)[LOOKS] == 0
 
 
 def test_its_loss_is_there_for_who_asks():
-    model, seen = a_model(), []
-    samples = data()
+    model, seen = a_net(), []
+    samples = data(BATCH * STEPS)
     with train.session(model, torch.optim.SGD(model.parameters(), lr=0.0), samples, **FACTS) as s:
         assert s.loss != s.loss, "before the first step there is none"
         for batch in s.batches(epochs=1):
@@ -109,9 +97,9 @@ def test_its_loss_is_there_for_who_asks():
 
 
 def test_gradients_that_nobody_else_needs_take_memory_once():
-    model = a_model()
+    model = a_net()
     weights = list(model.parameters())
-    with train.session(model, torch.optim.AdamW(model.parameters()), data(), **FACTS) as s:
+    with train.session(model, torch.optim.AdamW(model.parameters()), data(BATCH * STEPS), **FACTS) as s:
         for batch in s.batches(epochs=1):
             s.step(batch)
             arenas = s._way.member.holdings.arenas

@@ -8,9 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
-
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.train.grid.in_stages import InStages  # noqa: E402
@@ -18,42 +15,18 @@ from sublet.train.grid.stages import Seat, parts_of  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
 from sublet.wire.exits import EXIT_LOST  # noqa: E402
 from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
-
-WIDTH = 6
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + torch.tanh(self.up(x))
-
-
-def a_net():
-    torch.manual_seed(3)
-    return train.Stages(nn.Linear(3, WIDTH), [Block(), Block()], nn.Linear(WIDTH, 1))
-
-
-def data(count=16):
-    generator = torch.Generator().manual_seed(4)
-    return TensorDataset(torch.randn(count, 3, generator=generator), torch.randn(count, 1, generator=generator))
-
-
-def squared(output, batch):
-    return nn.functional.mse_loss(output, batch[1])
+from tests.rigs.numbers_in_stages import BATCH, MICRO, a_net, data, squared  # noqa: E402
 
 
 def a_session(model, **more):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    facts = {"global_batch": 8, "micro_batch": 4, "loss": squared, **more}
-    return train.session(model, optimizer, data(), **facts)
+    facts = {"global_batch": BATCH, "micro_batch": MICRO, "loss": squared, **more}
+    return train.session(model, optimizer, data(16), **facts)
 
 
 def judged(monkeypatch, breaks, settle, *, where="in it"):
     """What two evaluations after a step come to, of which the first breaks so often: in the loop, or behind it."""
-    model, found, left = a_net(), [], [breaks]
+    model, found, left = a_net(blocks=2), [], [breaks]
     monkeypatch.setattr(InStages, "_following", lambda *_: None)
     monkeypatch.setattr(InStages, "_settle_in", lambda way, _: settle(way, model))
 
@@ -113,12 +86,12 @@ def test_where_all_go_back_in_an_evaluation_the_loop_runs_on_from_there(monkeypa
             raise Broken("gone")
         return judge(*facts)
 
-    with a_session(a_net(), epochs=2) as s:
+    with a_session(a_net(blocks=2), epochs=2) as s:
         for batch in s:
             s.step(batch)
             if s.steps == 1 and not seen:
                 s._way.member.judge = partial(judged, s._way.member.judge)
-            seen.append((s.steps, s.evaluate(data()), s.steps, s.evaluate(data())))
+            seen.append((s.steps, s.evaluate(data(16)), s.steps, s.evaluate(data(16))))
     assert [(before, after) for before, _, after, _ in seen] == [(1, 1), (2, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
     assert seen[1][1] == seen[1][3] == seen[0][1], "what the last one came to"
     assert len({value for _, value, _, _ in seen}) == 5
@@ -136,7 +109,7 @@ def broken_step(monkeypatch, settle):
             raise Broken("gone")
         return step(*facts, **more)
 
-    with a_session(a_net(), epochs=1) as s:
+    with a_session(a_net(blocks=2), epochs=1) as s:
         for batch in s:
             if not made:
                 s._way.member.step = partial(broken, s, s._way.member.step)
@@ -175,8 +148,8 @@ def test_a_script_that_has_left_its_loop_when_all_go_back_ends_for_another_proce
 
 
 def test_an_evaluation_before_the_first_batch_is_refused():
-    with pytest.raises(InvalidValue, match="in the loop, or after it"), a_session(a_net()) as s:
-        s.evaluate(data())
+    with pytest.raises(InvalidValue, match="in the loop, or after it"), a_session(a_net(blocks=2)) as s:
+        s.evaluate(data(16))
 
 
 class Joins:
@@ -207,7 +180,7 @@ class Joins:
 
     def _live(self, name, script):
         try:
-            with a_session(a_net(), epochs=1) as s:
+            with a_session(a_net(blocks=2), epochs=1) as s:
                 self.sessions[name] = s
                 self.found[name] = script(s)
         except BaseException:
@@ -232,7 +205,7 @@ def test_a_newcomer_serves_evaluations_until_its_first_step_and_has_the_rates_of
     def comes(s):
         return looped(s, [])
 
-    model = a_net().eval()
+    model = a_net(blocks=2).eval()
     with torch.no_grad():
         truth = [float(squared(model(each.tensors[0]), each.tensors)) for each in (data(10), data(6))]
     lives = Joins(monkeypatch, there, comes)
@@ -255,5 +228,5 @@ def test_workers_that_come_to_different_things_are_told_so(monkeypatch):
         monkeypatch.setattr(s._way, "boundary", lambda: setattr(s._way.member, "new", False))
         return looped(s, [])
 
-    lives = Joins(monkeypatch, lambda s: next(iter(s)) and s.evaluate(data()), comes)
+    lives = Joins(monkeypatch, lambda s: next(iter(s)) and s.evaluate(data(16)), comes)
     assert isinstance(lives.ended["comes"], RanksDiffer)

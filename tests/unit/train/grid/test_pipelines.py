@@ -11,12 +11,12 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
-from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.grid import pipeline  # noqa: E402
 from sublet.train.grid.atoms import atoms, schedule, share  # noqa: E402
 from sublet.train.grid.pipeline import Pipeline, UnitTimes, Work  # noqa: E402
-from sublet.train.grid.stages import Seat, Staged, Stages  # noqa: E402
+from sublet.train.grid.stages import Staged, Stages  # noqa: E402
 from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
+from tests.rigs.grids_of import seat_of  # noqa: E402
 from tests.rigs.pipelines import pipeline_s  # noqa: E402
 
 FEW = st.integers(1, 6)
@@ -30,11 +30,6 @@ def test_every_sample_is_in_one_atom_of_one_copy(offset, size, micro_batch, copi
     assert [atom.start + at for atom in found for at in range(atom.count)] == list(range(offset, offset + size))
     assert all(1 <= atom.count <= micro_batch for atom in found)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_a_micro_batch_of_nothing_is_refused():
-    with pytest.raises(InvalidValue, match="micro_batch"):
-        atoms(0, 4, 0)
 
 
 @given(FEW, st.integers(0, 12))
@@ -87,9 +82,9 @@ class Takes(nn.Linear):
 
 
 def test_a_part_times_what_it_runs_and_the_first_what_it_loads(monkeypatch):
+    """What the last one loads is there while it waits."""
     clock = Clock()
     monkeypatch.setattr(pipeline, "WALL", clock)
-    staged = Staged(Stages(Takes(clock, 1.0), [Takes(clock, 2.0), Takes(clock, 3.0)], Takes(clock, 4.0)))
 
     def load(_):
         clock.now_s += 10.0
@@ -99,8 +94,19 @@ def test_a_part_times_what_it_runs_and_the_first_what_it_loads(monkeypatch):
         clock.now_s += 100.0
         return output.sum()
 
-    runs = Pipeline(staged, lambda _: None)
-    mesh, seat = ThreadsMesh.all_of(Threads(), 1)[0], Seat.of(0, Grid(1, 1), 2)
-    runs.train(mesh, seat, atoms(0, 2, 1), 2, Work(load, loss))
-    assert runs.times.forward_s == [22.0, 4.0, 6.0, 208.0]
-    assert runs.times.atoms == 2
+    def taken_s(grid):
+        threads, found = Threads(), {}
+        meshes = ThreadsMesh.all_of(threads, grid.gpus)
+
+        def trains(rank):
+            stages = [Takes(clock, seconds) for seconds in (1.0, 2.0, 3.0, 4.0)]
+            runs = Pipeline(Staged(Stages(stages[0], stages[1:3], stages[3])), lambda _: None)
+            runs.train(meshes[rank], seat_of(rank, grid, 2), atoms(0, 1, 1), 1, Work(load, loss))
+            found[rank] = runs.times.forward_s, runs.times.atoms
+
+        ended = threads.run({rank: lambda rank=rank: trains(rank) for rank in range(grid.gpus)})
+        assert set(ended.values()) == {None}
+        return found
+
+    assert taken_s(Grid(1, 1)) == {0: ([11.0, 2.0, 3.0, 104.0], 1)}
+    assert taken_s(Grid(1, 2)) == {0: ([11.0, 2.0, 0.0, 0.0], 1), 1: ([0.0, 0.0, 3.0, 104.0], 1)}

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import Subset, TensorDataset, default_collate  # noqa: E402
+from torch.utils.data import Subset, default_collate  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
@@ -20,18 +20,8 @@ from sublet.train.grid import in_stages  # noqa: E402
 from sublet.train.grid.holdings import sizes_of  # noqa: E402
 from sublet.train.grid.serving import awaited  # noqa: E402
 from sublet.train.grid.stages import Staged  # noqa: E402
+from tests.rigs.numbers_in_stages import BATCH, MICRO, WIDTH, a_net, adam, data, loss_on, squared  # noqa: E402
 from tests.rigs.sizes import only_in_full  # noqa: E402
-
-WIDTH, SAMPLES, BATCH, MICRO = 6, 40, 8, 4
-
-
-class Block(nn.Module):
-    def __init__(self, dropout=0.0):
-        super().__init__()
-        self.up, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(dropout)
-
-    def forward(self, x):
-        return x + self.drop(torch.tanh(self.up(x)))
 
 
 class Again(nn.Module):
@@ -45,31 +35,8 @@ class Again(nn.Module):
         return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
 
 
-def a_net(dropout=0.0, around=nn.Sequential):
-    torch.manual_seed(3)
-    blocks = [around(Block(dropout)) for _ in range(3)]
-    return train.Stages(nn.Linear(3, WIDTH), blocks, nn.Linear(WIDTH, 1))
-
-
-def data(count=SAMPLES):
-    generator = torch.Generator().manual_seed(4)
-    return TensorDataset(torch.randn(count, 3, generator=generator), torch.randn(count, 1, generator=generator))
-
-
-def adam(model):
-    return torch.optim.AdamW(model.parameters(), lr=0.05)
-
-
-def loss_on(model):
-    return lambda batch: nn.functional.mse_loss(model(batch[0]), batch[1])
-
-
 def nothing(_):
     """Is done."""
-
-
-def squared(output, batch):
-    return nn.functional.mse_loss(output, batch[1])
 
 
 def cut(model, optimizer=None, dataset=None, **more):

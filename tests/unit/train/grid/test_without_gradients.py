@@ -108,17 +108,6 @@ def nothing_before(model, step):
     """Whatever learns, learns all the time."""
 
 
-def frozen_by_chance(seed):
-    """Of a step. The last block learns always: without anything that does there is no backward."""
-
-    def before(model, step):
-        dice = random.Random(f"{seed} frozen at {step}")
-        for each in (model.first, *model.blocks[:-1], model.blocks[1].side, *model.last.heads):
-            each.requires_grad_(dice.random() < 0.6)
-
-    return before
-
-
 def batch_of(atom, head=0, asides=(False,) * BLOCKS, stop=None):
     ids, targets = samples(atom)
     chosen = torch.tensor([*([number == stop, aside] for number, aside in enumerate(asides)), [head, 0]])
@@ -209,10 +198,9 @@ WAYS = ["meet", "misses", "checkpoint"]
     st.lists(st.tuples(st.sampled_from(GRIDS), st.sampled_from(WAYS), st.booleans()), min_size=1, max_size=3),
     st.sampled_from(sorted(OPTIMIZERS)),
     st.sampled_from([None, 0.4]),
-    st.booleans(),
 )
 def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
-    tmp_path_factory, seed, stays, optimizer, clip, freezes
+    tmp_path_factory, seed, stays, optimizer, clip
 ):
     """Grid after grid: those who were there hand over, or roll forward a step, or others go on from a checkpoint."""
     threads, make, load, directory = (
@@ -221,15 +209,7 @@ def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
         by_chance(seed),
         tmp_path_factory.mktemp("kept"),
     )
-    before = frozen_by_chance(seed) if freezes else nothing_before
-    facts = {
-        "make": make,
-        "net": Net,
-        "work": Work(load, score),
-        "before": before,
-        "clip": clip,
-        "directory": directory,
-    }
+    facts = {"make": make, "net": Net, "work": Work(load, score), "clip": clip, "directory": directory}
     workers, steps = [], 0
     for number, (grid, way, keeps) in enumerate(stays):
         steps += 3
@@ -251,27 +231,21 @@ def test_whoever_has_no_gradient_in_whatever_grid_is_trained_as_by_torch(
         found = generation(threads, there[: grid.gpus], grid, steps, there[grid.gpus :], **more)
         assert {found[each.name] for each in there[: grid.gpus]} == {"done"}
         workers = there[: grid.gpus]
-    assert_as_plain(workers, load, make, steps, clip, before)
+    assert_as_plain(workers, load, make, steps, clip)
     for worker in workers:
         worker.member.vault.close()
-    _assert_saved(directory, load, make, steps, clip, before)
+    _assert_saved(directory, load, make, steps, clip)
 
 
-def _assert_saved(directory, load, make, steps, clip, before):
+def _assert_saved(directory, load, make, steps, clip):
     """A session without parts goes on from there as from one process."""
     model, progress = Net(), Progress(samples=SAMPLES, batch=SIZE)
     optimizer = make(model)
     State(model, optimizer, [], None, SEED).restore(newest(directory).state, progress, same_dice=True)
-    truth, kept, _ = plainly(load, make, steps, clip, before)
+    truth, kept, _ = plainly(load, make, steps, clip)
     for (name, ours), its in zip(model.named_parameters(), truth.parameters(), strict=True):
         assert torch.allclose(ours, its, rtol=0.0, atol=1e-10), name
         assert_same_state(name, optimizer.state.get(ours, {}), kept.state.get(its, {}), loaded=True)
-
-
-def freeze_later(model, step):
-    """For good."""
-    for each in (model.last.heads[0], model.blocks[1]):
-        each.requires_grad_(step < 2)
 
 
 def freeze_for_a_while(model, step):
@@ -279,20 +253,6 @@ def freeze_for_a_while(model, step):
         each.requires_grad_(not 2 <= step < 5)
 
 
-def freeze_by_turns(model, step):
-    """From the first step on."""
-    model.first.requires_grad_(step % 3 > 0)
-    model.blocks[3].requires_grad_(step > 0)
-
-
-def freeze_and_let_go_of_gradients(model, step):
-    """As scripts do, so that an optimizer of torch passes by it at once."""
-    model.last.heads[0].requires_grad_(step % 2 > 0)
-    for each in model.last.heads[0].parameters():
-        each.grad = None
-
-
-FREEZES = [freeze_later, freeze_for_a_while, freeze_by_turns, freeze_and_let_go_of_gradients]
 STAYS = [
     [Grid(1, 1)],
     [Grid(1, 2), Grid(2, 1), Grid(1, 2)],
@@ -302,9 +262,9 @@ STAYS = [
 
 @pytest.mark.parametrize(("way", "clip"), [("meet", None), ("checkpoint", 0.6)])
 @pytest.mark.parametrize("grids", STAYS, ids=lambda grids: ", ".join(map(str, grids)))
-@pytest.mark.parametrize("before", FREEZES)
-def test_what_is_frozen_and_thawed_amid_training_is_trained_as_by_torch(tmp_path, before, grids, clip, way):
-    """Whoever joins has seen none of it; whether they meet before the first step, amid it or after it."""
+def test_what_is_frozen_for_a_while_is_trained_as_by_torch(tmp_path, grids, clip, way):
+    """Whoever joins has seen none of it; whether they meet before it, amid it or after it."""
+    before = freeze_for_a_while
     threads, make, workers, steps = Threads(), OPTIMIZERS["AdamW"], [], 0
     facts = {"make": make, "net": Net, "work": Work(batch_of, score)}
     facts |= {"before": before, "clip": clip, "directory": tmp_path}
