@@ -174,6 +174,17 @@ def test_a_division_by_the_batches_of_a_step_goes():
     assert "            n = s.steps\n" in made
 
 
+def test_a_meter_is_told_of_turns_without_an_update_too():
+    alone = PLAIN.replace("opt.step()\n", "opt.step()\n        meters.update(loss=1)\n")
+    assert converted(HEAD + alone).endswith("            meters.update(loss=1)\n")
+    lines = "        n += 1\n        a, b = top(x)\n        meters.update(loss=a)\n"
+    made = converted(HEAD + "n = 0\n" + PLAIN.replace("opt.step()\n", "opt.step()\n" + lines))
+    assert (
+        "            if s.updated:\n                n += 1\n            a, b = top(x)\n            meters.update("
+        in made
+    )
+
+
 EVALUATED = """for epoch in range(3):
     for x, y in loader:
         opt.zero_grad()
@@ -192,6 +203,48 @@ def test_only_the_loss_of_the_step_is_that_of_all_workers():
     made = converted(HEAD + EVALUATED)
     assert "            total += s.loss\n        print(s.loss)\n" in made
     assert made.endswith("            loss = F.l1_loss(model(x), y)\n            print(loss.item())\n")
+
+
+ENDLESS = """class Endless:
+    def __init__(self, data):
+        sampler = torch.utils.data.RandomSampler(data, replacement=True, num_samples=int(1e10))
+        self.loader = DataLoader(data, sampler=sampler)
+        self.batches = iter(self.loader)
+
+    def next(self):
+        return next(self.batches)
+
+
+batches = Endless(data)
+while True:
+    x = batches.next()
+"""
+
+
+def test_batches_of_a_class_are_those_of_its_loader_unless_it_changes_them():
+    source = MADE + ENDLESS + deep(4, TURN + "n += 1\nif n >= 9:\n    break")
+    made = converted(source)
+    assert "with train.session(model, opt, batches.loader, steps=9) as s:\n    for x in s:\n" in made
+    assert "replacement=True, num_samples=len(data))" in made
+    changed = source.replace("return next(self.batches)", "return self.turned(next(self.batches))")
+    assert refused(changed).why == "batches come from Endless, a class of the script"
+
+
+@pytest.mark.parametrize(
+    ("loss", "summed"),
+    [
+        ("F.mse_loss(model(x), y, reduction='sum')", True),
+        ("own_loss(model(x), y)", True),
+        ("(model(x) - y).pow(2).sum()", True),
+        ("(model(x) - y).pow(2).sum() / len(x)", False),
+        ("torch.stack([(model(x) - y).pow(2).sum()]).mean()", False),
+        ("own_loss(model(x), y) / len(x)", False),
+    ],
+)
+def test_a_sum_that_nothing_divides_is_said_to_the_session(loss, summed):
+    own = "\n\ndef own_loss(a, b):\n    lost = (a - b) ** 2\n    return lost.sum()\n\n\n"
+    given = PLAIN.replace("F.mse_loss(model(x), y).backward()", f"loss = {loss}\n        loss.backward()")
+    assert ('reduction="sum"' in converted(HEAD + own + given)) == summed
 
 
 BEST = """best = 0

@@ -240,6 +240,13 @@ def test_files_are_written_by_one_worker():
     )
 
 
+def test_a_function_that_saves_is_called_by_one_worker_and_others_are_lines_to_look_at():
+    functions = 'def save_all():\n    torch.save(1, "m.pt")\n\n\ndef draw():\n    plt.savefig("m.png")\n\n\n'
+    made = convert(a_script(HEAD + functions + PLAIN + "    save_all()\n    draw()\n"))
+    assert made.text.endswith("        if s.rank == 0:\n            save_all()\n        draw()\n")
+    assert [look.lines for look in made.looks if "writes this file" in look.what] == [(16,)]
+
+
 def test_lines_to_look_at_have_their_evidence():
     source = (
         HEAD
@@ -277,6 +284,33 @@ def test_frameworks_change_by_their_two_lines():
     assert "\nfrom sublet.integrations.transformers import Trainer\n" in made["hf_trainer"]
     assert "    strategy=SubletStrategy(global_batch=16),\n" in made["lightning"]
     assert "\nfor epoch in accelerator.epochs(5):\n" in made["accelerate"]
+
+
+ACCELERATED = """from accelerate import Accelerator
+
+accelerator = Accelerator()
+model, loader = accelerator.prepare(model, loader)
+for epoch in range(0, 3):
+    for x in loader:
+        accelerator.backward(model(x).mean())
+"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "head"),
+    [
+        ("0, 3", "accelerator.epochs(3):\n    for x"),
+        ("2, 5", "accelerator.epochs(3):\n    epoch += 2\n    for x"),
+    ],
+)
+def test_epochs_of_accelerate_have_their_numbers(extent, head):
+    assert f"\nfor epoch in {head}" in converted(ACCELERATED.replace("0, 3", extent))
+
+
+def test_epochs_of_accelerate_that_begin_elsewhere_are_refused():
+    error = refused(ACCELERATED.replace("range(0", "range(args.start"))
+    assert error.why == "the epochs begin at `args.start`"
+    assert error.line == 5
 
 
 def test_the_verb_prints_a_diff_and_writes_only_when_told(tmp_path, capsys):

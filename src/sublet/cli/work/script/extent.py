@@ -7,18 +7,8 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.reading import CannotConvert, Scope, Script, is_method, last_of, stores_in
 
-__all__ = [
-    "Counted",
-    "atom",
-    "bar_of",
-    "counted",
-    "counters",
-    "plus",
-    "range_of",
-    "refuse_endless",
-    "steps_of",
-    "unwrapped",
-]
+__all__ = ["Counted", "atom", "bar_of", "counted", "counters", "range_of", "refuse_endless", "steps_of"]
+__all__ += ["unwrapped"]
 
 MORE = (ast.Gt, ast.GtE, ast.Eq)
 RANGES = ("range", "trange", "count")

@@ -193,6 +193,15 @@ def _shows(statement: ast.stmt) -> bool:
     return names and not rates and isinstance(statement, ast.Assign | ast.Return | ast.Pass)
 
 
+def _meters(script: Script, statement: ast.stmt) -> bool:
+    """A meter is told in each turn, or it has nothing that it could print in one without an update."""
+    if isinstance(statement, ast.Assign):
+        names = [each for target in statement.targets for each in getattr(target, "elts", [target])]
+        return all(isinstance(each, ast.Name) for each in names)
+    text = script.text(statement).lower()
+    return is_method(getattr(statement, "value", statement), "update") and ("meter" in text or "metric" in text)
+
+
 def after_updates(training: Training, edits: Edits, told: Told, session: str) -> None:
     """What follows an update is done once for each: not where a step was dropped with a worker that was lost."""
     script, body = training.script, training.batches.body
@@ -211,9 +220,13 @@ def after_updates(training: Training, edits: Edits, told: Told, session: str) ->
         block = getattr(parent, "body", None)
         if isinstance(block, list) and child in block and not isinstance(parent, ast.FunctionDef):
             rest = [each for each in block[block.index(child) + 1 :] if not edits.is_removed(each)]
-            if not all(map(_shows, rest)):
+            if not all(_shows(each) or _meters(script, each) for each in rest):
                 plain = lambda each: isinstance(each, ast.Expr) and _shows(each)  # noqa: E731 - of one line
-                edits.put_under(list(itertools.dropwhile(plain, rest)), f"if {session}.updated:")
+                rest = list(itertools.dropwhile(plain, rest))
+                last = list(itertools.takewhile(lambda each: _meters(script, each), reversed(rest)))
+                metered = any(isinstance(each, ast.Expr) for each in last)
+                rest = rest[: len(rest) - len(last)] if metered else rest
+                edits.put_under(rest, f"if {session}.updated:")
         if parent is training.batches:
             return
 

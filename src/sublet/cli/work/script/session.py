@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
+from sublet.cli.work.script import lines
 from sublet.cli.work.script.carried import carried_in, rename
 from sublet.cli.work.script.edits import Edits
 from sublet.cli.work.script.extent import atom, counted, counters, refuse_endless, steps_of
 from sublet.cli.work.script.frameworks import leave_group
-from sublet.cli.work.script.lines import (
-    after_updates,
-    begin_of,
-    counts,
-    heads,
-    keep_parts,
-    pass_on,
-    start_of,
-    tell_loss,
-)
 from sublet.cli.work.script.looks import guard_files
 from sublet.cli.work.script.loops import Training
 from sublet.cli.work.script.models import is_summed, models_of
@@ -32,36 +22,19 @@ WIDE = 110
 DRAWN = "drawn"  # batches that a function draws, by name where several are one step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """That nothing else in the script has."""
-
-    module: str
-    session: str
-    kept: str
-
-    @classmethod
-    def free(cls, script: Script) -> Names:
-        """The guide's, where they are."""
-        taken = script.names | {each.arg for each in script.nodes if isinstance(each, ast.arg)}
-        wanted = (
-            ("train", "elastic", "sublet_train"),
-            ("s", "session", "sublet_session"),
-            ("kept", "keeps", "sublet_kept"),
-        )
-        found = [next(name for name in names if name not in taken) for names in wanted]
-        return cls(module=found[0], session=found[1], kept=found[2])
+NAMES = (("train", "elastic", "sublet_train"), ("s", "session", "sublet_session"), ("kept", "keeps", "sublet_kept"))
 
 
 def to_session(script: Script, training: Training) -> tuple[str, list[str]]:
     """The new text, and names of what is remembered and not kept."""
-    names, edits = Names.free(script), Edits(script)
+    taken, edits = script.names | {each.arg for each in script.nodes if isinstance(each, ast.arg)}, Edits(script)
+    module, session, kept = [next(name for name in names if name not in taken) for names in NAMES]  # the guide's first
     source = source_of(training)
     optimizers = list(dict.fromkeys(training.lifted(update.optimizer) for update in training.updates))
     turns = {text: _key(text, number) for number, text in enumerate(optimizers)} if len(optimizers) > 1 else {}
-    told = tell_update(training, edits, names.session, turns)
+    told = tell_update(training, edits, session, turns)
     carried = carried_in(training, told.guard)
-    data = DRAWN if source.drawn and told.times else source.data.replace("DRAWN(", f"{names.module}.drawn(", 1)
+    data = DRAWN if source.drawn and told.times else source.data.replace("DRAWN(", f"{module}.drawn(", 1)
     options = _extent(training, source, told)
     if told.times:
         batch = f"{DRAWN if source.drawn else source.data}.batch_size"
@@ -77,31 +50,30 @@ def to_session(script: Script, training: Training) -> tuple[str, list[str]]:
     parts = {each.removeprefix("self."): each for each in carried.parts}
     values = {name: name for name in carried.values}
     keeps = {**values, **begins, **parts, **carried.objects, **told.keeps}
-    pass_on(training, edits, names.session)
-    heads(training, edits, source, names.session, names.kept)
-    counts(training, edits, carried, told.guard, names.session, names.kept)
-    after_updates(training, edits, told, names.session)
+    lines.pass_on(training, edits, session)
+    lines.heads(training, edits, source, session, kept)
+    lines.counts(training, edits, carried, told.guard, session, kept)
+    lines.after_updates(training, edits, told, session)
     if not (told.times or turns or "reduction" in options):
-        tell_loss(training, edits, told, names.session)
-    keep_parts(training, edits, carried.parts, names.kept)
-    guard_files(training, edits, names.session)
-    rename(training, edits, carried.values, names.kept)
+        lines.tell_loss(training, edits, told, session)
+    lines.keep_parts(training, edits, carried.parts, kept)
+    guard_files(training, edits, session)
+    rename(training, edits, carried.values, kept)
     for count, text in source.counts:
         edits.replace(count, text)
     leave_group(script, edits)
     _refuse_anew(training, (*optimizers, source.data))
     words = [_models(training, optimizers), _given(turns, optimizers), data]
-    header = _header(names, [*words, *(f"{name}={value}" for name, value in options.items())])
+    header = _header(module, session, [*words, *(f"{name}={value}" for name, value in options.items())])
     if keeps:
         given = ", ".join(f"{name}={value}" for name, value in keeps.items())
-        kept = f"{names.kept} = " if values or parts or begins else ""
-        header.append(f"    {kept}{names.session}.keep({given})")
+        header.append(f"    {f'{kept} = ' if values or parts or begins else ''}{session}.keep({given})")
     if source.drawn and told.times:
-        source.above.append(f"{DRAWN} = {source.data.replace('DRAWN(', f'{names.module}.drawn(', 1)}")
+        source.above.append(f"{DRAWN} = {source.data.replace('DRAWN(', f'{module}.drawn(', 1)}")
     for line in source.above:
         edits.before(training.outer, line)
     edits.put_under([training.outer], "\n".join(header))
-    _import(script, edits, names.module)
+    _import(script, edits, module)
     return edits.result(), carried.lost
 
 
@@ -137,7 +109,7 @@ def _extent(training: Training, source: Source, told: Told) -> dict[str, str]:
     count = _step_name(training, numbers=epochs is None)
     if epochs is None:
         assert isinstance(batches, ast.For)  # noqa: S101 - it goes over a loader
-        limit = steps_of(script, batches, count, start_of(script, batches.iter)) if count else None
+        limit = steps_of(script, batches, count, lines.start_of(script, batches.iter)) if count else None
         for node in ast.walk(batches.iter):
             if limit is None and isinstance(node, ast.Call) and script.full_name(node.func).endswith("islice"):
                 limit = script.text(node.args[1]) if len(node.args) == 2 else None  # noqa: PLR2004 - it and N
@@ -185,7 +157,7 @@ def _begins(training: Training, counts: dict[str, str]) -> dict[str, str]:
         if name:
             why = f"the turns begin at `{name}`, which is not 0 where the script goes on with its own checkpoint"
             raise CannotConvert(why, loop.lineno, "a count from 0: the session restores how many were made")
-        kept |= {begin_of(found): found.start} if found.start else {}
+        kept |= {lines.begin_of(found): found.start} if found.start else {}
     return kept
 
 
@@ -212,11 +184,11 @@ def _is_cut_by_files(script: Script) -> bool:
     )
 
 
-def _header(names: Names, words: list[str]) -> list[str]:
-    line = f"with {names.module}.session({', '.join(words)}) as {names.session}:"
+def _header(module: str, session: str, words: list[str]) -> list[str]:
+    line = f"with {module}.session({', '.join(words)}) as {session}:"
     if len(line) <= WIDE:
         return [line]
-    return [f"with {names.module}.session(", *(f"    {word}," for word in words), f") as {names.session}:"]
+    return [f"with {module}.session(", *(f"    {word}," for word in words), f") as {session}:"]
 
 
 def _import(script: Script, edits: Edits, module: str) -> None:

@@ -259,7 +259,7 @@ def _refuse_uncleared(training: Training, clears: list[ast.stmt], guard: ast.If 
     above = [each for call in (*training.backwards, training.updates[0].call) for each in script.above(call)]
     for each in clears:
         around = next((one for one in script.above(each) if isinstance(one, ast.If | ast.FunctionDef)), None)
-        if isinstance(around, ast.If) and around not in (guard, *above) and "%" not in script.text(around.test):
+        if isinstance(around, ast.If) and around not in above and "%" not in script.text(around.test):
             raise CannotConvert("gradients are cleared in some turns, and add up in others", each.lineno, do)
         if len(training.updates) == 1 and guard is None and training.micro is None and first < each.lineno < last:
             raise CannotConvert("gradients are cleared between backward() and the step", each.lineno, do)
