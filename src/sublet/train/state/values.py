@@ -7,7 +7,7 @@ script may have them in its hands under another name.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,7 +58,15 @@ def load_state(name: str, saved: Any, into: Any) -> None:
     elif isinstance(into, np.random.Generator):
         into.bit_generator.state = laid(saved[ITEMS])
     else:
-        into.load_state_dict(saved[ITEMS])
+        into.load_state_dict(_as_it_was(saved[ITEMS], into))
+
+
+def _as_it_was(state: Any, into: Any) -> Any:
+    """A checkpoint has dicts and lists of counters, sets and deques: what the object has now says which they are."""
+    now = into.state_dict() if isinstance(state, Mapping) else None
+    there = {key: type(value) for key, value in now.items()} if isinstance(now, Mapping) else {}
+    odd = {key: there[key](state[key]) for key in there if key in state and there[key] in (Counter, deque, set)}
+    return {**state, **odd} if odd else state
 
 
 def described(name: str, value: Any, depth: int = 0) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from sublet.train.checkpoint.snapshot import HostCopy  # noqa: E402
-from sublet.train.state.values import described, laid  # noqa: E402
+from sublet.train.state.values import described, laid, load_state, state_of  # noqa: E402
 
 NUMBERS = st.integers(-5, 5) | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text(max_size=3)
 KEYS = st.integers(-5, 5) | st.text(max_size=3)
@@ -103,3 +103,17 @@ def test_what_cannot_be_written_to_is_replaced():
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     assert laid(described("value", np.ones(2)), frozen).tolist() == [1.0, 1.0]
+
+
+def test_milestones_of_a_scheduler_are_a_counter_when_they_come_back():
+    def made():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[2, 2, 5], gamma=0.5)
+
+    saved = state_of(made())
+    saved["items"]["milestones"] = dict(saved["items"]["milestones"])  # as a checkpoint has it
+    back = made()
+    load_state("kept.scheduler", saved, back)
+    back.optimizer.step()
+    back.step(3)
+    assert back.get_last_lr() == [0.25]

@@ -220,13 +220,14 @@ def after_updates(training: Training, edits: Edits, told: Told, session: str) ->
         block = getattr(parent, "body", None)
         if isinstance(block, list) and child in block and not isinstance(parent, ast.FunctionDef):
             rest = [each for each in block[block.index(child) + 1 :] if not edits.is_removed(each)]
-            if not all(_shows(each) or _meters(script, each) for each in rest):
+            if not all(map(_shows, rest)):
                 plain = lambda each: isinstance(each, ast.Expr) and _shows(each)  # noqa: E731 - of one line
                 rest = list(itertools.dropwhile(plain, rest))
                 last = list(itertools.takewhile(lambda each: _meters(script, each), reversed(rest)))
                 metered = any(isinstance(each, ast.Expr) for each in last)
                 rest = rest[: len(rest) - len(last)] if metered else rest
-                edits.put_under(rest, f"if {session}.updated:")
+                if rest:
+                    edits.put_under(rest, f"if {session}.updated:")
         if parent is training.batches:
             return
 
