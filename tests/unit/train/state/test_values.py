@@ -115,5 +115,6 @@ def test_milestones_of_a_scheduler_are_a_counter_when_they_come_back():
     back = made()
     load_state("kept.scheduler", saved, back)
     back.optimizer.step()
-    back.step(3)
+    with pytest.warns(UserWarning, match="epoch"):
+        back.step(3)
     assert back.get_last_lr() == [0.25]
