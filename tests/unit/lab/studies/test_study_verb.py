@@ -43,7 +43,8 @@ def test_an_interrupt_is_said_with_what_ran_and_leaves_no_report(tmp_path, monke
         raise KeyboardInterrupt
 
     study = Study(name="halves", title="two", run=interrupted)
-    monkeypatch.setattr(plugins, "load", lambda _group, _name: study)
+    load = plugins.load
+    monkeypatch.setattr(plugins, "load", lambda group, name: study if name == "halves" else load(group, name))
     assert run(["study", "halves", "--report", str(tmp_path / "report")]) == 130
     told = capsys.readouterr()
     assert "halves: interrupted after" in told.err
