@@ -28,7 +28,7 @@ from benchmarks.gpt import LARGE, TINY, Gpt, loss_of, made, score, text_of
 from benchmarks.gpu_batches import FULL, QUICK, compare
 from benchmarks.gpu_profile import PROFILED, PROFILED_TINY, profile
 from sublet import train
-from sublet.train.sessions.stopwatch import Stopwatch, Times
+from sublet.train.sessions.stopwatch import Stopwatch
 
 PARTS = ("profile", "batches", "overhead")
 
@@ -161,9 +161,8 @@ class Unwatched(Stopwatch):
     def updated(self, *, full: bool) -> None:
         """Nothing."""
 
-    def take(self) -> Times | None:
+    def take(self) -> None:
         """Nothing."""
-        return None
 
 
 def watch_cost_s(device: torch.device, steps: int = 2_000) -> float:
