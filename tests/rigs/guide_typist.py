@@ -38,11 +38,11 @@ class Typist:
         """The exit code; what was said is in `out`. Ctrl-C ends a watched command as soon as it has said something."""
         self._line.send((list(words), str(folder), env, str(out)))
         pid = self._line.recv()
-        end_s, pressed_s = time.monotonic() + PATIENCE_S, 0.0
+        end_s = time.monotonic() + PATIENCE_S
         while not self._line.poll(0.05):
-            if watched and out.stat().st_size and time.monotonic() > pressed_s + 10.0:
-                os.kill(pid, signal.SIGINT)  # again, as Python drops one that comes while it collects garbage
-                pressed_s = time.monotonic()
+            if watched and out.stat().st_size:
+                os.kill(pid, signal.SIGINT)
+                watched = False
             if time.monotonic() > end_s:
                 os.kill(pid, signal.SIGKILL)
         code: int = self._line.recv()
@@ -67,6 +67,7 @@ def main() -> None:
     from sublet.cli.main import run
 
     line: Connection[object, tuple[list[str], str, dict[str, str], str]] = Connection(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()
