@@ -53,7 +53,7 @@ async def _run(folder: Path, jobs: int, nodes: int, seconds: float, policy: str)
     clock = Clock(speedup=60.0)
     cloud = MemoryCloud([one_gpu_offer("spot", hazard_per_h=0.01), one_gpu_offer("on-demand", 1.5)], clock)
     limits = {"spot": Limit(max_nodes=nodes), "on-demand": Limit(max_nodes=nodes // 10)}
-    timed, rng = Timed(policy), random.Random(0)  # noqa: S311 - losses by dice
+    timed, rng = Timed(policy), random.Random(0)  # noqa: S311 - losses by rng
     width = max(1, nodes // jobs)
     lags: list[float] = []
     submits: list[float] = []

@@ -110,13 +110,13 @@ def score(logits: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
 
 def text_of(sizes: Sizes, samples: int) -> TensorDataset:
     """Samples of a chain: each word is followed by one of a few, all alike, so that the loss ends at log(next)."""
-    dice = torch.Generator().manual_seed(0)
-    follows = torch.randint(0, sizes.used, (sizes.used, sizes.next), generator=dice)
-    names = torch.randperm(sizes.words, generator=dice)[: sizes.used]
+    rng = torch.Generator().manual_seed(0)
+    follows = torch.randint(0, sizes.used, (sizes.used, sizes.next), generator=rng)
+    names = torch.randperm(sizes.words, generator=rng)[: sizes.used]
     text = torch.empty(samples, sizes.length + 1, dtype=torch.int64)
-    text[:, 0] = torch.randint(0, sizes.used, (samples,), generator=dice)
+    text[:, 0] = torch.randint(0, sizes.used, (samples,), generator=rng)
     for at in range(sizes.length):
-        which = torch.randint(0, sizes.next, (samples,), generator=dice)
+        which = torch.randint(0, sizes.next, (samples,), generator=rng)
         text[:, at + 1] = follows[text[:, at], which]
     text = names[text].to(sizes.device)
     return TensorDataset(text[:, :-1].contiguous(), text[:, 1:].contiguous())

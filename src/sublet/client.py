@@ -26,7 +26,6 @@ from sublet.api.what_if.views import WhatIfView
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
-from sublet.runtime.anchor.troubles import is_anchor
 from sublet.runtime.controller_api.budgets import PurseRow
 from sublet.runtime.controller_api.market_prices import PriceView
 from sublet.runtime.controller_api.protocol import Submitted
@@ -43,6 +42,7 @@ from sublet.runtime.controller_api.views import (
     JobView,
     NodeView,
 )
+from sublet.runtime.controller_host.troubles import is_anchor
 from sublet.runtime.jobs.file import job_from_file
 from sublet.runtime.jobs.interpreter import with_python
 from sublet.runtime.jobs.serialize import spec_to_json

@@ -15,10 +15,10 @@ from sublet.errors import BadInput, InvalidValue, MissingExtra, NoAccess
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.server import AgentServer
 from sublet.runtime.engines.tls import TlsEngine
+from sublet.runtime.file_sync.own_code import own_code
 from sublet.runtime.identity import certificates, requests
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.identity.names import CONTROLLER
-from sublet.runtime.travel.own_code import own_code
 from sublet.testing.conformance.engines import EngineSuite, opened
 from sublet.testing.rigs import Ears, until
 from sublet.wire.lines import to_line

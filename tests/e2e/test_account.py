@@ -97,7 +97,7 @@ def test_credentials_that_are_sent_stand_in_one_file_and_nowhere_else(box, suble
     asked = box.cloud.client("ec2").describe_instance_attribute(InstanceId=host.instance_id, Attribute="userData")
     shown += b64decode(asked["UserData"]["Value"]).decode()
     shown += host.machine.run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").stdout
-    assert "sublet.runtime.anchor.keeper" in shown  # it is where one would see it
+    assert "sublet.runtime.controller_host.watchdog" in shown  # it is where one would see it
     assert SECRET not in shown
     places = ("/root", "/run", "/tmp", "/var", "/etc")  # noqa: S108 - of the host
     found = host.machine.run("grep", "-rlsF", SECRET, *places).stdout.split()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sublet.machine.wall import WALL
-from sublet.runtime.anchor.instance import launch_request
-from sublet.runtime.anchor.record import AnchorRecord, keep, read_record
+from sublet.runtime.controller_host.instance import launch_request
+from sublet.runtime.controller_host.record import HostRecord, keep, read_record
 from sublet.runtime.home import home_of
 from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.config import read_config
@@ -39,7 +39,7 @@ def state(tmp_path, monkeypatch):
 def anchor_of(state, *, expires_in_s):
     """As `up --on aws` launches one; the laptop has not lived long enough to write its name down."""
     facts = {"region": REGION, "token": "t", "nonce": "n", "kind": "t3.small", "user": "u", "python": "p"}
-    record = keep(state, AnchorRecord(expires_unix=int(WALL.unix() + expires_in_s), **facts))
+    record = keep(state, HostRecord(expires_unix=int(WALL.unix() + expires_in_s), **facts))
     config, server = read_config(state / "aws.toml"), server_of(state)
     request = launch_request(record, config, server=server, home=home_of(state), key="k")
     return account().run_instances(**request)["Instances"][0]["InstanceId"]

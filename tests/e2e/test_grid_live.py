@@ -220,18 +220,18 @@ def test_a_model_that_runs_out_of_memory_uncut_trains_in_as_few_parts_as_fit(sub
 @pytest.mark.parametrize("seed", range(10) if FULL else [3])
 def test_losses_about_the_last_step_cost_none_and_nobody_waits_for_the_others(submit, tmp_path, seed):
     """It is made, and not kept yet: disks are slow. In the first two grids it runs out of memory, and others join."""
-    dice, steps = random.Random(seed), 24
+    rng, steps = random.Random(seed), 24
     with rig(Struck, policy="liveput", most_nodes=9, speedup=36.0) as world:
         world.start()
         job_id = submit(world, tmp_path, workers="3..9", stages="auto", steps=steps, pace_ms=5.0, fits_in=3, disk_s=2.0)
         (tmp_path / "enough").touch()
-        at = dice.choice([steps - 2, steps, steps])
+        at = rng.choice([steps - 2, steps, steps])
         world.until(lambda: world.job(job_id).get("step", 0) >= at, "it is about to end")
-        for verb in dice.sample(["kill", "notice"], 2):
+        for verb in rng.sample(["kill", "notice"], 2):
             nodes = [each["node_id"] for each in world.job(job_id)["places"]]
             if nodes:
-                world.strike(f"{verb}:{dice.choice(nodes)}")
-            time.sleep(dice.random())
+                world.strike(f"{verb}:{rng.choice(nodes)}")
+            time.sleep(rng.random())
         ends_as_one_process(world, job_id, tmp_path, steps)
 
 

@@ -15,7 +15,7 @@ STALE = Story(
         JobPlan(name="job0", at_s=69.824, steps=286, boot_s=0.552, write_s=2.711, hang_s=60.0, **SCRIPT),
         JobPlan(name="job1", at_s=72.929, steps=335, boot_s=2.285, write_s=0.408, hang_s=120.0, **SCRIPT),
     ),
-    faults=(Fault(at_s=125.443, kind="no_storage", dice=583849164),),
+    faults=(Fault(at_s=125.443, kind="no_storage", rng=583849164),),
     gpus_per_node=1,
     most_nodes=3,
     purse_usd=None,

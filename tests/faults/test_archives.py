@@ -19,8 +19,8 @@ FIRST = replace(JOB, name="job1", max_workers=1, steps=20)
 SHORT = Paces(events_a_snapshot=5, events_a_file=10, history_kept=10, jobs_kept=0, jobs_shelved=1)
 
 
-def a_story(*kinds: str, dice: int = 1, at_s: float = 60.0, **facts: object) -> Story:
-    faults = tuple(Fault(at_s=at_s + 10.0 * number, kind=kind, dice=dice) for number, kind in enumerate(kinds))
+def a_story(*kinds: str, rng: int = 1, at_s: float = 60.0, **facts: object) -> Story:
+    faults = tuple(Fault(at_s=at_s + 10.0 * number, kind=kind, rng=rng) for number, kind in enumerate(kinds))
     return Story(**{"seed": 1, "jobs": (JOB, FIRST), "faults": faults, "paces": SHORT, **facts})
 
 

@@ -33,11 +33,11 @@ def test_the_same_seed_is_the_same_life_there():
 
 
 @pytest.mark.parametrize("dice", range(3))
-def test_the_bill_is_right_though_somebody_sets_the_clock(dice):
+def test_the_bill_is_right_though_somebody_sets_the_clock(rng):
     """I6: EC2's times were read by our own clock, and a node of five minutes cost one, or an hour."""
-    assert broken(Fault(at_s=60.0, kind="clock", dice=dice)) is None
+    assert broken(Fault(at_s=60.0, kind="clock", rng=rng)) is None
 
 
 def test_an_agent_that_comes_for_the_first_time_proves_nothing_about_a_lease():
     """I6: nodes that booted while nobody was there made a controller believe that its clock was wrong."""
-    assert broken(Fault(at_s=6.5, kind="kill_controller", dice=1), seed=0) is None  # it is away for fifty seconds
+    assert broken(Fault(at_s=6.5, kind="kill_controller", rng=1), seed=0) is None  # it is away for fifty seconds

@@ -146,6 +146,6 @@ def test_an_agent_that_sleeps_beside_a_worker_that_trains_alone_is_no_host_that_
         name="job2", at_s=57.533, max_workers=3, steps=246, step_s=1.0, boot_s=1.644, write_s=2.882, purse_usd=0.0574
     )
     faults = [(140.246, "kill_agent", 910290141), (203.763, "stop_agent", 49348456), (279.108, "stop_agent", 938895016)]
-    struck = tuple(Fault(at_s=at_s, kind=kind, dice=dice) for at_s, kind, dice in faults)
+    struck = tuple(Fault(at_s=at_s, kind=kind, rng=rng) for at_s, kind, rng in faults)
     outcome = live(Story(seed=19434, jobs=(job,), faults=struck, most_nodes=2))
     assert outcome.broken is None, outcome.broken

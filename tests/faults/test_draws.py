@@ -1,4 +1,4 @@
-"""What seeds are drawn from: every kind of fault and every knob has dice of its own, and all clouds have their turn."""
+"""What seeds are drawn from: every kind of fault and every knob has rng of its own, and all clouds have their turn."""
 
 from __future__ import annotations
 

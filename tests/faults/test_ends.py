@@ -22,13 +22,13 @@ def a_life(*faults, **facts):
 
 def test_a_job_finishes_though_it_loses_a_node_or_a_worker():
     for kind in ("take_told", "take_untold", "kill_worker"):
-        assert a_life(Fault(at_s=70.0, kind=kind, dice=1)) == (None, {"finished": 1})
+        assert a_life(Fault(at_s=70.0, kind=kind, rng=1)) == (None, {"finished": 1})
 
 
 def test_whoever_fails_has_cause_to():
     assert a_life(fails=1) == (None, {"failed: own error": 1})  # before its first step: it would fail again
     assert a_life(fails=3, sdk=False) == (None, {"failed: own error": 1})
-    loss = Fault(at_s=70.0, kind="take_told", dice=1)
+    loss = Fault(at_s=70.0, kind="take_told", rng=1)
     assert a_life(loss, on_node_loss="fail") == (None, {"failed: lost a node": 1})
 
 
@@ -38,13 +38,13 @@ def test_a_controller_that_fails_jobs_at_any_loss_breaks_a_law(monkeypatch):
         return []
 
     monkeypatch.setattr(NodeLosses, "lose", lose)
-    law, _ = a_life(Fault(at_s=70.0, kind="take_told", dice=1))
+    law, _ = a_life(Fault(at_s=70.0, kind="take_told", rng=1))
     assert law == "R"
 
 
 def test_a_controller_without_patience_breaks_a_law(monkeypatch):
     monkeypatch.setattr(Patience, "is_spent", lambda self, failure, counts, retries, wall_s: True)
-    law, _ = a_life(Fault(at_s=70.0, kind="kill_worker", dice=1))
+    law, _ = a_life(Fault(at_s=70.0, kind="kill_worker", rng=1))
     assert law == "R"
 
 
@@ -59,8 +59,8 @@ def test_a_controller_that_takes_no_job_breaks_a_law(monkeypatch):
 @pytest.mark.parametrize("no_forks", range(3))
 def test_a_machine_that_starts_no_more_processes_is_not_the_jobs_fault(no_forks):
     """R, seed 103: a worker that could not be forked was taken for the script's own failure, and the job failed."""
-    kill = Fault(at_s=60.0, kind="kill_worker", dice=1)
-    assert a_life(Fault(at_s=50.0, kind="no_forks", dice=no_forks), kill)[0] is None
+    kill = Fault(at_s=60.0, kind="kill_worker", rng=1)
+    assert a_life(Fault(at_s=50.0, kind="no_forks", rng=no_forks), kill)[0] is None
 
 
 def test_a_job_that_has_spent_its_own_purse_is_held():

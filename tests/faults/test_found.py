@@ -17,8 +17,8 @@ NO_ROOM_TO_RENEW = Story(
     seed=20032,
     jobs=(JobPlan(name="job1", at_s=11.787, max_workers=1, steps=409, step_s=0.5, boot_s=1.409, write_s=1.27),),
     faults=(
-        Fault(at_s=130.085, kind="crash_call", dice=869786826),
-        Fault(at_s=139.977, kind="full_folder", dice=462927851),
+        Fault(at_s=130.085, kind="crash_call", rng=869786826),
+        Fault(at_s=139.977, kind="full_folder", rng=462927851),
     ),
     cloud="aws",
     policy="max-speedup",
@@ -30,7 +30,7 @@ NO_ROOM_TO_RENEW = Story(
 NO_ROOM_FOR_A_NOTICE = Story(
     seed=3146,
     jobs=(JobPlan(name="job0", at_s=12.761, max_workers=1, steps=124, step_s=1.0, boot_s=3.402, write_s=1.452),),
-    faults=(Fault(at_s=121.035, kind="full_folder", dice=360977717),),
+    faults=(Fault(at_s=121.035, kind="full_folder", rng=360977717),),
     cloud="local",
     policy="max-speedup",
     keeps_records=True,
@@ -43,7 +43,7 @@ A_CLOCK_SET_BACK = Story(
     jobs=(
         JobPlan(name="job1", at_s=18.969, max_workers=2, steps=332, step_s=1.0, boot_s=0.912, write_s=2.484, sdk=False),
     ),
-    faults=(Fault(at_s=190.129, kind="restart_machine", dice=178759027),),
+    faults=(Fault(at_s=190.129, kind="restart_machine", rng=178759027),),
     policy="max-speedup",
     paces=Paces(agents_come_back_s=3.0),
 )
@@ -51,9 +51,9 @@ A_SLOW_CLOUD_AT_A_START = Story(
     seed=50058,
     jobs=(JobPlan(name="job1", at_s=44.726, max_workers=2, steps=264, step_s=1.0, boot_s=3.952, write_s=2.794),),
     faults=(
-        Fault(at_s=21.232, kind="kill_controller", dice=255396548),
-        Fault(at_s=108.972, kind="throttle", dice=1058555882),
-        Fault(at_s=115.365, kind="restart_machine", dice=177289828),
+        Fault(at_s=21.232, kind="kill_controller", rng=255396548),
+        Fault(at_s=108.972, kind="throttle", rng=1058555882),
+        Fault(at_s=115.365, kind="restart_machine", rng=177289828),
     ),
     cloud="aws",
     policy="max-speedup",

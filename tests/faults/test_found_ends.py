@@ -19,7 +19,7 @@ from sublet.runtime.controller.lifecycle import Lifecycle
 from sublet.runtime.controller.paces import Paces
 from sublet.runtime.controller.recovery import Recovery
 from sublet.runtime.group.build import build_group
-from sublet.runtime.group.widths import Widths
+from sublet.runtime.group.counts import WorkerCounts
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet_lab.world import life
@@ -30,7 +30,7 @@ from tests.rigs.shrunk import breaks
 FAILED_IN_A_COMMIT = Story(
     seed=2317,
     jobs=(a_job("job0", 70.408, 2, (10, 1.0, 3.597, 0.179), hang_s=300.0, fails=3, checkpoint_every_s=8.0),),
-    faults=(Fault(at_s=74.023, kind="crash_commit", dice=170883077),),
+    faults=(Fault(at_s=74.023, kind="crash_commit", rng=170883077),),
     paces=Paces(tick_s=1.0, sweep_s=15.0, agent_comes_s=45.0, rent_tries=3, events_a_snapshot=20),
     told_inside=True,
 )
@@ -48,7 +48,7 @@ FAILED_ON_A_FULL_DISK = Story(
             checkpoint_every_s=25.0,
         ),
     ),
-    faults=(Fault(at_s=38.427, kind="full_disk", dice=492133210),),
+    faults=(Fault(at_s=38.427, kind="full_disk", rng=492133210),),
     paces=Paces(
         tick_s=1.0,
         save_s=5.0,
@@ -67,9 +67,9 @@ LOST_BESIDE_A_NOTICED_NODE = Story(
     seed=8337,
     jobs=(a_job("job2", 41.898, 1, (437, 0.5, 3.764, 0.337)),),
     faults=(
-        Fault(at_s=271.868, kind="hang_worker", dice=640873313),
-        Fault(at_s=275.428, kind="notice", dice=383054183),
-        Fault(at_s=296.036, kind="end_agent", dice=296065327),
+        Fault(at_s=271.868, kind="hang_worker", rng=640873313),
+        Fault(at_s=275.428, kind="notice", rng=383054183),
+        Fault(at_s=296.036, kind="end_agent", rng=296065327),
     ),
 )
 REVIVED_WITH_ITS_PIN = Story(
@@ -79,7 +79,7 @@ REVIVED_WITH_ITS_PIN = Story(
         a_job("job1", 11.29, 2, (10, 1.0, 1.074, 2.485), hang_s=300.0, sdk=False, fails=3),
         a_job("job2", 50.519, 1, (255, 0.5, 2.164, 0.586), hang_s=300.0, checkpoint_every_s=8.0),
     ),
-    faults=(Fault(at_s=220.653, kind="user_pause", dice=150638558),),
+    faults=(Fault(at_s=220.653, kind="user_pause", rng=150638558),),
     purse_usd=0.1653,
 )
 SENT_BACK_WITH_EMPTY_HANDS = Story(
@@ -88,7 +88,7 @@ SENT_BACK_WITH_EMPTY_HANDS = Story(
         a_job("job0", 9.927, 2, (29, 0.2, 3.45, 0.375), hang_s=300.0, checkpoint_every_s=8.0),
         a_job("job1", 49.791, 3, (10, 0.2, 2.612, 2.839), hang_s=60.0, on_node_loss="restart", checkpoint_every_s=8.0),
     ),
-    faults=(Fault(at_s=54.352, kind="second_controller", dice=87300783),),
+    faults=(Fault(at_s=54.352, kind="second_controller", rng=87300783),),
     purse_usd=0.2428,
     policy="fifo",
 )
@@ -99,8 +99,8 @@ GIVEN_UP_AND_NOT_ENDED = Story(
         a_job("job1", 19.385, 1, (383, 1.0, 3.449, 1.525)),
     ),
     faults=(
-        Fault(at_s=136.859, kind="take_untold", dice=957113398),
-        Fault(at_s=263.23, kind="not_ended", dice=12439385),
+        Fault(at_s=136.859, kind="take_untold", rng=957113398),
+        Fault(at_s=263.23, kind="not_ended", rng=12439385),
     ),
     most_nodes=1,
     purse_usd=0.2202,
@@ -111,7 +111,7 @@ GIVEN_UP_AND_NOT_ENDED = Story(
 ASLEEP_AS_THE_PURSE_ENDS = Story(
     seed=1693,
     jobs=(a_job("job1", 15.039, 2, (68, 1.0, 2.794, 0.379), hang_s=60.0, on_node_loss="replace"),),
-    faults=(Fault(at_s=70.457, kind="stop_controller", dice=788815697),),
+    faults=(Fault(at_s=70.457, kind="stop_controller", rng=788815697),),
     purse_usd=0.0755,
     cloud="aws",
     cap=2.0,
@@ -125,8 +125,8 @@ ENDED_BEYOND_THE_PURSE_WITH_NOBODY_THERE = Story(
         ),
     ),
     faults=(
-        Fault(at_s=114.629, kind="restart_machine", dice=950050586),
-        Fault(at_s=114.816, kind="full_disk", dice=704885177),
+        Fault(at_s=114.629, kind="restart_machine", rng=950050586),
+        Fault(at_s=114.816, kind="full_disk", rng=704885177),
     ),
     gpus_per_node=1,
     most_nodes=4,
@@ -149,9 +149,9 @@ TOLD_TO_COME_BACK = Story(
         a_job("job2", 37.816, 2, (586, 1.0, 3.28, 0.343), fails=3, checkpoint_every_s=8.0),
     ),
     faults=(
-        Fault(at_s=70.907, kind="full_disk", dice=566754684),
-        Fault(at_s=105.165, kind="end_agent", dice=856333424),
-        Fault(at_s=127.708, kind="price_garbage", dice=438742125),
+        Fault(at_s=70.907, kind="full_disk", rng=566754684),
+        Fault(at_s=105.165, kind="end_agent", rng=856333424),
+        Fault(at_s=127.708, kind="price_garbage", rng=438742125),
     ),
     most_nodes=4,
     keeps_records=False,
@@ -165,8 +165,8 @@ STEWARD_SILENT_AT_A_START = Story(
     seed=4708,
     jobs=(a_job("job0", 30.913, 1, (335, 0.5, 3.604, 0.806), hang_s=300.0),),
     faults=(
-        Fault(at_s=142.253, kind="list_lie", dice=245366845),
-        Fault(at_s=177.618, kind="crash_commit", dice=647650093),
+        Fault(at_s=142.253, kind="list_lie", rng=245366845),
+        Fault(at_s=177.618, kind="crash_commit", rng=647650093),
     ),
     cloud="ray",
 )
@@ -174,8 +174,8 @@ RESIZED_BY_A_SILENT_STEWARD = Story(
     seed=3212,
     jobs=(a_job("job1", 69.88, 2, (10, 0.2, 2.491, 0.344), checkpoint_every_s=25.0),),
     faults=(
-        Fault(at_s=43.287, kind="list_lie", dice=247984399),
-        Fault(at_s=85.206, kind="flags", dice=774987278),
+        Fault(at_s=43.287, kind="list_lie", rng=247984399),
+        Fault(at_s=85.206, kind="flags", rng=774987278),
     ),
     cloud="ray",
     told_inside=True,
@@ -184,17 +184,17 @@ FORMS_NO_MORE_WHERE_IT_DID = Story(
     seed=2635,
     jobs=(a_job("job0", 40.972, 3, (348, 0.5, 1.962, 1.837), checkpoint_every_s=25.0),),
     faults=(
-        Fault(at_s=92.01, kind="kill_agent", dice=359633737),
-        Fault(at_s=177.628, kind="rot", dice=852745365),
-        Fault(at_s=181.945, kind="too_wide", dice=287013715),
-        Fault(at_s=247.088, kind="too_wide", dice=433844310),
+        Fault(at_s=92.01, kind="kill_agent", rng=359633737),
+        Fault(at_s=177.628, kind="rot", rng=852745365),
+        Fault(at_s=181.945, kind="too_wide", rng=287013715),
+        Fault(at_s=247.088, kind="too_wide", rng=433844310),
     ),
     paces=Paces(silence_s=1000.0),  # a node without an agent is waited for, as it was when this was found
 )
 ENDED_WHILE_UNREADABLE = Story(
     seed=305,
     jobs=(a_job("job0", 47.85, 1, (82, 0.2, 3.91, 1.823), hang_s=300.0, sdk=False, on_node_loss="replace"),),
-    faults=(Fault(at_s=72.034, kind="foreign_job", dice=199419923),),
+    faults=(Fault(at_s=72.034, kind="foreign_job", rng=199419923),),
     cloud="aws",
     cap=2.0,
     told_inside=True,
@@ -230,7 +230,7 @@ def test_a_job_whose_new_node_is_lost_while_its_old_one_is_noticed_waits_for_ano
             if state.shape is None or state.shape.gpus <= state.gpus:
                 self.settle(state)
             else:
-                self.stand_in_line(state)
+                self.enqueue(state)
 
     monkeypatch.setattr(Tenancy, "lose_node", lose_node)
     assert breaks(LOST_BESIDE_A_NOTICED_NODE) == "L"
@@ -313,7 +313,7 @@ def test_a_steward_that_did_not_answer_a_new_controller_is_asked_again(monkeypat
 def test_a_job_whose_group_forms_no_more_where_it_did_goes_on_with_fewer_before_it_is_given_up(monkeypatch):
     """It had trained on three, so nothing narrower was tried: it failed of a network that was not its own."""
     assert not breaks(FORMS_NO_MORE_WHERE_IT_DID)
-    monkeypatch.setattr(Widths, "last_resort", lambda self, width, spec: None)
+    monkeypatch.setattr(WorkerCounts, "last_resort", lambda self, width, spec: None)
     assert breaks(FORMS_NO_MORE_WHERE_IT_DID) == "R"
 
 

@@ -29,8 +29,8 @@ LOST_BEFORE_NONSENSE = Story(
     seed=745,
     jobs=(a_job("job2", 5.936, 1, (137, 1.0, 0.99, 0.924)),),
     faults=(
-        Fault(at_s=83.878, kind="policy_nonsense", dice=235757998),
-        Fault(at_s=98.244, kind="crash_call", dice=459969219),
+        Fault(at_s=83.878, kind="policy_nonsense", rng=235757998),
+        Fault(at_s=98.244, kind="crash_call", rng=459969219),
     ),
     cloud="aws",
 )
@@ -38,9 +38,9 @@ REFUSED_BEFORE_NONSENSE = Story(
     seed=1072,
     jobs=(a_job("job0", 24.654, 1, (565, 0.5, 1.473, 2.677), on_node_loss="restart", checkpoint_every_s=25.0),),
     faults=(
-        Fault(at_s=80.839, kind="rent_lie", dice=882980675),
-        Fault(at_s=152.466, kind="policy_nonsense", dice=107412796),
-        Fault(at_s=207.034, kind="kill_controller", dice=633077453),
+        Fault(at_s=80.839, kind="rent_lie", rng=882980675),
+        Fault(at_s=152.466, kind="policy_nonsense", rng=107412796),
+        Fault(at_s=207.034, kind="kill_controller", rng=633077453),
     ),
     cap=2.0,
 )
@@ -50,7 +50,7 @@ FAILED_ON_A_SPENT_PURSE = Story(
         a_job("job0", 27.102, 1, (443, 0.5, 0.933, 2.413), hang_s=300.0, on_node_loss="fail", checkpoint_every_s=8.0),
         a_job("job1", 34.8, 1, (10, 0.5, 2.978, 2.345), on_node_loss="fail"),
     ),
-    faults=(Fault(at_s=232.793, kind="hang_worker", dice=49386816),),
+    faults=(Fault(at_s=232.793, kind="hang_worker", rng=49386816),),
     purse_usd=0.0526,
     cap=2.0,
 )
@@ -58,8 +58,8 @@ STALE_ON_A_FULL_DISK = Story(
     seed=17651,
     jobs=(a_job("job1", 1.786, 2, (568, 0.2, 2.562, 1.049), purse_usd=0.1703, checkpoint_every_s=8.0),),
     faults=(
-        Fault(at_s=46.926, kind="second_controller", dice=191660310),
-        Fault(at_s=47.277, kind="full_disk", dice=318515323),
+        Fault(at_s=46.926, kind="second_controller", rng=191660310),
+        Fault(at_s=47.277, kind="full_disk", rng=318515323),
     ),
     gpus_per_node=2,
 )
@@ -67,9 +67,9 @@ ASLEEP_AS_THE_FAULTS_END = Story(
     seed=19434,
     jobs=(a_job("job2", 57.533, 3, (246, 1.0, 1.644, 2.882), purse_usd=0.0574),),
     faults=(
-        Fault(at_s=140.246, kind="kill_agent", dice=910290141),
-        Fault(at_s=203.763, kind="stop_agent", dice=49348456),
-        Fault(at_s=279.108, kind="stop_agent", dice=938895016),
+        Fault(at_s=140.246, kind="kill_agent", rng=910290141),
+        Fault(at_s=203.763, kind="stop_agent", rng=49348456),
+        Fault(at_s=279.108, kind="stop_agent", rng=938895016),
     ),
     most_nodes=2,
     paces=Paces(silence_s=1000.0),  # such a node is waited for, as it was when this was found
@@ -78,8 +78,8 @@ FORKED_AS_THE_MACHINE_WENT_DOWN = Story(
     seed=2768,
     jobs=(a_job("job0", 83.924, 1, (10, 0.5, 0.94, 2.38), hang_s=60.0, on_node_loss="replace"),),
     faults=(
-        Fault(at_s=54.788, kind="rent_lie", dice=414464553),
-        Fault(at_s=83.975, kind="restart_machine", dice=169824945),
+        Fault(at_s=54.788, kind="rent_lie", rng=414464553),
+        Fault(at_s=83.975, kind="restart_machine", rng=169824945),
     ),
     cloud="local",
     told_inside=True,
@@ -89,7 +89,7 @@ STUCK_IN_THE_KERNEL = Story(
     jobs=(
         a_job("job0", 72.114, 1, (129, 1.0, 3.743, 0.14), hang_s=60.0, on_node_loss="replace", checkpoint_every_s=8.0),
     ),
-    faults=(Fault(at_s=160.721, kind="release_lie", dice=343423732),),
+    faults=(Fault(at_s=160.721, kind="release_lie", rng=343423732),),
     cloud="local",
     told_inside=True,
 )
@@ -99,7 +99,7 @@ STUCK_SCRIPT = Story(
         a_job("job1", 27.803, 1, (265, 1.0, 0.654, 1.894), hang_s=300.0, sdk=False, on_node_loss="replace"),
         a_job("job2", 27.499, 2, (254, 0.5, 1.066, 1.442)),
     ),
-    faults=(Fault(at_s=232.013, kind="release_lie", dice=422191364),),
+    faults=(Fault(at_s=232.013, kind="release_lie", rng=422191364),),
     cloud="local",
     policy="price",
 )
@@ -110,8 +110,8 @@ RESUMED_ON_A_FULL_DISK = Story(
         a_job("job1", 82.121, 1, (10, 0.2, 3.988, 1.548), hang_s=300.0, checkpoint_every_s=25.0),
     ),
     faults=(
-        Fault(at_s=36.014, kind="user_pause", dice=663895032),
-        Fault(at_s=115.454, kind="full_disk", dice=869335729),
+        Fault(at_s=36.014, kind="user_pause", rng=663895032),
+        Fault(at_s=115.454, kind="full_disk", rng=869335729),
     ),
 )
 PAUSED_AS_THE_PURSE_IS_SPENT = Story(
@@ -119,7 +119,7 @@ PAUSED_AS_THE_PURSE_IS_SPENT = Story(
     jobs=(
         a_job("job1", 65.271, 1, (270, 0.5, 3.045, 0.196), hang_s=60.0, on_node_loss="replace", checkpoint_every_s=8.0),
     ),
-    faults=(Fault(at_s=287.005, kind="user_pause", dice=226825078),),
+    faults=(Fault(at_s=287.005, kind="user_pause", rng=226825078),),
     purse_usd=0.0392,
     cap=2.0,
 )
@@ -129,7 +129,7 @@ ABOUT_TO_FAIL = Story(
         a_job("job1", 42.004, 3, (403, 1.0, 1.55, 0.809), on_node_loss="fail", checkpoint_every_s=8.0),
         a_job("job2", 33.403, 1, (46, 1.0, 1.21, 2.09), hang_s=60.0, sdk=False),
     ),
-    faults=(Fault(at_s=180.385, kind="take_untold", dice=18634556),),
+    faults=(Fault(at_s=180.385, kind="take_untold", rng=18634556),),
     cloud="local",
     cap=2.0,
     told_inside=True,
@@ -138,15 +138,15 @@ RESUMED_BY_ONE_THAT_SLEPT = Story(
     seed=2726,
     jobs=(a_job("job1", 76.394, 1, (10, 1.0, 3.501, 1.637), hang_s=60.0, checkpoint_every_s=8.0),),
     faults=(
-        Fault(at_s=95.435, kind="user_pause", dice=834298686),
-        Fault(at_s=152.725, kind="stop_controller", dice=68386016),
-        Fault(at_s=191.12, kind="second_controller", dice=605027024),
+        Fault(at_s=95.435, kind="user_pause", rng=834298686),
+        Fault(at_s=152.725, kind="stop_controller", rng=68386016),
+        Fault(at_s=191.12, kind="second_controller", rng=605027024),
     ),
 )
 ORDERED_AND_REFUSED_AT_ONCE = Story(
     seed=50,
     jobs=(a_job("job0", 87.296, 1, (92, 0.5, 2.46, 1.797), checkpoint_every_s=8.0),),
-    faults=(Fault(at_s=0.0, kind="crash_at", dice=106),),  # before commit 53
+    faults=(Fault(at_s=0.0, kind="crash_at", rng=106),),  # before commit 53
     most_nodes=4,
     keeps_records=False,
     cloud="local",

@@ -60,13 +60,13 @@ def test_a_store_that_keeps_everything_has_no_archive():
 
 
 def test_nodes_go_whose_jobs_are_on_the_shelf():
-    take = (Fault(at_s=60.0, kind="take_told", dice=1), Fault(at_s=80.0, kind="take_untold", dice=2))
+    take = (Fault(at_s=60.0, kind="take_told", rng=1), Fault(at_s=80.0, kind="take_untold", rng=2))
     assert live(a_story(*take, paces=SHORT, most_nodes=1)).broken is None
 
 
 @pytest.mark.parametrize("at_s", [20.0, 60.0])
 def test_a_rotten_checkpoint_is_read_and_found(at_s):
-    outcome = live(a_story(Fault(at_s=at_s, kind="rot", dice=3), jobs=(JOB,)))
+    outcome = live(a_story(Fault(at_s=at_s, kind="rot", rng=3), jobs=(JOB,)))
     assert outcome.broken is None
     assert (outcome.hits["rot"], outcome.effects["rot"]) == (1, 1)
 

@@ -1,6 +1,6 @@
 """Each bug that was mended, put back: its seed, shrunk to the least that shows it, is red then, and green without.
 
-The stories are spelled out, so that other dice of the world leave them as they are.
+The stories are spelled out, so that other rng of the world leave them as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CASES = {
         Story(
             seed=1,
             jobs=(a_job(at_s=114.097, steps=10, boot_s=0.964, write_s=1.474, hang_s=300.0),),
-            faults=(Fault(at_s=90.705, kind="policy", dice=318483916),),
+            faults=(Fault(at_s=90.705, kind="policy", rng=318483916),),
         ),
     ),
     "hole": Case(
@@ -43,7 +43,7 @@ CASES = {
         Story(
             seed=0,
             jobs=(a_job("job1", at_s=23.966, steps=299, step_s=0.2, boot_s=2.684, write_s=2.98),),
-            faults=(Fault(at_s=76.538, kind="hole", dice=195337849),),
+            faults=(Fault(at_s=76.538, kind="hole", rng=195337849),),
         ),
     ),
     "forge": Case(
@@ -62,7 +62,7 @@ CASES = {
                     hang_s=60.0,
                 ),
             ),
-            faults=(Fault(at_s=88.212, kind="forge", dice=695770518),),
+            faults=(Fault(at_s=88.212, kind="forge", rng=695770518),),
         ),
     ),
     "clock": Case(
@@ -71,8 +71,8 @@ CASES = {
             seed=8,
             jobs=(a_job(at_s=93.024, steps=460, step_s=1.0, boot_s=1.276, write_s=0.143),),
             faults=(
-                Fault(at_s=360.383, kind="kill_controller", dice=649648717),
-                Fault(at_s=361.406, kind="clock", dice=469187243),
+                Fault(at_s=360.383, kind="kill_controller", rng=649648717),
+                Fault(at_s=361.406, kind="clock", rng=469187243),
             ),
             span_s=400.0,
         ),
@@ -85,7 +85,7 @@ CASES = {
                 a_job(at_s=37.679, steps=745, step_s=1.0, boot_s=1.686, write_s=2.348, hang_s=300.0),
                 a_job("job2", at_s=112.308, steps=774, boot_s=2.735, write_s=0.514, hang_s=60.0),
             ),
-            faults=(Fault(at_s=350.828, kind="flags", dice=934890071),),
+            faults=(Fault(at_s=350.828, kind="flags", rng=934890071),),
             purse_usd=0.1638,
             span_s=400.0,
         ),
@@ -95,7 +95,7 @@ CASES = {
         Story(
             seed=0,
             jobs=(a_job(at_s=55.649, steps=70, boot_s=2.286, write_s=0.755, hang_s=300.0),),
-            faults=(Fault(at_s=96.73, kind="take_untold", dice=195337849),),
+            faults=(Fault(at_s=96.73, kind="take_untold", rng=195337849),),
         ),
     ),
     "N2": Case(
@@ -103,7 +103,7 @@ CASES = {
         Story(
             seed=7,
             jobs=(a_job("job1", at_s=118.656, max_workers=2, steps=580, step_s=1.0, boot_s=1.829, write_s=1.205),),
-            faults=(Fault(at_s=294.947, kind="stop_controller", dice=394411747),),
+            faults=(Fault(at_s=294.947, kind="stop_controller", rng=394411747),),
         ),
     ),
     "N3": Case(
@@ -112,8 +112,8 @@ CASES = {
             seed=3,
             jobs=(a_job("job1", at_s=80.939, steps=525, boot_s=2.329, write_s=1.314, hang_s=300.0),),
             faults=(
-                Fault(at_s=176.911, kind="list_lie", dice=716221349),
-                Fault(at_s=241.259, kind="kill_controller", dice=588472151),
+                Fault(at_s=176.911, kind="list_lie", rng=716221349),
+                Fault(at_s=241.259, kind="kill_controller", rng=588472151),
             ),
         ),
     ),
@@ -126,7 +126,7 @@ CASES = {
         Story(
             seed=7,
             jobs=(a_job(),),
-            faults=(Fault(at_s=9.0, kind="rent_lie", dice=18), Fault(at_s=9.0, kind="release_lie", dice=4)),
+            faults=(Fault(at_s=9.0, kind="rent_lie", rng=18), Fault(at_s=9.0, kind="release_lie", rng=4)),
             keeps_records=False,
             paces=Paces(rent_tries=2),
         ),
@@ -137,8 +137,8 @@ CASES = {
             seed=3,
             jobs=(a_job(steps=300),),
             faults=(
-                Fault(at_s=60.0, kind="kill_controller", dice=1),
-                Fault(at_s=60.1, kind="take_untold", dice=1),
+                Fault(at_s=60.0, kind="kill_controller", rng=1),
+                Fault(at_s=60.1, kind="take_untold", rng=1),
             ),
             cloud="aws",
         ),
@@ -148,7 +148,7 @@ CASES = {
         Story(
             seed=95,
             jobs=(a_job(at_s=28.661, steps=10, step_s=0.2, boot_s=3.298, write_s=1.356, hang_s=300.0),),
-            faults=(Fault(at_s=22.841, kind="kill_controller", dice=150470490),),
+            faults=(Fault(at_s=22.841, kind="kill_controller", rng=150470490),),
             cloud="local",
             policy="max-speedup",
             think_s=5.0,

@@ -29,7 +29,7 @@ def _breaks_with_two(story: Story) -> Outcome:
 
 def test_what_does_not_matter_is_taken_out_and_what_does_stays() -> None:
     kinds = ["notice", "hole", "policy", "take_told", "clock", "reprice", "flags", "kill_worker"]
-    faults = tuple(Fault(at_s=20.0 + at, kind=kind, dice=at) for at, kind in enumerate(kinds))
+    faults = tuple(Fault(at_s=20.0 + at, kind=kind, rng=at) for at, kind in enumerate(kinds))
     found = shrink(replace(draw_story(3), faults=faults), "P", run=_breaks_with_two)
     assert [fault.kind for fault in found.story.faults] == ["hole", "clock"]
     assert len(found.story.jobs) == 1
@@ -47,7 +47,7 @@ def test_a_story_is_printed_as_code_that_is_the_same_story() -> None:
 
 
 def test_a_life_can_be_read_line_by_line() -> None:
-    fault = Fault(at_s=30.0, kind="kill_controller", dice=1)
+    fault = Fault(at_s=30.0, kind="kill_controller", rng=1)
     outcome, rows = look(Story(seed=1, jobs=(replace(JOB, steps=120),), faults=(fault,)))
     text = "\n".join(map(str, rows))
     assert outcome.broken is None

@@ -205,17 +205,17 @@ def test_a_worker_that_hears_no_order_for_long_ends():
 
 def test_a_kill_in_a_save_and_a_power_cut_leave_what_was_told():
     """Scenarios of a preemption while a checkpoint is written, and of a disk that loses its power."""
-    dice = random.Random(14)
+    rng = random.Random(14)
     for seed in range(60):
         job = Job(seed=seed, write_s=2.0)
         (a,) = job.start("a")
         job.run(10.0)
         job.regroup(a)
-        job.run(dice.uniform(5.0, 30.0))
+        job.run(rng.uniform(5.0, 30.0))
         a.say(SaveNow(worker_id="a"))
-        job.run(dice.uniform(0.0, 5.0))
+        job.run(rng.uniform(0.0, 5.0))
         a.worker.exit(-9)
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             job.meetings.storage.cut_power()
         told = max((message.step for message in a.said(Saved)), default=0)
         (b,) = job.start("b")

@@ -11,7 +11,7 @@ from tests.rigs.group_world import World
 from tests.rigs.sizes import examples
 
 WIDTHS = [(1, 1), (2, 1), (2, 2), (3, 2), (4, 3), (4, 4)]  # (workers, nodes)
-dice = st.lists(st.integers(0, 9_999), min_size=20, max_size=150)
+rng = st.lists(st.integers(0, 9_999), min_size=20, max_size=150)
 
 
 def _throw(world, number):
@@ -69,7 +69,7 @@ def _known(world):
 
 
 @settings(max_examples=examples(250), deadline=None)
-@given(dice, st.booleans(), st.sampled_from([None, *WIDTHS]), st.booleans())
+@given(rng, st.booleans(), st.sampled_from([None, *WIDTHS]), st.booleans())
 def test_whatever_happens_one_round_trains_and_every_order_is_answered(numbers, patient, first, sdk):
     world = World(infra=None if patient else 3, user=None if patient else 1, sdk=sdk)
     if first is not None:
@@ -95,7 +95,7 @@ def test_whatever_happens_one_round_trains_and_every_order_is_answered(numbers, 
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(dice)
+@given(rng)
 def test_what_the_group_thinks_it_trains_is_what_trains(numbers):
     """The last step that the group knows of is never above the last step made."""
     world = World(infra=None, user=None)

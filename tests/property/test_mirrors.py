@@ -18,8 +18,8 @@ pytest.importorskip("obstore")
 from obstore.store import MemoryStore
 
 from sublet.machine.remote import RemoteObjects
-from sublet.runtime.travel import mirror as module
-from sublet.runtime.travel.mirror import Mirror
+from sublet.runtime.file_sync import mirror as module
+from sublet.runtime.file_sync.mirror import Mirror
 
 KEYS = ("a", "in/b")
 NODES = (0, 1)

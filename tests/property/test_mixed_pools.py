@@ -43,7 +43,7 @@ class InParts(ConstantRate):
 
 @dataclass(frozen=True)
 class Anyhow:
-    """Widths, steady parts and grids by the dice, within what may be had, and nodes for all of them."""
+    """Widths, steady parts and grids by the rng, within what may be had, and nodes for all of them."""
 
     seed: int
 
@@ -58,14 +58,14 @@ class Anyhow:
         room, sure = min(sum(most.values()), quota) // size * size, most[Market.ON_DEMAND]
         shapes, promised, steady = {}, 0, 0
         for state in sorted([*snapshot.active.values(), *snapshot.waiting.by(lambda s: s.seq)], key=lambda s: s.seq):
-            job, dice = state.job, crc32(f"{self.seed} {state.job.id}".encode())
-            gpus = int(min(room - promised, job.min_gpus + dice % (job.max_gpus - job.min_gpus + 1)))
+            job, rng = state.job, crc32(f"{self.seed} {state.job.id}".encode())
+            gpus = int(min(room - promised, job.min_gpus + rng % (job.max_gpus - job.min_gpus + 1)))
             if gpus < job.min_gpus:
                 shapes[job.id] = None
                 continue
-            of_these = int(min(dice // 7 % (gpus + 1), sure - steady))
-            parts = 1 + dice // 11 % gpus
-            grid = Grid(max(1, gpus // parts - dice // 13 % 2), parts) if dice // 17 % 3 else None
+            of_these = int(min(rng // 7 % (gpus + 1), sure - steady))
+            parts = 1 + rng // 11 % gpus
+            grid = Grid(max(1, gpus // parts - rng // 13 % 2), parts) if rng // 17 % 3 else None
             shapes[job.id] = Shape(pool.name, gpus, steady=of_these, grid=grid)
             promised, steady = promised + gpus, steady + of_these
         spot = min(most[Market.SPOT] // size, -(-(promised - steady) // size))

@@ -7,9 +7,9 @@ import pytest
 
 from sublet.kernel import allowances, invariants
 from sublet.kernel.allowances import PurseTree, Steps
-from sublet_lab.purses.__main__ import main
-from sublet_lab.purses.life import live
-from sublet_lab.purses.twin import Twin
+from sublet_lab.budgets.__main__ import main
+from sublet_lab.budgets.life import live
+from sublet_lab.budgets.twin import Twin
 from tests.rigs.sizes import sized
 
 

@@ -410,7 +410,7 @@ def _live(loop, cloud, folder, rng):
         clock=clock,
         config=config,
         server_id=server,
-        calls=Calls(lambda service, region: cloud, dice=cloud.rng),
+        calls=Calls(lambda service, region: cloud, rng=cloud.rng),
         offers=offers,
         unix_s=lambda: EPOCH + loop.now_s,
         prices_s=None,

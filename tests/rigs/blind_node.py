@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 
-from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
+from sublet.machine.rng import RNG
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.logs import JobLogs
 from sublet.runtime.jobs.spec import JobSpec
@@ -30,7 +30,7 @@ class Sender(Ears):
         for job_id in JOBS:
             (folder / "state" / "jobs" / job_id / "logs").mkdir(parents=True)
         self.logs = JobLogs(folder / "state")
-        facts = {"files": FILES, "dice": DICE, "engine": self, "logs": self.logs, "elsewhere": True}
+        facts = {"files": FILES, "dice": RNG, "engine": self, "logs": self.logs, "elsewhere": True}
         self.carrier = Carrier(folder / "state", **facts)
 
     def send(self, node_id, message):

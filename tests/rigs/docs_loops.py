@@ -151,8 +151,8 @@ def _new_side(diff: str) -> str:
 
 def row(number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A sample; its last feature says which it is."""
-    dice = torch.Generator().manual_seed(number)
-    x = torch.randn(FEATURES, generator=dice)
+    rng = torch.Generator().manual_seed(number)
+    x = torch.randn(FEATURES, generator=rng)
     x[-1] = number / SAMPLES
     return x, (x[:1] - x[1:2]).tanh()
 

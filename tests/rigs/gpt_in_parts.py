@@ -80,10 +80,10 @@ def loss_on(model, batch):
 
 
 def slow_down(disk_s):
-    dice, sync = random.Random(os.getpid()), os.fsync
+    rng, sync = random.Random(os.getpid()), os.fsync
 
     def later(handle):
-        time.sleep(dice.random() ** 2 * disk_s)
+        time.sleep(rng.random() ** 2 * disk_s)
         sync(handle)
 
     os.fsync = later

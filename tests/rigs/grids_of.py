@@ -124,7 +124,7 @@ def _in_threads(jobs):
 
 
 def _in_sockets(jobs):
-    """Dice are of all threads: for models that throw none."""
+    """Rng are of all threads: for models that throw none."""
     lines = [Lines() for _ in jobs]
     host, port = lines[0].lead()
     for each in lines[1:]:

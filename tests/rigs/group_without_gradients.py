@@ -43,10 +43,10 @@ class Ways(nn.Module):
         self.double()
 
     def forward(self, x, number, step):
-        dice = random.Random(f"{self._seed} {step}")
-        open_ways = dice.sample(range(WAYS - 1), dice.randint(1, WAYS - 1))  # and nobody ever goes the last
+        rng = random.Random(f"{self._seed} {step}")
+        open_ways = rng.sample(range(WAYS - 1), rng.randint(1, WAYS - 1))  # and nobody ever goes the last
         found = self.first(x)
-        if dice.random() < 0.4:
+        if rng.random() < 0.4:
             found = found.detach()
         way = open_ways[int(number[0]) % len(open_ways)]
         return self.ways[way](found.tanh())
@@ -54,10 +54,10 @@ class Ways(nn.Module):
 
 def freeze(model, seed, step):
     """Some of them, for this step: never all that a sample goes through."""
-    dice = random.Random(f"{seed} is frozen at {step}")
+    rng = random.Random(f"{seed} is frozen at {step}")
     for name, parameter in model.named_parameters():
         may = not (name.startswith("ways") and name.endswith("bias"))
-        parameter.requires_grad_(not (may and step > 0 and dice.random() < 0.4))
+        parameter.requires_grad_(not (may and step > 0 and rng.random() < 0.4))
 
 
 def data():

@@ -1,4 +1,4 @@
-"""A world for one group: the real kernel gives the orders, and agents and workers behave as ours do. All by dice."""
+"""A world for one group: the real kernel gives the orders, and agents and workers behave as ours do. All by rng."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ from sublet.runtime.controller_api.views import (
     MetricsView,
     NodeView,
 )
+from sublet.runtime.file_sync.content import Content
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.travel.content import Content
 from sublet.testing.memory_cloud import one_gpu_offer
 
 HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}

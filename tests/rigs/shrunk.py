@@ -9,7 +9,7 @@ from sublet_lab.world.story import Fault, JobPlan, Story
 
 def a_story(seed, jobs, faults, **facts):
     """As it was drawn, less what it did not need."""
-    drawn = [Fault(at_s=at_s, kind=kind, dice=dice) for at_s, kind, dice in faults]
+    drawn = [Fault(at_s=at_s, kind=kind, rng=rng) for at_s, kind, rng in faults]
     kept = {"cloud": "plain", "keeps_records": True, "policy": "max-speedup", "lease_s": 30.0, "paces": Paces()}
     return Story(seed=seed, jobs=tuple(jobs), faults=tuple(drawn), **(kept | facts))
 

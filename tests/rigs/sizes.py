@@ -31,7 +31,7 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/conformance/test_policies.py": 8,
     "tests/e2e/": 6,
     "tests/e2e/test_advise.py": 4,
-    "tests/e2e/test_anchor.py": 0,  # one test of half a minute
+    "tests/e2e/test_controller_host.py": 0,  # one test of half a minute
     "tests/e2e/test_average.py": 4,
     "tests/e2e/test_box.py": 3,
     "tests/e2e/test_check_for_real.py": 3,

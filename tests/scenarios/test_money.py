@@ -25,7 +25,7 @@ from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
 from sublet_lab.world.heap import World
 from sublet_lab.world.loop import LoopProcess
-from sublet_lab.world.machine import HostClock, WorldDice, WorldWall
+from sublet_lab.world.machine import HostClock, WorldRng, WorldWall
 from tests.scenarios.worlds import a_job as a_plan
 from tests.scenarios.worlds import a_story, lived
 
@@ -157,7 +157,7 @@ class Ear:
 def test_29_five_hundred_intents_wait_for_their_turn_and_none_is_lost(measured):
     process = LoopProcess(World(29), "controller", "here", lambda *_: None)
     door = Door(process.world, per_s=2.0)
-    machine = {"wall": WorldWall(process, HostClock()), "dice": WorldDice(process.world)}
+    machine = {"wall": WorldWall(process, HostClock()), "dice": WorldRng(process.world)}
     paced = PacedProvider(
         door, Rates(rent=Rate(per_s=4.0, burst=5)), ear=Ear(), **machine
     )  # it believes in more than there is

@@ -309,7 +309,7 @@ class Again:
     """Repeats what was said: requests with their key, and lines that agents have sent."""
 
     def __init__(self, life, counted):
-        self._life, self._counted, self._dice = life, counted, random.Random(life.story.seed)
+        self._life, self._counted, self._rng = life, counted, random.Random(life.story.seed)
         self.answers = {}  # by name: every job id that the same key was answered with
         self._heard = {}  # node -> what its agent has said
         for number in range(8):
@@ -348,7 +348,7 @@ class Again:
             said = self._heard.get(connection.socket.host, [])
             if len(said) > 3 and not connection.up.hole:
                 Way.put(connection.up, said[-1])
-                Way.put(connection.up, self._dice.choice(said[:-2]))
+                Way.put(connection.up, self._rng.choice(said[:-2]))
                 self._counted["twice"] += 1
                 self._counted["late"] += 1
 

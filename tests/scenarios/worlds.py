@@ -31,9 +31,9 @@ def a_story(seed: int = 0, **facts: object) -> Story:
     return Story(seed=seed, **{"jobs": (a_job(),), "faults": (), **facts})  # type: ignore[arg-type]
 
 
-def fault(at_s: float, kind: str, dice: int = 0) -> Fault:
+def fault(at_s: float, kind: str, rng: int = 0) -> Fault:
     """One that is to come."""
-    return Fault(at_s=at_s, kind=kind, dice=dice)
+    return Fault(at_s=at_s, kind=kind, rng=rng)
 
 
 def every(life: Life, seconds: float, look: Callable[[], None]) -> None:

@@ -57,11 +57,11 @@ def earliest_deadline_first(jobs):
 
 def drawn(seed):
     """Rigid jobs, some of them with a deadline: none has much more time than it needs."""
-    dice, jobs = random.Random(seed), []
-    hour_s = 3600.0 * dice.choice([0.1, 0.3, 1.0])
-    for at in range(dice.randint(2, 9)):
-        submit_s, work = dice.choice([0.0, dice.uniform(0.0, 8.0)]) * hour_s, dice.uniform(0.1, 3.0) * hour_s
-        deadline_s = submit_s + work * dice.uniform(1.05, 5.0) if dice.random() < 0.6 else None
+    rng, jobs = random.Random(seed), []
+    hour_s = 3600.0 * rng.choice([0.1, 0.3, 1.0])
+    for at in range(rng.randint(2, 9)):
+        submit_s, work = rng.choice([0.0, rng.uniform(0.0, 8.0)]) * hour_s, rng.uniform(0.1, 3.0) * hour_s
+        deadline_s = submit_s + work * rng.uniform(1.05, 5.0) if rng.random() < 0.6 else None
         jobs.append(a_job(f"j{at}", submit_s=submit_s, work=work, restart_s=RESTART_S, deadline_s=deadline_s))
     return sorted(jobs, key=lambda job: job.submit_s)
 

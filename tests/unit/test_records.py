@@ -17,7 +17,7 @@ DECISIONS = sorted((DOCS / "adr").glob("[0-9]*.md"))
 WRITTEN = [*(DOCS / "architecture").glob("*.md"), *DECISIONS, HERE / "CONTRIBUTING.md", HERE / "CHANGELOG.md"]
 STATUS = re.compile(r"^\*\*Status\*\*: (accepted|proposed)$", re.MULTILINE)
 WORD = re.compile(r"[A-Za-z_]\w{2,}")
-AVOIDED = re.compile(r"\b(?:who|whoever|whom|nobody|somebody|dice|purse|purses|strikes?)\b", re.IGNORECASE)
+AVOIDED = re.compile(r"\b(?:who|whoever|whom|nobody|somebody|rng|purse|purses|strikes?)\b", re.IGNORECASE)
 
 
 def text_of(path):

@@ -1,4 +1,4 @@
-"""The world enters through seams: nobody else asks a clock, throws dice or gets a name of the machine.
+"""The world enters through seams: nobody else asks a clock, throws rng or gets a name of the machine.
 
 So a controller with all its parts runs in a simulated world, from a seed, as it runs here. What is listed below still
 does it by itself, with the reason; a file that no longer does must leave the list.
@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src/sublet"
-ROOMS = ("runtime", "api", "wire", "train")  # what runs live; the brain has neither clock nor dice (see pyproject)
+ROOMS = ("runtime", "api", "wire", "train")  # what runs live; the brain has neither clock nor rng (see pyproject)
 MODULES = {"time", "secrets", "uuid", "random"}  # any use
 CALLS = {
     *("os.urandom", "os.getrandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
     *("tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.mktemp", "tempfile.TemporaryDirectory"),
     *("tempfile.NamedTemporaryFile", "tempfile.TemporaryFile", "tempfile.SpooledTemporaryFile"),
 }
-SEEDED = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "PCG64"}  # of numpy.random: dice that are given
+SEEDED = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "PCG64"}  # of numpy.random: rng that are given
 HANDED_ON = {*MODULES, "os", "tempfile", "datetime", "datetime.datetime", "datetime.date", "numpy", "numpy.random"}
 ALLOWED = {
     "runtime/agent/processes.py": "waits for real processes to die",
     "runtime/profiling/run.py": "a folder that is thrown away, for real processes",
-    "runtime/rehearsal/launching.py": "the dice of the user's script begin alike in each run",
+    "runtime/rehearsal/launching.py": "the rng of the user's script begin alike in each run",
     "runtime/rehearsal/rehearse.py": "a folder that is thrown away, for real processes",
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
@@ -32,7 +32,7 @@ ALLOWED = {
     "train/sessions/report.py": "measures a step",
     "train/checkpoint/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
     "train/link/sockets.py": "waits for a store that is about to be opened",
-    "train/numerics/seeds.py": "the dice of the user's script are part of its state",
+    "train/numerics/seeds.py": "the rng of the user's script are part of its state",
 }
 
 
@@ -147,7 +147,7 @@ def test_a_file_asks_the_machine_for_nothing_by_itself(path):
     if name in ALLOWED:
         assert asks, f"{name} no longer asks for anything: take it off the list"
     else:
-        assert not asks, f"{name} asks for {sorted(asks)}: take it from a Wall or Dice that you are given"
+        assert not asks, f"{name} asks for {sorted(asks)}: take it from a Wall or Rng that you are given"
 
 
 @pytest.mark.parametrize(

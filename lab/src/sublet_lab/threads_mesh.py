@@ -1,6 +1,6 @@
 """Workers of a grid as threads of one process, of which one runs at a time: they change over only where one waits.
 
-So what they do is the same each time, the dice of torch, which all threads share, are of whoever runs, and a worker can
+So what they do is the same each time, the rng of torch, which all threads share, are of whoever runs, and a worker can
 be ended at any point. Whoever waits for one that is gone is told so, as it is when connections end.
 """
 

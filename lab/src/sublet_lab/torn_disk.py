@@ -30,12 +30,12 @@ class _File:
         self.inode, self.changed_ns = inode, changed_ns
         self.now, self.kept = bytearray(content), content
 
-    def torn(self, dice: random.Random | None) -> _File:
-        """As it is found after a power cut; without dice only what must be there is."""
+    def torn(self, rng: random.Random | None) -> _File:
+        """As it is found after a power cut; without rng only what must be there is."""
         found = self.kept
-        if dice is not None and self.now != self.kept:
-            half = bytes(self.now[: dice.randrange(len(self.now) + 1)])
-            found = dice.choice([self.kept, bytes(self.now), half, bytes(len(self.now))])
+        if rng is not None and self.now != self.kept:
+            half = bytes(self.now[: rng.randrange(len(self.now) + 1)])
+            found = rng.choice([self.kept, bytes(self.now), half, bytes(len(self.now))])
         return _File(self.inode, self.changed_ns, found)
 
     def copy(self, done: dict[int, _Node]) -> _Node:
@@ -51,12 +51,12 @@ class _Folder:
         self.now: dict[str, _Node] = {}
         self.kept: dict[str, _Node] = {}
 
-    def torn(self, dice: random.Random | None) -> _Folder:
+    def torn(self, rng: random.Random | None) -> _Folder:
         found = _Folder(self.inode, self.changed_ns)
         for name in sorted(self.now.keys() | self.kept.keys()):
-            node = (self.kept if dice is None else dice.choice([self.kept, self.now])).get(name)
+            node = (self.kept if rng is None else rng.choice([self.kept, self.now])).get(name)
             if node is not None:
-                found.now[name] = node.torn(dice)
+                found.now[name] = node.torn(rng)
         found.kept = dict(found.now)
         return found
 
@@ -94,15 +94,15 @@ class TornDisk(Disk):
         """As the next process finds it."""
         return self._next(self._root.copy({}))
 
-    def after_power_cut(self, dice: random.Random | None) -> TornDisk:
-        """As the next boot finds it; without dice nothing is there but what must be."""
-        return self._next(self._root.torn(dice))
+    def after_power_cut(self, rng: random.Random | None) -> TornDisk:
+        """As the next boot finds it; without rng nothing is there but what must be."""
+        return self._next(self._root.torn(rng))
 
-    def rot(self, path: Path, dice: random.Random) -> None:
+    def rot(self, path: Path, rng: random.Random) -> None:
         """A bit of a file is another one now, and nobody notices."""
         file = self._find(path)
         assert isinstance(file, _File)
-        file.now[dice.randrange(len(file.now))] ^= 1 << dice.randrange(8)
+        file.now[rng.randrange(len(file.now))] ^= 1 << rng.randrange(8)
         file.kept = bytes(file.now)
 
     # ------------------------------------------------------------------------------------------- orders

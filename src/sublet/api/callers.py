@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from sublet.api.state import digest
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller_api.tokens import Scope
 
@@ -79,9 +79,9 @@ class Callers:
     """All who may ask one server."""
 
     def __init__(
-        self, *, port: int, tokens: Mapping[bytes, tuple[str, Scope]], wall: Wall = WALL, dice: Dice = DICE
+        self, *, port: int, tokens: Mapping[bytes, tuple[str, Scope]], wall: Wall = WALL, rng: Rng = RNG
     ) -> None:
-        self._cookie, self._wall, self._dice = cookie_name(port), wall, dice
+        self._cookie, self._wall, self._rng = cookie_name(port), wall, rng
         self.tokens = dict(tokens)  # digest -> name, scope
         self._links: dict[bytes, _Let] = {}
         self._cookies: dict[bytes, _Let] = {}
@@ -110,7 +110,7 @@ class Callers:
 
     def invite(self, caller: Caller) -> str:
         """A code that lets one browser in, once and soon."""
-        code = self._dice.token(CODE_BYTES)
+        code = self._rng.token(CODE_BYTES)
         _keep(self._links, digest(code), _Let(caller, self._wall.monotonic() + LINK_S), MOST_LINKS)
         return code
 
@@ -119,7 +119,7 @@ class Callers:
         let = self._links.pop(digest(code), None)
         if let is None or let.until_s < self._wall.monotonic():
             return None
-        cookie = self._dice.token(CODE_BYTES)
+        cookie = self._rng.token(CODE_BYTES)
         _keep(self._cookies, digest(cookie), _Let(let.caller, self._wall.monotonic() + COOKIE_S), MOST_COOKIES)
         return cookie
 

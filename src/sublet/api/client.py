@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from sublet.api.processes import process_is_stopped
 from sublet.api.state import StateDir
 from sublet.errors import BadInput, NoController, NoSuchJob, Refused
-from sublet.machine.dice import DICE
-from sublet.runtime.anchor.record import AnchorRecord, anchored
+from sublet.machine.rng import RNG
+from sublet.runtime.controller_host.record import HostRecord, on_host
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
 __all__ = ["Client", "Meter", "connect", "segment"]
@@ -76,7 +76,7 @@ class Client:
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str = "") -> dict[str, Any]:
         """The same for what changes something. Asked again with the same `key`, it happens once."""
         text = json.dumps(body or {}).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key or DICE.token(16)}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key or RNG.token(16)}
         return self._request("POST", path, text, headers)
 
     def stream(self, path: str, **query: Any) -> Iterator[bytes]:
@@ -146,15 +146,15 @@ def connect(state_dir: Path | None = None, environment: Mapping[str, str] = os.e
             raise BadInput("SUBLET_SERVER", f"{server!r} is no loopback address", hint="give http://127.0.0.1:PORT")
         return Client(host=parts.hostname, port=parts.port, token=environment.get("SUBLET_TOKEN", ""))
     state = StateDir(state_dir or default_state_dir(environment))
-    if (record := anchored(state.path)) is not None:
+    if (record := on_host(state.path)) is not None:
         return _through(record, state.path)
     address = state.address()
     return Client(host=address.host, port=address.port, token=state.token(), timeout_s=TIMEOUT_S, pid=address.pid)
 
 
-def _through(record: AnchorRecord, state_dir: Path) -> Client:
+def _through(record: HostRecord, state_dir: Path) -> Client:
     """By ssh, as long as this process lives."""
-    from sublet.runtime.anchor.channel import open_way
+    from sublet.runtime.controller_host.channel import open_way
 
     port, facts, token = open_way(record, state_dir)
     named = f"{facts['host']}:{facts['port']}"

@@ -12,8 +12,8 @@ from typing import Protocol
 from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
-from sublet.runtime.anchor.record import refuse_if_away
 from sublet.runtime.controller_api.protocol import Api
+from sublet.runtime.controller_host.record import refuse_if_away
 from sublet.runtime.logfile import log_to_stderr
 from sublet.runtime.settings import Settings, settings_from_json
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sublet.errors import BadInput, NoController
-from sublet.machine.dice import DICE
+from sublet.machine.rng import RNG
 from sublet.runtime.private import OWNER_ONLY, private_file, private_folder
 
 __all__ = ["Address", "StateDir", "digest", "read_only"]
@@ -128,7 +128,7 @@ class StateDir:
 
     def new_token(self) -> bytes:
         """Write a fresh token, and that of readers; the digest of it is all that stays in memory."""
-        token = DICE.token(TOKEN_BYTES)
+        token = RNG.token(TOKEN_BYTES)
         self.write(self.token_file, token)
         self.write(self.reader_file, read_only(token))
         return digest(token)

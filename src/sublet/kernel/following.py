@@ -55,7 +55,7 @@ class _Running(Tenancy):
         del state, closed
         return True
 
-    def serve_lines(self) -> None:
+    def run_queues(self) -> None:
         """Nor this."""
 
     def _carry_on(self, state: JobState) -> None:
@@ -91,7 +91,7 @@ class _Running(Tenancy):
         """Whoever has not what was promised stands in line for it."""
         for state in self.active.values():
             if state.shape is not None and not (state.phase is Phase.RUNNING and state.runs_in == state.shape):
-                self.stand_in_line(state)
+                self.enqueue(state)
 
 
 class Follower(Kernel):

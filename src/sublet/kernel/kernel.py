@@ -104,7 +104,7 @@ class Kernel:
                 self._take_plan(event)
             case news.JobStarted() | news.JobResized():
                 self.tenancy.finish_move(event)
-                self.tenancy.serve_lines()
+                self.tenancy.run_queues()
             case news.JobSubmitted():
                 if event.job.id in self.jobs:
                     raise UnexpectedEvent(event, "a job of this name is here already", self.story(event.job.id))
@@ -115,7 +115,7 @@ class Kernel:
             case news.JobStopped():
                 if self.tenancy.finish_stop(event):
                     self._call_for_plan()
-                self.tenancy.serve_lines()
+                self.tenancy.run_queues()
             case news.ProgressReported():
                 self.tenancy.note_progress(event.job_id, event.done)
             case news.NodeReady() | news.NodeNoticed() | news.NodeSlow() | news.NodeLost():
@@ -138,7 +138,7 @@ class Kernel:
                 if event.job.id not in self.jobs:
                     raise UnexpectedEvent(event, "no such job, or it has ended")
                 self.tenancy.change(event.job, event)
-                self.tenancy.serve_lines()
+                self.tenancy.run_queues()
                 self._call_for_plan()
             case news.JobCancelled():
                 state = self._state(event)
@@ -240,7 +240,7 @@ class Kernel:
     def _end(self, state: JobState, *, done: bool = False) -> None:
         self._warned.discard(state.job.id)
         self.tenancy.end(state, done=done)
-        self.tenancy.serve_lines()
+        self.tenancy.run_queues()
         self._call_for_plan()
 
     def _hear_of_node(self, event: news.NodeNews) -> None:
@@ -252,8 +252,8 @@ class Kernel:
                 if node.phase is NodePhase.REQUESTED:  # else it was given back while it booted
                     self.supply.mark_ready(node)
                     for job_id in self.tenancy.growing.come(node, event.at_s):
-                        self.tenancy.stand_in_line(self.jobs[job_id])
-                    self.tenancy.serve_lines()
+                        self.tenancy.enqueue(self.jobs[job_id])
+                    self.tenancy.run_queues()
                 return
             case news.NodeNoticed():
                 if node.phase is NodePhase.RELEASING:
@@ -305,8 +305,8 @@ class Kernel:
                 self.supply.retry(offer_id)
             case GrowAgain():
                 for job_id in self.tenancy.growing.retry():
-                    self.tenancy.stand_in_line(self.jobs[job_id])
-                self.tenancy.serve_lines()
+                    self.tenancy.enqueue(self.jobs[job_id])
+                self.tenancy.run_queues()
             case FallDue():
                 if not self.supply.offering.memory.pass_by(event.at_s):
                     return  # the market has spoken
@@ -340,7 +340,7 @@ class Kernel:
         foresee(self.supply, event.plan.hold)
         self._promise(promises)
         self.supply.wish(event.plan.hold)
-        self.tenancy.serve_lines()
+        self.tenancy.run_queues()
         self._warn(event.plan)
         if event.plan.ask_again_s is not None:
             self._actions += self._plans.ask_again(event.plan.ask_again_s, event.at_s)
@@ -360,7 +360,7 @@ class Kernel:
                 continue  # those that give come before those that get
             gaining.append(state)
         for state in gaining:
-            tenancy.stand_in_line(state)
+            tenancy.enqueue(state)
 
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
         found = shapes_to_promise(plan, self.jobs, self.supply, stale=stale)

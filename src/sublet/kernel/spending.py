@@ -77,7 +77,7 @@ class Spending:
         purses.shares.changed, self._look_s = bool(steps.leave), steps.wake_s
         wakes.append(steps.wake_s)
         for job_id in steps.leave:
-            tenancy.turn_out(job_id)
+            tenancy.evict(job_id)
         if steps.leave:
             purses.shares.tell_to_leave(tenancy.jobs, now_s)
             self._heed(steps, now_s)

@@ -73,14 +73,14 @@ class Tenancy(Ordering):
         state = self.jobs[job.id]
         self._stories[job.id].append(event)
         if job.lead_s != state.job.lead_s:
-            self.stand_in_line(state)
+            self.enqueue(state)
         if job.id in self.waiting:
             self.waiting.remove(job.id)
         # Work so far was done at the speed that was believed until now.
         state = replace(state, job=job, done=state.done_at(self.now_s), as_of_s=max(self.now_s, state.as_of_s))
         self._store(state)
         if job.paused:
-            self.turn_out(job.id)
+            self.evict(job.id)
         elif state.shape is None and state.phase is Phase.WAITING:
             self.waiting.add(state)
         elif state.shape is not None and not keeps_to(job, state.shape, self._supply.pools):
@@ -88,9 +88,9 @@ class Tenancy(Ordering):
             stays = before is not None and keeps_to(job, before, self._supply.pools)
             state = self.promise(state, before if stays else None)
             if not self.settle(state):
-                self.stand_in_line(state)
+                self.enqueue(state)
 
-    def turn_out(self, job_id: str) -> None:
+    def evict(self, job_id: str) -> None:
         """It gives its GPUs back, whatever it is about to do."""
         state = self.promise(self.jobs[job_id], None)
         if state.phase in STOPPED_AT_ONCE:
@@ -110,7 +110,7 @@ class Tenancy(Ordering):
         state = replace(state, phase=Phase.RUNNING, done=event.done, as_of_s=event.resumes_s, left_s=0.0)
         self._store(state)
         if not self.settle(state):
-            self.stand_in_line(state)
+            self.enqueue(state)
 
     def finish_stop(self, event: JobStopped) -> bool:
         """It has left all its GPUs; it waits (True), or goes where it was promised others meanwhile."""
@@ -122,7 +122,7 @@ class Tenancy(Ordering):
         state = replace(with_gpus(state, (), Phase.WAITING, self.now_s), done=event.done)
         self._store(state)
         if state.shape is not None:
-            self.stand_in_line(state)
+            self.enqueue(state)
         elif not state.job.paused:
             self.waiting.add(state)
         return state.shape is None
@@ -167,7 +167,7 @@ class Tenancy(Ordering):
         """A node will be taken, and then: those on it need other GPUs."""
         self.departures.announce(node.id, taken_s)
         for job_id in node.jobs:
-            self.stand_in_line(self.jobs[job_id])
+            self.enqueue(self.jobs[job_id])
 
     def clear_node(self, node: Node) -> None:
         """We give a node up that is in use: its jobs move to free GPUs, or stop and stand in line for what they had."""
@@ -196,7 +196,7 @@ class Tenancy(Ordering):
             # holds may be about to be taken as well: then it does need others.
             enough = state.shape is None or state.shape.gpus <= state.gpus
             if not (enough and self.settle(state)):
-                self.stand_in_line(state)
+                self.enqueue(state)
                 if state.job.lead_s is None and (state.shape is None or state.shape.grid is None):
                     self._carry_on(state)
                 else:  # a plan comes first, if it does at this instant
@@ -206,8 +206,8 @@ class Tenancy(Ordering):
         """Time is up for those who stayed on noticed nodes; and no plan has helped the survivors of a loss."""
         due = self.departures.due(self.jobs, self.placement, self.now_s)
         for job_id in due:
-            self.stand_in_line(self.jobs[job_id])
-        self.serve_lines()
+            self.enqueue(self.jobs[job_id])
+        self.run_queues()
         if self.departures.has_waited(self.now_s):
             due += [job_id for job_id, state in self.active.items() if state.phase is Phase.BROKEN]
         for job_id in due:
@@ -263,11 +263,11 @@ class Tenancy(Ordering):
                 self.waiting.add(state)
         return state
 
-    def stand_in_line(self, state: JobState) -> None:
+    def enqueue(self, state: JobState) -> None:
         """It needs GPUs to keep its promise."""
         self.promises.stand(state)
 
-    def serve_lines(self) -> None:
+    def run_queues(self) -> None:
         """Give free GPUs to the jobs in line, until the first that must go on waiting; then let others go back to spot.
 
         One that waits for GPUs of one market leaves the other one to those behind it. One that leaves another pool for

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sublet.errors import SubletError
-from sublet.machine.dice import DICE
+from sublet.machine.rng import RNG
 from sublet.machine.wall import WALL
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
@@ -28,7 +28,7 @@ FILES = ("aws.toml", "hosts.toml", "ray.toml", "ssh.json")  # what users, and a 
 SCRIPT = """\
 import torch
 from sublet import train
-from sublet.runtime.travel.contained import Engine
+from sublet.runtime.file_sync.contained import Engine
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 name = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
@@ -102,7 +102,7 @@ async def try_a_node(settings: Settings, *, purse_usd: float, most_s: float) -> 
 
 def _prepare(home: Path) -> Path:
     """A folder within the user's own, with what the provider is told by files, and the script."""
-    folder = home / f"check-{DICE.token(4)}"
+    folder = home / f"check-{RNG.token(4)}"
     folder.mkdir(parents=True, mode=0o700)
     for name in FILES:
         if (home / name).is_file():

@@ -18,8 +18,8 @@ from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.controller.anchor import Anchor, Commit
 from sublet.runtime.controller.bucket_copies import CARRIED, has_checkpoints
-from sublet.runtime.travel.content import LARGE_PART_BYTES
-from sublet.runtime.travel.packing import pack
+from sublet.runtime.file_sync.content import LARGE_PART_BYTES
+from sublet.runtime.file_sync.packing import pack
 from sublet.train.checkpoint.bucket import Bucket
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
 from sublet.train.checkpoint.commit import Directory

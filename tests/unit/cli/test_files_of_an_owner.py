@@ -10,14 +10,14 @@ import pytest
 from sublet.api.sending import check_files
 from sublet.cli.main import run
 from sublet.errors import InvalidValue
-from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
-from sublet.runtime.anchor.presence import KEEPER
+from sublet.machine.rng import RNG
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller_api.assemble import controller_from
+from sublet.runtime.controller_host.presence import KEEPER
+from sublet.runtime.file_sync.content import Content
 from sublet.runtime.jobs.file import job_from_file
 from sublet.runtime.settings import Settings
-from sublet.runtime.travel.content import Content
 from tests.rigs.in_memory_api import served
 
 
@@ -35,7 +35,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def anchor(tmp_path):
-    carrier = Carrier(tmp_path / "there", files=FILES, dice=DICE, engine=None, logs=None, elsewhere=True)
+    carrier = Carrier(tmp_path / "there", files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
     carrier.is_owners = False
     return carrier
 

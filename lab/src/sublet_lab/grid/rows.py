@@ -345,14 +345,14 @@ def kill_points() -> Iterator[Row]:
 
 def random_kills(kills: int, seed: int, at_once: int = 4) -> Iterator[Row]:
     """So many at any time, a few in each training."""
-    dice, left, number = random.Random(seed), kills, 0  # noqa: S311 - which is killed, not whom to trust
+    rng, left, number = random.Random(seed), kills, 0  # noqa: S311 - which is killed, not whom to trust
     while left > 0:
-        grid, keeps = dice.choice([(Grid(2, 2), False), (Grid(1, 3), True), (Grid(2, 3), False), (Grid(1, 2), True)])
+        grid, keeps = rng.choice([(Grid(2, 2), False), (Grid(1, 3), True), (Grid(2, 3), False), (Grid(1, 2), True)])
         count = min(at_once, left)
         blows = []
         for blow in range(count):
-            again = blow < count - 1 and dice.random() < 0.25
-            blows.append((3 + 6 * blow, dice.randrange(grid.gpus), dice.random() * 0.05, again))
+            again = blow < count - 1 and rng.random() < 0.25
+            blows.append((3 + 6 * blow, rng.randrange(grid.gpus), rng.random() * 0.05, again))
         left -= sum(2 if again else 1 for *_, again in blows)
         name = f"{grid}, kills of {seed}.{number}"
         yield Row(name=name, phases=((0, grid),), steps=6 * count + 6, keeps=keeps, kills=tuple(blows))

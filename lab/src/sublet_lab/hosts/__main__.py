@@ -8,7 +8,7 @@ import time
 
 from sublet.errors import SubletError
 from sublet_lab.box.claim import NoBox
-from sublet_lab.hosts.blows import BLOWS
+from sublet_lab.hosts.faults import HOST_FAULTS
 from sublet_lab.hosts.first_step import run_first_step
 from sublet_lab.hosts.seeds import run_seeds
 from sublet_lab.hosts.study import SCRIPTS, run_rows
@@ -39,7 +39,7 @@ def main(words: list[str] | None = None) -> int:
                 print(result.row(), flush=True)
             print(f"{asked.seeds} seeds in {time.monotonic() - began_s:.0f} s: {broken} broken")
             return broken
-        blows = [blow for blow in BLOWS if asked.only in blow.name]
+        blows = [blow for blow in HOST_FAULTS if asked.only in blow.name]
         found = (
             run_first_step(tell)
             if asked.first_step

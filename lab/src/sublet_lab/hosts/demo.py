@@ -12,7 +12,7 @@ from sublet.errors import BadInput
 from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.image import Image
-from sublet_lab.hosts.blows import Blow
+from sublet_lab.hosts.faults import HostFault
 from sublet_lab.hosts.study import PATIENCE_S, spec_of
 from sublet_lab.hosts.trial import Outcome, Trial
 from sublet_lab.studies.study import Tell
@@ -21,20 +21,20 @@ __all__ = ["HostsDemo", "run"]
 
 NODES, STEPS, ALONE_S = 3, 500, 0.36  # of a step, for one worker
 NOTICE_S, CUT_OFF_S = 10.0, 35.0
-BLOWS = (
-    Blow(
+HOST_FAULTS = (
+    HostFault(
         f"a host is taken, with {NOTICE_S:g} s of notice",
         lambda scene: scene.box.host_of(scene.nodes[1]).notice(NOTICE_S),
         counted="preemptions_noticed",
         at=0.1,
     ),
-    Blow(
+    HostFault(
         "a host loses its power",
         lambda scene: scene.box.host_of(scene.nodes[0]).cut_off(),
         counted="preemptions_unnoticed",
         at=0.35,
     ),
-    Blow(
+    HostFault(
         f"a host is cut off from all others for {CUT_OFF_S:g} s",
         lambda scene: scene.box.host_of(scene.nodes[-1]).unplug(CUT_OFF_S),
         at=0.55,
@@ -72,7 +72,7 @@ def run(tell: Tell) -> HostsDemo:
             spec = spec_of("sdk", folder / "work", f"{box.bucket('checkpoints')}/demo", STEPS, NODES)
             spec = replace(spec, name="demo", argv=(*spec.argv[:-1], str(ALONE_S), "shared"))
             trial = Trial(spec=spec, steps=STEPS, nodes=NODES, patience_s=PATIENCE_S)
-            return _told(trial.run(box, folder, BLOWS, tell))
+            return _told(trial.run(box, folder, HOST_FAULTS, tell))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -80,7 +80,7 @@ def run(tell: Tell) -> HostsDemo:
 def _told(outcome: Outcome) -> HostsDemo:
     facts: dict[str, object] = {
         "job": outcome.phase,
-        **{blow.name: "yes" if outcome.struck else "not all of it" for blow in BLOWS},
+        **{blow.name: "yes" if outcome.struck else "not all of it" for blow in HOST_FAULTS},
         "steps": STEPS,
         "steps_lost": outcome.steps_lost,
         "seconds": round(outcome.seconds, 1),

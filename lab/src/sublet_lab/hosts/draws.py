@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sublet_lab.box.claim import NoBox
-from sublet_lab.hosts.blows import Blow, Scene
+from sublet_lab.hosts.faults import HostFault, Scene
 
 __all__ = ["Draw", "draw"]
 
@@ -29,46 +29,50 @@ class Draw:
     script: str
     nodes: int
     steps: int
-    blows: tuple[Blow, ...]
+    blows: tuple[HostFault, ...]
 
 
 def draw(seed: int) -> Draw:
     """The same for the same seed."""
-    dice = random.Random(f"hosts/{seed}")  # noqa: S311 - no secret
-    script, nodes, steps = dice.choice(SCRIPTS), dice.choice((2, 3)), dice.choice(STEPS)
-    times = sorted(round(dice.uniform(FIRST, LAST), 2) for _ in range(dice.choice((1, 1, 2))))
-    return Draw(seed, script, nodes, steps, tuple(_blow(dice, at) for at in times))
+    rng = random.Random(f"hosts/{seed}")  # noqa: S311 - no secret
+    script, nodes, steps = rng.choice(SCRIPTS), rng.choice((2, 3)), rng.choice(STEPS)
+    times = sorted(round(rng.uniform(FIRST, LAST), 2) for _ in range(rng.choice((1, 1, 2))))
+    return Draw(seed, script, nodes, steps, tuple(_blow(rng, at) for at in times))
 
 
-def _blow(dice: random.Random, at: float) -> Blow:
-    kind, which = dice.choice(KINDS), dice.random()
+def _blow(rng: random.Random, at: float) -> HostFault:
+    kind, which = rng.choice(KINDS), rng.random()
 
     def host(scene: Scene) -> str:
         return scene.nodes[int(which * len(scene.nodes))]
 
     if kind == "loss":
-        return Blow("a node without notice", lambda scene: scene.box.host_of(host(scene)).cut_off(), at=at)
+        return HostFault("a node without notice", lambda scene: scene.box.host_of(host(scene)).cut_off(), at=at)
     if kind == "notice":
-        lead_s = round(dice.uniform(*NOTICES_S), 1)
-        return Blow(f"a node with {lead_s:g} s", lambda scene: scene.box.host_of(host(scene)).notice(lead_s), at=at)
+        lead_s = round(rng.uniform(*NOTICES_S), 1)
+        return HostFault(
+            f"a node with {lead_s:g} s", lambda scene: scene.box.host_of(host(scene)).notice(lead_s), at=at
+        )
     if kind == "unplug":
-        for_s = round(dice.uniform(*UNPLUGGED_S), 1)
-        return Blow(f"unplugged for {for_s:g} s", lambda scene: scene.box.host_of(host(scene)).unplug(for_s), at=at)
+        for_s = round(rng.uniform(*UNPLUGGED_S), 1)
+        return HostFault(
+            f"unplugged for {for_s:g} s", lambda scene: scene.box.host_of(host(scene)).unplug(for_s), at=at
+        )
     if kind == "controller":
-        return _killed(round(dice.uniform(*AWAY_S), 1), at)
-    return _slowed(host, round(dice.uniform(10.0, 60.0)), round(dice.uniform(0.0, 1.0), 1), at)
+        return _killed(round(rng.uniform(*AWAY_S), 1), at)
+    return _slowed(host, round(rng.uniform(10.0, 60.0)), round(rng.uniform(0.0, 1.0), 1), at)
 
 
-def _killed(away_s: float, at: float) -> Blow:
+def _killed(away_s: float, at: float) -> HostFault:
     def strike(scene: Scene) -> None:
         scene.server.kill()
         time.sleep(away_s)
         scene.server.start()
 
-    return Blow(f"the controller away for {away_s:g} s", strike, at=at)
+    return HostFault(f"the controller away for {away_s:g} s", strike, at=at)
 
 
-def _slowed(host: Callable[[Scene], str], delay_ms: float, loss_percent: float, at: float) -> Blow:
+def _slowed(host: Callable[[Scene], str], delay_ms: float, loss_percent: float, at: float) -> HostFault:
     """Where the kernel has no netem, the cable is out for a moment instead."""
 
     def strike(scene: Scene) -> None:
@@ -78,4 +82,4 @@ def _slowed(host: Callable[[Scene], str], delay_ms: float, loss_percent: float, 
         except NoBox:
             struck.unplug(1.0)
 
-    return Blow(f"{delay_ms:g} ms and {loss_percent:g} % on a link (or 1 s without)", strike, at=at)
+    return HostFault(f"{delay_ms:g} ms and {loss_percent:g} % on a link (or 1 s without)", strike, at=at)

@@ -19,7 +19,7 @@ from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box, Host
 from sublet_lab.box.image import Image
 from sublet_lab.box.sshd import service
-from sublet_lab.hosts.anchored import AnchoredServer
+from sublet_lab.hosts.controller_host import HostedServer
 from sublet_lab.hosts.split import cpu_s_of, marks_of_events, marks_of_host, marks_of_words, rows_of
 from sublet_lab.hosts.study import DISK, spec_of
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most
@@ -57,7 +57,7 @@ def _measured(box: Box, folder: Path, tell: Tell) -> Findings:
     spec = replace(spec_of(DISK, work, "", STEPS, HOSTS), min_workers=HOSTS)
     for number in range(FILES):
         (work / f"{number}.txt").write_text(f"{number} " * WORDS, encoding="utf-8")
-    server = AnchoredServer(folder / "state", box, nodes=HOSTS, lease_s=LEASE_S)
+    server = HostedServer(folder / "state", box, nodes=HOSTS, lease_s=LEASE_S)
     try:
         tell("the anchor is rented")
         server.start()

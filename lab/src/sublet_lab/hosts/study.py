@@ -21,18 +21,18 @@ from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.image import Image
 from sublet_lab.box.sshd import service
-from sublet_lab.hosts.blows import (
+from sublet_lab.hosts.faults import (
     AWS_LEASE_S,
-    BLOWS,
     CALM,
     FIVE_MINUTES_S,
+    HOST_FAULTS,
     LEASE_S,
     LONG_S,
     NOTICE_S,
     PACE_S,
     SHORT_S,
     SLOW_S,
-    Blow,
+    HostFault,
 )
 from sublet_lab.hosts.trial import Outcome, Trial
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_most, equals
@@ -52,11 +52,11 @@ COLUMNS = ["script", "what happened", "ended", "steps lost", "s", "USD", "loss",
 
 def _run(quick: bool, tell: Tell) -> Findings:
     if quick:
-        return run_rows(["sdk"], [BLOWS[1], BLOWS[3]], nodes=2, steps=120, tell=tell)
-    return run_rows((*SCRIPTS, DISK), BLOWS, nodes=4, steps=240, tell=tell)
+        return run_rows(["sdk"], [HOST_FAULTS[1], HOST_FAULTS[3]], nodes=2, steps=120, tell=tell)
+    return run_rows((*SCRIPTS, DISK), HOST_FAULTS, nodes=4, steps=240, tell=tell)
 
 
-def run_rows(names: Sequence[str], blows: Sequence[Blow], *, nodes: int, steps: int, tell: Tell) -> Findings:
+def run_rows(names: Sequence[str], blows: Sequence[HostFault], *, nodes: int, steps: int, tell: Tell) -> Findings:
     """Each of these scripts undisturbed, and then once for each of these blows."""
     try:
         box = Box(Image(env={"OMP_NUM_THREADS": "1"}, files=service(), sublet=False))
@@ -73,7 +73,7 @@ def run_rows(names: Sequence[str], blows: Sequence[Blow], *, nodes: int, steps: 
 
 
 def _all(
-    box: Box, folder: Path, names: Sequence[str], blows: Sequence[Blow], nodes: int, steps: int, tell: Tell
+    box: Box, folder: Path, names: Sequence[str], blows: Sequence[HostFault], nodes: int, steps: int, tell: Tell
 ) -> tuple[list[list[str]], list[Check], list[str]]:
     rows, checks = list[list[str]](), list[Check]()
     bucket = box.bucket("checkpoints")
@@ -104,7 +104,7 @@ def _all(
     return rows, checks, _notes(kept=kept)
 
 
-def most_lost(name: str, blow: Blow) -> float | None:
+def most_lost(name: str, blow: HostFault) -> float | None:
     """Steps; None = how many is the script's own affair, or that of the network."""
     carried = CARRY_S / PACE_S
     if name in ("sdk", DISK):
@@ -120,7 +120,7 @@ def verdict(outcome: Outcome, calm: Outcome) -> bool:
     return abs(outcome.loss - calm.loss) <= TOLERANCE * abs(calm.loss)
 
 
-def _row(name: str, blow: Blow, outcome: Outcome, calm: Outcome, *, right: bool) -> list[str]:
+def _row(name: str, blow: HostFault, outcome: Outcome, calm: Outcome, *, right: bool) -> list[str]:
     apart = "" if outcome.loss is None or calm.loss is None else f"{abs(outcome.loss / calm.loss - 1.0):.1e}"
     ended = outcome.phase if outcome.phase == "finished" else f"{outcome.phase}: {outcome.why}"[:60]
     loss = "" if outcome.loss is None else f"{outcome.loss:.6f}"

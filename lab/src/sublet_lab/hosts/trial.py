@@ -13,8 +13,8 @@ from sublet.errors import SubletError
 from sublet.runtime.controller_api.views import ENDED
 from sublet.runtime.jobs.spec import JobSpec
 from sublet_lab.box.hypervisor import Box
-from sublet_lab.hosts.anchored import AnchoredServer
-from sublet_lab.hosts.blows import LEASE_S, Blow, Scene
+from sublet_lab.hosts.controller_host import HostedServer
+from sublet_lab.hosts.faults import LEASE_S, HostFault, Scene
 from sublet_lab.hosts.server import Server
 from sublet_lab.studies.study import Tell
 
@@ -48,9 +48,9 @@ class Trial:
     patience_s: float
     look: Callable[[Server, str], None] = lambda *_: None
 
-    def run(self, box: Box, folder: Path, blows: Sequence[Blow], tell: Tell) -> Outcome:
+    def run(self, box: Box, folder: Path, blows: Sequence[HostFault], tell: Tell) -> Outcome:
         """Everything is over when it returns: the controller is down, and no host is on."""
-        make = AnchoredServer if any(blow.anchored for blow in blows) else Server
+        make = HostedServer if any(blow.on_host for blow in blows) else Server
         server = make(
             folder / "state", box, nodes=self.nodes, lease_s=max((blow.lease_s for blow in blows), default=LEASE_S)
         )
@@ -68,7 +68,7 @@ class Trial:
                 host.cut_off()
         return replace(outcome, left=left)
 
-    def _live(self, box: Box, server: Server, blows: Sequence[Blow], tell: Tell) -> Outcome:
+    def _live(self, box: Box, server: Server, blows: Sequence[HostFault], tell: Tell) -> Outcome:
         job_id, began_s = server.submit(self.spec), time.monotonic()
         to_come, view, told_s = [blow for blow in blows if blow.strike], dict[str, Any](), began_s
         struck = narrower = whole_again = False

@@ -100,7 +100,7 @@ class _Race:
         self._random = Random(seed)  # noqa: S311 - no secret: the course of a seed
         self.course = Course(seed)
         self._clock = _Clock(Random(seed + 1))  # noqa: S311 - as above
-        self._dice = _Dice(Random(seed + 2))  # noqa: S311 - as above
+        self._rng = _Dice(Random(seed + 2))  # noqa: S311 - as above
         self._shelf = Shelf(self._clock.unix)
         worst = self._random.choice((0.0, WORST / 3, WORST))
         chances = {fate: self._random.uniform(0.0, worst) for fate in FATES}
@@ -133,7 +133,7 @@ class _Race:
         self._generation += 1
         generation = self._generation
         random = Random(f"{self.course.seed} {program.name}")  # noqa: S311 - as above
-        store = Bucket(self._turns.objects_of(program, self._shelf), wall=self._clock, dice=self._dice)
+        store = Bucket(self._turns.objects_of(program, self._shelf), wall=self._clock, rng=self._rng)
         kept = Checkpoints(store, keep=KEEP, writer=program.name, generation=generation, wall=self._clock)
         try:
             step = self._load(kept, program, generation)
@@ -211,7 +211,7 @@ class _Race:
         for _ in range(2):
             self._clock.unix_s += DAY_S + 1.0
             self._generation += 1
-            store = Bucket(self._shelf, wall=self._clock, dice=self._dice)
+            store = Bucket(self._shelf, wall=self._clock, rng=self._rng)
             with Checkpoints(store, keep=KEEP, writer="last", generation=self._generation, wall=self._clock) as kept:
                 found = kept.newest()
                 self._judge(found, self._told, "the last")

@@ -23,12 +23,12 @@ from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import policy_from
 from sublet.runtime.engines.protocol import Hear
+from sublet.runtime.file_sync.packing import travelling
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
-from sublet.runtime.travel.packing import travelling
 from sublet.wire.messages import ToAgent
 
 __all__ = ["SIZES", "dry_runs", "market_of"]

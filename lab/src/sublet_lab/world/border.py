@@ -54,7 +54,7 @@ class Border:
     def __init__(self, world: World, process: LoopProcess, api: Api) -> None:
         self._world, self._process, self._api = world, process, api
         self._app: ASGIApp = guarded(_routes(), port=PORT, token_digest=digest(TOKEN))
-        self._dice = world.stream("border")
+        self._rng = world.stream("border")
         self.deaf_until_s = 0.0  # answers until then are lost on their way
 
     def get(self, path: str, hear: Hear) -> None:
@@ -112,4 +112,4 @@ class Border:
                 self._world.after(self._way_s(), hear, sent[0]["status"], json.loads(text))
 
     def _way_s(self) -> float:
-        return self._dice.expovariate(1 / MEAN_S)
+        return self._rng.expovariate(1 / MEAN_S)

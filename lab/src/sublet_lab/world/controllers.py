@@ -37,7 +37,7 @@ from sublet_lab.world.disk import Disk
 from sublet_lab.world.fence import Fence, WatchedProvider
 from sublet_lab.world.heap import Crash, Process, World
 from sublet_lab.world.loop import LoopProcess
-from sublet_lab.world.machine import HostClock, MemoryFiles, WorldDice, WorldWall
+from sublet_lab.world.machine import HostClock, MemoryFiles, WorldRng, WorldWall
 from sublet_lab.world.network import CONTROLLER, Network
 from sublet_lab.world.story import Story
 from sublet_lab.world.working import pack_work
@@ -138,7 +138,7 @@ class Controllers:
 
     def __init__(self, story: Story, world: World, network: Network, disk: Disk, cloud: Cloud, folder: Path) -> None:
         self._story, self._world, self._network, self._disk, self._cloud = story, world, network, disk, cloud
-        self._folder, self._dice = folder, world.stream("restarts")
+        self._folder, self._rng = folder, world.stream("restarts")
         self.storage: AgentDisk = DISK  # where it looks for what scripts have saved
         self.files = _StateFolder(disk)  # beside the store: its archive
         self.fence = Fence(disk)
@@ -192,7 +192,7 @@ class Controllers:
 
     def _assemble(self, process: LoopProcess) -> None:
         story, world = self._story, self._world
-        wall, dice = WorldWall(process, self.clock), WorldDice(world, "controller")
+        wall, rng = WorldWall(process, self.clock), WorldRng(world, "controller")
         refuse_lost_log(LOG.parent, files=self.files)
         store = Store(LOG, connect=lambda _: self._disk.connect(process))
         settings = self._settings(store)
@@ -207,7 +207,7 @@ class Controllers:
             budget=budget_from(settings),
             limits={offer.id: Limit(max_nodes=story.most_nodes) for offer in self._cloud.offers},
             rates=self._cloud.rates,
-            dice=dice,
+            rng=rng,
             files=self.files,
             disk=self.storage,
             paces=story.paces,
@@ -268,7 +268,7 @@ class Controllers:
         process.stop_for(for_s)
         self._network.process_gone(process.loop, silent=True)
         self.process, self.away_since_s = None, self._world.now_s
-        self._world.after(self._dice.choice(PAUSES_S), self.start)
+        self._world.after(self._rng.choice(PAUSES_S), self.start)
         return True
 
     def crash_of(self, process: Process) -> None:
@@ -289,4 +289,4 @@ class Controllers:
             self._cloud.restart_machine()
             self.clock.boots, self.clock.on_s = self.clock.boots + 1, self._world.now_s
         self.away_since_s = self._world.now_s
-        self._world.after(self._dice.choice(PAUSES_S), self.start)
+        self._world.after(self._rng.choice(PAUSES_S), self.start)

@@ -61,7 +61,7 @@ def sample_of(story: Story, count: int, seed: int | str) -> list[Point]:
 
 def die_at(story: Story, point: Point) -> Outcome:
     """What became of it. Where it has lived once only, nobody has died."""
-    fault = Fault(at_s=0.0, kind=point.kind, dice=2 * point.number + (not point.before))
+    fault = Fault(at_s=0.0, kind=point.kind, rng=2 * point.number + (not point.before))
     return live(replace(story, span_s=SPAN_S, faults=(fault, *story.faults)))
 
 

@@ -29,7 +29,7 @@ from sublet_lab.world.errors_of_ec2 import NO_CODE, Ec2Error, NoCredentialsError
 from sublet_lab.world.heap import Crash, World
 from sublet_lab.world.instances_of_ec2 import KIND, REGION, ZONES, Ec2Instance, fits, in_zones
 from sublet_lab.world.loop import LoopProcess
-from sublet_lab.world.machine import EPOCH_S, MemoryFiles, WorldDice
+from sublet_lab.world.machine import EPOCH_S, MemoryFiles, WorldRng
 from sublet_lab.world.plain import MOST_BOOT_S, UNSEEN_S, PlainCloud
 
 __all__ = ["Ec2Cloud"]
@@ -70,14 +70,14 @@ class Ec2Cloud(PlainCloud):
 
     def provider(self, process: LoopProcess, clock: Clock, store: Store) -> AwsProvider:  # type: ignore[override]  # the shipped one
         """The shipped provider, as its `build` puts it together."""
-        dice = WorldDice(self.world, "aws")
+        rng = WorldRng(self.world, "aws")
         client = Ec2Client(self, process)
         return AwsProvider(
             state_dir=Path("/state"),
             clock=clock,
             config=replace(CONFIG, most_nodes=self._most_nodes),
-            server_id=server_id_from(store, dice),
-            calls=Calls(lambda _, __: client, dice=dice, wall=clock.wall, order_tries=1),
+            server_id=server_id_from(store, rng),
+            calls=Calls(lambda _, __: client, rng=rng, wall=clock.wall, order_tries=1),
             offers=self.offers,
             files=self.files,
         )
@@ -205,7 +205,7 @@ class Ec2Cloud(PlainCloud):
         found = TOKEN.search(request["UserData"])
         assert found is not None
         now_s = float(math.floor(self.world.now_s))
-        unseen_s = self._dice.uniform(0.0, UNSEEN_S) if self.lie_about("list", "invisible") else 0.0
+        unseen_s = self._rng.uniform(0.0, UNSEEN_S) if self.lie_about("list", "invisible") else 0.0
         instance = Ec2Instance(
             tags["sublet:node"],
             tags["sublet:offer"],
@@ -220,7 +220,7 @@ class Ec2Cloud(PlainCloud):
         instance.node = self._boot(
             instance.node_id,
             instance.token,
-            self._dice.uniform(1.0, MOST_BOOT_S),
+            self._rng.uniform(1.0, MOST_BOOT_S),
             lambda: self._ended_itself(instance),
         )
         return instance
@@ -231,7 +231,7 @@ class Ec2Cloud(PlainCloud):
             super().end(instance)
             instance.ended_s = max(instance.began_s, float(math.floor(self.world.now_s)))
             if isinstance(instance, Ec2Instance):
-                instance.gone_s = self.world.now_s + self._dice.uniform(0.0, ENDS_S)
+                instance.gone_s = self.world.now_s + self._rng.uniform(0.0, ENDS_S)
 
     def _ended_itself(self, instance: Instance) -> None:
         if isinstance(instance, Ec2Instance) and instance.ended_s is None:
@@ -244,7 +244,7 @@ class Ec2Client:
 
     def __init__(self, cloud: Ec2Cloud, process: LoopProcess) -> None:
         self._cloud, self._process = cloud, process
-        self._dice = cloud.world.stream("calls")
+        self._rng = cloud.world.stream("calls")
 
     def run_instances(self, **request: Any) -> dict[str, Any]:
         """One instance."""
@@ -332,7 +332,7 @@ class Ec2Client:
         """To EC2 and back, or not."""
         cloud = self._cloud
         cloud.calls += 1
-        self._process.loop.take(self._dice.uniform(0.05, 0.6))
+        self._process.loop.take(self._rng.uniform(0.05, 0.6))
         if cloud.crash_is_due(before=True):
             self._crash()
         lie = "expired" if cloud.is_always("expired") else cloud.lie_about(call, *WRONG)
@@ -358,11 +358,11 @@ class Ec2Client:
             case "error":
                 raise Ec2Error("InternalError", 500)
             case "refused" if call == "rent":
-                raise Ec2Error(self._dice.choice(REFUSALS))
+                raise Ec2Error(self._rng.choice(REFUSALS))
             case "refused":
                 raise Ec2Error("UnauthorizedOperation", 403)
             case "throttled":
-                told = {"retry-after": str(PEACE_S)} if self._dice.random() < 0.5 else {}
+                told = {"retry-after": str(PEACE_S)} if self._rng.random() < 0.5 else {}
                 raise Ec2Error("RequestLimitExceeded", 503, told)
             case "expired":
                 raise Ec2Error("ExpiredToken")

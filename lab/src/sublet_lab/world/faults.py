@@ -24,7 +24,7 @@ from sublet_lab.world.story import Fault
 __all__ = ["AT_CALL", "AT_COMMIT", "AT_REQUEST", "KINDS", "schedule"]
 
 AT_COMMIT, AT_CALL, AT_REQUEST = "crash_at", "crash_at_call", "crash_at_request"
-# ... of which the dice are twice the number of the commit, and one more: after it, not before
+# ... of which the rng are twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)
 CUTS_S = (15.0, 27.0, 35.0, 60.0, 150.0)  # of a host: shorter than any silence, about as long, longer than a lease
 LONGEST_SLEEP_S = 90.0  # of a controller that wakes up again
@@ -39,7 +39,7 @@ def schedule(stage: Stage) -> None:
     """Each fault of the story at its time; before all others, those that count commits from the first."""
     for fault in stage.story.faults:
         if fault.kind in (AT_COMMIT, AT_CALL, AT_REQUEST):
-            _crash_at(stage, fault.kind, fault.dice // 2, before=fault.dice % 2 == 0)
+            _crash_at(stage, fault.kind, fault.rng // 2, before=fault.rng % 2 == 0)
             continue
         stage.world.at(stage.world.began_s + fault.at_s, _strike, stage, fault)
 
@@ -70,25 +70,25 @@ def _kind(name: str) -> Kind:
 # ---------------------------------------------------------------------- controllers
 
 
-def _crash_commit(stage: Stage, dice: random.Random) -> None:
-    stage.disk.crash_in(dice.randrange(12), before=dice.random() < 0.5, struck=stage.later("crash_commit"))
+def _crash_commit(stage: Stage, rng: random.Random) -> None:
+    stage.disk.crash_in(rng.randrange(12), before=rng.random() < 0.5, struck=stage.later("crash_commit"))
 
 
-def _kill_controller(stage: Stage, dice: random.Random) -> bool:
+def _kill_controller(stage: Stage, rng: random.Random) -> bool:
     process = stage.controllers.process
     if process is None or process.dead:
         return False
-    stage.controllers.crash(process, silent=dice.random() < 0.3)
+    stage.controllers.crash(process, silent=rng.random() < 0.3)
     return True
 
 
-def _restart_machine(stage: Stage, dice: random.Random) -> bool:
+def _restart_machine(stage: Stage, rng: random.Random) -> bool:
     process = stage.controllers.process
     if process is None or process.dead:
         return False
     clock, now_s = stage.controllers.clock, stage.world.now_s
-    if dice.random() < 0.5:
-        clock.set_by(dice.uniform(-120.0, 120.0), now_s)  # it has no battery, and NTP comes later
+    if rng.random() < 0.5:
+        clock.set_by(rng.uniform(-120.0, 120.0), now_s)  # it has no battery, and NTP comes later
     # Unknown: how long it lived after its last mark, charged in full. A clock that was set since says anything, and
     # is believed up to a lease; one that slept till now has left no mark meanwhile, and may be charged for too little.
     asleep_s = LONGEST_SLEEP_S if process.stopped_until_s > now_s - MARK_EVERY_S else 0.0
@@ -105,48 +105,48 @@ def _restart_machine(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
-def _stop_controller(stage: Stage, dice: random.Random) -> bool:
+def _stop_controller(stage: Stage, rng: random.Random) -> bool:
     process = stage.controllers.process
     if process is None or process.dead:
         return False
-    process.stop_for(dice.uniform(1.0, LONGEST_SLEEP_S))
+    process.stop_for(rng.uniform(1.0, LONGEST_SLEEP_S))
     stage.unpaid_until_s = max(stage.unpaid_until_s, process.stopped_until_s)
     return True
 
 
-def _second_controller(stage: Stage, dice: random.Random) -> bool:
+def _second_controller(stage: Stage, rng: random.Random) -> bool:
     """It sleeps, or is cut off, and somebody starts another one on its store; then it wakes up."""
-    return stage.controllers.succeed(dice.uniform(1.0, 120.0))
+    return stage.controllers.succeed(rng.uniform(1.0, 120.0))
 
 
-def _policy(stage: Stage, dice: random.Random) -> None:
+def _policy(stage: Stage, rng: random.Random) -> None:
     policy = stage.controllers.policy
-    policy.fails, policy.failed = dice.randint(1, 3), stage.later("policy")
+    policy.fails, policy.failed = rng.randint(1, 3), stage.later("policy")
 
 
-def _policy_hangs(stage: Stage, dice: random.Random) -> None:
+def _policy_hangs(stage: Stage, rng: random.Random) -> None:
     policy = stage.controllers.policy
-    policy.hangs, policy.hung = dice.randint(1, 2), stage.later("policy_hangs")
+    policy.hangs, policy.hung = rng.randint(1, 2), stage.later("policy_hangs")
 
 
-def _clock(stage: Stage, dice: random.Random) -> None:
+def _clock(stage: Stage, rng: random.Random) -> None:
     """Whoever runs has its own time: the next to start asks this clock how long nobody was there."""
-    stage.controllers.clock.set_by(dice.choice(JUMPS_S), stage.world.now_s)
+    stage.controllers.clock.set_by(rng.choice(JUMPS_S), stage.world.now_s)
     struck = stage.later("clock")
     stage.controllers.started.append(lambda _: struck())
 
 
-def _flags(stage: Stage, dice: random.Random) -> None:
+def _flags(stage: Stage, rng: random.Random) -> None:
     """From now on nobody gives any. The effect is a start without."""
     stage.controllers.without_flags, stage.controllers.bare = True, stage.later("flags")
     process = stage.controllers.process
     if process is not None and not process.dead:
-        stage.controllers.crash(process, silent=dice.random() < 0.3)
+        stage.controllers.crash(process, silent=rng.random() < 0.3)
 
 
-def _full_disk(stage: Stage, dice: random.Random) -> None:
+def _full_disk(stage: Stage, rng: random.Random) -> None:
     stage.disk.fill(stage.later("full_disk"))
-    stage.world.after(dice.uniform(5.0, 60.0), stage.disk.make_room)
+    stage.world.after(rng.uniform(5.0, 60.0), stage.disk.make_room)
 
 
 # ---------------------------------------------------------------------- nodes and workers
@@ -160,48 +160,48 @@ def _workers(stage: Stage) -> list[NodeWorker]:
     return [w for instance in _alive(stage) if instance.node is not None for w in instance.node.workers]
 
 
-def _notice(stage: Stage, dice: random.Random) -> bool:
+def _notice(stage: Stage, rng: random.Random) -> bool:
     if not (alive := _alive(stage)):
         return False
-    victim, in_s = dice.choice(alive), dice.choice([120.0, 30.0, 5.0])
+    victim, in_s = rng.choice(alive), rng.choice([120.0, 30.0, 5.0])
     stage.victim = f"{victim.node_id}, in {in_s:.0f} s"
     stage.cloud.notice(victim, in_s)
-    if dice.random() < 0.8:  # else it is taken back, and nobody says so
+    if rng.random() < 0.8:  # else it is taken back, and nobody says so
         stage.world.after(in_s, lambda: stage.cloud.take(victim, told=True))
     return True
 
 
-def _take_told(stage: Stage, dice: random.Random) -> bool:
+def _take_told(stage: Stage, rng: random.Random) -> bool:
     if not (alive := _alive(stage)):
         return False
-    victim = dice.choice(alive)
+    victim = rng.choice(alive)
     stage.victim = victim.node_id
     stage.cloud.take(victim, told=True)
     return True
 
 
-def _take_untold(stage: Stage, dice: random.Random) -> bool:
+def _take_untold(stage: Stage, rng: random.Random) -> bool:
     if not (alive := _alive(stage)):
         return False
-    victim = dice.choice(alive)
+    victim = rng.choice(alive)
     stage.victim = victim.node_id
     stage.cloud.take(victim, told=False)
     return True
 
 
-def _kill_worker(stage: Stage, dice: random.Random) -> bool:
+def _kill_worker(stage: Stage, rng: random.Random) -> bool:
     if not (workers := _workers(stage)):
         return False
-    victim = dice.choice(workers)
+    victim = rng.choice(workers)
     stage.victim = victim.id
     victim.exit(-9)
     return True
 
 
-def _hang_worker(stage: Stage, dice: random.Random) -> bool:
+def _hang_worker(stage: Stage, rng: random.Random) -> bool:
     if not (workers := _workers(stage)):
         return False
-    victim = dice.choice(workers)
+    victim = rng.choice(workers)
     stage.victim, victim.hung = victim.id, True
     return True
 
@@ -209,15 +209,15 @@ def _hang_worker(stage: Stage, dice: random.Random) -> bool:
 # ---------------------------------------------------------------------- the network
 
 
-def _part_node(stage: Stage, dice: random.Random) -> bool | None:
+def _part_node(stage: Stage, rng: random.Random) -> bool | None:
     """The effect is a packet that does not pass."""
     if not (alive := _alive(stage)):
         return False
-    host = dice.choice(alive).node_id
+    host = rng.choice(alive).node_id
     ways = [(host, CONTROLLER), (CONTROLLER, host)]
-    if dice.random() < 0.4:
-        ways = [dice.choice(ways)]
-    for_s = dice.choice(OUTAGES_S)
+    if rng.random() < 0.4:
+        ways = [rng.choice(ways)]
+    for_s = rng.choice(OUTAGES_S)
     stage.victim = f"{' and '.join(f'{here} -> {there}' for here, there in ways)}, for {for_s:.0f} s"
     stage.network.block(*ways, struck=stage.later("part_node"))
     stage.parted_until_s[host] = max(stage.parted_until_s.get(host, 0.0), stage.world.now_s + for_s)
@@ -225,12 +225,12 @@ def _part_node(stage: Stage, dice: random.Random) -> bool | None:
     return None
 
 
-def _cut_off(stage: Stage, dice: random.Random) -> bool | None:
+def _cut_off(stage: Stage, rng: random.Random) -> bool | None:
     """A host that nobody reaches and that reaches nobody, and that lives on. Likewise."""
     hosts = sorted({instance.node_id for instance in _alive(stage)})
     if not hosts:
         return False
-    host, for_s = dice.choice(hosts), dice.choice(CUTS_S)
+    host, for_s = rng.choice(hosts), rng.choice(CUTS_S)
     ways = [way for other in (CONTROLLER, *hosts) if other != host for way in ((host, other), (other, host))]
     stage.victim = f"{host}, for {for_s:.0f} s"
     stage.network.block(*ways, struck=stage.later("cut_off"))
@@ -239,16 +239,16 @@ def _cut_off(stage: Stage, dice: random.Random) -> bool | None:
     return None
 
 
-def _part_peers(stage: Stage, dice: random.Random) -> bool | None:
+def _part_peers(stage: Stage, rng: random.Random) -> bool | None:
     """Likewise."""
     hosts = sorted({instance.node_id for instance in _alive(stage)})
     if len(hosts) < 2:
         return False
-    here, there = dice.sample(hosts, 2)
+    here, there = rng.sample(hosts, 2)
     stage.victim = f"{here} and {there}"
     ways = [(here, there), (there, here)]
     stage.network.block(*ways, struck=stage.later("part_peers"))
-    stage.world.after(dice.choice(OUTAGES_S), _heal, stage, ways)
+    stage.world.after(rng.choice(OUTAGES_S), _heal, stage, ways)
     return None
 
 
@@ -257,8 +257,8 @@ def _heal(stage: Stage, ways: list[tuple[str, str]]) -> None:
         stage.network.unblock(*ways)
 
 
-def _slow_net(stage: Stage, dice: random.Random) -> None:
-    stage.network.slowness, stage.network.slowed = dice.choice([10.0, 100.0]), stage.later("slow_net")
+def _slow_net(stage: Stage, rng: random.Random) -> None:
+    stage.network.slowness, stage.network.slowed = rng.choice([10.0, 100.0]), stage.later("slow_net")
     stage.world.after(30.0, _quick_net, stage)
 
 
@@ -266,33 +266,33 @@ def _quick_net(stage: Stage) -> None:
     stage.network.slowness = 1.0
 
 
-def _reset_line(stage: Stage, dice: random.Random) -> bool:
+def _reset_line(stage: Stage, rng: random.Random) -> bool:
     if not stage.network.connections:
         return False
-    dice.choice(stage.network.connections).reset()
+    rng.choice(stage.network.connections).reset()
     return True
 
 
-def _hole(stage: Stage, dice: random.Random) -> bool | None:
+def _hole(stage: Stage, rng: random.Random) -> bool | None:
     if not stage.network.connections:
         return False
-    dice.choice(stage.network.connections).swallow(stage.later("hole"))
+    rng.choice(stage.network.connections).swallow(stage.later("hole"))
     return None
 
 
-def _forge(stage: Stage, dice: random.Random) -> bool:
+def _forge(stage: Stage, rng: random.Random) -> bool:
     """A node speaks for a worker of another one."""
     controller = stage.controllers.controller
     speakers = [i for i in _alive(stage) if i.node is not None and i.node.connected]
     if controller is None or not speakers:
         return False
-    speaker = dice.choice(speakers)
+    speaker = rng.choice(speakers)
     stage.victim = speaker.node_id
     groups = [record.group for record in controller.records.values()]
     others = [w.id for group in groups for w in group.workers.values() if w.node_id != speaker.node_id]
     if not others or speaker.node is None:
         return False
-    victim = dice.choice(others)
+    victim = rng.choice(others)
     words: list[wire.ToController] = [
         wire.FromWorker(message=wire.Finished(worker_id=victim, step=1, done=1.0)),
         wire.WorkerDown(worker_id=victim, code=1, error="forged"),
@@ -300,57 +300,57 @@ def _forge(stage: Stage, dice: random.Random) -> bool:
             message=wire.Saved(worker_id=victim, step=10**6, done=1.0, seconds=0.0, blocked_s=0.0, size_bytes=1)
         ),
     ]
-    speaker.node.say(dice.choice(words))
+    speaker.node.say(rng.choice(words))
     return True
 
 
-def _wild_report(stage: Stage, dice: random.Random) -> bool:
+def _wild_report(stage: Stage, rng: random.Random) -> bool:
     """A worker says what nobody can believe."""
     speakers = [i.node for i in _alive(stage) if i.node is not None and i.node.connected and i.node.workers]
     if not speakers:
         return False
-    node = dice.choice(speakers)
-    worker = dice.choice(list(node.workers))
+    node = rng.choice(speakers)
+    worker = rng.choice(list(node.workers))
     stage.victim = worker.id
-    wild = dice.choice([1e-300, 1e300, 0.0, -1.0, 1e18])
+    wild = rng.choice([1e-300, 1e300, 0.0, -1.0, 1e18])
     words: list[wire.FromWorkerMessage] = [
         wire.Stepped(worker_id=worker.id, generation=10**9, step=10**9, done=wild, epoch=0, loss=wild, step_s=wild),
         wire.Busy(worker_id=worker.id),
         wire.SaveFailed(worker_id=worker.id, step=-1, why="x" * 10_000),
         wire.Leading(worker_id=worker.id, generation=10**9, host="nowhere", port=1),
     ]
-    node.say(wire.FromWorker(message=dice.choice(words)))
+    node.say(wire.FromWorker(message=rng.choice(words)))
     return True
 
 
 # ---------------------------------------------------------------------- the cloud
 
 
-def _rent_lie(stage: Stage, dice: random.Random) -> None:
-    stage.victim = dice.choice(RENT_LIES)
-    stage.cloud.lie("rent", stage.victim, dice.uniform(5.0, 120.0), stage.later("rent_lie"))
+def _rent_lie(stage: Stage, rng: random.Random) -> None:
+    stage.victim = rng.choice(RENT_LIES)
+    stage.cloud.lie("rent", stage.victim, rng.uniform(5.0, 120.0), stage.later("rent_lie"))
 
 
-def _release_lie(stage: Stage, dice: random.Random) -> None:
-    for_s = dice.uniform(2.0, 60.0)
-    stage.victim = dice.choice(RELEASE_LIES)
+def _release_lie(stage: Stage, rng: random.Random) -> None:
+    for_s = rng.uniform(2.0, 60.0)
+    stage.victim = rng.choice(RELEASE_LIES)
     struck = stage.later("release_lie", stage.not_given_back(for_s + LONGEST_PAUSE_S))
     stage.cloud.lie("release", stage.victim, for_s, struck)
 
 
-def _list_lie(stage: Stage, dice: random.Random) -> None:
-    stage.victim = dice.choice(LIST_LIES)
-    stage.cloud.lie("list", stage.victim, dice.uniform(5.0, 120.0), stage.later("list_lie"))
+def _list_lie(stage: Stage, rng: random.Random) -> None:
+    stage.victim = rng.choice(LIST_LIES)
+    stage.cloud.lie("list", stage.victim, rng.uniform(5.0, 120.0), stage.later("list_lie"))
 
 
-def _sold_out(stage: Stage, dice: random.Random) -> None:
-    stage.victim = dice.choice(list(stage.cloud.offers)).id
-    stage.cloud.sell_out(stage.victim, dice.uniform(10.0, 200.0), stage.later("sold_out"))
+def _sold_out(stage: Stage, rng: random.Random) -> None:
+    stage.victim = rng.choice(list(stage.cloud.offers)).id
+    stage.cloud.sell_out(stage.victim, rng.uniform(10.0, 200.0), stage.later("sold_out"))
 
 
-def _reprice(stage: Stage, dice: random.Random) -> None:
-    offer = dice.choice(list(stage.cloud.offers))
-    stage.victim, price = offer.id, Price(int(offer.price.micro_usd_per_h * dice.uniform(0.4, 2.0)))
+def _reprice(stage: Stage, rng: random.Random) -> None:
+    offer = rng.choice(list(stage.cloud.offers))
+    stage.victim, price = offer.id, Price(int(offer.price.micro_usd_per_h * rng.uniform(0.4, 2.0)))
     stage.cloud.reprice(offer.id, price, stage.later("reprice"))
 
 

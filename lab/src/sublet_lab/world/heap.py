@@ -36,7 +36,7 @@ class Livelock(Exception):
 class World:
     """Everything that will happen, in order; what is due at once, in the order in which it was put there.
 
-    Each purpose has dice of its own, so that a fault that is taken out does not move those of the others.
+    Each purpose has rng of its own, so that a fault that is taken out does not move those of the others.
     """
 
     def __init__(self, seed: int | str) -> None:
@@ -54,7 +54,7 @@ class World:
         return self.now_s - self.began_s
 
     def stream(self, name: str) -> random.Random:
-        """The dice of one purpose."""
+        """The rng of one purpose."""
         if name not in self._streams:
             self._streams[name] = random.Random(f"{self.seed}/{name}")  # noqa: S311 - no secret
         return self._streams[name]

@@ -60,8 +60,8 @@ class LocalCloud(PlainCloud):
         self.files = MemoryFiles()
         self.boots = 1
         self.by_pid: dict[int, Forked] = {}
-        dice = world.stream("market")
-        self._notice_s = dice.choice([0.0, 5.0, 30.0, 120.0])
+        rng = world.stream("market")
+        self._notice_s = rng.choice([0.0, 5.0, 30.0, 120.0])
         self._market = tuple(_draw_market(world, offers))
         self._script = tuple(_draw_script(world))
 
@@ -146,13 +146,13 @@ class LocalCloud(PlainCloud):
         self.files.write(life, b"")
         self.by_pid[instance.pid] = instance
         self.instances[f"{instance.token}/{instance.pid}"] = instance
-        boot_s = self._dice.uniform(request["boot_s"], MOST_BOOT_S)
+        boot_s = self._rng.uniform(request["boot_s"], MOST_BOOT_S)
         try:
             instance.node = self._boot(instance.node_id, instance.token, boot_s, lambda: self.end(instance))
         except OSError:  # its disk does not answer: it ends before it has said who it is, so that nobody rented it
             self.end(instance)
             del self.instances[f"{instance.token}/{instance.pid}"]
-        self.world.after(self._dice.uniform(0.0, BORN_S), self._say_who, instance)
+        self.world.after(self._rng.uniform(0.0, BORN_S), self._say_who, instance)
 
     def _say_who(self, instance: Forked) -> None:
         if instance.ended_s is None:
@@ -226,7 +226,7 @@ class WorldForker:
 
     def __init__(self, cloud: LocalCloud, process: LoopProcess) -> None:
         self._cloud, self._process, self.lives = cloud, process, WorldLives(cloud)
-        self._dice = cloud.world.stream("forks")
+        self._rng = cloud.world.stream("forks")
 
     def start(self) -> None:
         """It is ready at once."""
@@ -301,7 +301,7 @@ class WorldForker:
             else:
                 answer.set_result(result)
 
-        world.after(self._dice.uniform(0.001, 0.05) * slowness, arrive)
+        world.after(self._rng.uniform(0.001, 0.05) * slowness, arrive)
         return await answer
 
     def _is_up_since(self, boot: str) -> bool:
@@ -358,17 +358,17 @@ class _Side:
 
 def _draw_market(world: World, offers: Sequence[Offer]) -> list[MarketChange]:
     """Supply and prices of spot, in cloud time; in the end as much as anybody wants, at the price of the list."""
-    dice, changes = world.stream("market"), list[MarketChange]()
+    rng, changes = world.stream("market"), list[MarketChange]()
     for offer in offers:
         if offer.market is not Market.SPOT:
             continue
-        changes.append(AvailabilityChanged(0.0, offer.id, dice.randint(2, 6)))
-        for _ in range(dice.randint(0, 5)):
-            changes.append(AvailabilityChanged(dice.uniform(30.0, MARKET_S), offer.id, dice.randint(0, 5)))
-        for _ in range(dice.randint(0, 4)):
-            times = dice.choice([0.4, 0.7, 1.5, 2.0, 6.0])  # six times is above our cap
+        changes.append(AvailabilityChanged(0.0, offer.id, rng.randint(2, 6)))
+        for _ in range(rng.randint(0, 5)):
+            changes.append(AvailabilityChanged(rng.uniform(30.0, MARKET_S), offer.id, rng.randint(0, 5)))
+        for _ in range(rng.randint(0, 4)):
+            times = rng.choice([0.4, 0.7, 1.5, 2.0, 6.0])  # six times is above our cap
             price = Price(int(offer.price.micro_usd_per_h * times))
-            changes.append(PriceChanged(dice.uniform(30.0, MARKET_S), offer.id, price))
+            changes.append(PriceChanged(rng.uniform(30.0, MARKET_S), offer.id, price))
         changes.append(AvailabilityChanged(MARKET_S + 20.0, offer.id, 50))
         changes.append(PriceChanged(MARKET_S + 20.0, offer.id, offer.price))
     return sorted(changes, key=lambda change: change.at_s)
@@ -376,10 +376,10 @@ def _draw_market(world: World, offers: Sequence[Offer]) -> list[MarketChange]:
 
 def _draw_script(world: World) -> list[Strike]:
     """On top of the record."""
-    dice = world.stream("script")
+    rng = world.stream("script")
     verbs = ("notice", "kill", "restore")
     strikes = [
-        Strike(at_s=dice.uniform(30.0, MARKET_S), verb=dice.choice(verbs), nodes=dice.randint(1, 2))  # type: ignore[arg-type]  # one of three
-        for _ in range(dice.randint(0, 4))
+        Strike(at_s=rng.uniform(30.0, MARKET_S), verb=rng.choice(verbs), nodes=rng.randint(1, 2))  # type: ignore[arg-type]  # one of three
+        for _ in range(rng.randint(0, 4))
     ]
     return sorted(strikes, key=lambda strike: strike.at_s)

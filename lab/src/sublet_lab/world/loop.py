@@ -32,7 +32,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     def __init__(self, process: Process, listen: Listen) -> None:
         super().__init__()
         self.process, self._listen = process, listen
-        self._dice = process.world.stream("timers")
+        self._rng = process.world.stream("timers")
         self._stepping = False
         self._answer_after_s = 0.0
         self.failures: list[str] = []  # what nobody caught
@@ -69,7 +69,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]  # asyncio types arguments one by one
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        when += self._dice.random() * MOST_JITTER_S
+        when += self._rng.random() * MOST_JITTER_S
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._scheduled, handle)
         handle._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
@@ -92,7 +92,7 @@ class WorldLoop(asyncio.BaseEventLoop):
 
     def begin_thread(self, run: Callable[[], None], mean_s: float = THREAD_S) -> None:
         """Run it beside everything else, as long as the process lives."""
-        self.process.world.after(self._dice.expovariate(1 / mean_s), self._run_thread, run)
+        self.process.world.after(self._rng.expovariate(1 / mean_s), self._run_thread, run)
 
     def _run_thread(self, run: Callable[[], None]) -> None:
         process = self.process

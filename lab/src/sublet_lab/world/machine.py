@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
+from sublet.machine.rng import RNG
 from sublet.machine.wall import WALL
 from sublet_lab.world.heap import Process, Struck, World, nobody
 
-__all__ = ["TRIPS", "HostClock", "MemoryFiles", "TrueWall", "WorldDice", "WorldWall", "trip_wired"]
+__all__ = ["TRIPS", "HostClock", "MemoryFiles", "TrueWall", "WorldRng", "WorldWall", "trip_wired"]
 
 EPOCH_S = 1.75e9  # 2025-06-15: what the clocks of the world say at its time 0
 
@@ -75,7 +75,7 @@ class TrueWall:
         return "world", self._world.now_s
 
 
-class WorldDice:
+class WorldRng:
     """Unforeseeable for everybody but the seed."""
 
     def __init__(self, world: World, name: str = "dice") -> None:
@@ -162,10 +162,10 @@ TRIPS: list[str] = []  # what was asked of the real machine in this life, though
 
 @contextlib.contextmanager
 def trip_wired() -> Iterator[None]:
-    """While a world lives, nobody asks the clock, the dice or the disk of the real machine: a seam was forgotten."""
+    """While a world lives, nobody asks the clock, the rng or the disk of the real machine: a seam was forgotten."""
     wired = [
         (WALL, ("monotonic", "unix")),
-        (DICE, ("token", "random")),
+        (RNG, ("token", "random")),
         (FILES, ("read", "write", "append", "settle", "rename", "remove", "remove_tree", "names", "make_folder")),
     ]
     kept = [(type(real), name, getattr(type(real), name)) for real, names in wired for name in names]

@@ -166,11 +166,11 @@ class Table:
 
     def _tear(self) -> None:
         """Members of a grid are amid a step: its sums are with nobody, with some, or with all, and some applied it."""
-        dice, ranks = self.world.stream("torn steps"), sorted(self._training)
-        agreed, left = dice.random() < TORN, self.truth.steps - self._members[ranks[0]].steps
+        rng, ranks = self.world.stream("torn steps"), sorted(self._training)
+        agreed, left = rng.random() < TORN, self.truth.steps - self._members[ranks[0]].steps
         for rank in ranks:
-            applied = agreed and left > 0 and dice.random() < TORN
-            self.torn[rank] = (1, False) if applied else (0, left > 0 and (agreed or dice.random() < TORN))
+            applied = agreed and left > 0 and rng.random() < TORN
+            self.torn[rank] = (1, False) if applied else (0, left > 0 and (agreed or rng.random() < TORN))
 
     def depart(self, rank: int) -> None:
         """A member that has given what it had: nobody misses it."""

@@ -28,7 +28,7 @@ class Network:
     """Between hosts, by name. What a host is told of a connection depends on whether packets pass."""
 
     def __init__(self, world: World) -> None:
-        self.world, self._dice = world, world.stream("network")
+        self.world, self._rng = world, world.stream("network")
         self.listeners: dict[Address, Listener] = {}
         self.connections: list[Connection] = []
         self.slowness = 1.0
@@ -40,7 +40,7 @@ class Network:
         """Of one packet."""
         if self.slowness > 1.0:
             self.slowed()
-        return self.slowness * (LEAST_DELAY_S + self._dice.expovariate(1 / MEAN_MORE_S))
+        return self.slowness * (LEAST_DELAY_S + self._rng.expovariate(1 / MEAN_MORE_S))
 
     def passes(self, source: str, target: str) -> bool:
         """Whether packets arrive."""

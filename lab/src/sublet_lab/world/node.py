@@ -18,7 +18,7 @@ from sublet.wire.lines import to_line
 from sublet.wire.messages import StartWorker, ToController
 from sublet_lab.world.grid_worker import GridWorker
 from sublet_lab.world.heap import Process, Struck, World, nobody
-from sublet_lab.world.machine import EPOCH_S, HostClock, WorldDice, WorldWall
+from sublet_lab.world.machine import EPOCH_S, HostClock, WorldRng, WorldWall
 from sublet_lab.world.metadata import SERVICE, MetadataService
 from sublet_lab.world.network import CONTROLLER, Network
 from sublet_lab.world.own_disk import OwnDisk, OwnFiles
@@ -86,7 +86,7 @@ class WorldNode(Process):
         self.processes = NodeProcesses(self, site)
         self._selector = WorldSelector()
         self._line: WorldSocket | None = None
-        self._dice = site.world.stream("nodes")
+        self._rng = site.world.stream("nodes")
         if facts.lease_file:
             site.storage.write(facts.lease_file, b"")
         self._agent = Agent(facts, self._machine())
@@ -106,7 +106,7 @@ class WorldNode(Process):
             disk=cast("Any", OwnDisk(self.site.storage, self.site.meetings.storage)),
             files=self.files,
             wall=WorldWall(self, self.site.clocks.setdefault(self.host, HostClock(on_s=self.world.now_s))),
-            dice=WorldDice(self.world, f"agent {self.host}"),
+            rng=WorldRng(self.world, f"agent {self.host}"),
             log=self._log,
         )
 
@@ -123,7 +123,7 @@ class WorldNode(Process):
         if patience_s is None:
             self._was_connected = self.connected
             self.kill()
-            self.world.after(self._dice.uniform(0.1, SHUTDOWN_S), self._end_machine)
+            self.world.after(self._rng.uniform(0.1, SHUTDOWN_S), self._end_machine)
             return None
         return self.world.now_s + (TURN_S if self._selector.select() else max(TURN_S, patience_s))
 
@@ -187,7 +187,7 @@ class WorldNode(Process):
         if self.service is not None and address == self.service.address:
             return self.service.answer()
         network = self.site.network
-        if not network.passes(self.host, CONTROLLER) and self._dice.random() < NO_ROUTE:
+        if not network.passes(self.host, CONTROLLER) and self._rng.random() < NO_ROUTE:
             raise OSError(errno.EHOSTUNREACH, "no route to host")
         self._line = WorldSocket(self, network)
         self._line.short = True

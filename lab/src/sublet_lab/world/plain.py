@@ -47,7 +47,7 @@ class PlainCloud(Books):
 
     def __init__(self, world: World, offers: Sequence[Offer], boot: Boot, *, keeps_records: bool) -> None:
         super().__init__(world, offers, keeps_records=keeps_records)
-        self._boot, self._dice = boot, world.stream("cloud")
+        self._boot, self._rng = boot, world.stream("cloud")
         self._lies: dict[str, Lie] = {}
         self._sold_out: dict[str, tuple[float, Struck]] = {}
         self.rates = Rates()  # as often as anybody likes
@@ -114,7 +114,7 @@ class PlainCloud(Books):
         if lie is None or self.world.now_s >= lie.until_s or (kinds and lie.kind not in kinds):
             return ""
         lie.until_s = min(lie.until_s, self.world.now_s + lie.for_s)
-        if self._dice.random() >= LIES:
+        if self._rng.random() >= LIES:
             return ""
         self.lied[call] = self.lied.get(call, 0) + 1
         lie.struck()
@@ -137,10 +137,10 @@ class PlainCloud(Books):
         if self.is_sold_out(offer_id):
             raise RentFailed(offer_id, "sold out")
         now_s = self.world.now_s
-        unseen_s = self._dice.uniform(0.0, UNSEEN_S) if self.lie_about("list", "invisible") else 0.0
+        unseen_s = self._rng.uniform(0.0, UNSEEN_S) if self.lie_about("list", "invisible") else 0.0
         instance = self.instances[token] = Instance(node_id, offer_id, token, now_s, now_s + unseen_s)
         instance.node = self._boot(
-            node_id, token, self._dice.uniform(1.0, MOST_BOOT_S), lambda: self._ended_itself(instance)
+            node_id, token, self._rng.uniform(1.0, MOST_BOOT_S), lambda: self._ended_itself(instance)
         )
 
     def find(self, node_id: str) -> Instance | None:
@@ -163,7 +163,7 @@ class PlainCloud(Books):
     def _ended_itself(self, instance: Instance) -> None:
         """The machine goes with its agent, as with the shutdown behaviour `terminate`."""
         self.end(instance)
-        self.world.after(self._dice.uniform(0.1, NEWS_S), self.tell_lost, instance)
+        self.world.after(self._rng.uniform(0.1, NEWS_S), self.tell_lost, instance)
 
     def tell_lost(self, instance: Instance) -> None:
         """To whoever listens."""
@@ -274,7 +274,7 @@ class PlainProvider:
 
     async def _call(self, effect: Callable[[], Any], *, slowness: float = 1.0) -> Any:
         """There and back; what it does there is done whether or not anybody waits for the answer."""
-        world, dice = self._cloud.world, self._cloud.world.stream("calls")
+        world, rng = self._cloud.world, self._cloud.world.stream("calls")
         answer = asyncio.get_running_loop().create_future()
 
         def come_back(result: Any, error: Exception | None) -> None:
@@ -291,7 +291,7 @@ class PlainProvider:
                 result = effect()
             except Exception as error:  # noqa: BLE001 - the caller is to have it
                 caught = error
-            world.after(dice.uniform(0.02, 0.3) * slowness, come_back, result, caught)
+            world.after(rng.uniform(0.02, 0.3) * slowness, come_back, result, caught)
 
-        world.after(dice.uniform(0.02, 0.5) * slowness, arrive)
+        world.after(rng.uniform(0.02, 0.5) * slowness, arrive)
         return await answer

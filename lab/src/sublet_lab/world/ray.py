@@ -138,7 +138,7 @@ class RayCloud(PlainCloud):
         born = {**record, "pid": self.world.new_pid()}
         machine.held[instance.node_id] = (born, instance)
         self.instances[f"{instance.token}/{born['pid']}"] = instance
-        boot_s = self._dice.uniform(0.1, MOST_BOOT_S)
+        boot_s = self._rng.uniform(0.1, MOST_BOOT_S)
         try:
             instance.node = self._boot(instance.node_id, instance.token, boot_s, lambda: self.end(instance))
         except OSError as error:  # its disk does not answer
@@ -152,7 +152,7 @@ class WorldCluster:
 
     def __init__(self, cloud: RayCloud, process: LoopProcess) -> None:
         self._cloud, self._process = cloud, process
-        self._dice = cloud.world.stream("calls")
+        self._rng = cloud.world.stream("calls")
         self.host = "127.0.0.1"
 
     def connect(self) -> None:
@@ -203,7 +203,7 @@ class WorldCluster:
             else:
                 answer.set_result(result)
 
-        self._cloud.world.after(self._dice.uniform(0.01, 0.2) * (50.0 if lie == "slow" else 1.0), arrive)
+        self._cloud.world.after(self._rng.uniform(0.01, 0.2) * (50.0 if lie == "slow" else 1.0), arrive)
         return await answer
 
     def _effect(self, steward: str, verb: str, facts: Sequence[Any], lie: str) -> Any:
@@ -235,7 +235,7 @@ class WorldCluster:
     async def dial(self, host: str, port: int) -> tuple[Any, Any]:
         """The life line of a node."""
         del port
-        await asyncio.sleep(self._dice.uniform(0.001, 0.05))
+        await asyncio.sleep(self._rng.uniform(0.001, 0.05))
         if host not in self._cloud.machines:
             raise ConnectionRefusedError
         line = _LifeLine(self._cloud, host)

@@ -49,15 +49,15 @@ class Habits:
     babbles: bool = False  # it writes on the line that is not its own
 
     @classmethod
-    def drawn(cls, dice: random.Random) -> Habits:
+    def drawn(cls, rng: random.Random) -> Habits:
         """Mostly sound ones."""
         return cls(
-            saves_every_s=dice.choice([8.0, 15.0, 15.0, 40.0, 0.0]),
-            loads=dice.random() < 0.75,
-            prints_every_s=dice.choice([1.0, 5.0, 5.0, 0.0]),
-            child_computes=dice.random() < 0.3,
-            on_term=dice.choice([OnTerm.DIES, OnTerm.SAVES, OnTerm.SAVES, OnTerm.IGNORES]),
-            babbles=dice.random() < 0.1,
+            saves_every_s=rng.choice([8.0, 15.0, 15.0, 40.0, 0.0]),
+            loads=rng.random() < 0.75,
+            prints_every_s=rng.choice([1.0, 5.0, 5.0, 0.0]),
+            child_computes=rng.random() < 0.3,
+            on_term=rng.choice([OnTerm.DIES, OnTerm.SAVES, OnTerm.SAVES, OnTerm.IGNORES]),
+            babbles=rng.random() < 0.1,
         )
 
 
@@ -83,8 +83,8 @@ class Scripts:
     ) -> Script:
         """A process of it."""
         if order.job_id not in self.habits:
-            dice = random.Random(f"{self.world.seed}/script/{order.job_id}")  # noqa: S311 - no secret
-            self.habits[order.job_id] = Habits.drawn(dice)
+            rng = random.Random(f"{self.world.seed}/script/{order.job_id}")  # noqa: S311 - no secret
+            self.habits[order.job_id] = Habits.drawn(rng)
 
         def gone(code: int | None) -> None:
             self._running.pop(pid, None)

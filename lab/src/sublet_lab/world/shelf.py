@@ -11,7 +11,7 @@ from sublet.train.checkpoint.commit import Directory, KnownGood
 from sublet.train.checkpoint.manifest import TREE, write_files
 from sublet_lab.torn_disk import PowerCut, TornDisk
 from sublet_lab.world.heap import World
-from sublet_lab.world.machine import TrueWall, WorldDice
+from sublet_lab.world.machine import TrueWall, WorldRng
 from sublet_lab.world.truth import JobTruth
 
 __all__ = ["Shelf", "Storage"]
@@ -33,7 +33,7 @@ class Storage:
         before, self.disk = self.disk.orders, self.disk.after_power_cut(self.world.stream("power"))
         return before > 0
 
-    def rot(self, job_id: str, truth: JobTruth, dice: random.Random, found: Callable[[], None] = lambda: None) -> bool:
+    def rot(self, job_id: str, truth: JobTruth, rng: random.Random, found: Callable[[], None] = lambda: None) -> bool:
         """A bit of its newest checkpoint is another one now, and `found` is told when somebody reads it.
 
         False without two that are whole: nobody begins at 0 unasked.
@@ -43,7 +43,7 @@ class Storage:
         if len(newest) < 2 or not all(_is_whole(directory, step) for step in newest):
             return False
         place = directory.place_of(newest[0])
-        self.disk.rot(place / TREE, dice)
+        self.disk.rot(place / TREE, rng)
         self._rotten[place] = found
         truth.told = min(truth.told, newest[1])
         return True
@@ -60,7 +60,7 @@ class Shelf:
         """`own`: in a folder of the machine that it runs on, from where it is carried to the controller."""
         self._storage, self._truth, self._job_id, self._writer = storage, truth, job_id, writer
         self._place, self._carried = Path(own) if own else _place_of(job_id), bool(own)
-        self._dice = WorldDice(storage.world, "checkpoints")
+        self._rng = WorldRng(storage.world, "checkpoints")
         self._known, self._disk = KnownGood(), storage.disk
         self._generation = 0
 
@@ -78,8 +78,8 @@ class Shelf:
 
     def die_saving(self, step: int) -> None:
         """The process ends somewhere in a save."""
-        disk, dice = self._storage.disk, self._storage.world.stream("tears")
-        disk.cut_at, disk.tears = disk.orders + dice.randrange(MOST_ORDERS), dice
+        disk, rng = self._storage.disk, self._storage.world.stream("tears")
+        disk.cut_at, disk.tears = disk.orders + rng.randrange(MOST_ORDERS), rng
         try:
             self._save(self._directory(), step)
         except PowerCut:
@@ -123,7 +123,7 @@ class Shelf:
     def _directory(self) -> Directory:
         if self._storage.disk is not self._disk:  # it has lost its power
             self._disk, self._known = self._storage.disk, KnownGood()
-        return Directory(self._place, disk=self._disk, wall=self._storage.wall, dice=self._dice, known=self._known)
+        return Directory(self._place, disk=self._disk, wall=self._storage.wall, rng=self._rng, known=self._known)
 
 
 def _is_whole(directory: Directory, step: int) -> bool:

@@ -73,7 +73,7 @@ def _smaller(story: Story) -> Iterator[Story]:
 
 
 def as_code(story: Story, law: str) -> str:
-    """A test, ready to be copied. All of the story is spelt out: other dice for some knob must not change it."""
+    """A test, ready to be copied. All of the story is spelt out: other rng for some knob must not change it."""
     given = []
     for field in fields(Story):
         value = getattr(story, field.name)

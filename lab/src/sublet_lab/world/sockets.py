@@ -130,12 +130,12 @@ class WorldSocket:
     def _taken(self, data: bytes) -> bytes:
         """What the kernel has room for."""
         world = self.process.world
-        dice = world.stream("sockets")
-        if not self.short or len(data) <= 1 or dice.random() >= SHORT:
+        rng = world.stream("sockets")
+        if not self.short or len(data) <= 1 or rng.random() >= SHORT:
             return data
         self._full = True
-        world.after(dice.uniform(0.0, FULL_S), self._make_room)
-        return data[: dice.randrange(1, len(data))]
+        world.after(rng.uniform(0.0, FULL_S), self._make_room)
+        return data[: rng.randrange(1, len(data))]
 
     def _make_room(self) -> None:
         self._full = False

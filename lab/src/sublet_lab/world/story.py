@@ -1,6 +1,6 @@
 """What one seed is about: jobs, a cloud, a purse, knobs, and the faults to come. A value, so it can be shrunk.
 
-Whatever is drawn has dice of its own, every kind of fault among them: a new kind, or a new knob, leaves all seeds as
+Whatever is drawn has rng of its own, every kind of fault among them: a new kind, or a new knob, leaves all seeds as
 they were but for itself. So a kind is added by its name here and by its function under `kinds`, at any place.
 """
 
@@ -120,15 +120,15 @@ PLANS_GRIDS = ("max-speedup", "price")  # policies that do, and serve several jo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something goes wrong at `at_s` (of the world's age); `dice` decide with whom and how, and nothing else."""
+    """Something goes wrong at `at_s` (of the world's age); `rng` decide with whom and how, and nothing else."""
 
     at_s: float
     kind: str
-    dice: int
+    rng: int
 
     def random(self) -> random.Random:
         """Its own."""
-        return random.Random(f"{self.kind}/{self.at_s}/{self.dice}")  # noqa: S311 - no secret
+        return random.Random(f"{self.kind}/{self.at_s}/{self.rng}")  # noqa: S311 - no secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,26 +183,26 @@ def draw_story(
 
     With `grids` most of its jobs with a session have a model that is cut.
     """
-    dice, cloud = _dice(seed, "story"), cloud or CLOUDS[seed % len(CLOUDS)]
+    rng, cloud = _rng(seed, "story"), cloud or CLOUDS[seed % len(CLOUDS)]
     paces = draw_paces(seed)
     more = () if kinds or paces.events_a_file == PACES.events_a_file else KEPT * OFTEN_KEPT
     story = Story(
         seed=seed,
-        jobs=tuple(_draw_job(seed, number) for number in range(dice.randint(1, 3))),
+        jobs=tuple(_draw_job(seed, number) for number in range(rng.randint(1, 3))),
         faults=draw_faults(seed, (*kinds_at(cloud, kinds), *more)),
-        gpus_per_node=dice.choice([1, 1, 2]),
-        most_nodes=dice.randint(1, 4),
+        gpus_per_node=rng.choice([1, 1, 2]),
+        most_nodes=rng.randint(1, 4),
         purse_usd=_draw_purse(seed),
-        keeps_records=dice.random() < 0.5,
+        keeps_records=rng.random() < 0.5,
         cloud=cloud,
-        policy=policy or dice.choice(POLICIES),
-        think_s=dice.choice([0.02, 0.02, 0.5, 3.0]),
+        policy=policy or rng.choice(POLICIES),
+        think_s=rng.choice([0.02, 0.02, 0.5, 3.0]),
         paces=paces,
-        lease_s=_dice(seed, "lease").choice(LEASES_S),
-        http=_dice(seed, "http").random() < 0.15,
-        cap=_dice(seed, "cap").choice(CAPS),
-        told_inside=_dice(seed, "inside").random() < 0.3,
-        travels=_dice(seed, "travels").random() < TRAVELS,
+        lease_s=_rng(seed, "lease").choice(LEASES_S),
+        http=_rng(seed, "http").random() < 0.15,
+        cap=_rng(seed, "cap").choice(CAPS),
+        told_inside=_rng(seed, "inside").random() < 0.3,
+        travels=_rng(seed, "travels").random() < TRAVELS,
     )
     return _with_grids(story) if grids else _with_choice(story)
 
@@ -216,97 +216,97 @@ def kinds_at(cloud: str, kinds: Sequence[str] = ()) -> tuple[str, ...]:
 
 def draw_faults(seed: int, kinds: Sequence[str], span_s: float = SPAN_S) -> tuple[Fault, ...]:
     """In order of time; a kind that is named twice comes twice as often."""
-    rate = _dice(seed, "faults").uniform(FEWEST, MOST) / max(1, min(len(kinds), MANY_KINDS)) / (span_s - EARLIEST_S)
+    rate = _rng(seed, "faults").uniform(FEWEST, MOST) / max(1, min(len(kinds), MANY_KINDS)) / (span_s - EARLIEST_S)
     found = [fault for kind, times in Counter(kinds).items() for fault in _draw_kind(seed, kind, rate * times, span_s)]
     return tuple(sorted(found, key=lambda fault: fault.at_s))
 
 
 def _draw_kind(seed: int, kind: str, rate_per_s: float, span_s: float) -> Iterator[Fault]:
-    dice, at_s = _dice(seed, f"fault {kind}"), EARLIEST_S
-    while (at_s := at_s + dice.expovariate(rate_per_s)) < span_s:
-        yield Fault(at_s=round(at_s, 3), kind=kind, dice=dice.randrange(1 << 30))
+    rng, at_s = _rng(seed, f"fault {kind}"), EARLIEST_S
+    while (at_s := at_s + rng.expovariate(rate_per_s)) < span_s:
+        yield Fault(at_s=round(at_s, 3), kind=kind, rng=rng.randrange(1 << 30))
 
 
 def _draw_purse(seed: int) -> float | None:
     """Of the run: none, one that is spent before its jobs have ended, or one that lasts."""
-    dice = _dice(seed, "purse")
-    if dice.random() >= PURSE:
+    rng = _rng(seed, "purse")
+    if rng.random() >= PURSE:
         return None
-    least_usd = LEAST_USD * _dice(seed, "cap").choice(CAPS)
-    return round(least_usd * dice.uniform(0.98, 3.0) if dice.random() < TIGHT else dice.uniform(0.08, 0.4), 4)
+    least_usd = LEAST_USD * _rng(seed, "cap").choice(CAPS)
+    return round(least_usd * rng.uniform(0.98, 3.0) if rng.random() < TIGHT else rng.uniform(0.08, 0.4), 4)
 
 
 def draw_paces(seed: int) -> Paces:
     """Other ones than ours find what ours hide; and seldom ticks make quick seeds."""
-    dice = _dice(seed, "paces")
+    rng = _rng(seed, "paces")
     paces = Paces(
-        tick_s=dice.choice([0.25, 1.0, 1.0, 1.0]),
-        save_s=dice.choice([2.0, 5.0]),
-        sweep_s=dice.choice([5.0, 15.0]),
-        absences=dice.choice([2, 3]),
-        agent_comes_s=dice.choice([45.0, 60.0]),
-        agents_come_back_s=dice.choice([3.0, 6.0]),
-        rent_tries=dice.choice([3, 5]),
-        events_a_snapshot=dice.choice([20, 200]),
-        silence_s=_dice(seed, "silence").choice([20.0, 25.0, 40.0]),
+        tick_s=rng.choice([0.25, 1.0, 1.0, 1.0]),
+        save_s=rng.choice([2.0, 5.0]),
+        sweep_s=rng.choice([5.0, 15.0]),
+        absences=rng.choice([2, 3]),
+        agent_comes_s=rng.choice([45.0, 60.0]),
+        agents_come_back_s=rng.choice([3.0, 6.0]),
+        rent_tries=rng.choice([3, 5]),
+        events_a_snapshot=rng.choice([20, 200]),
+        silence_s=_rng(seed, "silence").choice([20.0, 25.0, 40.0]),
     )
-    if dice.random() >= SHORT:
+    if rng.random() >= SHORT:
         return paces
     return replace(
         paces,
-        events_a_snapshot=dice.choice([5, 20]),
-        events_a_file=dice.choice([10, 40]),
-        history_kept=dice.choice([10, 60]),
-        jobs_kept=dice.choice([0, 1]),
+        events_a_snapshot=rng.choice([5, 20]),
+        events_a_file=rng.choice([10, 40]),
+        history_kept=rng.choice([10, 60]),
+        jobs_kept=rng.choice([0, 1]),
         jobs_shelved=1,
     )
 
 
 def _draw_job(seed: int, number: int) -> JobPlan:
-    dice, purse = _dice(seed, f"job {number}"), _dice(seed, f"purse of job {number}")
-    sdk = dice.random() < 0.75
+    rng, purse = _rng(seed, f"job {number}"), _rng(seed, f"purse of job {number}")
+    sdk = rng.random() < 0.75
     return JobPlan(
         name=f"job{number}",
-        at_s=round(dice.uniform(1.0, 90.0), 3),
-        max_workers=dice.randint(1, 3),
-        steps=dice.randint(60, 600),
-        step_s=dice.choice([0.2, 0.5, 1.0]),
-        boot_s=round(dice.uniform(0.5, 4.0), 3),
-        write_s=round(dice.uniform(0.1, 3.0), 3),
-        hang_s=dice.choice([60.0, 120.0, 300.0]),
+        at_s=round(rng.uniform(1.0, 90.0), 3),
+        max_workers=rng.randint(1, 3),
+        steps=rng.randint(60, 600),
+        step_s=rng.choice([0.2, 0.5, 1.0]),
+        boot_s=round(rng.uniform(0.5, 4.0), 3),
+        write_s=round(rng.uniform(0.1, 3.0), 3),
+        hang_s=rng.choice([60.0, 120.0, 300.0]),
         sdk=sdk,
-        fails=dice.choice([0, 0, 0, 0, 0, 1, 3]),
+        fails=rng.choice([0, 0, 0, 0, 0, 1, 3]),
         purse_usd=round(purse.uniform(0.006, 0.08), 4) if purse.random() < JOB_PURSE else None,
-        on_node_loss=dice.choice(ON_NODE_LOSS),
-        checkpoint_every_s=dice.choice([None, 8.0, 25.0]) if sdk else None,
+        on_node_loss=rng.choice(ON_NODE_LOSS),
+        checkpoint_every_s=rng.choice([None, 8.0, 25.0]) if sdk else None,
     )
 
 
 def _with_grids(story: Story) -> Story:
     """A policy that plans grids, and room and money for one copy of what is cut at least."""
-    dice = _dice(story.seed, "grids")
+    rng = _rng(story.seed, "grids")
     most_nodes = max(story.most_nodes, FEWEST_STAGES)
     room = min(story.gpus_per_node * most_nodes, MOST_STAGES)
-    policy = story.policy if story.policy in PLANS_GRIDS else dice.choice(PLANS_GRIDS)
+    policy = story.policy if story.policy in PLANS_GRIDS else rng.choice(PLANS_GRIDS)
     jobs = tuple(_cut(plan, story.seed, room) for plan in story.jobs)
     return replace(story, jobs=jobs, most_nodes=most_nodes, policy=policy, purse_usd=None)
 
 
 def _with_choice(story: Story) -> Story:
     """Of markets, by what may be spent in the long run: all that `price` weighs."""
-    dice = _dice(story.seed, "choice")
-    if story.policy != "price" or dice.random() >= CHOICE:
+    rng = _rng(story.seed, "choice")
+    if story.policy != "price" or rng.random() >= CHOICE:
         return story
-    return replace(story, average_usd_per_h=dice.choice(AVERAGES_USD_PER_H), mixed=dice.random() < MIXED)
+    return replace(story, average_usd_per_h=rng.choice(AVERAGES_USD_PER_H), mixed=rng.random() < MIXED)
 
 
 def _cut(plan: JobPlan, seed: int, room: int) -> JobPlan:
-    dice = _dice(seed, f"stages of {plan.name}")
-    if not plan.sdk or dice.random() >= CUT:
+    rng = _rng(seed, f"stages of {plan.name}")
+    if not plan.sdk or rng.random() >= CUT:
         return plan
-    stages = dice.randint(FEWEST_STAGES, room)
-    return replace(plan, stages=stages, max_workers=dice.randint(stages, 2 * MOST_STAGES), purse_usd=None)
+    stages = rng.randint(FEWEST_STAGES, room)
+    return replace(plan, stages=stages, max_workers=rng.randint(stages, 2 * MOST_STAGES), purse_usd=None)
 
 
-def _dice(seed: int, name: str) -> random.Random:
+def _rng(seed: int, name: str) -> random.Random:
     return random.Random(f"{seed}/{name}")  # noqa: S311 - no secret

@@ -6,8 +6,8 @@ import random
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from sublet.runtime.travel.content import Content
-from sublet.runtime.travel.packing import pack_texts
+from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.packing import pack_texts
 from sublet_lab.world.machine import MemoryFiles
 
 __all__ = ["WORK", "pack_work", "torn_files"]

@@ -8,7 +8,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document
-from sublet.cli.work import anchored, controller_process
+from sublet.cli.work import controller_process, hosted
 
 __all__ = ["down"]
 
@@ -23,13 +23,13 @@ def down(
     """Save and stop all jobs, give back everything that is rented, and stop the controller."""
     from sublet.api.state import StateDir
     from sublet.errors import NoController
-    from sublet.runtime.anchor.record import read_record
+    from sublet.runtime.controller_host.record import read_record
     from sublet.runtime.settings import default_state_dir
 
     state, document = StateDir(default_state_dir()), opt.wants_document(output, json)
     away = read_record(state.path) is not None
     if away:
-        anchored.bring_back(state, end_jobs=end_jobs, quiet=document)
+        hosted.bring_back(state, end_jobs=end_jobs, quiet=document)
     try:
         state.address()
         ran = True

@@ -186,8 +186,8 @@ def _left(instance: Instance, why: str, *, orphan: bool) -> Left:
 def _why_an_anchor_stays(instance: Instance, server: str | None, folder: Path) -> str:
     """Empty where it does not, or is none: its disk has the only copy of a state, and one that is off cannot renew."""
     from sublet.errors import BadInput
-    from sublet.runtime.anchor.instance import anchor_server, is_anchor
-    from sublet.runtime.anchor.record import read_record
+    from sublet.runtime.controller_host.instance import anchor_server, is_anchor
+    from sublet.runtime.controller_host.record import read_record
 
     if not is_anchor(instance.server):
         return ""

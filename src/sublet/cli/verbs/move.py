@@ -9,7 +9,7 @@ import typer
 
 from sublet.cli import options as opt
 from sublet.cli.print.tables import print_document
-from sublet.cli.work import anchored, controller_process
+from sublet.cli.work import controller_process, hosted
 
 __all__ = ["move"]
 
@@ -29,8 +29,7 @@ def move(
     from sublet.cli.work.taking_along import refuse_to_strand, take_along
     from sublet.errors import BadInput, InvalidValue, NoController
     from sublet.runtime import last_run
-    from sublet.runtime.anchor.record import anchored as is_anchored
-    from sublet.runtime.anchor.record import read_record
+    from sublet.runtime.controller_host.record import on_host, read_record
     from sublet.runtime.settings import default_state_dir
 
     if to not in ("aws", "local"):
@@ -39,10 +38,10 @@ def move(
     if to == "local":
         if read_record(state.path) is None:
             raise BadInput(state.path, "it is here already: there is no anchor", hint="sublet up")
-        anchored.bring_back(state, quiet=document)
+        hosted.bring_back(state, quiet=document)
         text = "the controller's state is here, and the anchor has ended; 'sublet up --provider NAME' goes on"
     else:
-        before = anchored.started_with(state) if is_anchored(state.path) else last_run.last_settings(state.path)
+        before = hosted.started_with(state) if on_host(state.path) else last_run.last_settings(state.path)
         if before is None:
             raise BadInput(state.path, "no controller ever ran here", hint="sublet up, or sublet up --on aws")
         if read_record(state.path) is None:
@@ -54,7 +53,7 @@ def move(
                 pass
             before = last_run.last_settings(state.path) or before
             take_along(state.path, before, "aws", partial(typer.echo, err=document))
-        record = anchored.raise_anchor(
+        record = hosted.raise_host(
             state, before, kind=anchor_type or "", send_credentials=send_credentials, quiet=document
         )
         text = f"the controller goes on on {record.instance} at {record.address}; all commands work through it"

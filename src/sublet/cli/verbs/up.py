@@ -16,7 +16,7 @@ from sublet.cli.work import controller_process
 
 if TYPE_CHECKING:
     from sublet.api.state import StateDir
-    from sublet.runtime.anchor.record import AnchorRecord
+    from sublet.runtime.controller_host.record import HostRecord
     from sublet.runtime.settings import Settings
 
 __all__ = ["up"]
@@ -253,15 +253,15 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     """The same on an anchor; one that is there, or was stopped, goes on as it was."""
     from sublet.api.state import StateDir
     from sublet.cli.parse.values import parse_price
-    from sublet.cli.work import anchored, going_on
+    from sublet.cli.work import going_on, hosted
     from sublet.cli.work.taking_along import refuse_to_strand, take_along
     from sublet.runtime import last_run
-    from sublet.runtime.anchor.record import anchored as is_anchored
+    from sublet.runtime.controller_host.record import on_host
     from sublet.runtime.settings import Settings, default_state_dir
 
     state = StateDir(default_state_dir())
     state.prepare()
-    if (there := is_anchored(state.path)) is not None:
+    if (there := on_host(state.path)) is not None:
         record, settings = going_on.go_on_there(
             state, there, chosen, flags=FLAGS, kind=kind, send_credentials=send_credentials, quiet=document
         )
@@ -280,11 +280,11 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
         if chosen.keys() & set(BUDGET):
             last_run.reset_budget(state.path)
         take_along(state.path, before, settings.provider, partial(typer.echo, err=document))
-    record = anchored.raise_anchor(state, settings, kind=kind, send_credentials=send_credentials, quiet=document)
+    record = hosted.raise_host(state, settings, kind=kind, send_credentials=send_credentials, quiet=document)
     _tell_of_anchor(state, record, settings, document=document)
 
 
-def _tell_of_anchor(state: StateDir, record: AnchorRecord, settings: Settings, *, document: bool) -> None:
+def _tell_of_anchor(state: StateDir, record: HostRecord, settings: Settings, *, document: bool) -> None:
     if document:
         facts = {"state_dir": str(state.path), "anchor": record.instance, "address": record.address}
         print_document({"schema_version": 1, **facts, "settings": asdict(settings)})

@@ -115,7 +115,7 @@ def _start_failure(state: StateDir, code: int) -> Exception:
 def refuse_second(state: StateDir) -> None:
     """A state directory has one controller at a time; what one that was killed left is removed."""
     from sublet.errors import BadInput, NoController
-    from sublet.runtime.anchor.record import refuse_if_away
+    from sublet.runtime.controller_host.record import refuse_if_away
 
     refuse_if_away(state.path)
     in_use = state.in_use

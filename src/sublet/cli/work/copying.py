@@ -27,8 +27,8 @@ from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL
 from sublet.runtime.controller.anchor import Anchor, Commit
 from sublet.runtime.controller.bucket_copies import CARRIED
-from sublet.runtime.travel.content import LARGE_PART_BYTES
-from sublet.runtime.travel.manifest import Entry, write_manifest
+from sublet.runtime.file_sync.content import LARGE_PART_BYTES
+from sublet.runtime.file_sync.manifest import Entry, write_manifest
 from sublet.train.checkpoint.copying import Copied, copy_newest
 from sublet.train.checkpoint.manifest import read_manifest
 from sublet.train.checkpoint.store import open_store

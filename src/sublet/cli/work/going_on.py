@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sublet.cli.work import anchored
+from sublet.cli.work import hosted
 
 if TYPE_CHECKING:
     from sublet.api.state import StateDir
-    from sublet.runtime.anchor.record import AnchorRecord
+    from sublet.runtime.controller_host.record import HostRecord
     from sublet.runtime.settings import Settings
 
 __all__ = ["go_on_there", "refuse_what_stays"]
@@ -28,27 +28,27 @@ LIMITS = {  # as the API calls them
 
 def go_on_there(
     state: StateDir,
-    record: AnchorRecord,
+    record: HostRecord,
     chosen: Mapping[str, Any],
     *,
     flags: Mapping[str, str],
     kind: str,
     send_credentials: bool,
     quiet: bool,
-) -> tuple[AnchorRecord, Settings]:
+) -> tuple[HostRecord, Settings]:
     """The anchor, and what its controller goes by: the limits are those that it says itself."""
     from sublet.api.client import connect
 
-    before = anchored.started_with(state)
+    before = hosted.started_with(state)
     refuse_what_stays(before, chosen, record, flags=flags, kind=kind)
-    record = anchored.raise_anchor(state, before, kind=kind, send_credentials=send_credentials, quiet=quiet)
+    record = hosted.raise_host(state, before, kind=kind, send_credentials=send_credentials, quiet=quiet)
     client, limits = connect(state.path), {LIMITS[name]: chosen[name] for name in LIMITS if name in chosen}
     found = client.post("/v1/budget", limits) if limits else client.get("/v1/budget")
     return record, replace(before, **{name: found[said] for name, said in LIMITS.items()})
 
 
 def refuse_what_stays(
-    before: Settings, chosen: Mapping[str, Any], record: AnchorRecord, *, flags: Mapping[str, str], kind: str
+    before: Settings, chosen: Mapping[str, Any], record: HostRecord, *, flags: Mapping[str, str], kind: str
 ) -> None:
     """BadInput for what a controller that lives cannot be told."""
     from sublet.errors import BadInput

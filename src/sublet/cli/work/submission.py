@@ -50,7 +50,7 @@ def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) ->
 def _of_an_anchor(usd_per_h: float, state_dir: Path) -> list[str]:
     """Whether the controller should live elsewhere, where it could."""
     from sublet.errors import SubletError
-    from sublet.runtime.anchor.worth import loss_usd, pays_every_h
+    from sublet.runtime.controller_host.worth import loss_usd, pays_every_h
     from sublet.runtime.providers.aws.config import config_path, read_config
 
     try:

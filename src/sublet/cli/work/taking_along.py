@@ -20,12 +20,12 @@ from sublet.errors import BadInput, SubletError
 from sublet.machine.files import FILES
 from sublet.machine.remote import is_remote
 from sublet.runtime.controller.anchor import Anchor
+from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.packing import local_among, pack, travelling
 from sublet.runtime.jobs.serialize import spec_from_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
-from sublet.runtime.travel.content import Content
-from sublet.runtime.travel.packing import local_among, pack, travelling
 from sublet.train.checkpoint.store import open_store
 
 __all__ = ["refuse_to_strand", "take_along"]

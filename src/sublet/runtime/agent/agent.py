@@ -102,7 +102,7 @@ class Agent:
             dial=machine.dial,
             secure=machine.secure,
             wall=machine.wall,
-            dice=machine.dice,
+            rng=machine.rng,
         )
         self._crew = Crew(machine, self._tell, Devices(facts.gpus or ()))
         folder = folder_of(facts)

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from sublet.runtime.agent.processes import look
 from sublet.runtime.agent.watching import LIFE
-from sublet.runtime.travel.contained import Facts
-from sublet.runtime.travel.records import Record, folder
+from sublet.runtime.file_sync.contained import Facts
+from sublet.runtime.file_sync.records import Record, folder
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel
 
 __all__ = ["dressed", "preparing_text"]
 
 OURS = (sys.executable, "-P", "-m")
-MOUNTED, CONTAINED = "sublet.runtime.travel.mounted", "sublet.runtime.travel.contained"
+MOUNTED, CONTAINED = "sublet.runtime.file_sync.mounted", "sublet.runtime.file_sync.contained"
 
 
 def dressed(order: StartWorker, travel: Travel) -> StartWorker:

@@ -12,7 +12,7 @@ import ssl
 from collections import deque
 
 from sublet.errors import BadInput
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.dialing import Dialer, Secure, address_from, dial, in_the_clear
 from sublet.runtime.agent.line_reader import LineReader
@@ -52,11 +52,11 @@ class Link:
         dial: Dialer = dial,
         secure: Secure = in_the_clear,
         wall: Wall = WALL,
-        dice: Dice = DICE,
+        rng: Rng = RNG,
     ) -> None:
         self._leaves_machine = address_from(address)[0] != socket.AF_UNIX  # and not an address that is none
         self._address, self._selector = address, selector
-        self._dial, self._secure, self._wall, self._dice = dial, secure, wall, dice
+        self._dial, self._secure, self._wall, self._rng = dial, secure, wall, rng
         self._shaking = False  # hands, on a way that is there
         self._socket: socket.socket | None = None
         self._connected = self._shaking = False
@@ -266,7 +266,7 @@ class Link:
 
     def _fail(self) -> None:
         self._drop()
-        jitter = 0.5 + self._dice.random()  # many agents must not come back in step
+        jitter = 0.5 + self._rng.random()  # many agents must not come back in step
         self._due_s = self._wall.monotonic() + self._pause_s * jitter
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 

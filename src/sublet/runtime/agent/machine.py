@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.acting import Acting, as_we_are
 from sublet.runtime.agent.dialing import Dialer, Secure, dial, in_the_clear
@@ -66,5 +66,5 @@ class Machine:
     disk: Disk = DISK
     files: Files = FILES
     wall: Wall = WALL
-    dice: Dice = DICE
+    rng: Rng = RNG
     log: Log = log

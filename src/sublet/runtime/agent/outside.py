@@ -17,7 +17,7 @@ from pathlib import Path
 from sublet.machine.files import Files
 from sublet.runtime.agent.acting import Acting
 from sublet.runtime.agent.disk import Disk, FileFacts
-from sublet.runtime.travel.manifest import Entry
+from sublet.runtime.file_sync.manifest import Entry
 
 __all__ = ["NOT_THERE", "Outside", "is_outside", "refused", "sweep"]
 

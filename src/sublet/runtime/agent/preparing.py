@@ -21,9 +21,9 @@ from sublet.runtime.agent.outside import Outside, is_outside
 from sublet.runtime.agent.setups import Setups, key_of
 from sublet.runtime.agent.trees import AT_ONCE, Lost, Tree
 from sublet.runtime.agent.worker import why_not_started
-from sublet.runtime.travel.content import Content
-from sublet.runtime.travel.fetching import Fetching
-from sublet.runtime.travel.manifest import Entry
+from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.fetching import Fetching
+from sublet.runtime.file_sync.manifest import Entry
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel

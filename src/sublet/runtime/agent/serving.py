@@ -25,8 +25,8 @@ from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.nursery import Nursery
 from sublet.runtime.agent.outside import sweep
 from sublet.runtime.agent.users import Users
+from sublet.runtime.file_sync.records import records
 from sublet.runtime.identity.enrolment import Passport
-from sublet.runtime.travel.records import records
 
 __all__ = ["run"]
 
@@ -58,7 +58,7 @@ def _sweep_containers(leaving: int = 0) -> None:
             sys.executable,
             "-P",
             "-m",
-            "sublet.runtime.travel.contained",
+            "sublet.runtime.file_sync.contained",
             "sweep",
             *([str(leaving)] * bool(leaving)),
         ]

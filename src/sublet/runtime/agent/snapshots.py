@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from sublet.runtime.agent.disk import Disk, FileFacts
-from sublet.runtime.travel.content import LARGE_PART_BYTES, digest_of
-from sublet.runtime.travel.manifest import Entry, write_manifest
+from sublet.runtime.file_sync.content import LARGE_PART_BYTES, digest_of
+from sublet.runtime.file_sync.manifest import Entry, write_manifest
 
 __all__ = ["AT_ONCE", "Finder", "Found", "Snapshot", "Spoiled"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from sublet.machine.files import Files
 from sublet.runtime.agent.acting import Acting, as_we_are
 from sublet.runtime.agent.outside import NOT_THERE
-from sublet.runtime.travel.content import Content
-from sublet.runtime.travel.manifest import Entry
+from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.manifest import Entry
 
 __all__ = ["Lost", "Tree"]
 

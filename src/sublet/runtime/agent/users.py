@@ -27,7 +27,7 @@ __all__ = ["User", "Users"]
 
 FIRST, MOST = 60_200, 800  # Debian leaves 60000 to 64999 to whoever needs some; systemd takes them from 61184 on
 DEVICES = ("video", "render")  # groups that GPUs may belong to
-NEED_ROOT = ("sublet.runtime.travel.mounted", "sublet.runtime.travel.contained")
+NEED_ROOT = ("sublet.runtime.file_sync.mounted", "sublet.runtime.file_sync.contained")
 WITHOUT = "own_users = false in aws.toml"
 THROUGH = 0o711  # a folder that one may go through and not look into
 PR_SET_DUMPABLE = 4  # linux/prctl.h

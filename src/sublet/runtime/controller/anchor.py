@@ -18,8 +18,8 @@ from pathlib import Path
 
 from sublet.errors import BadInput
 from sublet.machine.files import Files
-from sublet.runtime.travel.content import Content, Keep
-from sublet.runtime.travel.manifest import Entry, entries_from, names_in
+from sublet.runtime.file_sync.content import Content, Keep
+from sublet.runtime.file_sync.manifest import Entry, entries_from, names_in
 
 __all__ = ["Anchor", "Commit", "Head"]
 

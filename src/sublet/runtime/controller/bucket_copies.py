@@ -21,7 +21,7 @@ from sublet.runtime.agent.disk import Disk
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.table import JobTable
-from sublet.runtime.travel.access import CLOUDS, access_elsewhere, access_of
+from sublet.runtime.file_sync.access import CLOUDS, access_elsewhere, access_of
 from sublet.wire.saves import ANCHOR, BUCKET, Saved
 
 __all__ = ["CARRIED", "BucketCopies", "Copied", "CopyFailed", "Copying", "copy_in_process", "has_checkpoints"]

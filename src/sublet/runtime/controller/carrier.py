@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.errors import BadInput, InvalidValue
-from sublet.machine.dice import Dice
 from sublet.machine.files import Files
 from sublet.machine.remote import check_uri, is_remote
+from sublet.machine.rng import Rng
 from sublet.runtime.agent.setups import PYTHON
 from sublet.runtime.controller.claims import Claims
 from sublet.runtime.controller.logs import JobLogs
@@ -25,13 +25,13 @@ from sublet.runtime.controller.pulling import Pulling
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
+from sublet.runtime.file_sync.buckets import check_buckets
+from sublet.runtime.file_sync.content import Content, digest_of
+from sublet.runtime.file_sync.fetching import Fetch
+from sublet.runtime.file_sync.packing import local_among, pack, packed_names, travelling
+from sublet.runtime.file_sync.told import file_notes
+from sublet.runtime.file_sync.tracked import tracker_notes
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.travel.buckets import check_buckets
-from sublet.runtime.travel.content import Content, digest_of
-from sublet.runtime.travel.fetching import Fetch
-from sublet.runtime.travel.packing import local_among, pack, packed_names, travelling
-from sublet.runtime.travel.told import file_notes
-from sublet.runtime.travel.tracked import tracker_notes
 from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
 from sublet.wire.saves import DISK, Damaged, Saved
 from sublet.wire.travel import Kept, Lacks, Part, Printed, Travel
@@ -39,16 +39,16 @@ from sublet.wire.travel import Kept, Lacks, Part, Printed, Travel
 __all__ = ["Carrier"]
 
 MOST_PARTS = 64  # in one answer
-BRINGING, MOUNTED = "sublet.runtime.travel.bringing", "sublet.runtime.travel.mounted"
+BRINGING, MOUNTED = "sublet.runtime.file_sync.bringing", "sublet.runtime.file_sync.mounted"
 
 
 class Carrier:
     """`elsewhere`: nodes may be on machines that do not see this one's disk, so that working directories are packed."""
 
     def __init__(
-        self, state_dir: Path, *, files: Files, dice: Dice, engine: Engine, logs: JobLogs, elsewhere: bool
+        self, state_dir: Path, *, files: Files, rng: Rng, engine: Engine, logs: JobLogs, elsewhere: bool
     ) -> None:
-        self._state_dir, self._files, self._dice, self._engine, self._logs = state_dir, files, dice, engine, logs
+        self._state_dir, self._files, self._rng, self._engine, self._logs = state_dir, files, rng, engine, logs
         self.elsewhere = elsewhere
         self.is_owners = True  # this machine is that of whoever submits; on an anchor paths of theirs mean nothing
         self.content = Content(state_dir / "content", files)
@@ -263,7 +263,7 @@ class Carrier:
             return ""
 
     def _write_witness(self) -> str:
-        words = self._dice.token(16)
+        words = self._rng.token(16)
         self._files.write(self._witness, words.encode())
         return words
 

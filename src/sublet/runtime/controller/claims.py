@@ -22,7 +22,7 @@ from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.records import JobRecord
 from sublet.runtime.controller.table import JobTable
 from sublet.runtime.controller.vouching import job_of
-from sublet.runtime.travel.access import CLOUDS, access_elsewhere, access_of
+from sublet.runtime.file_sync.access import CLOUDS, access_elsewhere, access_of
 from sublet.wire import messages as wire
 from sublet.wire.saves import Saved, SaveFailed
 

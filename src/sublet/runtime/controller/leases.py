@@ -21,7 +21,7 @@ from sublet.domain.events import Event
 from sublet.domain.timers import CheckPurse
 from sublet.errors import RentFailed
 from sublet.kernel.cluster import Node, NodePhase
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.access import Access
 from sublet.runtime.controller.alarms import AlarmKind, Alarms
@@ -84,12 +84,12 @@ class Leases:
         gauges: Gauges,
         alarms: Alarms,
         clock: Clock,
-        dice: Dice = DICE,
+        rng: Rng = RNG,
         paces: Paces = PACES,
     ) -> None:
         self._inbox, self._provider, self._engine, self._tenants = inbox, provider, engine, tenants
         self._store, self._server_id, self._clock = store, server_id, clock
-        self._gauges, self._alarms, self._dice, self._paces = gauges, alarms, dice, paces
+        self._gauges, self._alarms, self._rng, self._paces = gauges, alarms, rng, paces
         self._releasing: dict[str, asyncio.Event] = {}  # nodes that are being given back -> it is done
         self._asked: dict[str, asyncio.Event] = {}  # nodes that are being rented -> the answer is there
         self._rented_wall: dict[str, float] = {}  # node -> when it was asked for
@@ -126,7 +126,7 @@ class Leases:
         """The same for the same node, whoever asks: a repeated order rents nothing new."""
         secret = self._store.get(MetaKey.SECRET)
         if secret is None:
-            secret = self._dice.token(32)
+            secret = self._rng.token(32)
             self._store.put(MetaKey.SECRET, secret)
         return hashlib.sha256(f"{secret} {self._server_id} {node_id}".encode()).hexdigest()
 

@@ -22,8 +22,8 @@ from sublet.domain.plan import Policy
 from sublet.errors import NotNow
 from sublet.kernel.journal import header_line
 from sublet.kernel.kernel import Kernel
-from sublet.machine.dice import DICE, Dice
 from sublet.machine.files import FILES, Files
+from sublet.machine.rng import RNG, Rng
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.addresses import Addresses
@@ -93,7 +93,7 @@ class Controller:
         rates: Rates | None = None,
         decide_limit_s: float = LIMIT_S,
         settings: str = "",  # what it was started with, for whoever has the log alone
-        dice: Dice = DICE,
+        rng: Rng = RNG,
         disk: Disk = DISK,
         files: Files = FILES,
         paces: Paces = PACES,
@@ -106,7 +106,7 @@ class Controller:
         self.stopping, self._settings = False, settings
         self._life = int(store.get(MetaKey.LIFE) or 0)  # controllers before this one
         self._era = era_after(int(store.get(MetaKey.ERA) or 0), clock.wall.unix(), passed_s(store, clock.wall))
-        self._server_id, self._holder = store.get(MetaKey.SERVER_ID) or dice.token(8), dice.token(8)
+        self._server_id, self._holder = store.get(MetaKey.SERVER_ID) or rng.token(8), rng.token(8)
         offers = tuple(provider.offers)
         table = self.table = JobTable()
         kernel = Kernel(offers, limits=self.limits)  # the budget is its first event
@@ -116,9 +116,9 @@ class Controller:
         self.gauges = Gauges(wall=clock.wall)
         self.alarms = Alarms(self.gauges, inbox.note, wall=clock.wall)
         ear = Throttling(self.gauges, self.alarms)
-        self.provider = PacedProvider(provider, rates, ear=ear, insist=store.insist, wall=clock.wall, dice=dice)
+        self.provider = PacedProvider(provider, rates, ear=ear, insist=store.insist, wall=clock.wall, rng=rng)
         self.secret_files, self.logs = SecretFiles(state_dir), JobLogs(state_dir)
-        self.carrier = Carrier(state_dir, files=files, dice=dice, engine=engine, logs=self.logs, elsewhere=elsewhere)
+        self.carrier = Carrier(state_dir, files=files, rng=rng, engine=engine, logs=self.logs, elsewhere=elsewhere)
         addresses = Addresses(self.alarms)
         self.factory = RecordFactory(
             inbox,
@@ -178,7 +178,7 @@ class Controller:
             gauges=self.gauges,
             alarms=self.alarms,
             clock=clock,
-            dice=dice,
+            rng=rng,
             paces=paces,
         )
         self.planner = Planner(policy, self.alarms.sound, limit_s=decide_limit_s, wall=clock.wall, aside=aside)

@@ -18,8 +18,8 @@ from sublet.machine.wall import Wall
 from sublet.runtime.controller.anchor import Anchor, Commit
 from sublet.runtime.controller.vouching import job_of
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.travel.fetching import GONE, Fetch, Fetching
-from sublet.runtime.travel.manifest import is_below
+from sublet.runtime.file_sync.fetching import GONE, Fetch, Fetching
+from sublet.runtime.file_sync.manifest import is_below
 from sublet.wire.saves import ANCHOR, Carried, Newest, Offered, Saved, Uncarried, Wants
 from sublet.wire.travel import Lacks, Part
 

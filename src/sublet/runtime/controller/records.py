@@ -23,9 +23,9 @@ from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.suspicion import Suspicion
 from sublet.runtime.controller.tiers import Tiers
 from sublet.runtime.group.census import Census
+from sublet.runtime.group.counts import widest_below
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.rounds import Round
-from sublet.runtime.group.widths import widest_below
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.secret_files import hidden
 from sublet.wire.messages import Stepped

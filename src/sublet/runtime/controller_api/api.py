@@ -14,7 +14,6 @@ from sublet.domain import events as news
 from sublet.domain.purses import ORG
 from sublet.errors import InvalidValue
 from sublet.machine.wall import Wall
-from sublet.runtime.anchor.troubles import Watch, is_anchor
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.history import HistoryRow
 from sublet.runtime.controller.loop import Controller
@@ -47,6 +46,7 @@ from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
 from sublet.runtime.controller_api.tokens import OWNER, Tokens
 from sublet.runtime.controller_api.trials import Trials
+from sublet.runtime.controller_host.troubles import Watch, is_anchor
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 

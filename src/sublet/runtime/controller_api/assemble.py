@@ -12,13 +12,13 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Policy
 from sublet.errors import BadInput
 from sublet.policies.price.policy import in_a_hurry
-from sublet.runtime.anchor.troubles import is_anchor
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.loop import Controller
 from sublet.runtime.controller.paces import PACES
 from sublet.runtime.controller.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.at_work import JobsAtWork
+from sublet.runtime.controller_host.troubles import is_anchor
 from sublet.runtime.engines.protocol import Engine, MakeEngine
 from sublet.runtime.engines.sockets import refuse_taken
 from sublet.runtime.engines.tls import TlsEngine

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from sublet.errors import BadInput
-from sublet.runtime.travel.content import Content
-from sublet.runtime.travel.fetching import Fetch
+from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.fetching import Fetch
 
 __all__ = ["Parts"]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict
 
 from sublet.domain.purses import named_owner
 from sublet.errors import InvalidValue
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall, iso_utc
 from sublet.runtime.controller.history import HistoryRow
 
@@ -63,9 +63,9 @@ class Tokens:
     """Of one controller. `note(row, by)` writes what was done into its history."""
 
     def __init__(
-        self, facts: Facts, note: Callable[[HistoryRow, str], None], *, dice: Dice = DICE, wall: Wall = WALL
+        self, facts: Facts, note: Callable[[HistoryRow, str], None], *, rng: Rng = RNG, wall: Wall = WALL
     ) -> None:
-        self._facts, self._note, self._dice, self._wall = facts, note, dice, wall
+        self._facts, self._note, self._rng, self._wall = facts, note, rng, wall
 
     def create(self, name: str, scope: Scope, *, user: str = "", team: str = "", by: str = "") -> str:
         """The token, which nobody can read again. Jobs that it brings are the user's; without one, of who it is."""
@@ -84,7 +84,7 @@ class Tokens:
         if other := next((t for t in self.list() if t["user"] == user and t["team"] != team), None):
             allowed = f"{other['team'] or 'none'}, as of the token {other['name']}: a user is in one team"
             raise InvalidValue("team", team or "none", allowed)
-        token = self._dice.token(TOKEN_BYTES)
+        token = self._rng.token(TOKEN_BYTES)
         facts = {"digest": _digest(token), "scope": str(scope), "made": iso_utc(self._wall)}
         known[name] = {**facts, "user": user, "team": team}
         self._facts.put(KEY, json.dumps(known))

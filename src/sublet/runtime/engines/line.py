@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class LineOwner(Protocol):
     """Who hears what happens on a line."""
 
-    def add_stranger(self, line: Line) -> None:
+    def add_unknown(self, line: Line) -> None:
         """Somebody has connected and has not said who it is."""
         ...
 
@@ -91,7 +91,7 @@ class Line(asyncio.Protocol):
             transport.set_write_buffer_limits(high=1, low=0)
             keep_little_unsent(transport.get_extra_info("socket"))
         self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self._too_late)
-        self._owner.add_stranger(self)
+        self._owner.add_unknown(self)
 
     def settle(self) -> None:
         """Somebody else waits for what comes next."""

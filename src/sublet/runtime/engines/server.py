@@ -110,7 +110,7 @@ class AgentServer:
 
     # ------------------------------------------------------------------ what lines report
 
-    def add_stranger(self, line: Line) -> None:
+    def add_unknown(self, line: Line) -> None:
         """Somebody has connected and has not said who it is."""
         self._strangers[line] = None
         while len(self._strangers) > MOST_STRANGERS:

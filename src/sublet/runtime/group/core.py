@@ -9,6 +9,7 @@ from enum import Enum, auto
 
 from sublet.domain.shape import Grid, Placement
 from sublet.runtime.group.census import Census
+from sublet.runtime.group.counts import WorkerCounts, narrow_placement
 from sublet.runtime.group.failures import Failure, Fault, Patience, fault_of, how_it_ended
 from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
@@ -16,7 +17,6 @@ from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import GroupNews, Outcome
 from sublet.runtime.group.ranging import Ranging
 from sublet.runtime.group.rounds import Round
-from sublet.runtime.group.widths import Widths, narrow_placement
 from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split_by_room
 from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
@@ -70,7 +70,7 @@ class GroupCore(ABC):
         self._log_of, self._env, self._host_of = log_of, env, host_of
         self._launched = 0  # workers
         self._went: dict[str, Round] = {}  # workers that ended by themselves, lately; judging them begins a new round
-        self.widths = Widths()
+        self.widths = WorkerCounts()
         self.places = Places(spec.cut, spec.stages)
         self.ranging = Ranging(spec.shards if spec.sdk and not spec.cut else Shards.OFF)
         self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None

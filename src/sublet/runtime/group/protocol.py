@@ -15,10 +15,10 @@ from typing import Protocol
 
 from sublet.domain.shape import Grid, Placement
 from sublet.runtime.group.census import Census
+from sublet.runtime.group.counts import WorkerCounts
 from sublet.runtime.group.failures import Patience
 from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.rounds import Round
-from sublet.runtime.group.widths import Widths
 from sublet.runtime.group.workers import Worker
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
@@ -66,7 +66,7 @@ class Group(Protocol):
     failures: Counter[str]  # by whose fault: user, infra
     patience: Patience  # with those that are nobody's
     before: Census  # its workers, as the last controller knew them
-    widths: Widths  # that it has trained at
+    widths: WorkerCounts  # that it has trained at
     places: Places  # of its grid
     barred: bool  # nobody of it is started: nobody knows what it is to run
     finished: bool  # its session has said that all is done; a script without one never does

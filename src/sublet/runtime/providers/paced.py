@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from sublet.domain.offer import Offer
 from sublet.errors import NoAnswer, TooManyCalls
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.pacing import Rates, Turns
 from sublet.runtime.providers.protocol import Billed, Expires, Provider, RentedNode, TellMarket
@@ -43,13 +43,13 @@ class PacedProvider:
         ear: Ear,
         insist: Callable[[], None] = lambda: None,
         wall: Wall = WALL,
-        dice: Dice = DICE,
+        rng: Rng = RNG,
     ) -> None:
         self._provider, self._ear, self._insist, rates = provider, ear, insist, rates or Rates()
         self._renting: Counter[str] = Counter()  # nodes whose rent is under way
         self._unwanted: set[str] = set()  # those of them that nobody wants any more
         self._turns = {
-            call: Turns(rate, wall=wall, dice=dice, full=self._full(call))
+            call: Turns(rate, wall=wall, rng=rng, full=self._full(call))
             for call, rate in (("rent", rates.rent), ("release", rates.release), ("list", rates.list))
         }
 

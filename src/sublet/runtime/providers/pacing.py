@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sublet.domain.quantity import positive, whole
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 
 __all__ = ["UNLIMITED_RATE", "Rate", "Rates", "Turns"]
@@ -70,10 +70,10 @@ class Turns:
         rate: Rate,
         *,
         wall: Wall = WALL,
-        dice: Dice = DICE,
+        rng: Rng = RNG,
         full: Callable[[int, float], None] = lambda _, __: None,
     ) -> None:
-        self._rate, self._wall, self._dice, self._full = rate, wall, dice, full
+        self._rate, self._wall, self._rng, self._full = rate, wall, rng, full
         self._per_s, self._level, self._at_s = rate.per_s, float(rate.burst), wall.monotonic()
         self._closed_until_s = -math.inf  # nobody asks before
         self._pause_s = FIRST_PAUSE_S
@@ -130,7 +130,7 @@ class Turns:
         if wait_s is not None and wait_s > 0.0:  # which no NaN is
             told_s = min(wait_s, LONGEST_TOLD_S)
         if now_s >= self._closed_until_s:
-            pause_s = self._pause_s * (0.5 + self._dice.random())  # not at the same moment as others of this account
+            pause_s = self._pause_s * (0.5 + self._rng.random())  # not at the same moment as others of this account
             self._pause_s = min(LONGEST_PAUSE_S, 2.0 * self._pause_s)
             self._per_s = max(SLOWEST_PER_S, min(self._per_s, UNKNOWN_PER_S) / 2)
             self._closed_until_s = now_s + pause_s

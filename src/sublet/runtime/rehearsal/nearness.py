@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["Allowance", "apart", "weights_apart"]
 
-DICE = 3.0  # times what other dice do
+RNG = 3.0  # times what other rng do
 CHAOS, CHAOS_MOST = 20.0, 1e-4  # times what a rounding grows to, as long as it stays one
 SUM = 8.0  # a sum of many is that much less exact than they are
 
@@ -21,8 +21,8 @@ class Allowance:
     rounding: float
 
     def of(self, noise: float) -> float:
-        """Where other dice make so much of one."""
-        return max(self.rounding, DICE * noise, min(CHAOS * noise, CHAOS_MOST))
+        """Where other rng make so much of one."""
+        return max(self.rounding, RNG * noise, min(CHAOS * noise, CHAOS_MOST))
 
 
 def apart(one: float, two: float) -> float:

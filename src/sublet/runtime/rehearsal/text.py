@@ -1,6 +1,6 @@
 """Printed lines, and lines of files, held against those of another run: words must be the same, numbers nearly.
 
-How near, a third run says, which differs from the first in nothing but its dice. Numbers that differ there though
+How near, a third run says, which differs from the first in nothing but its rng. Numbers that differ there though
 nothing is drawn are times of day, or what a step took.
 """
 
@@ -41,11 +41,11 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """The same lines of two runs that differ in their dice alone."""
+    """The same lines of two runs that differ in their rng alone."""
 
     one: Sequence[str]
     two: Sequence[str]
-    draws: bool = False  # the dice make another training
+    draws: bool = False  # the rng make another training
     usual: float = 0.0  # how far its losses are apart then: one pair of numbers may be near by chance
 
 
@@ -59,7 +59,7 @@ def first_odd(base: Sequence[str], run: Sequence[str], twins: Twins, *, repeats:
     for shape, lines in known.items():
         pairs = ones.get(shape, []), twos.get(shape, [])
         if len(pairs[0]) != len(pairs[1]) or (twins.draws and not pairs[0]):
-            continue  # it depends on the dice, or on the time
+            continue  # it depends on the rng, or on the time
         allowed = _allowed(lines[0], *pairs, twins)
         odd = (_odd_in_sets if repeats else _odd_in_order)(lines, found.get(shape, []), allowed, workers)
         if odd is not None:

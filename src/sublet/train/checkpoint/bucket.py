@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
-from sublet.machine.dice import DICE, Dice
 from sublet.machine.objects import Found, Objects, Overtaken, StoreFailed
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.commit import below_whole
 from sublet.train.checkpoint.disk import Reading
@@ -35,7 +35,7 @@ __all__ = ["Bucket", "ObjectFolder"]
 
 STALE_S = 86_400.0  # a write that takes a day is dead
 OVERTAKEN_S = 3_600.0  # one of a generation that is over, sooner
-NAME_BYTES = 8  # of dice in the name of a folder: nobody else ever has it
+NAME_BYTES = 8  # of rng in the name of a folder: nobody else ever has it
 FOLDER = re.compile(r"step-(?:0|[1-9]\d*)\.gen-(\d+)\.[0-9a-f]+")
 
 
@@ -80,8 +80,8 @@ class ObjectFolder:
 class Bucket:
     """What is under one URI, as each of its writers and readers has it."""
 
-    def __init__(self, objects: Objects, *, wall: Wall = WALL, dice: Dice = DICE) -> None:
-        self.objects, self._wall, self._dice = objects, wall, dice
+    def __init__(self, objects: Objects, *, wall: Wall = WALL, rng: Rng = RNG) -> None:
+        self.objects, self._wall, self._rng = objects, wall, rng
         self._register = Register(objects)
         self._generation = 0  # that we announced last
         self._damaged: set[str] = set()  # folders that a reader found damaged
@@ -140,7 +140,7 @@ class Bucket:
     @contextlib.contextmanager
     def open_staging(self, step: int, token: str = "") -> Iterator[Folder]:
         """A folder of our own; what is in it is removed at the end, unless it was committed or may have been."""
-        staging = self.share_staging(step, token or self._dice.token(NAME_BYTES), self._generation)
+        staging = self.share_staging(step, token or self._rng.token(NAME_BYTES), self._generation)
         try:
             yield staging
         finally:

@@ -26,7 +26,7 @@ from typing import Any, Self, cast
 
 from sublet import __version__
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, InvalidValue, StaleWriter, SubletError
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint import files
 from sublet.train.checkpoint.disk import DISK, Disk
@@ -95,7 +95,7 @@ class Checkpoints:
         keep: how many whole checkpoints stay, at least 2.
         writer: who we are, for people who read the manifest.
         generation: which decision about the members of the group made us the writer. Opening announces it.
-        disk, wall, dice: of the machine that we run on.
+        disk, wall, rng: of the machine that we run on.
 
     One save is written at a time. Host memory as large as the state is kept for the next one.
     """
@@ -109,20 +109,20 @@ class Checkpoints:
         generation: int,
         disk: Disk = DISK,
         wall: Wall = WALL,
-        dice: Dice = DICE,
+        rng: Rng = RNG,
     ) -> None:
         if keep < FEWEST_KEPT:
             raise InvalidValue("keep", keep, f"at least {FEWEST_KEPT}, because the newest may turn out damaged")
         if generation < 0:
             raise InvalidValue("generation", generation, "at least 0")
         if isinstance(directory, Path | str):
-            directory = open_store(directory, disk=disk, wall=wall, dice=dice)
+            directory = open_store(directory, disk=disk, wall=wall, rng=rng)
         self._kept: Store = directory
         self.directory = self._kept.place
         self.keep = keep
         self.writer = writer
         self.skipped: list[tuple[Place, str]] = []  # what newest() passed over, also when it found none
-        self._generation, self._dice = generation, dice
+        self._generation, self._rng = generation, rng
         self._host = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sublet-checkpoint")
         self._under_way: Pending | None = None
@@ -148,7 +148,7 @@ class Checkpoints:
     def open_joint(self, step: int) -> Joint:
         """A checkpoint that others write with us; it is begun by `save`. SubletError if there is no room for it."""
         try:
-            return Joint(self._kept, step, self._dice.token(TOKEN_BYTES))
+            return Joint(self._kept, step, self._rng.token(TOKEN_BYTES))
         except OSError as error:
             raise _failure_from(self.directory, error) from error
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.disk import DISK, Disk
 from sublet.train.checkpoint.folder import DiskFolder, Folder
@@ -30,7 +30,7 @@ __all__ = ["Directory", "KnownGood", "below_whole"]
 
 STALE_S = 86_400.0  # a write that takes a day is dead
 LOCK_WAIT_S = 30.0  # held for one rename and one fsync of a directory
-NAME_BYTES = 16  # of dice in the name of a staging directory: nobody else ever has it
+NAME_BYTES = 16  # of rng in the name of a staging directory: nobody else ever has it
 STEP = re.compile(r"step-(0|[1-9]\d*)")
 
 
@@ -38,10 +38,10 @@ class Directory:
     """One such directory, as each of its writers and readers has it."""
 
     def __init__(
-        self, path: Path, *, disk: Disk = DISK, wall: Wall = WALL, dice: Dice = DICE, known: KnownGood | None = None
+        self, path: Path, *, disk: Disk = DISK, wall: Wall = WALL, rng: Rng = RNG, known: KnownGood | None = None
     ) -> None:
         self.path, self.disk = path, disk
-        self._wall, self._dice = wall, dice
+        self._wall, self._rng = wall, rng
         self._known = KnownGood() if known is None else known
 
     @property
@@ -146,7 +146,7 @@ class Directory:
         with self.locked():
             for step in steps:
                 with contextlib.suppress(FileNotFoundError):  # another reader was quicker
-                    self.disk.rename(self.place_of(step), place / f"step-{step}-{self._dice.token(4)}")
+                    self.disk.rename(self.place_of(step), place / f"step-{step}-{self._rng.token(4)}")
             self.disk.sync_folder(self.path)
         return place
 
@@ -228,7 +228,7 @@ class Directory:
             self.disk.sync_folder(directory.parent)
 
     def _in_staging(self, what: str) -> Path:
-        return self.path / "staging" / f"{what}-{self._dice.token(NAME_BYTES)}"
+        return self.path / "staging" / f"{what}-{self._rng.token(NAME_BYTES)}"
 
     def _age_s(self, path: Path) -> float:
         return self._wall.unix() - self.disk.facts(path).changed_ns / 1e9

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from sublet.errors import InvalidValue
-from sublet.machine.dice import DICE, Dice
 from sublet.machine.remote import is_remote, open_uri
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.bucket import Bucket
 from sublet.train.checkpoint.commit import Directory
@@ -34,12 +34,12 @@ def place_from(where: Place) -> Place:
     return text if is_remote(text) else Path(text.removeprefix("file://"))
 
 
-def open_store(where: Place, *, disk: Disk = DISK, wall: Wall = WALL, dice: Dice = DICE) -> Store:
+def open_store(where: Place, *, disk: Disk = DISK, wall: Wall = WALL, rng: Rng = RNG) -> Store:
     """The store at a path or URI. Nobody is asked yet; InvalidValue, MissingExtra or StoreFailed if it cannot be."""
     place = place_from(where)
     if isinstance(place, Path):
-        return Directory(place, disk=disk, wall=wall, dice=dice)
-    return Bucket(open_uri(place), wall=wall, dice=dice)
+        return Directory(place, disk=disk, wall=wall, rng=rng)
+    return Bucket(open_uri(place), wall=wall, rng=rng)
 
 
 def checkpoint_place(asked: Path | str | None, env: Mapping[str, str]) -> Place | None:

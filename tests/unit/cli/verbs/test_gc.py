@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from sublet.cli.main import assembled
 from sublet.cli.verbs import gc as verb
-from sublet.runtime.anchor.instance import anchor_server
-from sublet.runtime.anchor.record import AnchorRecord, Home, folder_of, keep
+from sublet.runtime.controller_host.instance import anchor_server
+from sublet.runtime.controller_host.record import Home, HostRecord, folder_of, keep
 from sublet.runtime.providers.aws.build import server_id_from
 from sublet.runtime.providers.aws.instances import Instance
 from sublet.runtime.store import Store
 
-RECORD = AnchorRecord(
+RECORD = HostRecord(
     region="us-east-1",
     token="",
     nonce="",

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from sublet.cli.main import run
-from sublet.cli.work import anchored, controller_process
+from sublet.cli.work import controller_process
 from sublet.cli.work.copying import commit_step
 from sublet.cli.work.taking_along import take_along
 from sublet.machine.files import FILES
-from sublet.runtime.anchor import parcel
 from sublet.runtime.controller.anchor import Anchor
+from sublet.runtime.controller_host import parcel
+from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.fetching import Fetch
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
-from sublet.runtime.travel.content import Content
-from sublet.runtime.travel.fetching import Fetch
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
 
 LOCAL, AWS = (Settings(state_dir="/state", provider=name) for name in ("local", "aws"))
@@ -73,7 +73,7 @@ def begun(state, workdir, monkeypatch):
             done.append("paid or stopped")
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(anchored, "raise_anchor", stop)
+        monkeypatch.setattr(on_host, "raise_host", stop)
         monkeypatch.setattr(controller_process, "start", stop)
         monkeypatch.setattr(controller_process, "stop", stop)
         return done
@@ -107,7 +107,7 @@ def test_jobs_that_cannot_go_along_are_named_before_anything_is_stopped(
 
 
 def test_files_that_are_too_large_to_travel_are_named_with_their_job(begun, workdir, capsys, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.travel.packing.LARGEST_FILE", 4)
+    monkeypatch.setattr("sublet.runtime.file_sync.packing.LARGEST_FILE", 4)
     assert not begun("local", [""])
     assert run(["move", "--to", "aws"]) == 2
     told = capsys.readouterr().err

@@ -8,8 +8,7 @@ import pytest
 
 from sublet.api import client
 from sublet.cli.main import run
-from sublet.cli.work import anchored
-from sublet.runtime.anchor.record import AnchorRecord, Home, keep
+from sublet.runtime.controller_host.record import Home, HostRecord, keep
 from sublet.runtime.settings import Settings, settings_to_json
 
 FACTS = {"region": "us-east-1", "token": "", "nonce": "", "expires_unix": 0, "user": "u", "python": "p"}
@@ -21,12 +20,12 @@ class Laptop:
 
     def __init__(self, folder, monkeypatch, capsys):
         self.capsys, self.raised, self.posted = capsys, [], []
-        self.record = AnchorRecord(kind="t3.small", instance="i-1", address="1.2.3.4", home=Home.ANCHOR, **FACTS)
+        self.record = HostRecord(kind="t3.small", instance="i-1", address="1.2.3.4", home=Home.ANCHOR, **FACTS)
         keep(folder, self.record)
         started = Settings(state_dir=str(folder), provider="aws", purse_usd=20.0, most_nodes=2, policy="fifo")
         (folder / "settings.json").write_text(settings_to_json(started))
         monkeypatch.setenv("SUBLET_STATE", str(folder))
-        monkeypatch.setattr(anchored, "raise_anchor", self._raise)
+        monkeypatch.setattr(on_host, "raise_host", self._raise)
         monkeypatch.setattr(client, "connect", lambda *_: self)
 
     def _raise(self, state, settings, **_):

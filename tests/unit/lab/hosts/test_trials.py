@@ -8,8 +8,8 @@ import pytest
 
 from sublet import plugins
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet_lab.hosts.blows import BLOWS, FIVE_MINUTES_S, LEASE_S, LONG_S, SHORT_S, SLOW_S
 from sublet_lab.hosts.draws import draw
+from sublet_lab.hosts.faults import FIVE_MINUTES_S, HOST_FAULTS, LEASE_S, LONG_S, SHORT_S, SLOW_S
 from sublet_lab.hosts.first_step import first_of_all
 from sublet_lab.hosts.seeds import made_twice, went_back
 from sublet_lab.hosts.split import PARTS, marks_of_events, marks_of_words, rows_of
@@ -51,7 +51,7 @@ def test_right_is_what_ended_after_the_blow_as_it_would_have_without(facts, righ
 
 def test_what_may_be_lost_of_a_script_is_less_than_all_that_it_did():
     """Or the check of a folder that is carried could not fail."""
-    for blow in BLOWS:
+    for blow in HOST_FAULTS:
         assert (most_lost("ddp", blow) is not None) == blow.takes_rank_0
         assert (most_lost("ddp", blow) or 0) < blow.at * 240
         assert most_lost("trainer", blow) is None
@@ -60,17 +60,17 @@ def test_what_may_be_lost_of_a_script_is_less_than_all_that_it_did():
 
 def test_the_study_is_found_by_name_and_strikes_in_every_way():
     assert plugins.load("sublet.studies", "hosts").name == "hosts"
-    assert len({blow.name for blow in BLOWS}) == len(BLOWS) == 8
-    assert [blow.name for blow in BLOWS if blow.takes_all] == [
+    assert len({blow.name for blow in HOST_FAULTS}) == len(HOST_FAULTS) == 8
+    assert [blow.name for blow in HOST_FAULTS if blow.takes_all] == [
         "all nodes at once",
         "the anchor killed, another rented",
     ]
-    assert [blow.anchored for blow in BLOWS] == [False] * 7 + [True]
+    assert [blow.on_host for blow in HOST_FAULTS] == [False] * 7 + [True]
     assert SHORT_S < LEASE_S < LONG_S
 
 
 def test_a_job_outlasts_the_five_minutes_for_which_a_node_is_cut_off():
-    (blow,) = [blow for blow in BLOWS if blow.comes_back]
+    (blow,) = [blow for blow in HOST_FAULTS if blow.comes_back]
     assert (1.0 - blow.at) * 240 * SLOW_S > FIVE_MINUTES_S
     for nodes in (2, 4):
         *_, pace_s, shared = slowed(("python", "script.py", "sdk", "240", "0.1"), nodes)

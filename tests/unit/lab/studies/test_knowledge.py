@@ -218,10 +218,10 @@ class Beside:
 
 def of_other_sizes(seed):
     """All that are not done yet."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
 
     def larger(state):
-        return replace(state, job=replace(state.job, work=state.job.work * float(dice.uniform(1.0, 50.0))))
+        return replace(state, job=replace(state.job, work=state.job.work * float(rng.uniform(1.0, 50.0))))
 
     def changed(snapshot):
         active = {name: larger(state) for name, state in snapshot.active.items()}

@@ -32,7 +32,7 @@ def truth(rng):
 
 
 def row_of(true, width, batch, rng=None):
-    """What a session would measure; without dice, exactly."""
+    """What a session would measure; without rng, exactly."""
     spread, local = packed(width, PER_NODE), -(-batch // width)
     full_s, piece_s = (float(each[0]) for each in true.times(spread, np.array([float(local)])))
     jitter = np.ones(3) if rng is None else np.exp(rng.normal(0.0, JITTER, 3))

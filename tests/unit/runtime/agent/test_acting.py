@@ -16,8 +16,8 @@ from sublet.runtime.agent.snapshots import Snapshot
 from sublet.runtime.agent.steps import Steps
 from sublet.runtime.agent.trees import Tree
 from sublet.runtime.agent.users import FIRST, Users
-from sublet.runtime.travel.content import Content
-from sublet.runtime.travel.manifest import Entry
+from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.manifest import Entry
 from sublet.wire.messages import StartWorker
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
@@ -169,6 +169,6 @@ def test_files_are_put_in_place_as_the_job_and_nowhere_else(node):
 @as_root
 @pytest.mark.parametrize("name", ["mounted", "contained"])
 def test_what_needs_root_is_refused(node, name):
-    order = an_order(argv=("python", "-P", "-m", f"sublet.runtime.travel.{name}"))
+    order = an_order(argv=("python", "-P", "-m", f"sublet.runtime.file_sync.{name}"))
     with pytest.raises(OSError, match="own_users"):
         Users(node / "files").prepare(order, {}, 0)

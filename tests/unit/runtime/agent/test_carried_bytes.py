@@ -13,9 +13,9 @@ import pytest
 from sublet.machine.files import FILES
 from sublet.runtime.agent.link import Link
 from sublet.runtime.engines.line import Line
-from sublet.runtime.travel import content as contents
-from sublet.runtime.travel.content import LARGE_PART_BYTES as PART_BYTES
-from sublet.runtime.travel.content import Content, Keep, digest_of
+from sublet.runtime.file_sync import content as contents
+from sublet.runtime.file_sync.content import LARGE_PART_BYTES as PART_BYTES
+from sublet.runtime.file_sync.content import Content, Keep, digest_of
 from sublet.wire.lines import to_frame, to_line
 from sublet.wire.messages import Hello, SaveNow
 from sublet.wire.travel import Part
@@ -111,10 +111,10 @@ class Pipe(asyncio.Transport):
 class Owner:
     """Hears nothing."""
 
-    def add_stranger(self, line):
+    def add_unknown(self, line):
         """As it says."""
 
-    drop_line = add_stranger
+    drop_line = add_unknown
 
 
 @pytest.mark.parametrize("frames", [True, False])

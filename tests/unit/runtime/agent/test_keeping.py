@@ -9,9 +9,9 @@ import pytest
 from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.controller.pulling import STALE, UNDER_WAY_BYTES
-from sublet.runtime.travel.content import LARGE_PART_BYTES as PART_BYTES
-from sublet.runtime.travel.content import digest_of
-from sublet.runtime.travel.manifest import Entry, write_manifest
+from sublet.runtime.file_sync.content import LARGE_PART_BYTES as PART_BYTES
+from sublet.runtime.file_sync.content import digest_of
+from sublet.runtime.file_sync.manifest import Entry, write_manifest
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import WorkerDown
 from sublet.wire.saves import HURRY_S, Carried, Newest, Offered, Uncarried, Wants

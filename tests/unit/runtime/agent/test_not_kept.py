@@ -9,7 +9,7 @@ import pytest
 
 from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.controller import pulling
-from sublet.runtime.travel.content import PART_BYTES
+from sublet.runtime.file_sync.content import PART_BYTES
 from sublet.wire.messages import WorkerDown
 from tests.rigs.carried import JOB, Scene
 

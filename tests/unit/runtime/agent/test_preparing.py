@@ -12,9 +12,9 @@ from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.preparing import TELL_S, Preparations
 from sublet.runtime.agent.trees import AT_ONCE
-from sublet.runtime.travel.content import PART_BYTES, Content
-from sublet.runtime.travel.fetching import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS
-from sublet.runtime.travel.packing import pack_texts
+from sublet.runtime.file_sync.content import PART_BYTES, Content
+from sublet.runtime.file_sync.fetching import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS
+from sublet.runtime.file_sync.packing import pack_texts
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from sublet.machine.remote import open_uri
-from sublet.runtime.travel.content import Content
+from sublet.runtime.file_sync.content import Content
 from sublet.testing.rigs import LocalRig, until
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import EndWorker, Hello, StartWorker, WorkerDown, WorkerUp

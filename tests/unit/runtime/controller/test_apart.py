@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
+from sublet.machine.rng import RNG
 from sublet.runtime.agent import disk
 from sublet.runtime.agent.preparing import Preparations
 from sublet.runtime.agent.reading import holds_files
@@ -40,7 +40,7 @@ class Fleet(Scene):
     def begin(self):
         super().begin()
         state, engine = self.folder / "state", SimpleNamespace(send=lambda *said: self.down.append(said))
-        facts = {"files": FILES, "dice": DICE, "engine": engine, "logs": JobLogs(state), "elsewhere": True}
+        facts = {"files": FILES, "dice": RNG, "engine": engine, "logs": JobLogs(state), "elsewhere": True}
         self.carrier = Carrier(state, **facts)
         self.carrier.pulling = self.pulling
 

@@ -217,10 +217,10 @@ def test_slow_nodes_are_told_of_though_they_and_their_workers_take_turns_at_bein
     record = SimpleNamespace(id="j-1", group=group, warnings={})
     inbox = SimpleNamespace(kernel=SimpleNamespace(jobs={}))
     stragglers = Stragglers(inbox, jobs=None, bill=None, alarms=None, clock=None)
-    told, dice = [], random.Random(gpus)
+    told, rng = [], random.Random(gpus)
     stragglers._tell = lambda _record, found, _message: told.append((second, workers[found.worker_id].node_id))
     for second in range(120):
-        own_s = {w.id: (1.0 if w.node_id in are_slow else 0.25) * dice.gauss(1.0, 0.02) for w in workers.values()}
+        own_s = {w.id: (1.0 if w.node_id in are_slow else 0.25) * rng.gauss(1.0, 0.02) for w in workers.values()}
         step_s = max(own_s.values())
         for worker_id, seconds in own_s.items():
             said = {"step": second, "done": float(second), "epoch": 0, "loss": 1.0, "global_batch": 8}

@@ -15,8 +15,8 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import OfferState
 from sublet.domain.saving import MOST_SLOWDOWN, cost_of_write
-from sublet.machine.dice import DICE
 from sublet.machine.files import FILES
+from sublet.machine.rng import RNG
 from sublet.runtime.controller.bill import Account
 from sublet.runtime.controller.carrier import Carrier
 from sublet.runtime.controller.intervals import LONGEST_S, Losses, Pace, intervals, losses_of
@@ -194,7 +194,7 @@ def test_a_tier_that_a_newer_worker_names_is_taken_for_what_counts_as_saved():
 )
 def test_a_worker_does_not_say_of_what_is_carried_that_it_outlives_its_node(tmp_path, elsewhere, own, told, tier):
     """Whoever believed it would end the node that has the only copy. Where all see the directory, it is true."""
-    facts = {"files": FILES, "dice": DICE, "engine": None, "logs": JobLogs(tmp_path)}
+    facts = {"files": FILES, "dice": RNG, "engine": None, "logs": JobLogs(tmp_path)}
     carrier = Carrier(tmp_path, **facts, elsewhere=elsewhere)
     carrier.pulling = Pulling(
         tmp_path, files=FILES, engine=None, wall=None, terms=lambda _: None, saved=print, alarm=print

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sublet.runtime.group.counts import WorkerCounts
 from sublet.runtime.group.failures import Fault, fault_of
 from sublet.runtime.group.overdue import APART_S
 from sublet.runtime.group.states import Forming, Gathering, Training
-from sublet.runtime.group.widths import Widths
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_MEMORY
 from tests.rigs.groups import all_ready, joined, sent, training
@@ -103,7 +103,7 @@ def test_one_that_ends_under_the_limit_that_it_asks_for_counts_as_a_failure_of_n
 
 
 def test_the_limit_outlives_the_controller():
-    widths, after = Widths(), Widths()
+    widths, after = WorkerCounts(), WorkerCounts()
     assert widths.note_short(8)
     assert not widths.note_short(8)
     assert not widths.note_short(0)

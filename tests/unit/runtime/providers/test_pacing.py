@@ -13,7 +13,7 @@ from sublet.runtime.providers.paced import PacedProvider
 from sublet.runtime.providers.pacing import LONGEST_PAUSE_S, LONGEST_TOLD_S, Rate, Rates, Turns
 from sublet_lab.world.heap import World
 from sublet_lab.world.loop import LoopProcess
-from sublet_lab.world.machine import HostClock, WorldDice, WorldWall
+from sublet_lab.world.machine import HostClock, WorldRng, WorldWall
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def played(process, work, until_s=10_000.0):
 
 
 def machine(process):
-    return {"wall": WorldWall(process, HostClock()), "dice": WorldDice(process.world)}
+    return {"wall": WorldWall(process, HostClock()), "dice": WorldRng(process.world)}
 
 
 class Door:

@@ -1,4 +1,4 @@
-"""What differs between two runs is told with its step and its name, unless other dice explain it."""
+"""What differs between two runs is told with its step and its name, unless other rng explain it."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def test_a_script_without_a_session_is_told_what_it_can_do_itself():
 
 
 def test_halved_losses_are_seen_together_where_dice_hide_each():
-    dice = np.random.default_rng(5)
-    noise = {step: float(np.exp(dice.normal(0.0, 0.5))) for step in range(1, STEPS + 1)}
+    rng = np.random.default_rng(5)
+    noise = {step: float(np.exp(rng.normal(0.0, 0.5))) for step in range(1, STEPS + 1)}
     again = a_run(loss=lambda step: 10.0 * noise[step], weight=lambda step: 2.0 + step)
     flat = a_run(loss=lambda step: 10.0)
     (found,) = compared(Noise(flat, again), flat, a_run(workers=2, loss=lambda step: 5.0), killed=False)

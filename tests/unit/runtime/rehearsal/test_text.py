@@ -1,4 +1,4 @@
-"""Lines are the same if their words are and their numbers nearly: times are not compared, nor what the dice change."""
+"""Lines are the same if their words are and their numbers nearly: times are not compared, nor what the rng change."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from sublet.solve.mip.problem import Coupled
 
 def a_cluster(seed, *, jobs, choices=8, pools=3):
     """Each choice takes some GPUs of one pool; to wait is the first and gains nothing."""
-    dice = np.random.default_rng(seed)
-    gpus_JC = dice.integers(1, 5, size=(jobs, choices))
-    gain_JC = gpus_JC ** dice.uniform(0.3, 1.0, size=(jobs, 1)) * dice.uniform(0.5, 2.0, size=(jobs, choices))
+    rng = np.random.default_rng(seed)
+    gpus_JC = rng.integers(1, 5, size=(jobs, choices))
+    gain_JC = gpus_JC ** rng.uniform(0.3, 1.0, size=(jobs, 1)) * rng.uniform(0.5, 2.0, size=(jobs, choices))
     gain_JC[:, 0], gpus_JC[:, 0] = 0.0, 0
-    pool_JC = dice.integers(pools, size=(jobs, choices))
+    pool_JC = rng.integers(pools, size=(jobs, choices))
     use_RJC = np.where(pool_JC == np.arange(pools)[:, None, None], gpus_JC, 0).astype(float)
-    return gain_JC, use_RJC, dice.integers(1, jobs + 2, size=pools).astype(float)
+    return gain_JC, use_RJC, rng.integers(1, jobs + 2, size=pools).astype(float)
 
 
 def best_of_all(gain_JC, use_RJC, limit_R):

@@ -113,15 +113,15 @@ class _World:
 
 
 def _draw(world: _World, known: Known, seed: int) -> Draw:
-    dice, seen, settings = np.random.default_rng(seed), known.frictions, world.settings
-    boot_s = BOOT_S + SPEEDUP * float(dice.choice(seen.boots))
+    rng, seen, settings = np.random.default_rng(seed), known.frictions, world.settings
+    boot_s = BOOT_S + SPEEDUP * float(rng.choice(seen.boots))
     pauses = RegroupPauses(
-        start_s=SPEEDUP * float(dice.choice(seen.starts)),
-        grow_s=SPEEDUP * float(dice.choice(seen.grows)),
-        shrink_s=SPEEDUP * float(dice.choice(seen.shrinks)),
+        start_s=SPEEDUP * float(rng.choice(seen.starts)),
+        grow_s=SPEEDUP * float(rng.choice(seen.grows)),
+        shrink_s=SPEEDUP * float(rng.choice(seen.shrinks)),
     )
     error = max(row.error for row in known.rows)
-    longer = float(np.exp(error * dice.standard_normal()))  # that all steps take
+    longer = float(np.exp(error * rng.standard_normal()))  # that all steps take
     cloud = Cloud(
         offers=[replace(offer, boot_s=boot_s) for offer in world.offers],
         limits={offer.id: Limit(max_nodes=settings.most_nodes) for offer in world.offers},
@@ -129,7 +129,7 @@ def _draw(world: _World, known: Known, seed: int) -> Draw:
         physics=Physics(
             provision_s=boot_s,
             notice_s=settings.notice_s,
-            planning_s=SPEEDUP * float(dice.choice(seen.plans)),
+            planning_s=SPEEDUP * float(rng.choice(seen.plans)),
         ),
         market=lambda: world.supply,
     )

@@ -37,19 +37,19 @@ TORN = 0.3  # of the files whose writer dies
 NEEDED = 0.5  # of the damaged files: no snapshot can be read either, so that the next start needs them
 
 
-def _full_archive(stage: Stage, dice: random.Random) -> None:
+def _full_archive(stage: Stage, rng: random.Random) -> None:
     """There is no room beside the store: nothing is cut from it meanwhile. The effect is a file that is not written."""
     files = stage.controllers.files
     files.full, files.refused = True, stage.later("full_archive")
-    stage.world.after(dice.uniform(*FULL_S), files.make_room)
+    stage.world.after(rng.uniform(*FULL_S), files.make_room)
 
 
-def _crash_archive(stage: Stage, dice: random.Random) -> None:
+def _crash_archive(stage: Stage, rng: random.Random) -> None:
     """Whoever writes the next file beside the store is gone right after; of some of these half is left.
 
     Mostly that is one of the archive, whose part of the log was not cut yet; a register of checkpoints may be, too.
     """
-    files, struck, is_torn = stage.controllers.files, stage.later("crash_archive"), dice.random() < TORN
+    files, struck, is_torn = stage.controllers.files, stage.later("crash_archive"), rng.random() < TORN
 
     def die(path: Path) -> None:
         process, files.written = stage.controllers.process, lambda _: None
@@ -74,27 +74,27 @@ def _once(stage: Stage, strike: Callable[[], bool]) -> None:
     look()
 
 
-def _rotten_archive(stage: Stage, dice: random.Random) -> None:
+def _rotten_archive(stage: Stage, rng: random.Random) -> None:
     """A file of the archive is damaged or away for a while. The effect is that somebody wanted to read it."""
-    _once(stage, lambda: stage.calm or _damage(stage, dice))
+    _once(stage, lambda: stage.calm or _damage(stage, rng))
 
 
-def _damage(stage: Stage, dice: random.Random) -> bool:
+def _damage(stage: Stage, rng: random.Random) -> bool:
     files, process = stage.controllers.files, stage.controllers.process
     cut = int((stage.disk.fact(MetaKey.EVENTS_CUT)) or 0)
     paths = [path for path in archives(files.contents, Kept.EVENTS) if _first_of(path) <= cut]
     if not paths or LOG in stage.foreign or process is None or process.dead:
         return False
-    path = dice.choice(paths)
+    path = rng.choice(paths)
     stage.victim, was = path.name, files.contents[path]
-    damaged = dice.choice([None, b"", was[: len(was) // 2], b"\x00" + was[1:]])
+    damaged = rng.choice([None, b"", was[: len(was) // 2], b"\x00" + was[1:]])
     if damaged is None:
         del files.contents[path]
     else:
         files.contents[path] = damaged
     files.watched[path] = stage.later("rotten_archive")
     stage.foreign.add(LOG)
-    is_needed, before = dice.random() < NEEDED, stage.controllers.lives
+    is_needed, before = rng.random() < NEEDED, stage.controllers.lives
     if is_needed:
         stage.controllers.crash(process)
         with suppress(sqlite3.OperationalError):  # there may be no room for it
@@ -116,7 +116,7 @@ def _damage(stage: Stage, dice: random.Random) -> bool:
         mended = True
 
     stage.repairs.append(repair)
-    stage.world.after(dice.uniform(*AWAY_S), repair)
+    stage.world.after(rng.uniform(*AWAY_S), repair)
     return True
 
 
@@ -124,15 +124,15 @@ def _first_of(path: Path) -> int:
     return int(path.name.removeprefix(f"{Kept.EVENTS}-").partition(".")[0])
 
 
-def _lost_log(stage: Stage, dice: random.Random) -> None:
+def _lost_log(stage: Stage, rng: random.Random) -> None:
     """Somebody moves the log away and leaves its archive: nobody begins anew until it is put back.
 
     The effect is that somebody has looked for it.
     """
-    _once(stage, lambda: stage.calm or _move_away(stage, dice))
+    _once(stage, lambda: stage.calm or _move_away(stage, rng))
 
 
-def _move_away(stage: Stage, dice: random.Random) -> bool:
+def _move_away(stage: Stage, rng: random.Random) -> bool:
     process = stage.controllers.process
     if process is None or process.dead or LOG in stage.foreign:
         return False
@@ -144,19 +144,19 @@ def _move_away(stage: Stage, dice: random.Random) -> bool:
     def put_back() -> None:
         stage.disk.missed = None
 
-    foreign_until_missed(stage, LOG, dice.uniform(*AWAY_S), put_back)
+    foreign_until_missed(stage, LOG, rng.uniform(*AWAY_S), put_back)
     return True
 
 
 # ---------------------------------------------------------------------- those who read
 
 
-def _replay(stage: Stage, dice: random.Random) -> None:
+def _replay(stage: Stage, rng: random.Random) -> None:
     """Somebody lives the whole log again, as `sublet replay` does, once something was cut from it.
 
     A: it says what it said then; from its first line on, from where this kernel began, and from where it was cut.
     """
-    del dice
+    del rng
     struck = stage.later("replay")
 
     def strike() -> bool:
@@ -198,12 +198,12 @@ def _readable(state: str) -> dict[str, Any] | None:
         return None
 
 
-def _user_returns(stage: Stage, dice: random.Random) -> None:
+def _user_returns(stage: Stage, rng: random.Random) -> None:
     """Somebody asks for a job that is on the shelf, over HTTP where users come that way. The effect is an answer.
 
     T: it has ended as it had.
     """
-    struck, verb = stage.later("user_returns"), dice.choice(["", "", "/explain"])
+    struck, verb = stage.later("user_returns"), rng.choice(["", "", "/explain"])
 
     def heard(job_id: str, ended: str, status: int, said: dict[str, Any]) -> None:
         if status == 200:
@@ -215,7 +215,7 @@ def _user_returns(stage: Stage, dice: random.Random) -> None:
         found, controllers = shelved(stage.disk), stage.controllers
         if not found or not controllers.ready:
             return False
-        job_id = dice.choice(sorted(found))
+        job_id = rng.choice(sorted(found))
         ended = str(found[job_id]["outcome"])
         if controllers.border is not None:
             controllers.border.get(f"/v1/jobs/{job_id}{verb}", lambda *said: heard(job_id, ended, *said))

@@ -23,16 +23,16 @@ Question = Callable[[ControllerApi], Coroutine[Any, Any, Any]]
 # ---------------------------------------------------------------------- users
 
 
-def _user_asks(stage: Stage, dice: random.Random) -> bool:
+def _user_asks(stage: Stage, rng: random.Random) -> bool:
     """Somebody wants to know everything, about a job and about all. The effect is an answer."""
-    name = dice.choice([plan.name for plan in stage.story.jobs])
+    name = rng.choice([plan.name for plan in stage.story.jobs])
     job_id = stage.users.promised.get(name, f"{name}-7")  # else one that there is not
-    rank = dice.choice([0, 0, 1, None])
+    rank = rng.choice([0, 0, 1, None])
     questions: list[Question] = [
         lambda api: api.jobs(),
         lambda api: api.job(job_id),
         lambda api: api.explain(job_id),
-        lambda api: api.events(job_id, limit=dice.choice([1, 1000])),
+        lambda api: api.events(job_id, limit=rng.choice([1, 1000])),
         lambda api: api.events(),
         lambda api: api.log_parts(job_id, rank=rank),
         lambda api: _every_log(api, job_id),
@@ -56,15 +56,15 @@ async def _every_log(api: ControllerApi, job_id: str) -> None:
     await api.log_parts(job_id, worker_id="nobody")
 
 
-def _user_bids(stage: Stage, dice: random.Random) -> bool:
+def _user_bids(stage: Stage, rng: random.Random) -> bool:
     """What would become of a job is asked, and one is brought that can never run. The effect is a refusal.
 
     W: what can never run is refused when it is brought.
     """
-    plan = dice.choice(stage.story.jobs)
+    plan = rng.choice(stage.story.jobs)
     spec = replace(stage.users.spec_of(plan), name="bid", work=5_000.0, samples_per_s=2.0)
     possible: list[dict[str, Any]] = [{}, {"sizes": (1, 2), "max_workers": 2}, {"deadline_s": 86_400.0}]
-    _ask(stage, lambda api: api.dry_run(replace(spec, **dice.choice(possible))))
+    _ask(stage, lambda api: api.dry_run(replace(spec, **rng.choice(possible))))
     impossible: list[dict[str, Any]] = [
         {"accelerators": ("H100",)},
         {"min_workers": 1000, "max_workers": 1000},
@@ -74,7 +74,7 @@ def _user_bids(stage: Stage, dice: random.Random) -> bool:
 
     async def bring(api: ControllerApi) -> None:
         try:
-            taken = await api.submit(replace(spec, **dice.choice(impossible)), key="bid")
+            taken = await api.submit(replace(spec, **rng.choice(impossible)), key="bid")
         except SubletError:
             stage.effects["user_bids"] += 1
         else:
@@ -164,10 +164,10 @@ NONSENSE: tuple[Callable[[Plan, Snapshot], object], ...] = (
 )
 
 
-def _policy_nonsense(stage: Stage, dice: random.Random) -> bool:
+def _policy_nonsense(stage: Stage, rng: random.Random) -> bool:
     """The next decisions are none. The effect is that it was asked for one."""
     struck = _Once(stage, "policy_nonsense")
-    stage.controllers.policy.talk_nonsense(dice.sample(NONSENSE, dice.randint(1, 3)), struck)
+    stage.controllers.policy.talk_nonsense(rng.sample(NONSENSE, rng.randint(1, 3)), struck)
     return False
 
 

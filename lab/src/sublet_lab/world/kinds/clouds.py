@@ -20,43 +20,43 @@ A_JUMP = "30.0"  # per hour: what a node might cost, and does not
 LATE_READING_S = 180.0  # until the next price is read after all, by the next controller if need be
 
 
-def _throttle(stage: Stage, dice: random.Random) -> None:
+def _throttle(stage: Stage, rng: random.Random) -> None:
     """Too many calls, of one verb or of all."""
-    for_s = dice.uniform(10.0, 90.0)
-    calls = dice.choice([("rent",), ("release",), ("list",), ("rent", "release", "list")])
+    for_s = rng.uniform(10.0, 90.0)
+    calls = rng.choice([("rent",), ("release",), ("list",), ("rent", "release", "list")])
     stage.victim, again = ", ".join(calls), stage.not_given_back(for_s + LONGEST_PAUSE_S)
     struck, struck_again = stage.later("throttle"), stage.later("throttle", again)
     for call in calls:
         stage.cloud.lie(call, "throttled", for_s, struck if call == "rent" else struck_again)
 
 
-def _credentials(stage: Stage, dice: random.Random) -> None:
+def _credentials(stage: Stage, rng: random.Random) -> None:
     """They have expired; somebody logs in again later."""
-    for_s = dice.uniform(10.0, 120.0)
+    for_s = rng.uniform(10.0, 120.0)
     again = stage.not_given_back(for_s + LONGEST_PAUSE_S)
     stage.cloud.lie(EVERYTHING, "expired", for_s, stage.later("credentials", again))
 
 
-def _not_ended(stage: Stage, dice: random.Random) -> None:
+def _not_ended(stage: Stage, rng: random.Random) -> None:
     """A termination is accepted and not carried out."""
-    for_s = dice.uniform(10.0, 60.0)
+    for_s = rng.uniform(10.0, 60.0)
     again = stage.not_given_back(for_s + DONE_WITHIN_S + LONGEST_PAUSE_S)
     stage.cloud.lie("release", "accepted", for_s, stage.later("not_ended", again))
 
 
-def _refused_end(stage: Stage, dice: random.Random) -> None:
+def _refused_end(stage: Stage, rng: random.Random) -> None:
     """A termination is not allowed."""
-    for_s = dice.uniform(10.0, 90.0)
+    for_s = rng.uniform(10.0, 90.0)
     again = stage.not_given_back(for_s + LONGEST_PAUSE_S)
     stage.cloud.lie("release", "refused", for_s, stage.later("refused_end", again))
 
 
-def _price_garbage(stage: Stage, dice: random.Random) -> bool | None:
+def _price_garbage(stage: Stage, rng: random.Random) -> bool | None:
     """The list of prices says what no price can be."""
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
-    stage.victim = text = dice.choice(["0", "-1", "nan", "free", "1e9", A_JUMP, "0.0001"])
-    for_s = dice.uniform(60.0, 300.0)
+    stage.victim = text = rng.choice(["0", "-1", "nan", "free", "1e9", A_JUMP, "0.0001"])
+    for_s = rng.uniform(60.0, 300.0)
     charged = _charged(stage, for_s + LATE_READING_S) if text == A_JUMP else lambda: None
     stage.cloud.garble(text, for_s, stage.later("price_garbage", charged))
     return None
@@ -74,39 +74,39 @@ def _charged(stage: Stage, for_s: float) -> Callable[[], None]:
     return forgive
 
 
-def _crash_call(stage: Stage, dice: random.Random) -> bool | None:
+def _crash_call(stage: Stage, rng: random.Random) -> bool | None:
     """The controller is gone before or after one of its next calls has reached the cloud."""
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
     stage.cloud.on_crash = stage.controllers.crash
-    calls, before = dice.randrange(MOST_CALLS), dice.random() < 0.5
+    calls, before = rng.randrange(MOST_CALLS), rng.random() < 0.5
     stage.cloud.crash_in(calls, before=before, struck=stage.later("crash_call"))
     return None
 
 
-def _ec2_code(stage: Stage, dice: random.Random) -> bool | None:
+def _ec2_code(stage: Stage, rng: random.Random) -> bool | None:
     """EC2 answers calls of one kind by one of its many codes for a while. The effect is an answer."""
     if not isinstance(stage.cloud, Ec2Cloud):
         return False
-    call, for_s = dice.choice(["rent", "rent", "release", "list"]), dice.uniform(5.0, 60.0)
-    stage.victim = code = dice.choice(CODES + (SCARCE if call == "rent" else ()))
+    call, for_s = rng.choice(["rent", "rent", "release", "list"]), rng.uniform(5.0, 60.0)
+    stage.victim = code = rng.choice(CODES + (SCARCE if call == "rent" else ()))
     again = stage.not_given_back(for_s + LONGEST_PAUSE_S)
     struck = stage.later("ec2_code") if call == "rent" else stage.later("ec2_code", again)
     stage.cloud.answer_with(call, code, for_s, struck)
     return None
 
 
-def _full_folder(stage: Stage, dice: random.Random) -> bool | None:
+def _full_folder(stage: Stage, rng: random.Random) -> bool | None:
     """Nothing more can be written down of nodes for a while."""
     if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
         return False
-    files, for_s = stage.cloud.files, dice.uniform(5.0, 60.0)
+    files, for_s = stage.cloud.files, rng.uniform(5.0, 60.0)
     files.full, files.refused = True, stage.later("full_folder", stage.not_given_back(for_s + LONGEST_PAUSE_S))
     stage.world.after(for_s, files.make_room)
     return None
 
 
-def _damaged_record(stage: Stage, dice: random.Random) -> bool | None:
+def _damaged_record(stage: Stage, rng: random.Random) -> bool | None:
     """What is written down of a node cannot be read any more. The effect is that somebody reads it."""
     if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
         return False
@@ -114,9 +114,9 @@ def _damaged_record(stage: Stage, dice: random.Random) -> bool | None:
     records = sorted(path for path in files.contents if path.suffix == ".json" and path.parent.name == "nodes")
     if not records:
         return False
-    victim = dice.choice(records)
+    victim = rng.choice(records)
     stage.victim = victim.name
-    files.contents[victim] = dice.choice([b"", b"{", b"\xff\xfe", files.contents[victim][:20], b"[1]"])
+    files.contents[victim] = rng.choice([b"", b"{", b"\xff\xfe", files.contents[victim][:20], b"[1]"])
     files.watched[victim] = stage.later("damaged_record")
     return None
 

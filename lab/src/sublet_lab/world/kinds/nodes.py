@@ -28,49 +28,49 @@ def nodes_of(stage: Stage) -> list[tuple[Instance, WorldNode]]:
     return [(instance, node) for instance, node in found if isinstance(node, WorldNode) and node.booted]
 
 
-def _chosen(stage: Stage, dice: random.Random, nodes: list[tuple[Instance, WorldNode]]) -> tuple[Instance, WorldNode]:
-    found = dice.choice(nodes)
+def _chosen(stage: Stage, rng: random.Random, nodes: list[tuple[Instance, WorldNode]]) -> tuple[Instance, WorldNode]:
+    found = rng.choice(nodes)
     stage.victim = found[0].node_id
     return found
 
 
-def _kill_agent(stage: Stage, dice: random.Random) -> bool:
+def _kill_agent(stage: Stage, rng: random.Random) -> bool:
     """SIGKILL: its workers go with it, and the machine when nobody renews the lease."""
     if not (nodes := nodes_of(stage)):
         return False
-    _chosen(stage, dice, nodes)[1].kill_agent()
+    _chosen(stage, rng, nodes)[1].kill_agent()
     return True
 
 
-def _stop_agent(stage: Stage, dice: random.Random) -> bool:
+def _stop_agent(stage: Stage, rng: random.Random) -> bool:
     """SIGSTOP, as a machine that swaps: workers go on, nobody answers."""
     if not (nodes := nodes_of(stage)):
         return False
-    instance, node = _chosen(stage, dice, nodes)
-    node.stop_for(dice.choice(AWAY_S))
+    instance, node = _chosen(stage, rng, nodes)
+    node.stop_for(rng.choice(AWAY_S))
     parted = stage.parted_until_s
     parted[instance.node_id] = max(parted.get(instance.node_id, 0.0), node.stopped_until_s)
     return True
 
 
-def _end_agent(stage: Stage, dice: random.Random) -> bool:
+def _end_agent(stage: Stage, rng: random.Random) -> bool:
     """SIGTERM, as somebody on the machine may send."""
     if not (nodes := nodes_of(stage)):
         return False
-    _chosen(stage, dice, nodes)[1].ask_to_go()
+    _chosen(stage, rng, nodes)[1].ask_to_go()
     return True
 
 
-def _no_forks(stage: Stage, dice: random.Random) -> bool | None:
+def _no_forks(stage: Stage, rng: random.Random) -> bool | None:
     """The next workers of a machine cannot be started."""
     if not (nodes := nodes_of(stage)):
         return False
-    processes = _chosen(stage, dice, nodes)[1].processes
-    processes.refuses, processes.refused = dice.randint(1, 3), stage.later("no_forks")
+    processes = _chosen(stage, rng, nodes)[1].processes
+    processes.refuses, processes.refused = rng.randint(1, 3), stage.later("no_forks")
     return None
 
 
-def _babble(stage: Stage, dice: random.Random) -> bool:
+def _babble(stage: Stage, rng: random.Random) -> bool:
     """A worker writes on its line what is no message of its own: a library that found the descriptor."""
     lines = [line for _, node in nodes_of(stage) for line in node.processes.lines()]
     if not lines:
@@ -82,18 +82,18 @@ def _babble(stage: Stage, dice: random.Random) -> bool:
         b'{"type":"Stepped","worker_id":"',
     ]
     try:
-        dice.choice(lines).send(dice.choice(words))
+        rng.choice(lines).send(rng.choice(words))
     except OSError:
         return False
     return True
 
 
-def _flood(stage: Stage, dice: random.Random) -> bool:
+def _flood(stage: Stage, rng: random.Random) -> bool:
     """A worker has more to say than anybody can send: a script whose every save fails, with a page of reasons."""
     found = [(node, pid) for _, node in nodes_of(stage) for pid in node.processes.running]
     if not found:
         return False
-    node, pid = dice.choice(found)
+    node, pid = rng.choice(found)
     program = node.processes.running[pid]
     stage.victim = program.id
     line = to_line(SaveFailed(worker_id=program.id, step=1, why="x" * FLOOD_LINE))
@@ -104,7 +104,7 @@ def _flood(stage: Stage, dice: random.Random) -> bool:
                 node.processes.line(pid).send(line)
                 stage.world.after(FLOOD_S, say, left - 1)
 
-    if dice.random() < 0.5:  # and nobody takes it off its hands
+    if rng.random() < 0.5:  # and nobody takes it off its hands
         ways = [(node.host, CONTROLLER)]
         stage.network.block(*ways)
         stage.parted_until_s[node.host] = max(stage.parted_until_s.get(node.host, 0.0), stage.world.now_s + BLOCKED_S)
@@ -113,7 +113,7 @@ def _flood(stage: Stage, dice: random.Random) -> bool:
     return True
 
 
-def _odd_orders(stage: Stage, dice: random.Random) -> bool:
+def _odd_orders(stage: Stage, rng: random.Random) -> bool:
     """What a newer controller may say to an older agent: words that it does not know, or cannot follow."""
     if not (connections := stage.network.connections):
         return False
@@ -125,35 +125,35 @@ def _odd_orders(stage: Stage, dice: random.Random) -> bool:
         b'{"type":"SaveNow","worker_id":"odd"}\n',
         b"\n\n{}\n",
     ]
-    dice.choice(connections).transport.write(b"".join(dice.sample(words, dice.randint(1, 4))))
+    rng.choice(connections).transport.write(b"".join(rng.sample(words, rng.randint(1, 4))))
     return True
 
 
-def _no_storage(stage: Stage, dice: random.Random) -> bool | None:
+def _no_storage(stage: Stage, rng: random.Random) -> bool | None:
     """The file server is away: whoever asks it for a file is told that the handle is stale."""
     if not (nodes := nodes_of(stage)):
         return False
     storage = nodes[0][1].site.storage
     storage.missed = stage.later("no_storage")
-    if dice.random() < 0.5:
+    if rng.random() < 0.5:
         storage.gone = True
     else:
-        storage.flaky = random.Random(dice.random())  # noqa: S311 - no secret
-    stage.world.after(dice.choice(AWAY_S), storage.come_back)
+        storage.flaky = random.Random(rng.random())  # noqa: S311 - no secret
+    stage.world.after(rng.choice(AWAY_S), storage.come_back)
     return None
 
 
-def _node_clock(stage: Stage, dice: random.Random) -> bool | None:
+def _node_clock(stage: Stage, rng: random.Random) -> bool | None:
     """Somebody sets the clock of a machine. The effect is that somebody there asks it."""
     if not (nodes := nodes_of(stage)):
         return False
-    instance, node = _chosen(stage, dice, nodes)
+    instance, node = _chosen(stage, rng, nodes)
     clock = node.site.clocks[instance.node_id]
-    clock.jump_s, clock.asked = clock.jump_s + dice.choice(JUMPS_S), stage.later("node_clock")
+    clock.jump_s, clock.asked = clock.jump_s + rng.choice(JUMPS_S), stage.later("node_clock")
     return None
 
 
-def _told_inside(stage: Stage, dice: random.Random) -> bool | None:
+def _told_inside(stage: Stage, rng: random.Random) -> bool | None:
     """The cloud warns the machine itself, in words that can be read or not; and takes it, or not.
 
     The effect is that somebody on it has asked.
@@ -161,12 +161,12 @@ def _told_inside(stage: Stage, dice: random.Random) -> bool | None:
     nodes = [(instance, node) for instance, node in nodes_of(stage) if node.service is not None]
     if not nodes:
         return False
-    (instance, node), in_s = _chosen(stage, dice, nodes), dice.choice(WARNINGS_S)
+    (instance, node), in_s = _chosen(stage, rng, nodes), rng.choice(WARNINGS_S)
     assert node.service is not None
     node.service.struck = stage.later("told_inside")
-    how = dice.choice(["interrupt", "interrupt", "recommend", "garble", "mood"])
+    how = rng.choice(["interrupt", "interrupt", "recommend", "garble", "mood"])
     if how == "mood":
-        node.service.mood = dice.choice(MOODS)
+        node.service.mood = rng.choice(MOODS)
         stage.world.after(in_s, node.service.recover)
         return None
     if how == "interrupt":
@@ -175,8 +175,8 @@ def _told_inside(stage: Stage, dice: random.Random) -> bool | None:
         node.service.garble()
     else:
         node.service.recommend()
-    if how != "recommend" and dice.random() < 0.7:
-        stage.world.after(in_s, lambda: stage.cloud.take(instance, told=dice.random() < 0.5))
+    if how != "recommend" and rng.random() < 0.7:
+        stage.world.after(in_s, lambda: stage.cloud.take(instance, told=rng.random() < 0.5))
     return None
 
 

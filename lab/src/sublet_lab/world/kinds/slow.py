@@ -17,21 +17,21 @@ SLOW_S = (30.0, 150.0)  # least and most; a straggler is told after fifteen seco
 UNFORMED_S = (100.0, 500.0)  # two tries of half a minute, and more
 
 
-def _slow_node(stage: Stage, dice: random.Random) -> bool:
+def _slow_node(stage: Stage, rng: random.Random) -> bool:
     """A machine takes several times as long for its part of every step: a neighbour, a clock that was lowered."""
     if not (nodes := nodes_of(stage)):
         return False
-    instance, _ = dice.choice(nodes)
+    instance, _ = rng.choice(nodes)
 
     def struck() -> None:
         stage.effects["slow_node"] += 1
 
-    until_s = stage.world.now_s + dice.uniform(*SLOW_S)
-    stage.meetings.slow[instance.node_id] = Slow(dice.choice(TIMES), until_s, struck)
+    until_s = stage.world.now_s + rng.uniform(*SLOW_S)
+    stage.meetings.slow[instance.node_id] = Slow(rng.choice(TIMES), until_s, struck)
     return False
 
 
-def _too_wide(stage: Stage, dice: random.Random) -> bool:
+def _too_wide(stage: Stage, rng: random.Random) -> bool:
     """Groups of more than one do not form for a while: a firewall between machines, a bug in a library.
 
     The effect is that one of them does not.
@@ -39,15 +39,15 @@ def _too_wide(stage: Stage, dice: random.Random) -> bool:
     wide = [f"{plan.name}-1" for plan in stage.story.jobs if plan.sdk and plan.max_workers > 1]
     if not wide:
         return False
-    job_id = dice.choice(wide)
+    job_id = rng.choice(wide)
 
     def struck() -> None:
         stage.effects["too_wide"] += 1
 
-    stage.meetings.narrow[job_id] = (stage.world.now_s + dice.uniform(*UNFORMED_S), struck)
+    stage.meetings.narrow[job_id] = (stage.world.now_s + rng.uniform(*UNFORMED_S), struck)
     members = [worker for worker in trainers_of(stage) if worker.job_id == job_id]
     if len(members) > 1:
-        dice.choice(members).exit(SIGKILL)  # so that they must form once more
+        rng.choice(members).exit(SIGKILL)  # so that they must form once more
     return False
 
 

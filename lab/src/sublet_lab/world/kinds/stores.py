@@ -34,13 +34,13 @@ NEWER_STORES = (
 FOREIGN_SPECS = ("{", "[]", '{"name":"x"}')  # beside what a newer program may have taken: other GPUs, other words
 
 
-def _older_backup(stage: Stage, dice: random.Random) -> bool:
+def _older_backup(stage: Stage, rng: random.Random) -> bool:
     """A copy is kept, and put in place of the store when something was rented that it does not know.
 
     Half of them wait until a group has trained, too, that it knows nothing of: groups are numbered by the log, and must
     not be numbered again as they were. The others know all orders.
     """
-    until_s, is_older = stage.world.now_s + dice.choice(WAITS_S), dice.random() < OLDER
+    until_s, is_older = stage.world.now_s + rng.choice(WAITS_S), rng.random() < OLDER
     copy, backup = stage.disk.copy(), backups.begin(stage)
 
     def renew() -> None:
@@ -69,7 +69,7 @@ def _older_backup(stage: Stage, dice: random.Random) -> bool:
     return False
 
 
-def _damaged_snapshot(stage: Stage, dice: random.Random) -> bool | None:
+def _damaged_snapshot(stage: Stage, rng: random.Random) -> bool | None:
     """The newest snapshot cannot be read any more, or none of them: what follows from the whole log is known still.
 
     The effect is that the next controller finds it so.
@@ -78,8 +78,8 @@ def _damaged_snapshot(stage: Stage, dice: random.Random) -> bool | None:
     if process is None or process.dead:
         return False
     stage.controllers.crash(process)
-    which = dice.choice(["= (SELECT MAX(seq) FROM snapshots)", "> 0"])
-    damage, struck = dice.choice(DAMAGES), stage.later("damaged_snapshot")
+    which = rng.choice(["= (SELECT MAX(seq) FROM snapshots)", "> 0"])
+    damage, struck = rng.choice(DAMAGES), stage.later("damaged_snapshot")
     if not _changed(stage, f"UPDATE snapshots SET state = ? WHERE seq {which}", (damage,)):  # noqa: S608 - our own words
         return False
 
@@ -93,20 +93,20 @@ def _damaged_snapshot(stage: Stage, dice: random.Random) -> bool | None:
     return None
 
 
-def _foreign_job(stage: Stage, dice: random.Random) -> bool:
+def _foreign_job(stage: Stage, rng: random.Random) -> bool:
     """A job of a program that knows more than this one, which is installed again soon. It counts once it was read."""
     process = stage.controllers.process
     rows = stage.disk.rows("SELECT job_id, spec FROM jobs ORDER BY number")
     if process is None or process.dead or not rows:
         return False
-    job_id, spec = dice.choice(rows)
+    job_id, spec = rng.choice(rows)
     if job_id in stage.foreign:
         return False
     stage.controllers.crash(process)
-    newer = json.dumps(json.loads(spec) | dice.choice(NEWER))
-    foreign, before = dice.choice([newer, newer, *FOREIGN_SPECS]), stage.controllers.lives
-    if STORE not in stage.foreign and dice.random() < ALL_FOREIGN:
-        _write_as_newer(stage, "foreign_job", dice, dice.choice(NEWER_STORES))
+    newer = json.dumps(json.loads(spec) | rng.choice(NEWER))
+    foreign, before = rng.choice([newer, newer, *FOREIGN_SPECS]), stage.controllers.lives
+    if STORE not in stage.foreign and rng.random() < ALL_FOREIGN:
+        _write_as_newer(stage, "foreign_job", rng, rng.choice(NEWER_STORES))
         return False
 
     def install_again() -> None:
@@ -126,19 +126,19 @@ def _foreign_job(stage: Stage, dice: random.Random) -> bool:
     if not _changed(stage, "UPDATE jobs SET spec = ? WHERE job_id = ?", (foreign, job_id)):
         return False
     stage.foreign.add(job_id)
-    stage.world.after(dice.uniform(*FOREIGN_S), install_again)
+    stage.world.after(rng.uniform(*FOREIGN_S), install_again)
     return False
 
 
-def _foreign_store(stage: Stage, dice: random.Random) -> bool:
+def _foreign_store(stage: Stage, rng: random.Random) -> bool:
     """A newer program has written all of it, or nothing says which did. The effect is that it was refused."""
     if not _left_alone(stage):
         return False
-    _write_as_newer(stage, "foreign_store", dice, dice.choice((*NEWER_STORES, ("schema", None))))
+    _write_as_newer(stage, "foreign_store", rng, rng.choice((*NEWER_STORES, ("schema", None))))
     return False
 
 
-def _write_as_newer(stage: Stage, kind: str, dice: random.Random, written: tuple[str, str | None]) -> None:
+def _write_as_newer(stage: Stage, kind: str, rng: random.Random, written: tuple[str, str | None]) -> None:
     """No controller of this program begins until the other is installed again; it counts then."""
     key, text = written
     was, before = stage.disk.fact(key), stage.controllers.lives
@@ -158,7 +158,7 @@ def _write_as_newer(stage: Stage, kind: str, dice: random.Random, written: tuple
             pass  # there is no room for it yet
         stage.world.after(1.0, install_again)
 
-    stage.world.after(dice.uniform(*FOREIGN_S), install_again)
+    stage.world.after(rng.uniform(*FOREIGN_S), install_again)
 
 
 def _left_alone(stage: Stage) -> bool:
@@ -170,7 +170,7 @@ def _left_alone(stage: Stage) -> bool:
     return True
 
 
-def _older_schema(stage: Stage, dice: random.Random) -> bool | None:
+def _older_schema(stage: Stage, rng: random.Random) -> bool | None:
     """The tables are those of the first version, which had no snapshots and no shelf: the next controller adds them.
 
     In half of these lives it is gone in the middle of that. Only where nothing was cut or shelved: that version knew of
@@ -186,8 +186,8 @@ def _older_schema(stage: Stage, dice: random.Random) -> bool | None:
         )
     except sqlite3.OperationalError:
         return False
-    if dice.random() < DIES:
-        stage.disk.crash_in(0, before=dice.random() < 0.5)
+    if rng.random() < DIES:
+        stage.disk.crash_in(0, before=rng.random() < 0.5)
     struck = stage.later("older_schema")
 
     def look() -> None:
@@ -200,7 +200,7 @@ def _older_schema(stage: Stage, dice: random.Random) -> bool | None:
     return None
 
 
-def _damaged_store(stage: Stage, dice: random.Random) -> bool | None:
+def _damaged_store(stage: Stage, rng: random.Random) -> bool | None:
     """A page of the file cannot be made sense of: no controller begins until the disk is repaired."""
     if not _left_alone(stage):
         return False
@@ -209,7 +209,7 @@ def _damaged_store(stage: Stage, dice: random.Random) -> bool | None:
     def repair() -> None:
         stage.disk.damaged = None
 
-    foreign_until_missed(stage, STORE, dice.uniform(*FOREIGN_S), repair)
+    foreign_until_missed(stage, STORE, rng.uniform(*FOREIGN_S), repair)
     return None
 
 

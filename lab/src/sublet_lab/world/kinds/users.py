@@ -9,32 +9,32 @@ from sublet_lab.world.stage import Kind, Stage
 __all__ = ["USER_KINDS"]
 
 
-def _name(stage: Stage, dice: random.Random) -> str:
-    stage.victim = dice.choice([plan.name for plan in stage.story.jobs])
+def _name(stage: Stage, rng: random.Random) -> str:
+    stage.victim = rng.choice([plan.name for plan in stage.story.jobs])
     return stage.victim
 
 
-def _user_pause(stage: Stage, dice: random.Random) -> None:
-    stage.users.pause(_name(stage, dice), dice.uniform(5.0, 100.0), stage.later("user_pause"))
+def _user_pause(stage: Stage, rng: random.Random) -> None:
+    stage.users.pause(_name(stage, rng), rng.uniform(5.0, 100.0), stage.later("user_pause"))
 
 
-def _user_cancel(stage: Stage, dice: random.Random) -> bool | None:
-    if dice.random() < 0.7:  # most seeds are to see their jobs through
+def _user_cancel(stage: Stage, rng: random.Random) -> bool | None:
+    if rng.random() < 0.7:  # most seeds are to see their jobs through
         return False
-    stage.users.cancel(_name(stage, dice), stage.later("user_cancel"))
+    stage.users.cancel(_name(stage, rng), stage.later("user_cancel"))
     return None
 
 
-def _user_scale(stage: Stage, dice: random.Random) -> None:
-    stage.users.scale(_name(stage, dice), dice.randint(1, 3), stage.later("user_scale"))
+def _user_scale(stage: Stage, rng: random.Random) -> None:
+    stage.users.scale(_name(stage, rng), rng.randint(1, 3), stage.later("user_scale"))
 
 
-def _user_top_up(stage: Stage, dice: random.Random) -> None:
-    stage.users.top_up(round(dice.uniform(0.02, 0.2), 4), stage.later("user_top_up"))
+def _user_top_up(stage: Stage, rng: random.Random) -> None:
+    stage.users.top_up(round(rng.uniform(0.02, 0.2), 4), stage.later("user_top_up"))
 
 
-def _user_top_up_job(stage: Stage, dice: random.Random) -> None:
-    stage.users.top_up_job(_name(stage, dice), round(dice.uniform(0.005, 0.05), 4), stage.later("user_top_up_job"))
+def _user_top_up_job(stage: Stage, rng: random.Random) -> None:
+    stage.users.top_up_job(_name(stage, rng), round(rng.uniform(0.005, 0.05), 4), stage.later("user_top_up_job"))
 
 
 USER_KINDS: dict[str, Kind] = {

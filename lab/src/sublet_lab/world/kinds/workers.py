@@ -21,25 +21,25 @@ def trainers_of(stage: Stage) -> list[SdkWorker]:
     return [worker for worker in found if isinstance(worker, SdkWorker)]
 
 
-def _short_of_memory(stage: Stage, dice: random.Random) -> bool:
+def _short_of_memory(stage: Stage, rng: random.Random) -> bool:
     """A step does not fit: in the session, whose process survives, or in the script's own code."""
     workers = [worker for worker in trainers_of(stage) if worker.trains]
     if not workers:
         return False
-    victim = dice.choice(workers)
+    victim = rng.choice(workers)
     stage.victim = victim.id
-    return victim.run_short(ends=dice.random() < 0.5)
+    return victim.run_short(ends=rng.random() < 0.5)
 
 
-def _lost_power(stage: Stage, dice: random.Random) -> bool:
+def _lost_power(stage: Stage, rng: random.Random) -> bool:
     """The disk with the checkpoints comes back with no more than it must have kept, and perhaps with more."""
-    del dice
+    del rng
     if not (workers := trainers_of(stage)):
         return False
     return workers[0].meetings.storage.cut_power()
 
 
-def _rot(stage: Stage, dice: random.Random) -> None:
+def _rot(stage: Stage, rng: random.Random) -> None:
     """A bit of the newest checkpoint of a job is another one now, and its workers die, so that the next read it.
 
     There must be one before it: it is waited for. The effect is that somebody has found the damage.
@@ -47,8 +47,8 @@ def _rot(stage: Stage, dice: random.Random) -> None:
     found = stage.later("rot")
 
     def strike() -> None:
-        for worker in dice.sample(trainers := trainers_of(stage), len(trainers)):
-            if worker.meetings.storage.rot(worker.job_id, stage.truth.jobs[worker.job_id], dice, found):
+        for worker in rng.sample(trainers := trainers_of(stage), len(trainers)):
+            if worker.meetings.storage.rot(worker.job_id, stage.truth.jobs[worker.job_id], rng, found):
                 for other in trainers:
                     if other.job_id == worker.job_id:
                         other.exit(SIGKILL)

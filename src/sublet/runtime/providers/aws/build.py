@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sublet.domain.budget import Limit
 from sublet.errors import InvalidValue
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.agent.dialing import is_secure
 from sublet.runtime.clock import Clock
@@ -79,11 +79,11 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     )
 
 
-def server_id_from(store: Store, dice: Dice = DICE) -> str:
+def server_id_from(store: Store, rng: Rng = RNG) -> str:
     """Whose instances these are; the same for the life of a state directory."""
     known = store.get(MetaKey.SERVER_ID)
     if known is None:
-        known = dice.token(8)
+        known = rng.token(8)
         store.put(MetaKey.SERVER_ID, known)
     return known
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError, TooManyCalls
-from sublet.machine.dice import DICE, Dice
+from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.aws.server_time import ServerTime
 
@@ -165,9 +165,9 @@ class Calls:
     """EC2 by region. Clients are made once each; boto3's are safe to share between threads, making them is not."""
 
     def __init__(
-        self, make: Callable[[str, str], Any], *, dice: Dice = DICE, wall: Wall = WALL, order_tries: int = TRIES
+        self, make: Callable[[str, str], Any], *, rng: Rng = RNG, wall: Wall = WALL, order_tries: int = TRIES
     ) -> None:
-        self._make, self._dice, self._order_tries = make, dice, order_tries
+        self._make, self._rng, self._order_tries = make, rng, order_tries
         self.server_time = ServerTime(wall)
         self._clients: dict[str, Any] = {}
         self._making = asyncio.Lock()
@@ -192,7 +192,7 @@ class Calls:
             if not again or attempt == tries - 1:
                 raise failure
             told_s = failure.wait_s if isinstance(failure, TooManyCalls) else None
-            await asyncio.sleep((told_s or 0.0) + pause_s * (0.5 + self._dice.random()))  # not all at the same moment
+            await asyncio.sleep((told_s or 0.0) + pause_s * (0.5 + self._rng.random()))  # not all at the same moment
             pause_s *= 2
         raise NoAnswer(verb, "never asked")  # pragma: no cover - the loop ends in a return or a raise
 

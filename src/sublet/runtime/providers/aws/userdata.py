@@ -9,9 +9,9 @@ from functools import cache
 from sublet import data
 from sublet.errors import InvalidValue
 from sublet.runtime.agent.dialing import host_and_port
+from sublet.runtime.file_sync.own_code import FETCH, own_code
 from sublet.runtime.identity.names import CONTROLLER
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet.runtime.travel.own_code import FETCH, own_code
 
 __all__ = ["packages", "user_data"]
 

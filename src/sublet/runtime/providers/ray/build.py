@@ -10,7 +10,7 @@ from typing import Any
 
 from sublet.domain.budget import Limit
 from sublet.errors import BadInput
-from sublet.machine.dice import DICE
+from sublet.machine.rng import RNG
 from sublet.runtime.clock import Clock
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.private import private_file
@@ -75,7 +75,7 @@ def _choose(path: Path, cluster: Cluster, kinds: Sequence[NodeKind]) -> dict[str
     with socket.socket() as probe:
         probe.bind((cluster.host, 0))
         port = probe.getsockname()[1]  # agents look for us there after a restart, too
-    namespace = f"sublet-{DICE.token(8)}"
+    namespace = f"sublet-{RNG.token(8)}"
     kept = [kind_to_json(kind) for kind in kinds]
     facts = {"namespace": namespace, "port": port, "kinds": kept, "certificates": True}
     private_file(path)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import MissingExtra, RentFailed
+from sublet.runtime.file_sync.own_code import LOOK, UNPACK, Parcel, own_code
 from sublet.runtime.providers.ssh.config import Host
-from sublet.runtime.travel.own_code import LOOK, UNPACK, Parcel, own_code
 
 __all__ = ["HostAway", "HostLine", "Way", "import_asyncssh"]
 

@@ -30,11 +30,11 @@ from typing import Any
 from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.devices import found_devices
+from sublet.runtime.file_sync.contained import Engine
 from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.local.template import Template
-from sublet.runtime.travel.contained import Engine
 
 __all__ = ["Steward", "look_at_machine", "main"]
 

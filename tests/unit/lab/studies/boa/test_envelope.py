@@ -10,9 +10,9 @@ from sublet_lab.studies.boa.envelope import Spent, mean_at
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_envelope_is_never_worse_than_any_run_or_mixture_of_two(seed):
-    dice = np.random.default_rng(seed)
-    runs = [Spent(*pair) for pair in dice.uniform(1.0, 10.0, size=(8, 2)).tolist()]
-    for usd in dice.uniform(0.5, 12.0, size=20).tolist():
+    rng = np.random.default_rng(seed)
+    runs = [Spent(*pair) for pair in rng.uniform(1.0, 10.0, size=(8, 2)).tolist()]
+    for usd in rng.uniform(0.5, 12.0, size=20).tolist():
         affordable = [run.mean_s for run in runs if run.usd <= usd]
         mixed = [
             a.mean_s + (usd - a.usd) / (b.usd - a.usd) * (b.mean_s - a.mean_s)

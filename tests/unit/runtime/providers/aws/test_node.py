@@ -24,11 +24,11 @@ from sublet.runtime.agent import __main__ as agent_main
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.engines.local import LocalEngine
+from sublet.runtime.file_sync.own_code import Parcel, own_code
 from sublet.runtime.identity import certificates
 from sublet.runtime.providers.aws import userdata
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.userdata import user_data
-from sublet.runtime.travel.own_code import Parcel, own_code
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, Hello, Noticed
 from tests.rigs.secure_lines import TlsRig

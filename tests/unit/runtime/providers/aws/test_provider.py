@@ -75,7 +75,7 @@ def said(code, status=400):
 @asynccontextmanager
 async def cloud(rig, **knobs):
     wire = Tripwire()
-    provider, ears = rig.provider(calls=Calls(wire.make, dice=NO_PAUSE, order_tries=1), **knobs), Ears()
+    provider, ears = rig.provider(calls=Calls(wire.make, rng=NO_PAUSE, order_tries=1), **knobs), Ears()
     await provider.open(ears.tell)
     try:
         yield provider, wire, ears
@@ -259,7 +259,7 @@ def test_a_start_whose_listing_is_refused_ends_in_words_that_say_what_to_do(rig,
     async def scene():
         wire = Tripwire()
         wire.trip["describe_instances"] = (said(code), False)
-        provider = rig.provider(calls=Calls(wire.make, dice=NO_PAUSE, order_tries=1))
+        provider = rig.provider(calls=Calls(wire.make, rng=NO_PAUSE, order_tries=1))
         with pytest.raises(NoAccess) as refused:
             await provider.open(Ears().tell)
         await provider.close()
@@ -335,7 +335,7 @@ def test_an_instance_that_shut_itself_down_was_not_taken(rig, code, why):
     async def scene():
         async with cloud(rig, poll_s=3600.0) as (provider, _, ears):  # nobody else looks meanwhile
             await provider.rent("n1", rig.offer_id, "t")
-            provider._fleet._calls = Calls(Ended().make, dice=NO_PAUSE)
+            provider._fleet._calls = Calls(Ended().make, rng=NO_PAUSE)
             await provider.list()
             (lost,) = ears.all(news.NodeLost)
             assert getattr(lost, "why", "") == why

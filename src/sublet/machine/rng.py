@@ -1,0 +1,35 @@
+"""What nobody can foresee: names that are nobody else's, and pauses that differ between those who wait."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from typing import Protocol
+
+__all__ = ["RNG", "Rng"]
+
+
+class Rng(Protocol):
+    """Of one process."""
+
+    def token(self, nbytes: int) -> str:
+        """`nbytes` bytes that nobody can guess, in hexadecimal digits."""
+
+    def random(self) -> float:
+        """In [0, 1), for whoever must not do as all others do: no secret."""
+
+
+class _MachineRng:
+    """Those of this machine. A fork has its own: both ask the operating system."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def token(self, nbytes: int) -> str:
+        return secrets.token_hex(nbytes)
+
+    def random(self) -> float:
+        return self._random.random()
+
+
+RNG: Rng = _MachineRng()

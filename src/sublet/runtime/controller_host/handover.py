@@ -1,0 +1,94 @@
+"""A state changes hands, step by step, so that after a crash at any step exactly one side may run its controller.
+
+The register (`record.home`, on the laptop) says whose turn it is; the anchor cannot see it, and has a fence of its own.
+
+    to the anchor   stop here -> copy, fenced there -> register: anchor -> free there -> start there
+    back            fence there -> stop there -> copy -> register: here -> end of the anchor
+
+Before the register changes, all can be taken back; after it, all can only go on. Whoever repeats the order after a
+crash goes on from what is found (`next_step`); every step may be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sublet.runtime.controller_host.record import Home
+
+__all__ = ["Situation", "Step", "after_step", "may_run", "next_step"]
+
+
+class Step(StrEnum):
+    """What is done next."""
+
+    STOP_HERE = "stop here"
+    COPY_THERE = "copy there"
+    TURN_TO_ANCHOR = "register: anchor"
+    FREE = "free"
+    START_THERE = "start there"
+    FENCE = "fence"
+    STOP_THERE = "stop there"
+    COPY_HERE = "copy here"
+    TURN_TO_HERE = "register: here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What can be seen of both sides. A copy is `fresh` if it is the state as the last controller left it."""
+
+    home: Home
+    runs_here: bool = False
+    runs_there: bool = False
+    fenced: bool = True  # the anchor; a machine that has just come is
+    fresh_here: bool = True
+    fresh_there: bool = False
+
+
+def may_run(now: Situation) -> list[Home]:
+    """Whose controller would start if somebody asked it to."""
+    here = [Home.HERE] if now.home is Home.HERE else []
+    there = [Home.ANCHOR] if not now.fenced else []
+    return here + there
+
+
+def next_step(now: Situation, to: Home) -> Step | None:
+    """None when all is done."""
+    if to is Home.ANCHOR:
+        if now.home is Home.HERE:
+            if now.runs_here:
+                return Step.STOP_HERE
+            return Step.TURN_TO_ANCHOR if now.fresh_there and now.fenced else Step.COPY_THERE
+        if now.fenced:
+            return Step.FREE
+        return None if now.runs_there else Step.START_THERE
+    if now.home is Home.HERE:
+        return None
+    if not now.fenced:
+        return Step.FENCE
+    if now.runs_there:
+        return Step.STOP_THERE
+    return Step.TURN_TO_HERE if now.fresh_here else Step.COPY_HERE
+
+
+def after_step(now: Situation, step: Step) -> Situation:
+    """What the step changes, once it is done; one that a crash cuts short changes nothing, or all of it."""
+    match step:
+        case Step.STOP_HERE:
+            return replace(now, runs_here=False, fresh_there=False)
+        case Step.COPY_THERE:
+            return replace(now, fenced=True, fresh_there=True)
+        case Step.TURN_TO_ANCHOR:
+            return replace(now, home=Home.ANCHOR, fresh_here=False)
+        case Step.FREE:
+            return replace(now, fenced=False)
+        case Step.START_THERE:
+            return replace(now, runs_there=True, fresh_here=False)
+        case Step.FENCE:
+            return replace(now, fenced=True)
+        case Step.STOP_THERE:
+            return replace(now, runs_there=False)
+        case Step.COPY_HERE:
+            return replace(now, fresh_here=True)
+        case Step.TURN_TO_HERE:
+            return replace(now, home=Home.HERE, fresh_there=False)

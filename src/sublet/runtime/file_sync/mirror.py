@@ -1,0 +1,300 @@
+"""A bucket as a folder of a node: filled from it, and what is written there goes back, a whole file at a time.
+
+`pull` brings what is new in the bucket, `push` takes back what is new in the folder. An index, outside the folder, says
+what of each file is in both, so that a second pull or push goes on where the first was ended. Where folder and bucket
+were both written, the later one stays; of all who write an object, the last whole one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+from sublet.machine.objects import FileObjects, Found, StoreFailed
+from sublet.runtime.file_sync.coming import DRAFT, Came, Shape, fetch, shape_of
+from sublet.runtime.file_sync.writers import open_for_writing
+
+__all__ = ["Mirror", "NotOurs", "Pushed", "files_among"]
+
+AT_ONCE: Final = 8  # files, each way
+SAME_NS: Final = 2_000_000  # two times that differ by less went through a float
+
+
+class NotOurs(OSError):
+    """The folder has files of somebody else."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A file as it was when folder and bucket had the same."""
+
+    size: int
+    written_ns: int
+    tag: str
+    ours: bool  # it was written here
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.size, self.written_ns)
+
+
+class Pushed(NamedTuple):
+    """What a push did, and what it could not."""
+
+    uploaded: int
+    deleted: int
+    failed: StoreFailed | None
+
+
+class Mirror:
+    """`index` is a file that is there as long as the folder."""
+
+    def __init__(self, objects: FileObjects, place: Path, index: Path) -> None:
+        self._objects, self._place, self._index = objects, place, index
+        self._last: dict[str, Shape] = {}  # as a push found them
+        self.told: set[str] = set()  # names that are not taken back, as they were told
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """While a job uses the folder, no other bucket comes there. BlockingIOError where another one is there."""
+        self._index.parent.mkdir(parents=True, exist_ok=True)
+        with self._index.with_suffix(".users").open("a") as users:
+            self._claim(users)
+            yield
+
+    def _claim(self, users: IO[str]) -> None:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        if self._owner() in ("", self._objects.uri):
+            return
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NotOurs(errno.EBUSY, f"a job that runs has {self._owner()} there", str(self._place)) from None
+        self._clear()
+        fcntl.flock(users, fcntl.LOCK_SH)
+
+    def _clear(self) -> None:
+        """Nobody uses it any more: what is in the bucket that was there goes, and nothing else."""
+        with self._alone():
+            files = self._load()
+            here = dict(self._files())
+            if changed := [key for key in here if key not in files or files[key].shape != here[key]]:
+                why = f"{changed[0]} there was not taken back to {self._owner()}"
+                raise NotOurs(errno.EBUSY, why, str(self._place))
+            for key in here:
+                (self._place / key).unlink(missing_ok=True)
+            for folder, _, _ in os.walk(self._place, topdown=False):
+                with contextlib.suppress(OSError):  # it has a link, say
+                    Path(folder).rmdir()
+            self._index.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ to the node
+
+    def pull(self) -> int:
+        """All that is in the bucket, as it is now; how many files came."""
+        with self._alone():
+            files = self._begin()
+            listed = files_among(self._objects.list(), self._objects.uri)
+            came = Came(self._index.with_suffix(".came"))
+            for key in listed:
+                self._adopt(key, files, came)
+            wanted = [found for found in listed.values() if self._is_wanted(found, files.get(found.key))]
+            self._make_room(wanted)
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                shapes = pool.map(lambda found: self._fetch(found, came), wanted)
+                brought = {found: shape for found, shape in zip(wanted, shapes, strict=True) if shape is not None}
+                files |= {found.key: Entry(*shape, found.tag, ours=False) for found, shape in brought.items()}
+            for key in [key for key in files if key not in listed]:
+                self._forget(key, files)
+            self._save(files)
+            came.clear()
+        return len(brought)
+
+    def _begin(self) -> dict[str, Entry]:
+        """The index; at the first time the folder must have nothing that we could take for the job's."""
+        if self._owner():
+            return self._load()
+        self._place.mkdir(parents=True, exist_ok=True)
+        if any(self._place.iterdir()):
+            raise NotOurs(errno.ENOTEMPTY, "a bucket is mounted over an empty folder alone", str(self._place))
+        self._save({})
+        return {}
+
+    def _adopt(self, key: str, files: dict[str, Entry], came: Came) -> None:
+        """A file that was brought by a pull that was ended before it could write the index."""
+        tag, shape = came.tag_of(key, self._place / key), self._shape(key)
+        if key not in files and shape is not None and tag is not None:
+            files[key] = Entry(*shape, tag, ours=False)
+
+    def _is_wanted(self, found: Found, entry: Entry | None) -> bool:
+        """The bucket has it, and the folder has not, or has an older one."""
+        shape = self._shape(found.key)
+        if shape is None:
+            return entry is None or not (entry.ours and entry.tag == found.tag)  # what the job deleted of its own
+        if entry is not None and (entry.tag == found.tag or entry.shape == shape):
+            return entry.tag != found.tag
+        return _differ(found, shape) > 0  # both were written: by whom last?
+
+    def _make_room(self, wanted: Sequence[Found]) -> None:
+        needed, free = sum(found.size for found in wanted), shutil.disk_usage(self._place).free
+        if needed > free:
+            why = f"{needed} bytes are to come, and the disk has {free}"
+            raise OSError(errno.ENOSPC, why, str(self._place))
+
+    def _fetch(self, found: Found, came: Came) -> Shape | None:
+        """None for a folder: of one without files S3's console makes an object `key/`, which is listed as `key`."""
+        place = self._place / found.key
+        try:
+            fetch(self._objects, found.key, place, found=found, came=came)
+        except FileNotFoundError:
+            if found.size:
+                raise
+            place.mkdir(parents=True, exist_ok=True)
+            return None
+        return shape_of(place.stat())
+
+    def _forget(self, key: str, files: dict[str, Entry]) -> None:
+        """The bucket has it no more; what was written here since is another file."""
+        if self._shape(key) == files[key].shape:
+            (self._place / key).unlink(missing_ok=True)
+        del files[key]
+
+    # ------------------------------------------------------------------ back
+
+    def push(self, *, last: bool = False) -> Pushed:
+        """What is new in the folder, if it has been quiet since the last time and nobody writes it; or all of it."""
+        with self._alone():
+            files, here = self._load(), dict(self._files())
+            changed = [key for key, shape in here.items() if key not in files or files[key].shape != shape]
+            if not last:
+                changed = [key for key in changed if self._last.get(key) == here[key]]
+            changed = self._closed(changed, besides=os.getpgrp() if last else None)
+            self._last = here
+            gone = [key for key, entry in files.items() if entry.ours and key not in here]
+            if not (changed or gone) or not self._place.is_dir():
+                return Pushed(0, 0, None)
+            done = self._upload(changed, here, files)
+            done = done if done.failed else self._delete(gone, files, done)
+            self._save(files)
+        return done
+
+    def _closed(self, keys: list[str], *, besides: int | None) -> list[str]:
+        """What nobody writes; at the end of a worker what others do, who will take it back themselves."""
+        busy = open_for_writing(besides=besides) if keys else set()
+        return [key for key in keys if (self._place / key).exists() and _identity(self._place / key) not in busy]
+
+    def _upload(self, keys: Sequence[str], here: dict[str, Shape], files: dict[str, Entry]) -> Pushed:
+        """Where one fails, those that did not are still noted."""
+        count, failed = 0, None
+
+        def upload(key: str) -> str | StoreFailed | None:
+            try:
+                return self._objects.upload(key, self._place / key)
+            except FileNotFoundError:
+                return None  # deleted meanwhile
+            except ValueError:
+                self.told.add(key)  # in letters that no bucket takes
+                return None
+            except StoreFailed as error:
+                return error
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for key, tag in zip(keys, pool.map(upload, keys), strict=True):
+                if isinstance(tag, StoreFailed):
+                    failed = tag
+                elif tag is not None:
+                    files[key] = Entry(*here[key], tag, ours=True)  # as it was before: a change since then is seen next
+                    count += 1
+        return Pushed(count, 0, failed)
+
+    def _delete(self, keys: Sequence[str], files: dict[str, Entry], done: Pushed) -> Pushed:
+        """What the job wrote here and deleted, if it is still what is in the bucket."""
+        deleted = 0
+        try:
+            for key in keys:
+                with contextlib.suppress(FileNotFoundError):
+                    if self._objects.look(key).tag == files[key].tag:
+                        self._objects.delete([key])
+                        deleted += 1
+                del files[key]
+        except StoreFailed as error:
+            return done._replace(deleted=deleted, failed=error)
+        return done._replace(deleted=deleted)
+
+    # ------------------------------------------------------------------ folder and index
+
+    def _files(self) -> Iterator[tuple[str, Shape]]:
+        """Those that are whole. A link is none: what it leads to may be anybody's."""
+        for folder, _, names in os.walk(self._place):
+            for name in names:
+                path = Path(folder, name)
+                with contextlib.suppress(OSError):  # deleted meanwhile
+                    facts, key = path.lstat(), path.relative_to(self._place).as_posix()
+                    if stat.S_ISREG(facts.st_mode) and not name.endswith(DRAFT):
+                        yield key, shape_of(facts)
+                    elif stat.S_ISLNK(facts.st_mode):
+                        self.told.add(key)
+
+    def _shape(self, key: str) -> Shape | None:
+        try:
+            return shape_of((self._place / key).lstat())
+        except OSError:
+            return None
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of all workers on this node that have the folder."""
+        self._index.parent.mkdir(parents=True, exist_ok=True)
+        with self._index.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _owner(self) -> str:
+        """The URI of the bucket that is in the folder; "" for none."""
+        return str(self._read().get("uri", ""))
+
+    def _load(self) -> dict[str, Entry]:
+        return {key: Entry(**facts) for key, facts in self._read().get("files", {}).items()}
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._index.read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _save(self, files: dict[str, Entry]) -> None:
+        text = json.dumps({"uri": self._objects.uri, "files": {key: asdict(entry) for key, entry in files.items()}})
+        draft = self._index.with_suffix(".new")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(self._index)
+
+
+def _differ(found: Found, shape: Shape) -> int:
+    """1: the object was written after the file, -1: before it, 0: at the same time, as far as clocks tell."""
+    apart_ns = round(found.changed_s * 1e9) - shape.written_ns
+    return 0 if abs(apart_ns) < SAME_NS else 1 if apart_ns > 0 else -1
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino
+
+
+def files_among(listed: Sequence[Found], uri: str) -> dict[str, Found]:
+    """Some tools make an empty object for a folder; its name is a folder here. What no disk can have is told."""
+    folders = {parent.as_posix() for found in listed for parent in Path(found.key).parents}
+    if both := next((found.key for found in listed if found.size and found.key in folders), None):
+        hint = f"rename one of them, or name what lies below {uri}/{both}"
+        raise StoreFailed(uri, f"{both!r} is a file and a folder there: no disk can have both", hint=hint, lasting=True)
+    return {found.key: found for found in listed if found.key not in folders}
