@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tests.prose import areas_of
+
 __all__ = ["FIGURES", "Module", "cycles", "modules_of"]
 
 MOST_LINES = 400
@@ -345,6 +347,14 @@ def collected_tests(tree: Path) -> int:
     return int(said.group(1))
 
 
+def prose(tree: Path) -> Iterator[str]:
+    """A row for each area of the documentation and of the packages."""
+    yield f"{'prose':34}{'words':>8}{'mean':>6}{'longest':>9}{'who':>6}{'avoided':>9}{'riddles':>9}\n"
+    for area, found in areas_of(tree).items():
+        words, mean, longest, who, avoided, riddles = found.figures()
+        yield f"{area:34}{words:>8,}{mean:>6.1f}{longest:>9}{who:>6.1f}{avoided:>9}{riddles:>9}\n"
+
+
 def main(trees: list[Path]) -> None:
     """Print one column of counts a tree, then what was found in the last."""
     read = [modules_of(tree) for tree in trees]
@@ -357,6 +367,8 @@ def main(trees: list[Path]) -> None:
     for title, find in FIGURES.items():
         write(f"{title:54}" + "".join(f"{len(find(modules)):>10,}" for modules in read) + "\n")
     write(f"{'tests collected':54}" + "".join(f"{collected_tests(tree):>10,}" for tree in trees) + "\n")
+    for tree in trees:
+        write("\n" + "".join(prose(tree)))
     for title, find in FIGURES.items():
         found = find(read[-1])
         if found:

@@ -8,7 +8,7 @@
     ended["phase"], ended["usd_total"]
 
 Answers are the dictionaries of the HTTP API with the types of `sublet.runtime.controller_api.views`, where every field
-has its unit: `pandas.DataFrame(fleet.jobs())` is a table. What is refused is raised as `sublet.errors.SubletError`.
+has its unit: `pandas.DataFrame(fleet.jobs())` is a table. Refusals are raised as `sublet.errors.SubletError`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = ["Fleet", "Purses", "Sent", "connect"]
 PACK_S = 60.0  # for an answer to a submission: the controller may have to pack a large directory first
 PAGE = 1000  # events that are asked for at once
 FUTURES_S = 120.0  # for an answer to "what if": it takes half a minute, and others may have asked before
-POLL_S = 0.5  # between two looks of whoever waits
+POLL_S = 0.5  # between two looks while waiting
 
 
 class Sent(Submitted, total=False):
@@ -87,7 +87,7 @@ class Fleet:
         return cast(Sent, replace(self.line, timeout_s=PACK_S).post("/v1/jobs", body, key=key) | sent)
 
     def dry_run(self, job: JobSpec | Path | str) -> DryRunView:
-        """What would become of it now; nothing is kept."""
+        """The plan for it now; nothing is kept."""
         spec = _spec_of(job, away=self.away)
         if self.away:
             from sublet.api.sending import check_files
@@ -135,7 +135,7 @@ class Fleet:
         return found
 
     def explain(self, job: str) -> ExplainView:
-        """Why it has this width, and what else was weighed."""
+        """Why it has this worker count, and what else was weighed."""
         return cast(ExplainView, self.line.get(f"/v1/jobs/{segment(job)}/explain"))
 
     def losses(self, job: str) -> list[tuple[int, float]]:
@@ -162,7 +162,7 @@ class Fleet:
             after = page[-1]["seq"]
 
     def follow(self, job: str = "", *, after: int = 0, every_s: float = POLL_S) -> Iterator[EventView]:
-        """What has happened after `after`, and what happens, as it does; without an end."""
+        """Events after `after`, and new ones as they come; without an end."""
         positive("every_s", every_s)
         while True:
             found = self.events(job, after=after)
@@ -181,11 +181,11 @@ class Fleet:
         return cast(CostView, self.line.get("/v1/cost", job=job))
 
     def prices(self) -> Sequence[PriceView]:
-        """What a node of each offer has cost over time."""
+        """Prices of a node of each offer over time."""
         return cast(Sequence[PriceView], self.line.get("/v1/prices")["prices"])
 
     def budget(self) -> BudgetView:
-        """What may be spent, and what is."""
+        """The limit and the spending."""
         return cast(BudgetView, self.line.get("/v1/budget"))
 
     def set_budget(
@@ -206,11 +206,11 @@ class Fleet:
 
     @property
     def budgets(self) -> Purses:
-        """Of the organisation, its teams and users, and of jobs: `fleet.budgets.list()`, `fleet.budgets.set(...)`."""
+        """Budgets of the organisation, teams, users and jobs: `fleet.budgets.list()`, `fleet.budgets.set(...)`."""
         return Purses(self.line)
 
     def top_up(self, usd: float, *, job: str = "") -> BudgetView | JobView:
-        """Put more into the purse of all, or into that of one job."""
+        """Put more into the budget of all, or into that of one job."""
         if job:
             return _tell(self.line, job, "top-up", {"usd": float(usd)})
         return cast(BudgetView, self.line.post("/v1/budget/top-up", {"usd": float(usd)}))
@@ -242,13 +242,13 @@ class Fleet:
 
     @property
     def away(self) -> bool:
-        """It does not see our files; who is logged in on an anchor brings files as others do."""
+        """It does not see our files; a client on the controller host brings files as others do."""
         return self.line.remote or is_anchor(default_state_dir())
 
 
 @dataclass(frozen=True, slots=True)
 class Purses:
-    """The tree of purses of one controller: what each may spend, and has spent."""
+    """The tree of budgets of one controller: what each may spend, and has spent."""
 
     line: Client
 
@@ -259,7 +259,7 @@ class Purses:
     def set(
         self, level: str, name: str = "", *, amount_usd: float | None, period: str | None = None
     ) -> Sequence[PurseRow]:
-        """What an `org`, `team`, `user` or `job` may spend, in all or each `day`, `week`, `month`; None = no limit."""
+        """Set the limit of an `org`, `team`, `user` or `job`, in all or per `day`, `week`, `month`; None = no limit."""
         amount = None if amount_usd is None else float(amount_usd)
         body = {"level": level, "name": name, "amount_usd": amount, "period": period}
         return cast(Sequence[PurseRow], self.line.post("/v1/budgets", body)["purses"])

@@ -125,7 +125,7 @@ class BadInput(SubletError):
 
 
 class StoreFailed(BadInput):
-    """The store of a controller that runs cannot be written any more. Nothing was done; nobody gave wrong input."""
+    """The store of a controller that runs cannot be written any more. Nothing was done; the input was right."""
 
     exit_code = 74  # EX_IOERR
 
@@ -161,7 +161,7 @@ class MissingExtra(SubletError):
 
 
 class Infeasible(SubletError):
-    """What was asked for cannot be had; `binding` names the limit in the way."""
+    """The request cannot be met; `binding` names the limit in the way."""
 
     exit_code = 112
 
@@ -307,7 +307,7 @@ class DamagedCheckpoint(SubletError):
 
 
 class NoCheckpointLeft(SubletError):
-    """There are checkpoints, and none can be trusted: nobody starts from nothing without having been told to."""
+    """There are checkpoints, and none can be trusted: training starts from nothing only on request."""
 
     def __init__(self, directory: object, count: int, why: str) -> None:
         self.directory, self.count, self.why = str(directory), count, why
@@ -333,7 +333,7 @@ class StaleWriter(CheckpointFailed):
 
 
 class OutOfMemory(SubletError):
-    """A step does not fit into memory, and nobody can make it smaller but its author."""
+    """A step does not fit into memory, and only its author can make it smaller."""
 
     def __init__(self, samples: int, *, hint: str) -> None:  # 0 samples: when all of them are gone again
         self.samples, self.hint = samples, hint
@@ -360,7 +360,7 @@ class PlanRefused(SubletError):
 
 
 class PolicyFailed(SubletError):
-    """A policy gave no plan, for whatever reason. What it was asked for is not done; the plan before it stands."""
+    """A policy gave no plan, for whatever reason. The request is not done; the plan before it stands."""
 
     exit_code = 75
 

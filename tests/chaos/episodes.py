@@ -118,7 +118,7 @@ def spend_a_purse() -> dict[str, float]:
     with rig(purse_usd=0.042, lease_s=3.0) as world:
         world.start()
         job_id = world.submit(steps=2000, step_ms=10, max_workers=1, key="job")
-        world.until(lambda: world.job(job_id).get("phase") == "out-of-budget", "the purse is spent")
+        world.until(lambda: world.job(job_id).get("phase") == "out-of-budget", "the budget is spent")
         world.until(lambda: not world.agents(), "everything is given back")
         stopped, spent = world.job(job_id), (world.ask("budget") or {})["spent_usd"]
         assert spent <= 0.042, spent

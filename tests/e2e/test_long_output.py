@@ -32,7 +32,7 @@ def test_a_job_that_runs_yes_leaves_no_more_than_the_bounds_on_the_disk(tmp_path
 
     async def live():
         api = controller_from(Settings(state_dir=str(tmp_path / "state"), most_nodes=1))
-        api._controller.logs.keeper.most = MOST
+        api._controller.logs.watchdog.most = MOST
         running = asyncio.create_task(api.run())
         try:
             await api.started()
@@ -69,7 +69,7 @@ def test_jobs_that_print_without_end_keep_no_loop_busy_and_leave_no_more_than_th
     async def live():
         monkeypatch.setattr(output_keeper, "cut_log", cut)
         api = controller_from(Settings(state_dir=str(tmp_path / "state"), most_nodes=len(runs)))
-        api._controller.logs.keeper.most = MOST
+        api._controller.logs.watchdog.most = MOST
         running = asyncio.create_task(api.run())
         try:
             await api.started()

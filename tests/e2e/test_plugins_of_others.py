@@ -118,7 +118,7 @@ def test_a_policy_that_can_be_changed_or_starves_everybody_fails_and_is_told_why
     answer = pytest_says(package, "-k", "Forgetful and (frozen_value or in_the_end)")
     assert "2 failed" in answer.stdout
     assert "Forgetful can be changed: say @dataclass(frozen=True)" in answer.stdout
-    assert "jobs wait, everything can be had, and nobody runs" in answer.stdout
+    assert "jobs wait, everything can be had, and none runs" in answer.stdout
 
 
 def test_a_name_with_a_typo_gets_help(package):

@@ -19,7 +19,7 @@ def test_a_trace_that_may_be_the_wrong_way_round_is_refused_until_somebody_says(
     asked += ["--policies", "fifo"] if verb == "compare" else ["--policy", "fifo"]
     answer = sublet(*asked)
     assert answer.code == 2
-    assert "nobody has said whether a 1 means" in answer.err
+    assert "it is not stated whether a 1 means" in answer.err
     assert "--polarity availability" in answer.err
     assert sublet(*asked, "--polarity", "preempted").code == 0
 

@@ -32,7 +32,7 @@ def test_the_same_seed_is_the_same_life_there():
     assert (first.digest, first.events) == (second.digest, second.events)
 
 
-@pytest.mark.parametrize("dice", range(3))
+@pytest.mark.parametrize("rng", range(3))
 def test_the_bill_is_right_though_somebody_sets_the_clock(rng):
     """I6: EC2's times were read by our own clock, and a node of five minutes cost one, or an hour."""
     assert broken(Fault(at_s=60.0, kind="clock", rng=rng)) is None

@@ -46,7 +46,7 @@ def test_a_law_breaks_where_strangers_are_not_looked_for(monkeypatch):
     assert live(story).broken is not None
 
 
-@pytest.mark.parametrize(("damage", "dice"), [("", 0), ("{", 1), ("[1]", 2), ("", 3)])
+@pytest.mark.parametrize(("damage", "rng"), [("", 0), ("{", 1), ("[1]", 2), ("", 3)])
 def test_snapshots_that_cannot_be_read_are_passed_over(monkeypatch, damage, rng):
     """An empty one too: it once counted as none at all, and what was before it was forgotten (seeds 7, 10 and 11)."""
     monkeypatch.setattr(stores, "DAMAGES", (damage,))

@@ -1,4 +1,4 @@
-"""A hard purse under the policies that price time: never a grain over, nothing left running, nothing lost for good."""
+"""A hard total budget, policies that price time: never a grain over, nothing left running, nothing lost for good."""
 
 from __future__ import annotations
 

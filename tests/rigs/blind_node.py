@@ -30,7 +30,7 @@ class Sender(Ears):
         for job_id in JOBS:
             (folder / "state" / "jobs" / job_id / "logs").mkdir(parents=True)
         self.logs = JobLogs(folder / "state")
-        facts = {"files": FILES, "dice": RNG, "engine": self, "logs": self.logs, "elsewhere": True}
+        facts = {"files": FILES, "rng": RNG, "engine": self, "logs": self.logs, "elsewhere": True}
         self.carrier = Carrier(folder / "state", **facts)
 
     def send(self, node_id, message):

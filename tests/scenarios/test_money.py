@@ -157,7 +157,7 @@ class Ear:
 def test_29_five_hundred_intents_wait_for_their_turn_and_none_is_lost(measured):
     process = LoopProcess(World(29), "controller", "here", lambda *_: None)
     door = Door(process.world, per_s=2.0)
-    machine = {"wall": WorldWall(process, HostClock()), "dice": WorldRng(process.world)}
+    machine = {"wall": WorldWall(process, HostClock()), "rng": WorldRng(process.world)}
     paced = PacedProvider(
         door, Rates(rent=Rate(per_s=4.0, burst=5)), ear=Ear(), **machine
     )  # it believes in more than there is

@@ -10,7 +10,7 @@
     tiers      tiers of checkpoints, live; `sublet study tiers`
     grid       what a job in a grid survives, from a seed
     races      tasks of a controller in any order, from a seed
-    purses     budgets under faults, from a seed
+    budgets     budgets under faults, from a seed
 
 Sublet finds it by entry points and imports nothing of it.
 """

@@ -15,7 +15,7 @@ AT_ONCE = 10  # that a process is given
 
 
 class Course(Protocol):
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     broken: str  # the law and what was found; "" if it lived to its end

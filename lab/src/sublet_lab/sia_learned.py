@@ -1,9 +1,9 @@
-"""What a job knows of its own speed when nobody measured it before: it learns where it runs, and guesses the rest.
+"""A job's knowledge of its own speed without measurements beforehand: it learns where it runs, and guesses the rest.
 
 This is how jobs of Sia (SOSP 2023) begin. One that never ran knows nothing, and takes a GPU of any kind for as good as
-another. Then it fits Pollux's model of the step time to what it has seen on each kind. Where it has seen nothing the
-model is hopeful: an exchange costs nothing before two GPUs were tried, and a network is little slower than the inside
-of a node. A kind that it never ran on is reckoned from one that it did, by what a single GPU of each can do.
+another. Then it fits Pollux's model of the step time to what it has seen on each kind. If it has seen nothing the model
+is hopeful: an exchange costs nothing before two GPUs were tried, and a network is little slower than the inside of a
+node. A kind that it never ran on is reckoned from one that it did, by what a single GPU of each can do.
 
 The measured tables are the truth, of which each job sees only rows that it ran. It is for comparison with published
 runs: every other policy, and Sia unless told otherwise, plans with the job's own speed.
@@ -61,7 +61,10 @@ class Learned:
         return rate * _single(job.model, self._source, pool.gpu) / _single(job.model, self._source, known)
 
     def speed(self, state: JobState, now_s: float) -> Phased:
-        """The same as a speed, for policies that ask for one. Who never ran is taken for an hour of work on one GPU."""
+        """The same as a speed, for policies that ask for one.
+
+        A job that never ran is taken for an hour of work on one GPU.
+        """
         job, seen = state.job, self._seen_by(state, now_s)
         if not seen:
             return _unknown(job.model, self._source, job.min_gpus)
@@ -181,7 +184,7 @@ def _expect_goodput(model: str, source: Source, gpu: str, most_batch: int, rows:
 
 @cache
 def _local_batch(model: str, source: Source, gpu: str, spread: Spread, phase: int) -> int:
-    """What a GPU gets in this phase; 0 if it cannot run there."""
+    """The batch of a GPU in this phase; 0 if it cannot run there."""
     choice = goodput_model(model, source=source).choice(gpu, spread, phase)
     return choice.local_batch if choice is not None else 0
 

@@ -1,7 +1,7 @@
 """Workers of a grid as threads of one process, of which one runs at a time: they change over only where one waits.
 
-So what they do is the same each time, the rng of torch, which all threads share, are of whoever runs, and a worker can
-be ended at any point. Whoever waits for one that is gone is told so, as it is when connections end.
+So they do the same each time, the RNG of torch, which all threads share, is that of the running one, and a worker can
+be ended at any point. A worker that waits for one that is gone is told so, as it is when connections end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Threads:
         self._found: dict[Any, Any] = {}
 
     def run(self, works: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        """What each returns, or what it raised."""
+        """The results, or the errors raised."""
         outcomes: dict[str, Any] = {}
 
         def work(name: str) -> None:
@@ -50,7 +50,7 @@ class Threads:
 
 
 class ThreadsMesh:
-    """What the members of one generation say to one another; `ThreadsMesh.all_of` makes the meshes of all of them."""
+    """The messages of the members of one generation; `ThreadsMesh.all_of` makes the meshes of all of them."""
 
     def __init__(self, threads: Threads, rank: int, world: int, said: _Said) -> None:
         self._threads, self.rank, self.world, self._said = threads, rank, world, said
@@ -63,7 +63,7 @@ class ThreadsMesh:
         return [cls(threads, rank, world, said) for rank in range(world)]
 
     def hang_up(self) -> None:
-        """Everybody who waits, or will, is told."""
+        """Each present or later waiter is told."""
         self._said.broken = True
         self._threads.turn.notify_all()
 
@@ -133,7 +133,7 @@ class ThreadsMesh:
 
 
 class _Said:
-    """Of one generation."""
+    """The messages of one generation."""
 
     def __init__(self) -> None:
         self.broken = False

@@ -1,8 +1,8 @@
 """A disk in memory for checkpoints, whose power can be cut before any order, and which keeps no more than it must.
 
-After a power cut what was written to a file since its last sync is there, lost, or there in part, and each name that
-was made, moved or removed since the last sync of its folder is there or not, independently of all others. After the
-mere death of a process everything that it did is there, and nothing that it was about to do.
+After a power cut, bytes written to a file since its last sync are there, lost, or there in part. Each name that was
+made, moved or removed since the last sync of its folder is there or not, independently of all others. After the mere
+death of a process everything that it did is there, and nothing that it was about to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PowerCut", "TornDisk"]
 
 
 class PowerCut(BaseException):
-    """This process is no more. It is no Exception, so that nobody who means well goes on."""
+    """This process is no more. It is no Exception, so that no handler goes on."""
 
 
 class _File:
@@ -31,7 +31,7 @@ class _File:
         self.now, self.kept = bytearray(content), content
 
     def torn(self, rng: random.Random | None) -> _File:
-        """As it is found after a power cut; without rng only what must be there is."""
+        """Its state after a power cut; without an RNG only the certain part is there."""
         found = self.kept
         if rng is not None and self.now != self.kept:
             half = bytes(self.now[: rng.randrange(len(self.now) + 1)])
@@ -95,11 +95,11 @@ class TornDisk(Disk):
         return self._next(self._root.copy({}))
 
     def after_power_cut(self, rng: random.Random | None) -> TornDisk:
-        """As the next boot finds it; without rng nothing is there but what must be."""
+        """The disk at the next boot; without an RNG only the certain part is there."""
         return self._next(self._root.torn(rng))
 
     def rot(self, path: Path, rng: random.Random) -> None:
-        """A bit of a file is another one now, and nobody notices."""
+        """A bit of a file is another one now, unnoticed."""
         file = self._find(path)
         assert isinstance(file, _File)
         file.now[rng.randrange(len(file.now))] ^= 1 << rng.randrange(8)
@@ -108,7 +108,7 @@ class TornDisk(Disk):
     # ------------------------------------------------------------------------------------------- orders
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder, in order."""
+        """The names in a folder, in order."""
         self._reads()
         return sorted(self._folder(folder).now)
 
@@ -250,7 +250,7 @@ class _Draft(Draft):
         except PowerCut:
             if self._disk.tears is not None:
                 self._file.now += content[: self._disk.tears.randrange(len(content) + 1)]
-                self._disk.tears = None  # whoever tidies up does not write on
+                self._disk.tears = None  # a cleanup does not write on
             raise
         self._file.now += content
         self._file.changed_ns = self._disk.now_ns()

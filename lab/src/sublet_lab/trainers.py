@@ -51,7 +51,7 @@ class World:
         self.generation = 0
         self.micro_batch = self.batch = 0  # that all orders carry; 0 = none
         self.keep = 0  # workers that hold each range of the optimizer's state; 0 = everybody holds all of it
-        self.forgives = False  # a group that says it broke while all are there is told to regroup: somebody was late
+        self.forgives = False  # a group that says it broke while all are there is told to regroup: one was late
         self.workers: list[Worker] = []
         self.members: list[Worker] = []
         self.told_to_leave: set[str] = set()
@@ -125,11 +125,11 @@ class World:
         self.until(lambda: self.finished or self.joined_all(), "joined")
 
     def until_step(self, step: int) -> None:
-        """Until somebody has made this step."""
+        """Until one has made this step."""
         self.until(lambda: self.finished or max(self.heard_steps(), default=-1) >= step, f"step {step}")
 
     def until_over(self) -> None:
-        """Finished; members exit by themselves, whoever still waits for a group is ended."""
+        """Finished; members exit by themselves, one that still waits for a group is ended."""
         self.until(lambda: self.finished, "finished")
         self.until(
             lambda: all(member.code is not None for member in self.members if member.joined), "exits", watch=False
@@ -159,7 +159,7 @@ class World:
         return [said.step for _, _, said in self.messages if isinstance(said, Stepped | Joined)]
 
     def end(self) -> None:
-        """Kill whoever is left."""
+        """Kill the rest."""
         for worker in self.workers:
             self.kill(worker)
         self.until(lambda: all(worker.code is not None for worker in self.workers), "the end", watch=False)

@@ -8,7 +8,7 @@ __all__ = ["WallOf"]
 
 
 class WallOf:
-    """A wall whose time is whatever `monotonic` says; people's clock shows `unix_s` as long as nobody changes it."""
+    """A wall whose time is that of `monotonic`; people's clock shows `unix_s` until it is changed."""
 
     def __init__(self, monotonic: Callable[[], float], *, unix_s: float = 1.75e9) -> None:
         self._monotonic, self.unix_s = monotonic, unix_s
@@ -22,5 +22,5 @@ class WallOf:
         return self.unix_s
 
     def since_boot(self) -> tuple[str, float]:
-        """Nobody knows."""
+        """Unknown."""
         return "", 0.0

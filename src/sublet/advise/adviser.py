@@ -6,8 +6,8 @@ Every offer of a price list is weighed on 1 to 64 nodes, on demand, spot and mix
     USD   = rent of the nodes that are there x hours: whole nodes, the least that is billed, traffic between zones
     risk  = how much longer one run in twenty takes: more reclaims than usual, and a speed that was only predicted
 
-The answer is the frontier of all three, never one point; beside it stands what was asked for (the fastest within a
-budget or a rent, the cheapest by a deadline), the limit that binds, and what little more of it would buy.
+The answer is the frontier of all three, never one point. Beside it stands the cluster that was asked for (the fastest
+within a budget or a rent, the cheapest by a deadline), the limit that binds, and the gain of a little more of it.
 """
 
 from __future__ import annotations

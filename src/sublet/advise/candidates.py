@@ -1,4 +1,4 @@
-"""Which kinds of cluster are worth weighing: markets, mixtures of them, zones, and who keeps checkpoints.
+"""Kinds of cluster worth weighing: markets, mixtures of them, zones, and places to keep checkpoints.
 
 Of offers that differ in price only the cheapest counts: it is as fast and as risky as the others. For a mixture of spot
 and on demand two prices matter, so all places stay that no other beats in both. Zones are those of one region whose
@@ -71,12 +71,12 @@ class Row:
 
 
 def between_zones_usd_per_gb(cloud: str) -> float:
-    """What a gigabyte costs that goes from one zone to another of the same region."""
+    """Price of a gigabyte from one zone to another of the same region."""
     return BETWEEN_ZONES_USD_PER_GB.get(cloud, UNKNOWN_USD_PER_GB)
 
 
 class _Place(NamedTuple):
-    """Where spot nodes can be had, in one zone or several, and nodes on demand beside them."""
+    """Spot nodes in one zone or several, and nodes on demand beside them."""
 
     spots: tuple[Offer, ...]
     on_demand: Offer | None
@@ -109,7 +109,7 @@ def rows_from_offers(offers: Sequence[Offer]) -> tuple[list[Row], list[Machine]]
 
 
 def _spot_rows(machine: int, taken: Reclaims, offers: Iterable[Offer], twins: Mapping[str, Offer]) -> list[Row]:
-    """Of offers that are alike in all but place and price."""
+    """Rows of offers that are alike in all but place and price."""
     regions: dict[tuple[str, str, str], list[Offer]] = defaultdict(list)
     single, all_zones = [], []
     for offer in offers:
@@ -166,7 +166,7 @@ def _best_mixed(places: Iterable[_Place]) -> list[_Place]:
 
 
 def _reclaims(offer: Offer) -> Reclaims:
-    """What the offer itself says, else what traces say; these know of no notice."""
+    """Reclaims as the offer states them, else as traces do; these know of no notice."""
     traced = replace(reclaims_of(offer.cloud, offer.gpu), notice_s=offer.notice_s)
     if not offer.hazard_per_h:
         return traced

@@ -1,18 +1,20 @@
-"""Where checkpoints are kept, and what reclaims cost then: intervals by tier, lost work and restarts.
+"""Places to keep checkpoints and the cost of reclaims there: intervals by tier, lost work and restarts.
 
 On demand nothing is reclaimed. On spot, checkpoints go to object storage, to the memory of a peer node, or to machines
-without GPUs that are rented on demand (DeepVM's tiering). Where some nodes of the cluster itself are on demand (one is
-DeepVM's single anchor), they keep checkpoints in their memory: nothing is written faster, and nothing is lost.
+without GPUs that are rented on demand (DeepVM's tiering). If some nodes of the cluster itself are on demand (one in
+DeepVM's single-server architecture), they keep checkpoints in their memory: nothing is written faster, and nothing is
+lost.
 
-A keeper is a set of tiers (`TIERS_OF`), with the intervals of the one model of them (`perf.preemption.tiers`), which
-live jobs follow, too. A peer's memory is quick and free, but a reclaim that takes both nodes loses it; then the last
-copy in object storage counts, a multiple as old. In another zone, a peer is not lost at the same time.
+A place to keep checkpoints is a set of tiers (`TIERS_OF`), with the intervals of the one model of them
+(`perf.preemption.tiers`), which live jobs follow, too. A peer's memory is quick and free, but a reclaim that takes both
+nodes loses it; then the last copy in object storage counts, a multiple as old. In another zone, a peer is not lost at
+the same time.
 
 After a reclaim the job either waits until its nodes are replaced, or goes on with those that are left and takes the
 others in when they come, for a second restart. Whichever is quicker is what is advised.
 
-Where an offer states a notice, new nodes are asked for at it; if it is long enough to write a checkpoint, none is
-written before, and nothing is lost.
+If an offer states a notice, new nodes are asked for at it; if it is long enough to write a checkpoint, none is written
+before, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ TIERS_OF: Mapping[Keeper, tuple[Tier, ...]] = MappingProxyType(
         "storage": ("bucket",),
         "peers": ("peers", "bucket"),
         "anchors": ("anchor",),
-        "nodes": ("anchor",),  # nodes on demand are anchors that train
+        "nodes": ("anchor",),  # nodes on demand are checkpoint servers that train
     }
 )
 STORAGE_BYTES_PER_S = 0.5e9  # of one node to object storage: several streams over 5 Gbit/s or more
@@ -60,7 +62,7 @@ CALM_PER_S = 1e-12  # one reclaim in thirty thousand years is none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What a job writes, and what a start costs it."""
+    """Sizes and times of a job's checkpoints and starts."""
 
     state_bytes: float
     restart_s: float = 60.0  # until it trains again, once its nodes are there
@@ -74,7 +76,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fleets:
-    """Rows of clusters: who keeps checkpoints, how many nodes cannot be reclaimed, and what befalls the others."""
+    """Rows of clusters: place of checkpoints, nodes that cannot be reclaimed, and reclaims of the others."""
 
     keepers: Sequence[Keeper]
     nodes_N: Floats
@@ -141,7 +143,7 @@ def outages(fleets: Fleets, job: Checkpoints) -> Outages:
         goes_on_RN = (going_RN > waiting_RN) & (nodes_N - at_once_RN >= 1.0) & (left_RN > 0.0)
         speed_RN = np.where(calm_RN, 1.0, np.where(goes_on_RN, going_RN, waiting_RN))
         felt_RN = np.where(goes_on_RN, (1.0 - left_RN) * (1.0 - fleets.all_RN) + fleets.all_RN, 1.0)
-        # Of those who wait, what tries in vain and pauses vary by is known; of those who go on, only what they cost.
+        # With waiting, tries in vain and pauses vary by a known amount; with going on, only their cost is known.
         lost_s_RN = np.where(
             goes_on_RN,
             hit_cost_s(hits_RN, speed_RN, recovery.every_s, recovery.write_s),
@@ -205,7 +207,7 @@ class _Tiers:
 
 
 def _survivors_share(fleets: Fleets, hits_RN: Floats, at_once_RN: Floats, gone_s_RN: Floats) -> Floats:
-    """Of the speed of all nodes, what is left while some are gone but not all."""
+    """The share of the speed of all nodes that is left while some are gone but not all."""
     all_RN, spot_RN = fleets.all_RN, np.maximum(fleets.nodes_N - fleets.steady_RN, 0.0)
     some_RN = np.maximum((at_once_RN - all_RN * fleets.nodes_N) / np.maximum(1.0 - all_RN, 1e-9), 0.0)
     missing_RN = np.minimum(missing_nodes(hits_RN, np.maximum(some_RN, 1.0), spot_RN, gone_s_RN), spot_RN)
@@ -234,7 +236,7 @@ def _bytes_per_s(fleets: Fleets, job: Checkpoints) -> Floats:
 
 
 def _storage_bytes_per_s(fleets: Fleets) -> Floats:
-    """Of one node."""
+    """Bytes a second of one node."""
     return np.minimum(fleets.gbit_per_s_R[:, None] * BYTES_PER_GBIT, STORAGE_BYTES_PER_S) + 0.0 * fleets.nodes_N
 
 

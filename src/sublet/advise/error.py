@@ -1,9 +1,9 @@
 """How far predicted speeds are off, measured: every kind on which a model ran is predicted as if it had not.
 
 The step times of the model on that kind are left out and predicted from those on other kinds, by the very code that
-predicts kinds on which nobody ran it. What other models did on the kind may help, or be left out as well; the second is
-what happens for most kinds on sale. One thing was not left out: the two powers in `ratio_from_facts` were fitted to
-tables that hold these rows among many others.
+predicts unmeasured kinds. Measurements of other models on the kind may help, or be left out as well; most kinds on sale
+are of the second sort. One thing was not left out: the two powers in `ratio_from_facts` were fitted to tables that hold
+these rows among many others.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def left_out(profile: Profile, gpus: Mapping[str, Gpu], *, others: bool = False)
 
 
 def error_note(profile: Profile, errors: Sequence[KindError]) -> str:
-    """What to make of a predicted speed."""
+    """A note on the trust in a predicted speed."""
     usual = (
         f"{100 * ERROR_BY_FACTS:.0f} % where no other model ran on the kind, {100 * ERROR_AS_OTHERS:.0f} % where some "
         "did (45 pairs of model and kind, sublet study deepvm)"

@@ -32,7 +32,7 @@ ELSEWHERE: tuple[Keeper, ...] = ("storage", "peers", "anchors", "nodes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What is to be done, within which limits, and what to prefer there."""
+    """A question: the work, the limits, and the preference within them."""
 
     profile: Profile
     samples: float
@@ -128,7 +128,7 @@ class Weighed:
 
     @classmethod
     def of(cls, ask: Ask, offers: Sequence[Offer], gpus: Mapping[str, Gpu]) -> Weighed:
-        """Of a price list. O(offers), and O(R N) for those worth it."""
+        """All clusters of a price list. O(offers), and O(R N) for those worth it."""
         rows, machines = rows_from_offers(offers)
         if not rows:
             raise InvalidValue("offers", 0, "at least one")
@@ -136,7 +136,7 @@ class Weighed:
 
     @classmethod
     def of_rows(cls, ask: Ask, rows: Sequence[Row], machines: Sequence[Machine], found: Speeds) -> Weighed:
-        """Of rows whose speeds are known."""
+        """Clusters of rows whose speeds are known."""
         job = Checkpoints(
             state_bytes=ask.profile.state_bytes, restart_s=ask.profile.restart_s, provision_s=ask.provision_s
         )
@@ -272,6 +272,6 @@ def _clusters(
 
 
 def _mean_usd_per_h(row: Row) -> float:
-    """Of a spot node, in any of the zones."""
+    """Mean price of a spot node over its zones."""
     offers = row.spots or (row.offer,)
     return sum(offer.price.usd_per_h for offer in offers) / len(offers)

@@ -67,7 +67,7 @@ class Clusters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a cluster may take at most."""
+    """Upper limits of a cluster."""
 
     budget_usd: float = math.inf
     usd_per_h: float = math.inf
@@ -104,7 +104,7 @@ def pick(clusters: Clusters, limits: Limits, goal: Goal = "fastest", *, alike: f
     """The fastest or the cheapest cluster within the limits; `Infeasible` names the one in the way.
 
     Of several that are as fast, the cheapest; and of several that are as cheap, the fastest. With `alike`, clusters
-    that are worse by less than this share count as equal: nobody pays a tenth more to save a minute of a day.
+    that are worse by less than this share count as equal: a tenth more is not paid to save a minute of a day.
     """
     kept = np.flatnonzero(limits.keep(clusters))
     if not len(kept):

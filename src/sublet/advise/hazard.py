@@ -35,7 +35,7 @@ class Reclaims:
 
 @cache
 def reclaims_of(cloud: str, gpu: str) -> Reclaims:
-    """What was measured for this kind on this cloud, else the geometric mean of what was measured at all."""
+    """Reclaims measured for this kind on this cloud, else the geometric mean of all measurements."""
     for name in LONGEST:
         if TRACES[name].cloud == cloud and TRACES[name].gpu == gpu and (found := _measure_trace(name)) is not None:
             return found

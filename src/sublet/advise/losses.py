@@ -1,4 +1,4 @@
-"""What befalls a cluster of spot nodes, by traces: how many are lost at once, and when they can be had again.
+"""Losses of a cluster of spot nodes, by traces: how many at once, and when they can be had again.
 
 A fall of a zone from n to m nodes takes each node of the cluster with chance 1 - m / n. After a loss the cluster waits
 until the zone has as many nodes as it needs, or as many as it had half of the time, whichever is less.
@@ -43,7 +43,7 @@ class Losses:
 
 @cache
 def losses(traces: tuple[str, ...], zones: int, most: int, *, together: bool = False, share: float = 0.0) -> Losses:
-    """The mean of some traces. Where there are none, nodes can be had again at once.
+    """The mean of some traces. If there are none, nodes can be had again at once.
 
     Then each reclaim takes every node with chance `share`, as `perf.preemption` has it; at 0 they go one by one.
     """

@@ -1,4 +1,4 @@
-"""Step times of many models on several kinds of GPU, by which those that nobody measured are predicted."""
+"""Step times of many models on several kinds of GPU, from which unmeasured ones are predicted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def known_shelf() -> Mapping[tuple[str, str], Measured]:
 
 
 def shelf_name(kind: str) -> str:
-    """What a kind is called on the shelf: Sia's V100 has more memory than Gavel's, and is as fast."""
+    """Name of a kind in the measurements: Sia's V100 has more memory than Gavel's, and is as fast."""
     return "V100" if kind == "V100-32GB" else kind
 
 

@@ -1,4 +1,4 @@
-"""What the adviser knows of a script that was measured (`sublet profile`): for each kind the curve through its rows."""
+"""A measured script (`sublet profile`) as the adviser knows it: for each kind the curve through its rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from sublet.perf.live.stored import StoredProfile, speed_from
 
 __all__ = ["profile_from_stored"]
 
-STATE_BYTES, RESTART_S = 1024.0**3, 60.0  # nobody has measured them: as of a file of the user's
+STATE_BYTES, RESTART_S = 1024.0**3, 60.0  # not measured: as of a file of the user's
 NO_FACTS_GIB = 16.0  # of a kind that is not recorded
 
 
 def profile_from_stored(profiles: Sequence[StoredProfile], batch: int | None = None, as_gpu: str = "") -> Profile:
-    """Of one job, at its own batch unless another is given. More samples at a time than were tried are not tried.
+    """Profile of one job, at its own batch unless another is given.
 
-    Its name is not that of a model: one that is called like a model of ours need not be that. What ran on CPUs says
-    nothing of GPUs: `as_gpu` names the kind that it is to be taken for.
+    More samples at a time than were tried are not tried.
+
+    Its name is not that of a model: one that is called like a model of ours need not be that. Runs on CPUs say nothing
+    of GPUs: `as_gpu` names the kind that it is to be taken for.
     """
     real = [each for each in profiles if not each.is_of_cpus]
     if as_gpu and real:

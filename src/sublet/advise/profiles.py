@@ -1,4 +1,4 @@
-"""What the adviser knows of a job's speed: a closed form for each kind of GPU on which its model was measured.
+"""The speed of a job as the adviser knows it: a closed form for each kind of GPU on which its model was measured.
 
 Three sources: Pollux' and Sia's tables (six models, one to sixteen nodes), this project's own steps on an H200 (eleven
 models, one GPU; what is exchanged follows from the number of parameters), and a file of the user's.
@@ -122,7 +122,7 @@ class Profile:
 
     @property
     def gradient_bytes(self) -> float:
-        """What is exchanged in a step; where only checkpoints are known, their part of it."""
+        """Bytes exchanged in a step; where only checkpoints are known, their part of it."""
         share = GRADIENT_BYTES_PER_PARAM / CHECKPOINT_BYTES_PER_PARAM
         return max((curve.gradient_bytes for curve in self.curves.values()), default=0.0) or share * self.state_bytes
 
@@ -204,7 +204,7 @@ def _pollux_profile(model: str, batch: int | None) -> Profile:
 
 @cache
 def fitted_curve(model: str, kind: str, source: Source) -> Curve:
-    """Of the step times of one model on one kind."""
+    """Curve through the step times of one model on one kind."""
     table = read_profile(f"{source}-step-time")
     rows = table.rows(model=model) if source == "pollux" else table.rows(model=model, gpu=kind)
     step = fit_pollux(rows_from_steps(rows, kind)).model

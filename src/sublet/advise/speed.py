@@ -2,7 +2,7 @@
 
 A machine is a kind of GPU, how many of it a node has, and the network between nodes. For a kind on which the model was
 not measured, its steps on other kinds are carried over by `Transfer`, which `sublet study deepvm` holds to measured
-steps. A network slower than those of the measurements costs what the same bytes take longer. Where the user measured
+steps. A network slower than those of the measurements costs what the same bytes take longer. If the user measured
 rates, only these count.
 """
 
@@ -37,7 +37,7 @@ LINK_SHARE = 0.7  # of a link's peak that a ring of all GPUs gets
 
 
 class Machine(NamedTuple):
-    """What decides the speed of a node."""
+    """The facts that decide the speed of a node."""
 
     gpu: str
     gpus: int
@@ -114,7 +114,7 @@ def _own_rates(profile: Profile, machine: Machine, nodes_N: Floats) -> Floats:
 
 
 def transfer_for(profile: Profile, gpus: Mapping[str, Gpu]) -> Transfer:
-    """What carries the steps of this model over: measurements of others that ran where it did, and facts.
+    """Data to carry the steps of this model over: measurements of others that ran where it did, and facts.
 
     Sia's other models ran on the kinds on which this one did, so they say nothing new, and take long to read.
     """
@@ -168,7 +168,7 @@ def _measured_s(curve: Curve, machine: Machine, gpu: Gpu | None, confs: Floats) 
 
 
 def _carried_s(profile: Profile, machine: Machine, gpu: Gpu, transfer: Transfer, confs: Floats) -> Floats:
-    """What a faster GPU saves is saved on the whole step where the exchange was measured too, else on compute alone.
+    """The gain of a faster GPU applies to the whole step where the exchange was measured too, else to compute alone.
 
     Only compute ought to gain, but carrying the whole over errs less: faster kinds also have faster links. So only a
     network slower than all that were measured costs more.
@@ -245,7 +245,7 @@ def _fitted_exchange_s(curve: Curve, nodes: Floats, gpus: Floats) -> Floats:
 
 
 def _slower_s(curve: Curve, nodes: Floats, machine: Machine, usual_gbit_per_s: float) -> Floats:
-    """What the same bytes take longer between nodes over a network slower than usual; a faster one is not believed."""
+    """Extra time of the same bytes between nodes over a network slower than usual; a faster one is not believed."""
     slower = 1.0 / machine.gbit_per_s - 1.0 / usual_gbit_per_s if usual_gbit_per_s else 0.0
     s_per_byte = max(slower, 0.0) / (BYTES_PER_GBIT * LINK_SHARE)
     return np.asarray(2.0 * (nodes - 1.0) / nodes * curve.gradient_bytes * s_per_byte)

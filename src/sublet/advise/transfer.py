@@ -1,10 +1,10 @@
 """How long a step takes on a kind of GPU where this model was never run, from where it was and from other models.
 
 If other models ran on both kinds, their ratio is taken: the median over models, separately for one GPU, one node and
-several nodes, and for small, middle and large batches, because launch overhead and the network do not shrink with the
-GPU. Facts about the GPUs (`ratio_from_facts`) have two votes among them, and are all there is where no model ran on the
-kind. A model that gains more than others from one faster kind gains more from the next: how much its times differ
-between the kinds on which it ran stretches the ratio, as far as it can be told from so few.
+several nodes, and for small, middle and large batches. Launch overhead and the network do not shrink with the GPU.
+Facts about the GPUs (`ratio_from_facts`) have two votes among them, and are all there is where no model ran on the
+kind. A model that gains more than others from one faster kind gains more from the next. The ratio is stretched by how
+much its times differ between the kinds on which it ran, as far as it can be told from so few.
 
 >>> def measured(slope):
 ...     confs = np.array([[1.0, 1.0, 8.0], [1.0, 1.0, 64.0]])

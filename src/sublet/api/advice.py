@@ -1,4 +1,4 @@
-"""What to do next about a refusal that does not say it itself: nobody who was told no is left without a word."""
+"""The next step after a refusal that does not name one itself: every refusal comes with a next step."""
 
 from __future__ import annotations
 

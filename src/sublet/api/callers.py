@@ -1,7 +1,7 @@
-"""Who asks, and what they may: the owner's token, that of readers, tokens with names, and browsers by their cookie.
+"""Callers and their scopes: the owner's token, that of readers, tokens with names, and browsers by their cookie.
 
-A browser is let in by a link that opens once: whoever has a token asks for one, and the cookie that the link leaves may
-do what that token may, for as long as the token does. Nothing is kept here but digests.
+A browser is let in by a link that opens once. A caller with a token asks for one, and the cookie that the link leaves
+may do what that token may, for as long as the token does. Nothing is kept here but digests.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ USERS = (
     "/v1/job-files",
     "/v1/plans",
     "/v1/what-if",
-)  # whoever may bring jobs may ask these
+)  # a `user` token may ask these
 OWN = ("/v1/sessions",)  # a link for oneself, and the end of one's cookie
 SECRET = ("/v1/tokens",)  # not for all eyes
 
 
 def needed(method: str, path: str) -> Scope:
-    """What a request takes. What nobody thought of is for admins."""
+    """Scope that a request needs. A route that is not listed is for admins."""
     if any(path == each or path.startswith(f"{each}/") for each in OWN):
         return Scope.READ
     if any(path == each or path.startswith(f"{each}/") for each in SECRET):
@@ -47,7 +47,7 @@ def needed(method: str, path: str) -> Scope:
 
 
 async def while_it_holds(told: AsyncGenerator[bytes, None], holds: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    """What is told on and on, for as long as whoever asked may hear it."""
+    """An endless answer, for as long as its caller may hear it."""
     async with aclosing(told):
         async for message in told:
             if not holds():
@@ -62,7 +62,7 @@ def cookie_name(port: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who it is, and what they may."""
+    """A caller and its scope."""
 
     who: str
     scope: Scope
@@ -76,7 +76,7 @@ class _Let:
 
 
 class Callers:
-    """All who may ask one server."""
+    """All callers of one server."""
 
     def __init__(
         self, *, port: int, tokens: Mapping[bytes, tuple[str, Scope]], wall: Wall = WALL, rng: Rng = RNG
@@ -87,7 +87,7 @@ class Callers:
         self._cookies: dict[bytes, _Let] = {}
 
     def by_token(self, headers: Mapping[str, str]) -> Caller | None:
-        """Of `Authorization: Bearer`."""
+        """Caller of `Authorization: Bearer`."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         told = digest(token.strip())
         if scheme.lower() != "bearer":
@@ -98,7 +98,7 @@ class Callers:
         return None
 
     def by_cookie(self, headers: Mapping[str, str]) -> Caller | None:
-        """Of a browser that came by a link; not once its token is revoked."""
+        """Caller of a browser that came by a link; None once its token is revoked."""
         let = self._cookies.get(digest(self._cookie_in(headers)))
         if let is None or let.until_s < self._wall.monotonic() or let.caller.key not in self.tokens:
             return None
@@ -115,7 +115,7 @@ class Callers:
         return code
 
     def enter(self, code: str) -> str | None:
-        """The cookie for whoever has such a code; None for any other."""
+        """The cookie for a caller with such a code; None for any other."""
         let = self._links.pop(digest(code), None)
         if let is None or let.until_s < self._wall.monotonic():
             return None
@@ -136,7 +136,7 @@ class Callers:
 
 
 def _keep(kept: dict[bytes, _Let], key: bytes, let: _Let, most: int) -> None:
-    """The newest; whoever asks for many links loses the oldest."""
+    """Keep the newest; a caller that asks for many links loses the oldest."""
     kept[key] = let
     while len(kept) > most:
         del kept[next(iter(kept))]

@@ -28,7 +28,7 @@ CHUNK = 1 << 14
 
 
 def segment(text: str) -> str:
-    """What a user typed for a job, as one part of a path."""
+    """A user's name for a job, as one part of a path."""
     if not re.fullmatch(r"[\w.-]+", text):
         raise NoSuchJob(text, ())  # no job has such a name
     return quote(text, safe="")
@@ -80,7 +80,7 @@ class Client:
         return self._request("POST", path, text, headers)
 
     def stream(self, path: str, **query: Any) -> Iterator[bytes]:
-        """Bytes as they come, until the controller has no more; whoever follows waits for them without an end."""
+        """Bytes as they come, until the controller has no more; one that follows waits for them without an end."""
         connection = _Metered(self.host, self.port, self.timeout_s, self.meter)
         try:
             response = self._response(connection, "GET", path + _query(query), None, {})
@@ -139,7 +139,7 @@ class Client:
 
 
 def connect(state_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Client:
-    """The controller of `$SUBLET_SERVER` and `$SUBLET_TOKEN`, or that of the state directory, here or on its anchor."""
+    """The controller of `$SUBLET_SERVER` and `$SUBLET_TOKEN`, or of the state directory, here or on its host."""
     if state_dir is None and (server := environment.get("SUBLET_SERVER")):
         parts = urlsplit(server)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK or parts.port is None:

@@ -1,4 +1,4 @@
-"""What `/v1/openapi.json` says of answers: their fields, units and all, out of the types and comments of the views.
+"""Answers in `/v1/openapi.json`: their fields, units and all, out of the types and comments of the views.
 
 FastAPI would describe answers by checking each one against a model, on the loop of the controller; here tests do.
 """
@@ -40,7 +40,7 @@ ANSWERS: Mapping[tuple[str, str], tuple[str, Answer]] = {
     ("post", "/v1/jobs/{ref}/pause"): ("Save it and take its workers away, until it is resumed.", JOB),
     ("post", "/v1/jobs/{ref}/resume"): ("Let it go on.", JOB),
     ("post", "/v1/jobs/{ref}/top-up"): ("Let it spend more.", JOB),
-    ("post", "/v1/jobs/{ref}/scale"): ("Other widths from now on.", JOB),
+    ("post", "/v1/jobs/{ref}/scale"): ("Other worker counts from now on.", JOB),
     ("get", "/v1/jobs/{ref}/explain"): ("Why it has what it has, and what else was weighed.", views.ExplainView),
     ("get", "/v1/jobs/{ref}/losses"): (
         "Step and loss, since the controller began.",
@@ -50,9 +50,9 @@ ANSWERS: Mapping[tuple[str, str], tuple[str, Answer]] = {
     ("get", "/v1/cost"): ("The bill of one job, or of all.", views.CostView),
     ("get", "/v1/budget"): ("What may be spent, and what is.", BUDGET),
     ("post", "/v1/budget"): ("Other limits; what is left out stays.", BUDGET),
-    ("post", "/v1/budget/top-up"): ("Put more into the purse of all.", BUDGET),
+    ("post", "/v1/budget/top-up"): ("Put more into the total budget.", BUDGET),
     ("get", "/v1/forecast"): ("When all that runs ends, and what it costs until then.", ForecastView),
-    ("get", "/v1/budgets"): ("The tree of purses; of a user, as much as is theirs.", PURSES),
+    ("get", "/v1/budgets"): ("The tree of budgets; for a user, the visible part.", PURSES),
     ("post", "/v1/budgets"): ("What all, a team, a user or a job may spend.", PURSES),
     ("get", "/v1/nodes"): ("Every node that is not gone, and those that went lately.", {"nodes": list[views.NodeView]}),
     ("get", "/v1/prices"): ("What a node of each offer has cost over time.", {"prices": list[PriceView]}),
@@ -60,7 +60,7 @@ ANSWERS: Mapping[tuple[str, str], tuple[str, Answer]] = {
     ("post", "/v1/shutdown"): ("Save and stop every job, give everything back, and end.", {"stopping": bool}),
     ("get", "/healthz"): ("It answers.", {"ok": bool}),
     ("get", "/readyz"): ("It is well; else 503, and why not.", {"ok": bool, "why": str}),
-    ("get", "/v1/me"): ("Who asks, and what they may.", {"who": str, "scope": Scope, "live": bool}),
+    ("get", "/v1/me"): ("The caller and its scope.", {"who": str, "scope": Scope, "live": bool}),
     ("post", "/v1/sessions"): ("A link that lets one browser in, once.", {"path": str, "seconds": float}),
     ("post", "/v1/sessions/end"): ("The cookie that asks opens nothing any more.", {"ended": bool}),
     ("post", "/v1/job-files/check"): ("A job file as a job.", {"name": str, "job": dict[str, Any], "notes": list[str]}),
@@ -91,7 +91,7 @@ COMMENT = re.compile(r"^    (\w+): [^#\n]*#\s*(.+)$", re.MULTILINE)
 
 
 def describe_answers(app: FastAPI) -> None:
-    """Of an app that has all its routes."""
+    """Describe the answers of an app that has all its routes."""
 
     def whole() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -164,7 +164,7 @@ def _view(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _comments(kind: Any) -> dict[str, str]:
-    """What stands beside each field, also of the view that it has more fields than."""
+    """Comments beside each field, also of the view that it extends."""
     source = inspect.getsource(kind)
     found: dict[str, str] = {}
     (said,) = ast.parse(source).body

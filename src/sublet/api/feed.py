@@ -1,12 +1,12 @@
-"""What changes, as it changes, for pages that are open: server-sent events with the same values as `/v1/...` gives.
+"""Changes, as they come, for pages that are open: server-sent events with the same values as `/v1/...` gives.
 
 First comes `all`, then `change` after `change`: of a job or a node that was told of before, only what is otherwise.
 
-All pages share one look: it is taken as long as anybody listens, and written once for all of them. What costs most is
-the view of a job, so a look takes some of them, those first to which something happened, and the others in turn: the
-control loop waits for a few views at a time, however many jobs and pages there are. Nodes are looked at when something
-has happened since, and now and then. What happens is not kept until the next look: between two looks, pages are told of
-new events, with the first few jobs that they are about.
+All pages share one look: it is taken as long as anybody listens, and written once for all of them. The view of a job
+costs most, so a look takes some of them: those first to which something happened, and the others in turn. The control
+loop waits for a few views at a time, however many jobs and pages there are. Nodes are looked at when something has
+happened since, and now and then. Events do not wait for the next look: between two looks, pages are told of new events,
+with the first few jobs that they are about.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Rows = dict[str, dict[str, Any]]
 
 
 class Feed:
-    """Of one server."""
+    """The stream of changes of one server."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -86,7 +86,7 @@ class Feed:
         self._looking = asyncio.create_task(self._look_on())
 
     async def _look_on(self) -> None:
-        """Until nobody listens any more."""
+        """Look until no page listens any more."""
         try:
             while not self._head.get("stopping"):
                 for _ in range(GLANCES - 1):
@@ -101,7 +101,7 @@ class Feed:
             self._let_go(page)
 
     def _tell(self, message: bytes) -> None:
-        self._all = None  # whoever comes from now on is not told this
+        self._all = None  # a later page is not told this
         for page in list(self._pages):
             if page.full():
                 self._let_go(page)
@@ -115,7 +115,7 @@ class Feed:
         page.put_nowait(None)
 
     async def _glance(self) -> dict[str, Any] | None:
-        """What has happened since, if anything has."""
+        """News since the last look, if any."""
         if not (events := await self._news()):
             return None
         about = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))[-GLANCED:]
@@ -130,7 +130,7 @@ class Feed:
         return list(events)
 
     async def _look(self, *, most: int) -> dict[str, Any]:
-        """What is otherwise than at the last."""
+        """Differences from the last look."""
         events = await self._news()
         health = await self._api.health()
         self._head = {"now_s": health["now_s"], "stopping": health["stopping"], "seq": self._seq}

@@ -1,8 +1,10 @@
-"""Who may ask: the right Host, no foreign Origin, a token or a cookie, a body of bounded size. Before anything runs.
+"""Checks of a request: the right Host, no foreign Origin, a token or a cookie, a body of bounded size.
 
-A page in the user's browser can send requests to the loopback address too. It cannot know the token; the checks of
-Host (a name that was re-bound to 127.0.0.1) and Origin (another site) refuse it even if it could. A browser sends a
-cookie by itself, and to every port of a host: so one that comes by a cookie must say that our own page asks.
+Before anything runs.
+
+A page in the user's browser can send requests to the loopback address too. It cannot know the token; the checks of Host
+(a name that was re-bound to 127.0.0.1) and Origin (another site) refuse it even if it could. A browser sends a cookie
+by itself, and to every port of a host: so one that comes by a cookie must say that our own page asks.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ SCHEMA_VERSION = 1
 OPEN = ("/healthz", "/readyz")  # say yes or no, and why not, and nothing of anybody's jobs
 PAGE = ("/", "/enter")  # the page without what it shows, and the way in
 FILES = "/console/"  # of the page
-CALLER = "sublet.caller"  # where the rest of the server finds who asks
+CALLER = "sublet.caller"  # where the rest of the server finds the caller
 HOLDS = "sublet.holds"  # ... and, at any later time, whether they still may
-MOST_AT_ONCE = 40  # requests of one who is no admin, streams above all: lines are few, and the owner needs one
+MOST_AT_ONCE = 40  # requests of a caller that is no admin, streams above all: lines are few, and the owner needs one
 CARE = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -106,7 +108,7 @@ class Guard:
 
 
 def _with_care(send: Send) -> Send:
-    """What is answered is kept nowhere, is what it is called, and is no page, whatever somebody has put into it."""
+    """Headers of an answer: it is not cached, its type is not guessed, and it is no page, whatever its text."""
 
     async def careful(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -122,7 +124,7 @@ async def _refuse_scope(send: Send, caller: Caller, least: Scope) -> None:
         advice = "the token that may change something is in the file 'token' of the state directory"
         await refuse(send, 403, "this token may only read", advice)
     else:
-        advice = f"ask with a token of the scope {least}, or whoever has one"
+        advice = f"ask with a token of the scope {least}, or ask its owner"
         await refuse(
             send, 403, f"the token of {caller.who} has the scope {caller.scope}, and this takes {least}", advice
         )

@@ -52,7 +52,7 @@ class Idempotency:
             return
         body = await _read_whole(receive)
         caller = scope.get(CALLER)
-        place = (b"" if caller is None else caller.key, scope["path"], key)  # nobody gets the answer to somebody else
+        place = (b"" if caller is None else caller.key, scope["path"], key)  # a caller gets its own answers alone
         body_digest = hashlib.sha256(body).digest()
         answer = self.answers.setdefault(place, _Answer(body_digest))
         while len(self.answers) > MOST_KEYS:

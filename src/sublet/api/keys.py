@@ -18,7 +18,7 @@ __all__ = ["add_tokens"]
 
 
 class TokenBody(BaseModel):
-    """Whose it is, and what they may."""
+    """Owner and scope of a token."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -1,4 +1,4 @@
-"""What a job printed, as a stream: from the beginning or the last lines, and on as it grows; secrets hidden.
+"""Output of a job, as a stream: from the beginning or the last lines, and on as it grows; secrets hidden.
 
 The output of a rank comes from several workers, one after the other, so the stream says where it moves to another one.
 """
@@ -32,7 +32,7 @@ class Mask:
         self.held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """What can be shown by now."""
+        """The part that can be shown by now."""
         text = self.held + chunk
         for secret in self.secrets:
             text = text.replace(secret, HIDDEN.encode())
@@ -41,7 +41,7 @@ class Mask:
         return text[: len(text) - kept]
 
     def rest(self) -> bytes:
-        """What was held back, at the end of the stream."""
+        """The rest, at the end of the stream."""
         held, self.held = self.held, b""
         return held
 
@@ -65,10 +65,10 @@ async def log_stream(
     as_json: bool = False,
     rank: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """What `find_parts` gives, masked; with `follow`, until the job has ended and all of it was read.
+    """Bytes of `find_parts`, masked; with `follow`, until the job has ended and all of it was read.
 
-    With `as_json` every line is an object {worker, node, rank, line}; else a line says where the output moves to
-    another worker, and who has the `rank` that was asked for from there on.
+    With `as_json` every line is an object {worker, node, rank, line}. Else a line says where the output moves to
+    another worker, and which worker has the `rank` that was asked for from there on.
     """
     output = _JsonOutput() if as_json else _PlainOutput(rank)
     readers: dict[tuple[str, int], _Reader] = {}
@@ -103,7 +103,7 @@ async def log_stream(
 
 
 async def lines_with(words: str, told: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Of a stream, the lines that hold these words; a to z in whatever case."""
+    """The lines of a stream that hold these words; a to z in any case."""
     wanted, rest = words.encode().lower(), b""
     async with aclosing(told):
         async for chunk in told:
@@ -117,7 +117,7 @@ async def lines_with(words: str, told: AsyncGenerator[bytes, None]) -> AsyncGene
 
 
 def _read_some(readers: Sequence[_Reader]) -> list[tuple[_Reader, bytes]]:
-    """What was printed since, the first worker's first; not too much at once. Nothing = there is no more for now."""
+    """New output, the first worker's first; not too much at once. Nothing = there is no more for now."""
     found: list[tuple[_Reader, bytes]] = []
     for reader in readers:
         while len(found) < MOST_CHUNKS and reader.due and (chunk := reader.read()) is not None:
@@ -126,7 +126,7 @@ def _read_some(readers: Sequence[_Reader]) -> list[tuple[_Reader, bytes]]:
 
 
 def _show_rest(reader: _Reader, output: _PlainOutput | _JsonOutput, *, over: bool) -> bytes:
-    """What was held back of a part that is through, and how its process ended."""
+    """The rest of a part that is through, and the end of its process."""
     if reader.closed or not (over or reader.ended or not reader.due):
         return b""
     reader.closed = True

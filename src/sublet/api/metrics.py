@@ -1,6 +1,6 @@
 """The metrics page for Prometheus: base units, bounded labels, read when asked.
 
-A label is a job, a purse, and of GPUs alone a worker: of those that run now, where nodes tell of their GPUs.
+A label is a job, a budget, and of GPUs alone a worker: of those that run now, where nodes tell of their GPUs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_ENDED = 100  # jobs that have ended and are still told of
 
 
 async def exposition(api: Api, by: str = "") -> tuple[bytes, str]:
-    """The text that Prometheus reads, and its content type; of purses, as many as whoever asks is to see."""
+    """The text that Prometheus reads, and its content type; with the budgets that the caller may see."""
     collector = _ControllerMetrics(
         jobs=_leave_out_old(await api.jobs()),
         budget=await api.budget(),
@@ -126,9 +126,9 @@ class _ControllerMetrics(Collector):
             yield _gauge_of("budget_remaining_dollars", "Neither spent nor reserved.", self.budget["left_usd"])
 
     def _collect_purses(self) -> Iterator[Metric]:
-        """Of the tree: the organisation, all teams and users, and the jobs that have one."""
+        """Metrics of the tree: the organisation, all teams and users, and the jobs with a budget."""
         limit = _gauge("purse_limit_dollars", "That may be spent, in all or in this period.", "level", "name")
-        spent = _gauge("purse_spent_dollars", "Spent of it, or without one since purses are counted.", "level", "name")
+        spent = _gauge("purse_spent_dollars", "Spent of it, or without one since budgets are counted.", "level", "name")
         kept = _gauge("purse_reserved_dollars", "Kept back to leave in time.", "level", "name")
         for row in self.purses:
             who = (row["level"], row["name"])
@@ -144,7 +144,7 @@ class _ControllerMetrics(Collector):
         for market, phase in sorted({(node["market"], node["phase"]) for node in self.nodes}):
             held.add_metric((market, phase), sum((n["market"], n["phase"]) == (market, phase) for n in self.nodes))
         yield held
-        resizes = _counter("resizes", "Changes of width.", "reason")
+        resizes = _counter("resizes", "Changes of the worker count.", "reason")
         for reason, count in sorted(found["resizes"].items()):
             resizes.add_metric((reason,), count)
         yield resizes
@@ -153,7 +153,7 @@ class _ControllerMetrics(Collector):
             for outcome, count in sorted(outcomes.items()):
                 calls.add_metric((call, outcome), count)
         yield calls
-        orphans = _counter("orphans_found", "Nodes at the cloud that nobody had asked for.")
+        orphans = _counter("orphans_found", "Nodes at the cloud without an order.")
         orphans.add_metric((), found["orphans_found"])
         yield orphans
         damaged = _counter("checkpoints_damaged", "Checkpoints that a job passed over when it looked for its newest.")

@@ -1,4 +1,4 @@
-"""What programs ask all day (one job, the budget, new events), answered without a framework in between.
+"""Frequent requests of programs (one job, the budget, new events), answered without a framework in between.
 
 The routes are the description and the law: what is not plain (another query, a name that is not found, a figure that is
 no number) goes on to them, and so does every other path. An answer from here is the answer from there.

@@ -26,7 +26,7 @@ __all__ = ["RecordedApi", "serve_recorded"]
 
 
 class RecordedApi:
-    """Of `Api` what a page asks for that only looks; its history is in `store`, its prices in `kernel`."""
+    """The part of `Api` that a read-only page asks for; its history is in `store`, its prices in `kernel`."""
 
     def __init__(self, store: Store, *, what: str, policy: str = "", kernel: Kernel | None = None) -> None:
         self._store, self._what, self._policy, self._kernel = store, what, policy, kernel
@@ -65,7 +65,7 @@ class RecordedApi:
         return []
 
     async def budget(self) -> BudgetView:
-        """What it came to."""
+        """The final budget."""
         return {
             "burn_limit_usd_per_h": None,
             "average_usd_per_h": None,
@@ -103,7 +103,7 @@ class _NoPrices:
 
 
 class _NoNames:
-    records: dict[str, object] = {}  # noqa: RUF012 - nobody writes to it
+    records: dict[str, object] = {}  # noqa: RUF012 - read only
     named: dict[str, list[str]] = {}  # noqa: RUF012 - as above
 
 
@@ -124,7 +124,7 @@ def serve_recorded(
     policy: str = "",
     kernel: Kernel | None = None,
 ) -> None:
-    """On loopback until somebody interrupts it; `tell` hears of the link. Its address and token are in `folder`."""
+    """Serve on loopback until an interrupt; `tell` hears of the link. Its address and token are in `folder`."""
 
     async def whole() -> None:
         api, state = RecordedApi(store, what=what, policy=policy, kernel=kernel), StateDir(folder)

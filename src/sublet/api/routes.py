@@ -106,7 +106,7 @@ class BudgetBody(_Body):
 
 
 class PurseBody(_Body):
-    """Whose purse, and how much: in all, or in each period. No amount = no limit."""
+    """A budget and its limit: in all, or in each period. No amount = no limit."""
 
     level: str = Field(max_length=10)
     name: str = Field(default="", max_length=200)
@@ -115,7 +115,7 @@ class PurseBody(_Body):
 
 
 class TopUpBody(_Body):
-    """Dollars for the purse."""
+    """Dollars for the budget."""
 
     usd: float = Field(gt=0, le=MOST_USD)
 
@@ -129,7 +129,7 @@ class ShutdownBody(_Body):
 def application(
     api: Api, *, port: int, token_digest: bytes, read_digest: bytes | None = None, live: bool = True
 ) -> ASGIApp:
-    """The whole server, guard first; of what is not `live`, nobody can change anything."""
+    """The whole server, guard first; if it is not `live`, it is read-only."""
     callers = _callers(port, token_digest, read_digest, Scope.ADMIN if live else Scope.READ)
     callers.tokens |= api.tokens.digests()
     app = routes_to(api)
@@ -141,7 +141,7 @@ def application(
 
 
 def guarded(app: ASGIApp, *, port: int, token_digest: bytes) -> ASGIApp:
-    """What may be asked passes, and twice under one key is once."""
+    """Allowed requests pass, and twice under one key is once."""
     return Guard(Idempotency(app), port=port, callers=_callers(port, token_digest, None))
 
 
@@ -151,7 +151,7 @@ def _callers(port: int, token_digest: bytes, read_digest: bytes | None, owner: S
 
 
 async def _by(request: Request) -> str:
-    """Who asks. It waits for nothing, but what is not async would be asked in another thread."""
+    """The name of the caller. It waits for nothing, but what is not async would be asked in another thread."""
     caller = request.scope.get(CALLER)
     return caller.who if isinstance(caller, Caller) else ""
 
@@ -160,7 +160,7 @@ By = Annotated[str, Depends(_by)]
 
 
 def routes_to(api: Api) -> FastAPI:
-    """What can be asked, and who answers. FastAPI takes its time to build it."""
+    """All routes and their answers. FastAPI takes its time to build it."""
     app = FastAPI(title="Sublet", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     _add_errors(app)
     _add_jobs(app, api)
@@ -376,5 +376,5 @@ def _error_answer(status: int, text: str, *, field: str = "", advice: str = "", 
 
 
 def _sendable(text: str) -> str:
-    """What was asked for may hold half a letter (a lone surrogate), and is repeated in errors."""
+    """A text that may hold half a letter (a lone surrogate), fit to be repeated in errors."""
     return text.encode("utf-8", "backslashreplace").decode()

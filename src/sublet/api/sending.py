@@ -29,7 +29,7 @@ NOT_SENT = digest_of(b"")
 def check_files(spec: JobSpec, state_dir: Path) -> JobSpec:
     """BadInput where `send_files` would refuse them; nothing is sent.
 
-    The job is for a dry run alone: it has the name of no files, so that nobody looks for them where they are not.
+    The job is for a dry run alone: it names no files, so that they are not looked for where they are not.
     """
     besides = [state_dir, *map(Path, spec.unsent)]
     found = travelling(Path(spec.cwd), local_among(spec.mounts), besides=besides)
@@ -50,7 +50,7 @@ def send_files(client: Client, spec: JobSpec, state_dir: Path) -> tuple[JobSpec,
 
 
 def _names(content: Content, root: str) -> list[str]:
-    """Of all parts that a job is made of, the root last: it is there only once all others are."""
+    """Names of all parts of a job, the root last: it is there only once all others are."""
     of_manifest = names_in(content.data(root) or b"")
     entries = entries_from(b"".join(content.data(name) or b"" for name in of_manifest))
     return [*dict.fromkeys(part for entry in entries for part in entry.parts), *of_manifest, root]

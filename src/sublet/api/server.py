@@ -71,7 +71,7 @@ async def serve(
         http=bounded_connections(),
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # who asks is who has a token, not who a header names
+        proxy_headers=False,  # the caller is known by its token, not by a header
         lifespan="off",
         timeout_graceful_shutdown=CUT_OFF_S,
         server_header=False,

@@ -23,18 +23,18 @@ TOKEN_BYTES = 32
 
 
 def read_only(token: str) -> str:
-    """The token of those who may only read where this one may do all; nobody finds this one by it."""
+    """The token for reading, derived from this one; this one cannot be computed from it."""
     return hmac.new(token.encode(), b"read", hashlib.sha256).hexdigest()
 
 
 def digest(token: str) -> bytes:
-    """What the server keeps instead of the token."""
+    """Digest that the server keeps instead of the token."""
     return hashlib.sha256(token.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a controller listens, and which process it is."""
+    """Address and process of a controller."""
 
     host: str
     port: int
@@ -47,23 +47,23 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class StateDir:
-    """All that one controller keeps; nobody but its owner may look in."""
+    """All files of one controller; only its owner may look in."""
 
     path: Path
 
     @property
     def settings(self) -> Path:
-        """What it was started with."""
+        """Settings of its start."""
         return self.path / "settings.json"
 
     @property
     def token_file(self) -> Path:
-        """What opens all."""
+        """Token for everything."""
         return self.path / "token"
 
     @property
     def reader_file(self) -> Path:
-        """What opens all that changes nothing. Prometheus may take it as `credentials_file`."""
+        """Token for reading. Prometheus may take it as `credentials_file`."""
         return self.path / "token.read"
 
     @property
@@ -83,7 +83,7 @@ class StateDir:
 
     @property
     def log(self) -> Path:
-        """What the controller's process prints."""
+        """Output of the controller's process."""
         return self.path / "controller.log"
 
     @contextmanager
@@ -138,7 +138,7 @@ class StateDir:
         self.write(self.address_file, json.dumps(asdict(address)))
 
     def withdraw(self, *, pid: int, token_digest: bytes) -> None:
-        """Let nobody look for this controller any more; what its successor has put there meanwhile stays."""
+        """Remove the address of this controller; that of a successor stays."""
         with contextlib.suppress(NoController):
             if self.address().pid == pid:
                 self.address_file.unlink(missing_ok=True)
@@ -148,7 +148,7 @@ class StateDir:
                 self.reader_file.unlink(missing_ok=True)
 
     def address(self) -> Address:
-        """Where it listens; NoController if it does not."""
+        """Its address; NoController if it does not listen."""
         try:
             return Address(**json.loads(self.address_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -157,7 +157,7 @@ class StateDir:
             raise NoController(self.path, f"{self.address_file.name} cannot be read ({error})") from None
 
     def token(self) -> str:
-        """What opens it."""
+        """Its token."""
         try:
             return self.token_file.read_text(encoding="ascii").strip()
         except (OSError, ValueError) as error:

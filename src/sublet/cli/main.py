@@ -73,7 +73,7 @@ class Verbs(TyperGroup):
     """The verbs under headings: thirty in one list are none that anybody reads."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """What `--help` shows of them."""
+        """The list of verbs in `--help`."""
         by_heading: dict[str, list[tuple[str, Any]]] = {}
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
@@ -195,7 +195,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line; the exit code. A traceback reaches nobody who did not ask for it."""
+    """Carry out one command line; the exit code. A traceback is shown only on request."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name that this terminal cannot show must not end the program
@@ -228,7 +228,7 @@ def _command(wanted: str | None) -> Any:
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:
-    """What is typed first; "" if nothing is, None where a shell asks for what could be."""
+    """The first word typed; "" if there is none, None where a shell asks for completions."""
     if f"_{PROGRAM.upper()}_COMPLETE" in os.environ:
         return None
     return next((word for word in arguments if not word.startswith("-")), "")
@@ -248,7 +248,7 @@ def _report_fault(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _quote_typed(parameter: object, arguments: Sequence[str]) -> str:
-    """What was typed for the option that typer complains about: it names the option, not always the value."""
+    """The value typed for the option that typer complains about: it names the option, not always the value."""
     names = getattr(parameter, "opts", ())
     values = [value for name, value in pairwise(arguments) if name in names]
     return f" (it was {', '.join(map(repr, values))})" if values else ""

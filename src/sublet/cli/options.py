@@ -58,7 +58,7 @@ DEFAULT_OFFER = "aws:g4dn.12xlarge:us-east-1"  # 4 x T4: the kind that the bundl
 
 
 class Meaning(StrEnum):
-    """What the numbers of a trace file say."""
+    """Meaning of the numbers of a trace file."""
 
     AVAILABILITY = "availability"
     PREEMPTED = "preempted"
@@ -206,10 +206,14 @@ PurseOf = Annotated[
     ),
 ]
 AnchorType = Annotated[
-    str | None, typer.Option("--anchor-type", metavar="TYPE", help="What the anchor is. [default: as aws.toml says]")
+    str | None,
+    typer.Option("--anchor-type", metavar="TYPE", help="Type of the controller host. [default: as aws.toml says]"),
 ]
 SendCredentials = Annotated[
-    bool, typer.Option("--send-credentials", help="Send your own AWS credentials to the anchor, for want of a role.")
+    bool,
+    typer.Option(
+        "--send-credentials", help="Send your own AWS credentials to the controller host, for want of a role."
+    ),
 ]
 Hurry = Annotated[
     bool, typer.Option("--hurry", help="The quickest within the limits; without it money is saved where it can be.")

@@ -1,4 +1,4 @@
-"""What a running controller tells of itself at one moment, and again."""
+"""State of a running controller at one moment, and again."""
 
 from __future__ import annotations
 

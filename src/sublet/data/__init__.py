@@ -1,6 +1,6 @@
 """The files that ship with Sublet, and where the others are read from.
 
-Only data whose licence allows it is bundled. What has no licence is read from the folder that the environment
+Only data whose licence allows it is bundled. Data without a licence is read from the folder that the environment
 variable SUBLET_DATA names (default: `../shared/data` beside the current directory's project).
 """
 

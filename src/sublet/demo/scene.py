@@ -23,7 +23,7 @@ MS_PER_SAMPLE = {"gpt": 12.0, "cnn": 1.6, "mlp": 0.8}  # what an accelerator wou
 
 
 def demo_settings(state_dir: Path, *, policy: str = "price") -> Settings:
-    """A box with four nodes, a purse, and the market."""
+    """A box with four nodes, a budget, and the market."""
     return Settings(
         state_dir=str(state_dir),
         policy=policy,
@@ -68,6 +68,6 @@ def _job(folder: Path, name: str, *, samples: int, epochs: int, most: int) -> Jo
 
 
 def examples() -> Path:
-    """Where the scripts are: beside this file in a wheel, else in the clone."""
+    """Folder of the scripts: beside this file in a wheel, else in the clone."""
     bundled = Path(__file__).with_name("examples")
     return bundled if bundled.exists() else Path(sublet.__file__).parents[2] / "examples"

@@ -1,1 +1,1 @@
-"""What things are: frozen values that cannot hold nonsense."""
+"""Values of the domain: frozen, and checked when they are made."""

@@ -1,4 +1,4 @@
-"""What the kernel orders. A closed union: a world that cannot carry one of these out is not a world."""
+"""Orders of the kernel. A closed union: a world that cannot carry one of these out is not a world."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """It trains on nodes that will be taken, and will then go on in this shape; nobody answers.
+    """It trains on nodes that will be taken, and will then go on in this shape; there is no answer.
 
-    What can be got ready while training goes on should be. Said again, of another shape, it is about that one.
+    Work that can be done while training goes on should be. Said again, of another shape, it is about that one.
     """
 
     job_id: str
@@ -75,7 +75,7 @@ class PrepareJob:
 class ResizeJob:
     """Move to these GPUs, keeping what can be kept; answer with JobResized.
 
-    Copies of a grid sit first in the placement and spares last: where the first ones stay, nobody need pause.
+    Copies of a grid sit first in the placement and spares last: where the first ones stay, none need pause.
     """
 
     job_id: str

@@ -1,4 +1,4 @@
-"""What may be spent and held."""
+"""Limits on spending and holding."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["UNLIMITED", "Budget", "Limit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A cap on the burn rate at every instant, what to spend per hour in the long run, and a purse. None = no limit.
+    """A cap on the burn rate at every instant, what to spend per hour in the long run, and a budget. None = no limit.
 
     `burn` and `purse` are promises, kept by the kernel: what is spent and what is reserved to give every node up safely
-    never exceed the purse. `average` is an aim, for policies that weigh time against money; `until_s` is how long the
-    purse is to last. `besides` is what an hour costs whether nodes are held or not, as of an anchor: it is paid out of
-    the same purse.
+    never exceed the budget. `average` is an aim, for policies that weigh time against money; `until_s` is how long the
+    budget is to last. `besides` is what an hour costs whether nodes are held or not, as of a controller host: it is
+    paid out of the same budget.
     """
 
     burn: Price | None = None
@@ -32,7 +32,7 @@ class Budget:
             raise InvalidValue("purse", str(self.purse), "at least USD 0")
         if self.until_s is not None:
             if self.purse is None:
-                raise InvalidValue("until_s", self.until_s, "only beside a purse")
+                raise InvalidValue("until_s", self.until_s, "only beside a total budget")
             at_least("until_s", self.until_s, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Where a model of so many blocks is cut into parts: what a controller counts bytes by is what its workers hold."""
+"""The cut of a model of so many blocks into parts: a controller counts bytes by it, and workers hold them by it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["borders", "even_ends"]
 
 
 def even_ends(blocks: int, parts: int) -> tuple[int, ...]:
-    """Where each part ends, in as even ranges as there are.
+    """The end of each part, in as even ranges as there are.
 
     >>> even_ends(8, 3)
     (2, 5, 8)
@@ -22,7 +22,7 @@ def even_ends(blocks: int, parts: int) -> tuple[int, ...]:
 
 
 def borders(blocks: int, parts: int, ends: Sequence[int] = ()) -> tuple[int, ...]:
-    """Where each part begins, and where the last one ends; `ends` are as somebody has chosen them, () = even.
+    """The beginning of each part, and the end of the last one; `ends` are chosen ones, () = even.
 
     >>> borders(8, 3), borders(8, 3, (1, 2, 8))
     ((0, 2, 5, 8), (0, 1, 2, 8))

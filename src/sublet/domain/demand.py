@@ -43,7 +43,7 @@ class Demand:
 
     @classmethod
     def from_jobs(cls, jobs: Iterable[Job], hours: float) -> Demand:
-        """What these jobs are, if all of them come within `hours`."""
+        """Demand of these jobs, if all of them come within `hours`."""
         like: dict[Hashable, Job] = {}
         count: dict[Hashable, int] = {}
         work: dict[Hashable, float] = {}

@@ -1,4 +1,4 @@
-"""What jobs that are done have needed: all that one may learn of how large others are."""
+"""Needs of jobs that are done: all that one may learn of how large others are."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Ended:
     jobs: tuple[Needed, ...] = ()
 
     def with_one_more(self, job: Job, gpu_h: float) -> Ended:
-        """What has no end tells nothing of how much others need."""
+        """A job without an end tells nothing of the needs of others."""
         return self if math.isinf(job.work) else Ended((*self.jobs, Needed(group_of(job), job.work, gpu_h))[-KEPT:])
 
     @cached_property
     def work_by_group(self) -> Mapping[str, tuple[float, ...]]:
-        """Of each group the work that its jobs were, the least first."""
+        """Work of the jobs of each group, the least first."""
         found: dict[str, list[float]] = {}
         for each in self.jobs:
             if each.group:
@@ -50,11 +50,11 @@ class Ended:
 
     @cached_property
     def gpu_hours(self) -> tuple[float, ...]:
-        """Of all jobs, the least first."""
+        """GPU-hours of all jobs, the least first."""
         return tuple(sorted(each.gpu_h for each in self.jobs))
 
     def gpu_hours_from(self, largest: int) -> float:
-        """Of so many of the largest jobs together. Cost: O(1)."""
+        """GPU-hours of so many of the largest jobs together. Cost: O(1)."""
         return self._from_the_largest[largest]
 
     @cached_property

@@ -1,7 +1,7 @@
-"""What happened. Past tense, closed union: a driver feeds these to the kernel, in order of time.
+"""Events of the kernel. Past tense, closed union: a driver feeds these to the kernel, in order of time.
 
-`generation` counts the orders (start, resize, stop) that the kernel has given for a job. An answer to an older order
-is late news and is ignored, so a slow world cannot undo a newer decision.
+`generation` counts the orders (start, resize, stop) that the kernel has given for a job. An answer to an older order is
+late news and is ignored, so a slow world cannot undo a newer decision.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class JobChanged:
-    """Other facts about a job: its speed was measured, its owner set other widths, paused it or let it go on."""
+    """Other facts about a job: its speed was measured, its owner set other worker counts, paused it or let it go on."""
 
     at_s: float
     job: Job
@@ -286,7 +286,7 @@ class AvailabilityChanged:
 class OffersChanged:
     """From now on this can be rented, within these limits: another price list, other quotas, another `--nodes`.
 
-    What is not named any more cannot be rented; nodes of it that are held stay until they are given back.
+    Offers that are not named any more cannot be rented; nodes of it that are held stay until they are given back.
     """
 
     at_s: float
@@ -305,7 +305,7 @@ class BudgetChanged:
 
 @dataclass(frozen=True, slots=True)
 class PurseSet:
-    """What a team, a user, a job or all together may spend from now on, in all or in each period; None = no limit.
+    """The limit of a team, a user, a job or all together from now on, in all or in each period; None = no limit.
 
     `unix_s` is what the calendar says at `at_s`: periods go by it.
     """

@@ -40,7 +40,7 @@ class Speed(Protocol):
 
 
 class Shaped(Protocol):
-    """A speed that knows grids or batches. Where a job is asked for its speed in a shape, it is bound to it once."""
+    """A speed that knows grids or batches. If a job is asked for its speed in a shape, it is bound to it once."""
 
     def bound_to(self, shape: Shape) -> Speed:
         """Its speed in this grid, at this batch; rate 0 where it cannot train so."""
@@ -92,16 +92,16 @@ class Change:
 
     @property
     def is_of_spares(self) -> bool:
-        """Nobody who trains comes or goes."""
+        """Whether training workers stay as they are."""
         return self.lost == 0 and self.now.grid is not None and self.now.trains_like(self.was)
 
 
 class Pauses(Protocol):
-    """What changes cost a job, by their kind: of copies or of parts, from peers or from storage."""
+    """Pauses of a job for changes, by their kind: of copies or of parts, from peers or from storage."""
 
     @property
     def lead_s(self) -> float:
-        """How long, at most, those who leave are needed once a change begins: to write down what they know, say."""
+        """How long, at most, the leaving workers are needed once a change begins: to write down what they know, say."""
         ...
 
     def pause_s(self, change: Change) -> float:
@@ -111,7 +111,7 @@ class Pauses(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the user submitted, and what is known of it; JobChanged brings another one of the same id."""
+    """A submitted job, with all that is known of it; JobChanged brings another one of the same id."""
 
     id: str
     submit_s: float
@@ -135,7 +135,7 @@ class Job:
     model: str = ""
     group: str = ""
     pools: tuple[str, ...] = ()  # where it may run; () = anywhere
-    user: str = ""  # who brought it, and for which team: they pay; "" = nobody in particular
+    user: str = ""  # who submitted it, and for which team: they pay; "" = no user
     team: str = ""
     paused: bool = False  # its owner holds it back: it runs nowhere, and no policy sees it
 

@@ -1,7 +1,7 @@
 """Money without rounding.
 
-A price is a whole number of micro-dollars per hour and a duration a whole number of microseconds, so what a lease
-costs is a product of integers: the bill of a month adds up to the same grain whichever way it is summed.
+A price is a whole number of micro-dollars per hour and a duration a whole number of microseconds, so the cost of a
+lease is a product of integers. The bill of a month adds up to the same grain whichever way it is summed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Price:
         return self.micro_usd_per_h / MICRO_USD_PER_USD
 
     def over(self, duration_us: int) -> Money:
-        """What this price costs for `duration_us`, exactly."""
+        """The exact cost of `duration_us` at this price."""
         return Money(self.micro_usd_per_h * duration_us)
 
 

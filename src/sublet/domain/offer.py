@@ -1,4 +1,4 @@
-"""What can be rented: a kind of node, somewhere, on one market, at a price."""
+"""Offers to rent: a kind of node, somewhere, on one market, at a price."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Offer:
 
     @property
     def reserve(self) -> Money:
-        """What is kept back for each node: the dearest possible ending, and as long once more.
+        """The reserve for each node: the dearest possible ending, and as long once more.
 
         The second time pays for this node while others are being given up, so that not all need to go at once.
         """

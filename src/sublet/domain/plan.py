@@ -1,4 +1,4 @@
-"""What a policy sees (Snapshot) and what it answers (Plan)."""
+"""Input (Snapshot) and output (Plan) of a policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool
 
 
 class Phase(StrEnum):
-    """Where a job stands."""
+    """Phase of a job."""
 
     WAITING = "waiting"  # holds nothing; with a shape: GPUs are promised, not there yet
     STARTING = "starting"
@@ -66,7 +66,7 @@ class JobState:
         return min(reached, self.job.work)
 
     def pause_left_s(self, now_s: float) -> float:
-        """Of the pause for its last change, what is to come; losing a node does not spare it the rest."""
+        """The rest of the pause for its last change; losing a node does not spare it the rest."""
         return max(0.0, self.as_of_s - now_s) if self.phase is Phase.RUNNING else self.left_s
 
     def remaining_at(self, now_s: float) -> float:
@@ -111,7 +111,7 @@ class OfferState:
     lost: float = 0.0  # nodes that the cloud took from us; what is long ago counts less (spot with a hazard only)
     held_h: float = 0.0  # node-hours in which it did, counted alike
     coming: int = 0  # of those held, on their way
-    refused: int = 0  # times in a row that the cloud had none when asked, and nobody has told otherwise since
+    refused: int = 0  # times in a row that the cloud had none when asked, without word since
     capacity: tuple[tuple[float, int | None], ...] = ()  # (from when on, nodes) as the market told, of the last day
     prices: tuple[tuple[float, Price], ...] = ()  # (from when on, price), alike
     falls: tuple[tuple[float, int], ...] = ()  # (when, nodes) that the cloud will take; no longer among the available
@@ -171,8 +171,8 @@ class Snapshot:
     steady: Mapping[str, int]  # pool -> of these, GPUs that were promised on demand
     budget: Budget
     spent: Money
-    most_nodes: int | None  # over all offers, once the purse runs out; None = no such limit
-    reserved: Money  # kept back so that every node can be given up within the purse; zero without one
+    most_nodes: int | None  # over all offers, once the budget runs out; None = no such limit
+    reserved: Money  # kept back so that every node can be given up within the budget; zero without one
     woken: bool  # a plan asked to be asked again, and the time has come
     began_s: float  # when the budget began to count
     allowed: Money | None  # what the aim of the budget has come to since then; None without one
@@ -183,18 +183,18 @@ class Snapshot:
 
     @property
     def left(self) -> Money | None:
-        """What is neither spent nor reserved: each new node takes its reserve from it. None without a purse."""
+        """The money neither spent nor reserved: each new node takes its reserve from it. None without a budget."""
         return None if self.unspent is None else self.unspent - self.reserved
 
     @property
     def unspent(self) -> Money | None:
-        """What is not spent, reserved or not: it does not hang on what is held now. None without a purse."""
+        """The money not spent, reserved or not: it does not hang on what is held now. None without a budget."""
         return None if self.budget.purse is None else self.budget.purse - self.spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What should change. A job or an offer that is not named keeps what it has, so an empty plan is "all is well".
+    """A list of changes. A job or an offer that is not named keeps what it has, so an empty plan is "all is well".
 
     The order of `shapes` is the order in which jobs get GPUs as they become free.
     """

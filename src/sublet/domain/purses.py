@@ -1,4 +1,4 @@
-"""Whose money it is: purses in a tree, each for all time or for a period of the calendar."""
+"""Owners of money: budgets in a tree, each for all time or for a period of the calendar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 
 class Level(StrEnum):
-    """Of the tree, from the root on: what one spends, all above it spend."""
+    """Level of the tree, from the root on: spending of one is spending of all above it."""
 
     ORG = "org"
     TEAM = "team"
@@ -30,7 +30,7 @@ SET_BY_USERS = (Level.ORG, Level.TEAM, Level.USER, Level.JOB)
 
 
 class Period(StrEnum):
-    """Of the calendar, in UTC; weeks begin on Mondays."""
+    """Period of the calendar, in UTC; weeks begin on Mondays."""
 
     DAY = "day"
     WEEK = "week"
@@ -53,7 +53,7 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Holder:
-    """Who has a purse: `team vision`."""
+    """Owner of a budget: `team vision`."""
 
     level: Level
     name: str = ""
@@ -74,7 +74,7 @@ class Holder:
 
     @property
     def account(self) -> Holder:
-        """Where it is noted what it spends: a job's file pays whatever the job does."""
+        """The account that notes its spending: a job's file pays for all of the job."""
         return Holder(Level.JOB, self.name) if self.level is Level.FILE else self
 
 

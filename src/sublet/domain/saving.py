@@ -1,4 +1,4 @@
-"""What checkpoints may cost training: one rule for the model, the controller and the worker that writes them."""
+"""The cost of checkpoints to training: one rule for the model, the controller and the worker that writes them."""
 
 from __future__ import annotations
 

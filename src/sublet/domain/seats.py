@@ -1,9 +1,9 @@
-"""Who sits where in a grid: a place (copy, part) for each GPU, so that GPUs on demand hold one whole copy.
+"""Seats of a grid: a place (copy, part) for each GPU, so that GPUs on demand hold one whole copy.
 
 GPUs are seated copy by copy, those on demand first, then in the order of the placement; what is over is spare. So as
 many parts as there are GPUs on demand are on demand, and all of them where `steady` is a whole copy. Within a copy each
 GPU takes a part that its node has not, where there is one: copies of one part are then on different nodes. Spares are
-last, and who sits before them does not move when they go.
+last, and the workers before them do not move when they go.
 
 >>> seats((("s", 1), ("d", 2)), Grid(1, 2), steady={"d"})
 {'d': ((0, 0), (0, 1)), 's': (None,)}
@@ -45,11 +45,11 @@ def seats(placement: Placement, grid: Grid, steady: Collection[str]) -> Seats:
 
 
 def is_spare(places: Iterable[Place | None]) -> bool:
-    """Nobody who trains sits there."""
+    """Whether no training worker sits there."""
     return all(place is None for place in places)
 
 
 def has_all_parts(seated: Seats, grid: Grid) -> bool:
-    """Whether those who are seated hold the whole model between them."""
+    """Whether the seated workers hold the whole model between them."""
     held = {place[1] for places in seated.values() for place in places if place is not None}
     return len(held) == grid.parts

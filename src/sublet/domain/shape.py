@@ -88,7 +88,7 @@ class Shape:
 
     @property
     def is_seated(self) -> bool:
-        """Who sits where counts: some are on demand, and stay. Elsewhere all are alike, and any may be lost."""
+        """Seats count: some are on demand, and stay. Elsewhere all are alike, and any may be lost."""
         return self.grid is not None and self.steady > 0
 
     @property

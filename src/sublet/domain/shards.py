@@ -8,7 +8,7 @@ KEEP = 2  # workers that hold a range, so that one that is lost takes nothing wi
 
 
 def ranges_for(world: int, keep: int = KEEP) -> int:
-    """Of a group of so many workers, where each range is to be on `keep` of them; 1 = everybody holds everything.
+    """Ranges of a group of so many workers, where each range is to be on `keep` of them; 1 = all hold everything.
 
     >>> [ranges_for(world) for world in (1, 2, 3, 4, 5, 8)]
     [1, 1, 1, 2, 2, 4]

@@ -1,4 +1,4 @@
-"""What the kernel may ask to be woken for. A closed union; in the log each is a word or two."""
+"""Timers of the kernel. A closed union; in the log each is a word or two."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RetryOffer:
 
 @dataclass(frozen=True, slots=True)
 class CheckPurse:
-    """The purse will be spent but for what is reserved."""
+    """The budget will be spent but for what is reserved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MoveDue:
 
 @dataclass(frozen=True, slots=True)
 class PeriodOver:
-    """A purse has the money of its next period."""
+    """A budget has the money of its next period."""
 
 
 Timer = PlanAgain | RetryOffer | CheckPurse | GrowAgain | FallDue | MoveDue | PeriodOver

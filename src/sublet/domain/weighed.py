@@ -1,4 +1,4 @@
-"""What a policy weighed for one job before it chose: so that people can be told what was compared, and nothing else."""
+"""The alternatives that a policy weighed for one job before it chose: for people to read, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Weighed:
 
 
 class Weighing(Protocol):
-    """Everything that was weighed for a job in one decision; worked out when somebody asks."""
+    """Everything that was weighed for a job in one decision; worked out on request."""
 
     @property
     def hour_usd(self) -> float | None:
-        """What an hour of this job was worth; None if more than any rent: then only hours were compared."""
+        """The worth of an hour of this job; None if more than any rent: then only hours were compared."""
         ...
 
     def rows(self) -> Sequence[Weighed]:

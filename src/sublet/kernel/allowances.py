@@ -1,11 +1,11 @@
-"""Purses of teams, users and jobs beneath the one of all: what each may spend, and what follows once it is spent.
+"""Budgets of teams, users and jobs beneath the one of all: the limit of each, and what follows once it is spent.
 
-A purse pays the shares of its jobs (shares.py), and with each of them those above it do. The rule: at each accounting
-point, which is every event and the instant at which the first purse is spent, a purse that is spent gets no new rent,
+A budget pays the shares of its jobs (shares.py), and with each of them those above it do. The rule: at each accounting
+point, which is every event and the instant at which the first budget is spent, a budget that is spent gets no new rent,
 and its jobs are told to leave. So a team or a user is over its budget by no more than it burns in one interval: until
-the look at it, and from there until its jobs have left. A job's purse and that of its file are exact: a job's own keeps
-back what leaving may cost, and neither is ever charged more than it has. The rest is the purse of all's (purse.py),
-which pays whatever is rented.
+the look at it, and from there until its jobs have left. A job's budget and that of its file are exact: a job's own
+keeps back what leaving may cost, and neither is ever charged more than it has. The rest is the budget of all's
+(budget.py), which pays whatever is rented.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from sublet.kernel.values_json import from_plain, to_plain
 __all__ = ["Allowance", "Before", "PurseTree", "Steps"]
 
 EXACT = (Level.JOB, Level.FILE)  # never charged a grain more than they have
-KEPT_BACK = 2  # times what leaving may cost of a job's own purse: while it moves it may hold twice what it had
+KEPT_BACK = 2  # times what leaving may cost of a job's own budget: while it moves it may hold twice what it had
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What one may spend: `amount`, beyond what was spent when this period began."""
+    """The limit of one budget: `amount`, beyond what was spent when this period began."""
 
     amount: Money
     period: Period | None = None
@@ -41,7 +41,7 @@ class Allowance:
     ends: int | None = None  # of the period, in Unix time
     unix_0_s: float = 0.0  # what the calendar said when the kernel's clock was 0
     spent: bool = False  # nothing is rented for it any more, in this period
-    bound: int = 0  # grains that an exact purse is never charged beyond: the limit, or what was spent when it was set
+    bound: int = 0  # grains that an exact budget is never charged beyond: the limit, or what was spent when it was set
 
     @property
     def limit(self) -> int:
@@ -50,13 +50,13 @@ class Allowance:
 
     @property
     def ends_s(self) -> float | None:
-        """Of the period, by the kernel's clock."""
+        """End of the period, by the kernel's clock."""
         return None if self.ends is None else self.ends - self.unix_0_s
 
 
 @dataclass(slots=True)
 class Steps:
-    """What a look at all purses leads to."""
+    """Steps that follow from a look at all budgets."""
 
     leave: dict[str, None] = field(default_factory=dict)  # jobs
     tell: list[str] = field(default_factory=list)  # what users should know
@@ -73,7 +73,7 @@ Before = tuple[dict[Holder, Allowance], bool, Budget, int | None, bool]
 
 
 class PurseTree:
-    """All purses but what the purse of all promises of itself. Nothing is counted until the first is set."""
+    """All budgets but what the budget of all promises of itself. Nothing is counted until the first is set."""
 
     def __init__(self, supply: Supply) -> None:
         self.shares = Shares(supply.cluster, supply.ledger)
@@ -83,7 +83,7 @@ class PurseTree:
     # ------------------------------------------------------------------ what is set, and when a period is over
 
     def set(self, event: PurseSet) -> None:
-        """As the user says. What was spent in a period that goes on stays spent."""
+        """As the user says. Money spent in a period that goes on stays spent."""
         holder, old, now_us = event.holder, self.allowed.get(event.holder), microseconds(event.at_s)
         free = 0 if old is None or holder == ORG else self.shares.spent(holder, now_us) - self.spent(holder, now_us)
         self.allowed.pop(holder, None)
@@ -107,12 +107,12 @@ class PurseTree:
         self._fill(holder)
 
     def _fill(self, holder: Holder) -> None:
-        """The purse of all is one of the budget, counted from the beginning."""
+        """The budget of all is one of the budget, counted from the beginning."""
         if holder == ORG:
             self._supply.refill(self.in_force(self._supply.budget))
 
     def in_force(self, budget: Budget) -> Budget:
-        """With the purse that this period has, where the purse of all has periods: no other budget changes that."""
+        """With the budget that this period has, where the budget of all has periods: no other budget changes that."""
         org = self.allowed.get(ORG)
         return budget if org is None else replace(budget, purse=Money(org.limit), until_s=None)
 
@@ -138,7 +138,7 @@ class PurseTree:
         self.allowed, self.shares.changed, supply.purse.budget, supply.purse.most_nodes, supply.changed = before
 
     def next_end_s(self) -> float | None:
-        """Of a period."""
+        """End of the next period to end."""
         return min((each.ends_s for each in self.allowed.values() if each.ends_s is not None), default=None)
 
     def forget(self, job: Job) -> None:
@@ -173,17 +173,17 @@ class PurseTree:
         return self.allowed[holder].limit - self.spent(holder, now_us) - self.reserved(holder, now_us)
 
     def limited(self, job: Job) -> list[Holder]:
-        """Those who pay for it and may not spend without end, but for the purse of all."""
+        """The limited budgets that pay for it, but for the budget of all."""
         return [holder for holder in (*payers(job), Holder(Level.FILE, job.id)) if holder in self.allowed]
 
-    # ------------------------------------------------------------------ who may have GPUs
+    # ------------------------------------------------------------------ which jobs may have GPUs
 
     def pays(self, job: Job) -> bool:
-        """None of its purses is spent."""
+        """None of its budgets is spent."""
         return not any(self.allowed[holder].spent for holder in self.limited(job))
 
     def held_by(self, job: Job, now_s: float) -> Holder | None:
-        """Whose purse keeps a job that holds nothing from starting; None = nobody's does."""
+        """The spent budget that keeps a job without GPUs from starting; None = it may start."""
         for holder in self.limited(job):
             if self.allowed[holder].spent:
                 return holder
@@ -192,7 +192,7 @@ class PurseTree:
         return None
 
     def shown(self, state: JobState, now_s: float) -> JobState | None:
-        """As a policy is to see it: not at all while a purse holds it, no wider than its own purse pays to leave."""
+        """As a policy is to see it: not at all while a budget holds it, no wider than its own budget pays to leave."""
         job, now = state.job, max(state.gpus, 0 if state.shape is None else state.shape.gpus)
         if not now and self.held_by(job, now_s) is not None:
             return None
@@ -207,7 +207,7 @@ class PurseTree:
         return replace(state, job=replace(job, gpus=min(job.gpus, most), max_gpus=most, pools=pools))
 
     def _room(self, job: Job, now_s: float) -> dict[str, int]:
-        """GPUs whose leaving its own purse can pay for, in each pool where it may run."""
+        """GPUs whose leaving its own budget can pay for, in each pool where it may run."""
         own, now_us = Holder(Level.JOB, job.id), microseconds(now_s)
         left = max(0, self.left(own, now_us) - (KEPT_BACK - 1) * self.reserved(own, now_us))
         pools, found = self._supply.pools, {}
@@ -221,7 +221,7 @@ class PurseTree:
     # ------------------------------------------------------------------ how it ends
 
     def end(self, jobs: Mapping[str, JobState], promised: Iterable[str], now_s: float) -> Steps:
-        """Whose purses are spent, which jobs have to leave because of it, and when to look again."""
+        """The spent budgets, the jobs that have to leave because of them, and the time of the next look."""
         found, now_us, promised = Steps(), microseconds(now_s), list(promised)
         for holder, allowance in list(self.allowed.items()):
             if holder == ORG:

@@ -56,7 +56,7 @@ def as_ordered(ordered: Shape, shape: Shape) -> bool:
 
 
 def trains_on(state: JobState, shape: Shape, kept: Placement, recorded: Sequence[Action]) -> bool:
-    """Some widths are not for everybody. A log does not say which, but whether a job was left on this one."""
+    """Some worker counts are not for everybody. A log does not say which, but whether a job was left on this one."""
     if isinstance(state.job.speed, Unrecorded):
         moves = (order for order in recorded if isinstance(order, ResizeJob))
         return any((order.job_id, order.placement) == (state.job.id, kept) for order in moves)

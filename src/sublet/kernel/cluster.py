@@ -22,7 +22,7 @@ Room = tuple[str, Market]  # the nodes of a pool that are of one market
 
 
 class NodePhase(StrEnum):
-    """Where a node stands."""
+    """Phase of a node."""
 
     REQUESTED = "requested"
     READY = "ready"
@@ -31,7 +31,7 @@ class NodePhase(StrEnum):
 
 
 class Node:
-    """One rented node and who is on it."""
+    """One rented node and the jobs on it."""
 
     __slots__ = ("free", "gone_by_us", "id", "jobs", "number", "offer", "phase")
 
@@ -44,7 +44,7 @@ class Node:
 
     @property
     def idle(self) -> bool:
-        """Nobody is on it."""
+        """No job is on it."""
         return not self.jobs
 
 
@@ -57,7 +57,7 @@ class Cluster:
         self.held: dict[str, int] = defaultdict(int)  # offer -> nodes requested or ready
         self.leaving: dict[str, int] = defaultdict(int)  # offer -> nodes noticed or being given back
         self.free_gpus: dict[str, int] = defaultdict(int)  # pool -> GPUs free on ready nodes
-        self.idle: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> ready nodes with nobody on them
+        self.idle: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> ready nodes without jobs
         self.requested: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes on their way
         self._noticed: dict[str, None] = {}
         self._added = 0
@@ -99,7 +99,7 @@ class Cluster:
         node.phase = phase
 
     def idle_noticed(self) -> list[Node]:
-        """Nodes that the cloud will take and that nobody is on any more."""
+        """Nodes that the cloud will take and that no job is on any more."""
         return [self.nodes[node_id] for node_id in self._noticed if self.nodes[node_id].idle]
 
     def in_use_beyond(self, wanted: Mapping[str, int]) -> list[Node]:
@@ -132,16 +132,16 @@ class Cluster:
         return sum(gpus for _, gpus in self.on_market(Market.ON_DEMAND, placement))
 
     def seats(self, placement: Placement, grid: Grid) -> Seats:
-        """Who sits where of those who are placed so."""
+        """The seats of a grid in this placement."""
         return seats(placement, grid, {node_id for node_id, _ in self.on_market(Market.ON_DEMAND, placement)})
 
     def spot_room(self, pool: str, placement: Placement, shunned: Collection[str] = frozenset()) -> int:
-        """GPUs of spot nodes that who is placed so could have: its own, and those free."""
+        """GPUs of spot nodes open to a job with this placement: its own, and those free."""
         ours = sum(gpus for _, gpus in self.on_market(Market.SPOT, placement))
         return ours + self._open((pool, Market.SPOT), shunned)
 
     def free_on_demand(self, pool: str) -> int:
-        """GPUs that nobody has on nodes that are ready."""
+        """Free GPUs on nodes that are ready."""
         return self._free[pool, Market.ON_DEMAND]
 
     def rearrange(
@@ -159,7 +159,8 @@ class Cluster:
 
         `steady` of them, at least, are on demand. The rest is on spot, as far as there is room, but for what is on
         demand already. Those that it keeps come first, then those on demand. Nothing more is taken of nodes that are
-        shunned, nor of markets that are `closed`. What spot lacks leaves those on demand that are `owed` to others.
+        shunned, nor of markets that are `closed`. Jobs whose GPUs spot lacks leave the on-demand ones that are `owed`
+        to others.
         """
         ahead = self.on_market(Market.ON_DEMAND, kept)
         had = sum(count for _, count in ahead)
@@ -267,7 +268,7 @@ class Cluster:
         self._rooms = {room: rooms for room, rooms in self._rooms.items() if room[0] in held}
 
     def facts(self) -> dict[str, Any]:
-        """For a snapshot. Who comes first in a list decides who is chosen, so the lists are part of it."""
+        """For a snapshot. The order of a list decides the choice, so the lists are part of it."""
         return {
             "packing": self.packing.value,
             "nodes": [

@@ -1,8 +1,8 @@
 """Until when jobs train on nodes that the cloud has announced to take.
 
-A job that says how long it needs to get away (`Job.lead_s`) stays until then, if all that it is to get by leaving is
-fewer GPUs; it is told at once what it will become, so that it can prepare. Others leave at the notice. Where nothing
-will be left that it could run on, a plan may leave it its promise: it trains on until the nodes go.
+A job that states its lead time (`Job.lead_s`) stays until then, if all that it is to get by leaving is fewer GPUs. It
+is told at once what it will become, so that it can prepare. Others leave at the notice. If nothing will be left that it
+could run on, a plan may leave it its promise: it trains on until the nodes go.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Departures:
         self._cluster = cluster
 
     def announce(self, node_id: str, taken_s: float) -> None:
-        """The cloud will take it then; where it does not say when, nobody stays."""
+        """The cloud will take it then; where it does not say when, no job stays."""
         if math.isfinite(taken_s):
             self._taken_s[node_id] = taken_s
 
     @property
     def wake_s(self) -> float | None:
-        """When somebody will be woken, if anybody is to be."""
+        """The next wake-up, if there is one."""
         return self._wake_s
 
     def forget(self, node_id: str) -> None:
@@ -79,7 +79,7 @@ class Departures:
         return missing >= 0 and (finds is None or (shape.used <= ran.used and not (wanted and missing)))
 
     def wake(self, jobs: Mapping[str, JobState], placement: Mapping[str, Placement], now_s: float) -> float | None:
-        """When the first of those who stay or wait has to move, to be woken then; None = nobody, or it is known."""
+        """The time at which the first job that stays or waits has to move; None = none, or it is known."""
         if not self._taken_s and self.broken_s is None:
             return None
         dues_s = [self.due_s(jobs[job_id].job, placement.get(job_id, ())) for job_id in self._on_noticed()]

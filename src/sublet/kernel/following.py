@@ -1,8 +1,8 @@
 """A life that another version of the kernel lived: followed by its recorded orders, never decided again.
 
-What happened is in the events, and what was done about it is in the orders beside them. Another version might have
-ordered otherwise, but the nodes were rented, the jobs moved and the money spent as recorded. So the parts of the kernel
-that decide are silent here, those that keep books do their work, and the recorded orders are taken for granted.
+The events are recorded, and the orders that followed stand beside them. Another version might have ordered otherwise,
+but the nodes were rented, the jobs moved and the money spent as recorded. So the parts of the kernel that decide are
+silent here, those that keep books do their work, and the recorded orders are taken for granted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Renting(Supply):
 
 
 class _Running(Tenancy):
-    """Starts, moves and stops whom it is told to."""
+    """Starts, moves and stops jobs as recorded."""
 
     def settle(self, state: JobState, *, closed: Collection[Market] = ()) -> bool:
         """Nothing of its own accord."""
@@ -88,7 +88,7 @@ class _Running(Tenancy):
         super()._order_move(replace(state, generation=action.generation - 1), action.shape, action.placement)
 
     def line_up(self) -> None:
-        """Whoever has not what was promised stands in line for it."""
+        """Jobs without all that was promised queue for the rest."""
         for state in self.active.values():
             if state.shape is not None and not (state.phase is Phase.RUNNING and state.runs_in == state.shape):
                 self.enqueue(state)
@@ -129,7 +129,7 @@ class Follower(Kernel):
         return recorded
 
     def arrive(self) -> None:
-        """The record ends here: whoever goes on looks at everything anew, and asks for a plan."""
+        """The record ends here: a live kernel looks at everything anew, and asks for a plan."""
         self.tenancy.line_up()
         self.supply.changed, self.supply.purse.most_nodes = True, None
         self._plans.is_open, self._plans.since, self.spending.spent_s = True, self.seen, None
@@ -139,7 +139,7 @@ class Follower(Kernel):
         pass
 
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
-        """As it was carried out; before version 4 nobody looked at the widths of jobs."""
+        """As it was carried out; before version 4 the worker counts of jobs were not checked."""
         del stale
         return shapes_to_promise(plan, self.jobs, self.supply, stale=False)
 

@@ -1,4 +1,4 @@
-"""Who has to wait with growing, because nodes of an offer come and go again.
+"""Delays of growth, because nodes of an offer come and go again.
 
 Growing onto a node that soon goes costs a job two pauses, one to grow and one to shrink, and the work since its last
 checkpoint where the node goes unannounced. To do without the node costs what it would have done. So a window is the
@@ -14,10 +14,9 @@ has stays twice as long.
 
 An offer flaps, as a job sees it, where the last FLAPS nodes of it that came and went did so within as many windows.
 From the last coming to the end of a window the job then neither grows onto nodes of it that came within the window, nor
-moves into a pool where all offers flap. Onto other offers of its pool it grows; and so that those are rented for it,
-policies see no more of one that flaps than is held, unless somebody else could want it. A loss is followed at once, a
-job that holds nothing may start anywhere, and whoever would hold less than its least takes what there is. Where nothing
-flaps, nobody waits.
+moves into a pool where all offers flap. Onto other offers of its pool it grows. So that those are rented for it,
+policies see no more of one that flaps than is held, unless another job could want it. A loss is followed at once, a job
+that holds nothing may start anywhere, and a job below its least takes what there is. If nothing flaps, no job waits.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class _Visit(NamedTuple):
 
 
 class Growing:
-    """What came and went, offer by offer, and which jobs wait for it to last."""
+    """Nodes that came and went, offer by offer, and the jobs that wait for them to last."""
 
     def __init__(self, supply: Supply) -> None:
         self.put_aside: dict[str, None] = {}  # jobs in no line, though they were promised more than they hold
@@ -65,7 +64,7 @@ class Growing:
     # ------------------------------------------------------------------ what came and went
 
     def come(self, node: Node, now_s: float) -> list[str]:
-        """It can take work. Who was put aside and may stand in line again, since it is not of what flaps."""
+        """It can take work. Jobs that were put aside and may queue again, since the node is not of what flaps."""
         self._came[node.id] = self._newest[node.offer.id] = now_s
         flaps = len(self._visits.get(node.offer.id, ())) == FLAPS
         return self.retry() if self.put_aside and not flaps else []
@@ -73,9 +72,9 @@ class Growing:
     def go(self, node: Node, now_s: float, *, told: bool) -> None:
         """The cloud takes it, or has `told` that it will: with it went what came last, whichever of them it takes.
 
-        Where none has come since the last one went, it is of the same wave; and so is one that came after the notice of
-        that wave and goes by its end: a replacement, rented while the cloud was taking capacity back. It is a visit
-        more, but says nothing about how long capacity stays.
+        If none has come since the last one went, it is of the same wave. So is one that came after the notice of that
+        wave and goes by its end: a replacement, rented while the cloud was taking capacity back. It is a visit more,
+        but says nothing about how long capacity stays.
         """
         offer_id = node.offer.id
         came_s = self._newest.pop(offer_id, None)
@@ -91,13 +90,13 @@ class Growing:
         del visits[:-FLAPS]
 
     def forget(self, node: Node) -> None:
-        """It is gone, by whoever's will."""
+        """It is gone, for any reason."""
         self._came.pop(node.id, None)
 
     def until_s(self, job: Job, offer_id: str, held: float = math.inf, more: float = 0.0) -> float:
         """When this job, which holds so many GPUs of its pool, may grow onto it; minus infinity where it need not wait.
 
-        `more`: by how many it would grow; at least by a node. What a move from elsewhere would bring is not known, and
+        `more`: by how many it would grow; at least by a node. The gain of a move from elsewhere is not known, and
         counts as nothing.
         """
         visits = self._visits.get(offer_id, [])
@@ -118,7 +117,7 @@ class Growing:
         hit_s = stay_s * max(1.0, self._cluster.held[offer_id] * offer.gpus_per_node / wide)
         return 0.0 if hit_s * more / wide >= PAYS * cost_s else cost_s / OVERHEAD
 
-    # ------------------------------------------------------------------ who waits
+    # ------------------------------------------------------------------ which jobs wait
 
     def shunned(self, state: JobState, kept: Placement, now_s: float) -> frozenset[str]:
         """Nodes that may go as soon as they came: it trains on `kept`, and is not to grow onto these."""
@@ -157,7 +156,7 @@ class Growing:
         return nodes * self._supply.pools[pool].gpus_per_node
 
     def _spare(self) -> dict[str, float]:
-        """GPUs of each pool that nobody has, there or to be had. Cost: O(nodes), for all jobs of a look at them."""
+        """Free GPUs of each pool, there or to be had. Cost: O(nodes), for all jobs of a look at them."""
         free: defaultdict[str, float] = defaultdict(float)
         for node in self._cluster.nodes.values():
             if node.phase is NodePhase.READY:
@@ -176,7 +175,7 @@ class Growing:
     def _hidden(self, active: Mapping[str, JobState], now_s: float) -> frozenset[str]:
         """Offers of which no more is seen than is held: another of the pool is steady, and is to be taken instead.
 
-        None while anybody could want them: somebody who holds nothing yet, or to whom they do not flap.
+        None while any job could want them: one that holds nothing yet, or to which they do not flap.
         """
         if not any(len(visits) == FLAPS for visits in self._visits.values()):
             return frozenset()
@@ -234,7 +233,7 @@ class Growing:
         return replace(job, gpus=min(job.gpus, most), max_gpus=most, pools=pools)
 
     def wake(self, active: Mapping[str, JobState], now_s: float) -> float | None:
-        """When the first of those who wait may grow, to be woken then; None = nobody waits, or it is known."""
+        """The time at which the first waiting job may grow, to be woken then; None = none waits, or it is known."""
         if not self.put_aside and not any(len(visits) == FLAPS for visits in self._visits.values()):
             return None
         running = (state for state in active.values() if state.phase is not Phase.WAITING)

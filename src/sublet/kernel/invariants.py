@@ -78,7 +78,7 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
     rooms: dict[tuple[str, Market], int] = defaultdict(int)
     for node in kernel.cluster.nodes.values():
         if on_node[node.id] != node.jobs:
-            _broken("a node knows who is on it", f"{node.id}: {node.jobs}")
+            _broken("a node knows the jobs on it", f"{node.id}: {node.jobs}")
         used = sum(node.jobs.values())
         if used + node.free != node.offer.gpus_per_node:
             _broken("used and free make a node", f"{node.id}: {used}+{node.free}")
@@ -88,7 +88,7 @@ def _gpus_are_counted_once(kernel: Kernel) -> None:
             free[node.offer.pool] += node.free
             rooms[node.offer.pool, node.offer.market] += node.free
         if node.phase in (NodePhase.REQUESTED, NodePhase.RELEASING) and not node.idle:
-            _broken("nobody is on a node that is coming or going", f"{node.id}: {node.jobs}")
+            _broken("no job is on a node that is coming or going", f"{node.id}: {node.jobs}")
     for pool in kernel.pools:
         if free[pool] != kernel.cluster.free_gpus[pool]:
             _broken("free GPUs add up", pool)
@@ -210,7 +210,7 @@ def _limits_hold(kernel: Kernel) -> None:
     if purse is not None and not kernel.supply.purse.broke:  # it may have been made smaller than what was spent
         bill = kernel.ledger.spent(kernel.now_s) + kernel.supply.purse.committed(kernel.now_s)
         if bill > purse:
-            _broken("what is spent and what giving up may cost stay within the purse", f"{bill} of {purse}")
+            _broken("spending and the cost of giving up stay within the budget", f"{bill} of {purse}")
     for pool in kernel.pools.values():
         for offer_ids, most in pool.quotas:
             gpus = sum(kernel.cluster.held[offer_id] for offer_id in offer_ids) * pool.gpus_per_node
@@ -219,7 +219,7 @@ def _limits_hold(kernel: Kernel) -> None:
 
 
 def _purses_hold(kernel: Kernel) -> None:
-    """At every level, whatever the world did; and every GPU that is held has who pays for it."""
+    """At every level, whatever the world did; and every held GPU has a budget that pays for it."""
     tree, now_us = kernel.purses, microseconds(kernel.now_s)
     if not tree.shares.counts:
         return
@@ -236,7 +236,7 @@ def _purses_hold(kernel: Kernel) -> None:
         stays = [job_id for job_id in tree.shares.jobs(holder) if kernel.jobs[job_id].phase is not Phase.STOPPING]
         if holder != ORG and stays and tree.left(holder, now_us) < 0:
             found = f"{holder}: {Money(tree.spent(holder, now_us) - allowance.opening)} of {allowance.amount}"
-            _broken("whoever is paid from a purse that is spent leaves", found)
+            _broken("jobs paid from a spent budget leave", found)
         if allowance.ends_s is not None and allowance.ends_s <= kernel.now_s:
             _broken("a period ends when it does", str(holder))
 
@@ -269,7 +269,7 @@ def _has(kernel: Kernel, state: JobState, shape: Shape) -> bool:
 
 
 def _nobody_outstays_a_notice(kernel: Kernel) -> None:
-    """Whoever holds GPUs of a node that will be taken is on its way, needs others, or is woken in time to leave."""
+    """A job with GPUs of a node that will be taken is on its way, needs others, or is woken in time to leave."""
     tenancy = kernel.tenancy
     for node in kernel.cluster.nodes.values():
         for job_id in node.jobs if node.phase is NodePhase.NOTICED else ():
@@ -280,4 +280,4 @@ def _nobody_outstays_a_notice(kernel: Kernel) -> None:
             due_s, wake_s = tenancy.departures.due_s(state.job, held), tenancy.departures.wake_s
             woken = wake_s is not None and wake_s <= due_s
             if not (in_line or woken):
-                _broken("nobody outstays a notice", f"{job_id} on {node.id}", partial(kernel.story, job_id))
+                _broken("no job outstays a notice", f"{job_id} on {node.id}", partial(kernel.story, job_id))

@@ -51,7 +51,7 @@ def line_from(event: Event, actions: Sequence[Action]) -> str:
 
 
 def version_of(header: str) -> int:
-    """Of the kernel that wrote a journal; 0 = one from before kernels had versions, or no journal at all."""
+    """Version of the kernel that wrote a journal; 0 = one from before kernels had versions, or no journal at all."""
     try:
         return int(json.loads(header).get("kernel", 0))
     except (ValueError, TypeError, AttributeError):

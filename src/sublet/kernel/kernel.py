@@ -66,7 +66,7 @@ class Kernel:
     # ------------------------------------------------------------------ the public verbs
 
     def handle(self, event: Event, recorded: Sequence[Action] = ()) -> list[Action]:
-        """Take one event in; give the orders that follow. What cannot have happened is an error, without a trace.
+        """Take one event in; give the orders that follow. An impossible event is an error, without a trace.
 
         `recorded` are the orders that followed when it was lived first: they stand where they depend on how fast a job
         goes, and its speed is not in the record.
@@ -161,7 +161,7 @@ class Kernel:
                 assert_never(event)
 
     def _follow_up(self) -> None:
-        """What any event may lead to: other nodes, the end of the purse, offers that are over, another plan."""
+        """The follow-up of any event: other nodes, the end of the budget, offers that are over, another plan."""
         supply, plans, growing = self.supply, self._plans, self.tenancy.growing
         if supply.changed:
             self.spending.adjust_supply(self.now_s)
@@ -182,7 +182,7 @@ class Kernel:
             self._actions.append(MakePlan())
 
     def snapshot(self, *, frozen: bool = False) -> Snapshot:
-        """What a policy may know now; `frozen` copies it, for a planner that runs aside."""
+        """The state that a policy sees; `frozen` copies it, for a planner that runs aside."""
         view = dict if frozen else MappingProxyType
         active = self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)
         waiting = self.waiting
@@ -213,7 +213,7 @@ class Kernel:
         )
 
     def story(self, job_id: str) -> list[str]:
-        """What happened to a job so far, oldest first."""
+        """Events of a job so far, oldest first."""
         return self.tenancy.story(job_id)
 
     @property
@@ -273,7 +273,7 @@ class Kernel:
                     let_go(self.supply, node, self.tenancy.promises, event.at_s)
                     self.tenancy.growing.go(node, event.at_s, told=False)
                 self.tenancy.forget(node)
-                self.cluster.withdraw(node, NodePhase.RELEASING)  # nobody is to be moved there
+                self.cluster.withdraw(node, NodePhase.RELEASING)  # no job is to be moved there
                 self.tenancy.lose_node(node, event)
                 self.supply.remove_lost(node, event)
             case news.NodeReleased():

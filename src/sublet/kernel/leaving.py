@@ -1,9 +1,9 @@
 """Nodes that jobs leave though the cloud does not take them: one that limps, and one that is cut off.
 
-One that limps takes no more work, and goes when the last has left. One that is cut off counts as on its way again:
-it is held and paid for, nobody is on it, and it is ready when it is heard. Nobody knows when that will be, so that
-those who were on it do not wait for it: where the others can train without it, they do. One that the cloud only says
-may be taken stays, with all that is on it; its offer counts as taken from more often.
+One that limps takes no more work, and goes when the last has left. One that is cut off counts as on its way again: it
+is held and paid for, has no jobs, and is ready when it is heard. The time of that is unknown, so that its jobs do not
+wait for it: where the other workers can train without it, they do. One that the cloud only says may be taken stays,
+with all that is on it; its offer counts as taken from more often.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def leave(supply: Supply, tenancy: Tenancy, node: Node, event: NodeSlow | NodeSi
         return
     tenants = list(node.jobs)
     tenancy.growing.go(node, event.at_s, told=False)
-    supply.cluster.lose_touch(node)  # nobody is to be moved there
+    supply.cluster.lose_touch(node)  # no job is to be moved there
     tenancy.lose_node(node, event)
     node.jobs.clear()  # it is in no bucket of free GPUs
     node.free = node.offer.gpus_per_node

@@ -37,7 +37,7 @@ class Lease:
 
 
 class _Meter:
-    """What one node of one offer has cost since the beginning, and the readings at which open leases began."""
+    """The cost of one node of one offer since the beginning, and the readings at which open leases began."""
 
     __slots__ = ("by_us", "minimum_us", "open_count", "open_readings", "price", "read_us", "reading", "touched_us")
 
@@ -50,7 +50,7 @@ class _Meter:
         self.touched_us = 0  # when the last lease was opened, or ended
 
     def charged_us(self, held_us: int) -> int:
-        """What a lease of this length is charged for, at the least."""
+        """The billed time of a lease of this length, at the least."""
         begun_us = -(-held_us // self.by_us) * self.by_us if self.by_us else 0
         return max(self.minimum_us, begun_us)
 
@@ -90,7 +90,7 @@ class Ledger:
     ) -> Money:
         """The node is no longer paid for; the rest of a minimum or of a begun interval is charged at the last price.
 
-        Where the cloud says what it charges for, that is what counts, within the time from our order to now.
+        If the cloud says what it charges for, that is what counts, within the time from our order to now.
         """
         offer_id, start_us, begun = self._open.pop(node_id)
         meter, now_us = self._meters[offer_id], microseconds(at_s)
@@ -153,7 +153,10 @@ class Ledger:
             self._bill_anew(offer_id, meter, since_us, more)
 
     def _bill_anew(self, offer_id: str, meter: _Meter, since_us: int, more: int) -> None:
-        """Whatever was opened or has ended since then, at a price that is `more` than was believed. O(nodes held)."""
+        """Bill anew all that was opened or has ended since then, at a price that is `more` than was believed.
+
+        O(nodes held).
+        """
         for node_id, (offer, start_us, begun) in self._open.items():
             if offer == offer_id and start_us > since_us:
                 late = more * (start_us - since_us)
@@ -184,11 +187,11 @@ class Ledger:
         meter.read_us = now_us
 
     def price(self, offer_id: str) -> Price:
-        """What is charged today."""
+        """The price that is charged today."""
         return self._meters[offer_id].price
 
     def believed(self, offer_id: str) -> Price:
-        """Today's price for whoever plans: a price that is doubted is charged, and not believed."""
+        """Today's price for planning: a price that is doubted is charged, and not believed."""
         return self._believed.get(offer_id, self._meters[offer_id].price)
 
     def spent(self, at_s: float) -> Money:
@@ -206,19 +209,19 @@ class Ledger:
         self._besides, self._besides_since_us = budget.besides.micro_usd_per_h, now_us
 
     def besides(self, at_s: float) -> Money:
-        """What was paid for no node, as for an anchor."""
+        """Money paid for no node, as for a controller host."""
         return Money(self._besides_grains + self._besides * (microseconds(at_s) - self._besides_since_us))
 
     def allowed(self, at_s: float) -> Money:
-        """What the aims so far have come to."""
+        """The sum of the aims so far."""
         return Money(self._allowed_grains + self._aim * (microseconds(at_s) - self._aim_since_us))
 
     def burn(self) -> Price:
-        """What an hour costs at today's prices with what is held now."""
+        """The cost of an hour at today's prices with what is held now."""
         return Price(sum(m.open_count * m.price.micro_usd_per_h for m in self._meters.values()))
 
     def outflow(self) -> Price:
-        """The same with what is paid besides nodes: how fast the purse empties."""
+        """The same with what is paid besides nodes: how fast the budget empties."""
         return Price(self._besides + self.burn().micro_usd_per_h)
 
     def ordered_s(self, node_id: str) -> float | None:
@@ -226,7 +229,7 @@ class Ledger:
         return self._open[node_id][1] / 1e6 if node_id in self._open else None
 
     def open_leases(self) -> list[Lease]:
-        """What is being paid for now."""
+        """Leases that are being paid for now."""
         return [Lease(node_id=n, offer_id=o, start_us=s) for n, (o, s, _) in self._open.items()]
 
     def _settle(self, meter: _Meter, begun: int, lease: Lease) -> Money:
@@ -294,7 +297,7 @@ class Ledger:
 
 
 def _first_needed(changes: Sequence[tuple[int, Price]], earliest_us: int | None) -> int:
-    """Where the prices begin that leases from `earliest_us` on may still be billed at."""
+    """The index of the first price that leases from `earliest_us` on may still be billed at."""
     if earliest_us is None:
         return len(changes) - 1
     return max(0, bisect_right(changes, earliest_us, key=lambda change: change[0]) - 1)

@@ -1,4 +1,4 @@
-"""Who was promised what of each pool, and who stands in line for it: one line per pool, first in line first."""
+"""Promises in each pool, and the queue for them: one queue per pool, first in first out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Lines:
         self.steady[shape.pool] += shape.steady
 
     def take_back(self, state: JobState) -> None:
-        """What it was promised is so no more."""
+        """Take its promise back."""
         if (shape := state.shape) is not None:
             self.promised[shape.pool] -= shape.gpus
             self.steady[shape.pool] -= shape.steady
@@ -36,7 +36,7 @@ class Lines:
             self.of[state.shape.pool][state.job.id] = None
 
     def keep_to(self, pools: Iterable[str]) -> None:
-        """Other pools are on offer; nobody was promised anything of those that are not."""
+        """Other pools are on offer; there are no promises in those that are not."""
         names = list(pools)
         for counts in (self.promised, self.steady):
             kept = {pool: counts.get(pool, 0) for pool in names}

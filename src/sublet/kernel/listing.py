@@ -1,4 +1,4 @@
-"""What can be rented and within which limits: checked as a whole before any of it counts."""
+"""Offers and limits: checked as a whole before any of it counts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def listing_from(offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: M
 
 
 def _pool_and_market(key: str, pools: Mapping[str, Pool]) -> tuple[str, Market | None]:
-    """What a quota is of: a pool, or a pool's nodes of one market, as in `p:spot`."""
+    """The subject of a quota: a pool, or a pool's nodes of one market, as in `p:spot`."""
     name, _, market = key.rpartition(":")
     if key in pools:
         return key, None
@@ -62,7 +62,7 @@ def _pool_and_market(key: str, pools: Mapping[str, Pool]) -> tuple[str, Market |
 
 
 def refuse_other_machines(nodes: Iterable[Node], offers: Mapping[str, Offer]) -> None:
-    """What a held node is cannot change under it: its price may, and what is known of its market."""
+    """The machine of a held node cannot change under it: its price may, and what is known of its market."""
     for node in nodes:
         new = offers.get(node.offer.id, node.offer)
         for name in ("gpu", "gpus_per_node", "market", "pool"):
@@ -104,7 +104,7 @@ def quotas_from(pools: Mapping[str, Pool], offers: Iterable[Offer]) -> dict[str,
 
 
 def hold_within(hold: Mapping[str, int], limits: Mapping[str, Limit], pools: Mapping[str, Pool]) -> dict[str, int]:
-    """Of the nodes that were wanted, those that limits and quotas allow; what is owned in any case."""
+    """The wanted nodes that limits and quotas allow; what is owned in any case."""
     kept = {}
     for offer_id, limit in limits.items():
         wanted = hold.get(offer_id, 0)

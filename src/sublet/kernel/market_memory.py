@@ -1,4 +1,4 @@
-"""What the market said of late, and what the cloud has announced that it will take.
+"""Recent supply and prices of the market, and announced reclaims.
 
 A policy that looks ahead wants the pace at which supply and prices move; it keeps no notes, so they are here. And a
 node that was noticed is often given back before it is taken: without a note of the fall, the same capacity would be
@@ -31,7 +31,7 @@ class MarketMemory:
         self._wake_s: float | None = None  # when the kernel will be woken for the first of them
 
     def stock(self, offer_id: str, nodes: int | None, now_s: float) -> None:
-        """So many can be held from now on. What was to fall until now is in this number, or was called off."""
+        """So many can be held from now on. A fall announced until now is in this number, or was called off."""
         self.capacity[offer_id] = _with_change(self.capacity.get(offer_id, ()), now_s, nodes)
         self._pass(offer_id, now_s)
 
@@ -42,7 +42,7 @@ class MarketMemory:
     # ------------------------------------------------------------------ announced falls
 
     def announce(self, offer_id: str, node_id: str, lost_s: float) -> None:
-        """The cloud will take this node, whoever has it then; one that does not say when counts once it is gone."""
+        """The cloud will take this node from its holder; one that does not say when counts once it is gone."""
         if not math.isfinite(lost_s):
             return
         self._falls.setdefault(offer_id, {})[node_id] = lost_s

@@ -1,4 +1,4 @@
-"""What is on offer: which nodes can be rented, within which limits, at what price, and how many of them are there."""
+"""Offers: which nodes can be rented, within which limits, at what price, and how many of them are there."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Offering:
         self.retry(offer_id)
 
     def retry(self, offer_id: str) -> None:
-        """Nobody knows that it is sold out any more."""
+        """Forget that it is sold out."""
         self._sold_out.pop(offer_id, None)
 
     def refuse(self, offer_id: str) -> float:

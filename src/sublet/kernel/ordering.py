@@ -26,8 +26,8 @@ class Ordering:
         self.plan_due = False  # what was promised is about to be looked at again
         self.jobs: dict[str, JobState] = {}  # every job that has not ended
         self.active: dict[str, JobState] = {}  # those with a shape
-        self.departures = Departures(supply.cluster)  # who stays on nodes that will be taken
-        self.purses = PurseTree(supply)  # who pays for whom
+        self.departures = Departures(supply.cluster)  # jobs that stay on nodes that will be taken
+        self.purses = PurseTree(supply)  # the budgets of each job
         self._placements = Placements(supply.cluster)
         self._placements.changed = self._pay
         self.placement, self.leaving = self._placements.held, self._placements.leaving
@@ -36,7 +36,7 @@ class Ordering:
         self._supply, self._cluster = supply, supply.cluster
 
     def begin_to_count(self) -> None:
-        """From now on it is noted who pays for what."""
+        """From now on payments are counted by budget."""
         self.purses.shares.begin(self.jobs.values(), self._placements.all_of, self.now_s)
 
     def _pay(self, job_id: str) -> None:
@@ -44,7 +44,7 @@ class Ordering:
             self.purses.shares.look(self.jobs[job_id].job, self._placements.all_of(job_id), self.now_s)
 
     def story(self, job_id: str) -> list[str]:
-        """What happened to a job so far, oldest first."""
+        """Events of a job so far, oldest first."""
         return [str(chapter) for chapter in self._stories.get(job_id, ())]
 
     def next_move_s(self) -> float | None:
@@ -62,8 +62,8 @@ class Ordering:
     def _may_train_on(self, state: JobState) -> bool:
         """It is to go to another pool, whose nodes are not there yet: nothing is gained by leaving before they are.
 
-        If none is on its way, jobs may be about to change places, and somebody has to leave first; but not while
-        another plan is due, which will know that a node was refused.
+        If none is on its way, jobs may be about to change places, and one has to leave first. It does not while another
+        plan is due, which will know that a node was refused.
         """
         held, shape = self.placement.get(state.job.id, ()), state.shape
         if shape is None or state.phase is not Phase.RUNNING or self.departures.due_s(state.job, held) <= self.now_s:

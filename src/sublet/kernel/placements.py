@@ -27,7 +27,7 @@ class Placements:
         return Counter(dict(self.held.get(job_id, ()))) + Counter(dict(self.leaving.get(job_id, ())))
 
     def pool_of(self, job_id: str) -> str | None:
-        """Where its GPUs are; None = it has none."""
+        """The pool of its GPUs; None = it has none."""
         held = self.held.get(job_id)
         return self._cluster.nodes[held[0][0]].offer.pool if held else None
 

@@ -1,9 +1,9 @@
 """Which GPUs a job goes to: those that it has, as far as it can, on spot what need not be on demand, and back to spot.
 
 A job that spot lacks room for trains on on-demand nodes meanwhile. Once there is room again nothing is missing, so that
-nothing would move it, and nodes that are in use are not given back: they would be kept for ever. So who sits on an
-on-demand node that the plan does not hold on to leaves it, but for what it was promised there. What the plan holds is
-its word: as long as it wants a node, nobody leaves it for spot, unless it was promised to somebody else.
+nothing would move it, and nodes that are in use are not given back: they would be kept for ever. So a job on an
+on-demand node that the plan does not hold on to leaves it, but for what it was promised there. The holdings of a plan
+are its word: as long as it wants a node, no job leaves it for spot, unless it was promised to another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Placing:
         self._supply, self._cluster, self._growing = supply, supply.cluster, growing
 
     def kept(self, held: Placement, shape: Shape) -> Placement:
-        """Of what a job holds, what it may keep: of a grid, copies sit first and spares last, and these go first."""
+        """The part of its GPUs that a job may keep: of a grid, copies sit first and spares last, and these go first."""
         kept = self._cluster.healthy(held)
         if shape.grid is None:
             return kept
@@ -47,7 +47,7 @@ class Placing:
         owed: int = 0,
         closed: Collection[Market] = (),
     ) -> Placement | None:
-        """What brings it to its promised shape; None = not enough free GPUs.
+        """GPUs that bring it to its promised shape; None = not enough are free.
 
         `closed`: no more of these markets. `owed`: GPUs on demand that others were promised, kept for them.
         """
@@ -78,7 +78,7 @@ class Placing:
     def given_up(self, pool: str, owed: int = 0) -> list[Node]:
         """On-demand nodes beyond what is wanted, the emptiest first; none in a pool of one market.
 
-        Where more is `owed` on demand than is free or on its way, any of them may be: somebody sits there without need.
+        If more is `owed` on demand than is free or on its way, any of them may be: a job sits there without need.
         """
         if not self._supply.pools[pool].is_mixed:
             return []
@@ -93,9 +93,9 @@ class Placing:
         return self._cluster.in_use_beyond({o: self._supply.hold[o] + len(coming[o]) for o in wanted})
 
     def _stays(self, kept: Placement, shape: Shape, shunned: Collection[str], owed: int) -> Placement:
-        """Of what it keeps, what it does not leave for spot: nodes that are given up go whole, while spot has room.
+        """The part of it that is not left for spot: nodes that are given up go whole, while spot has room.
 
-        For who was promised GPUs on demand and lacks them, so many go as it lacks.
+        If a job lacks promised GPUs on demand, so many go as it lacks.
         """
         nodes = {node.id for node in self.given_up(shape.pool, owed)}
         if not nodes:

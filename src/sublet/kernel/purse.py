@@ -1,4 +1,4 @@
-"""The purse: what is kept back so that every node can be given up within it, and how the end comes in steps."""
+"""The budget: what is kept back so that every node can be given up within it, and how the end comes in steps."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Purse:
         self._cluster, self._ledger = cluster, ledger
 
     def reserved(self, now_s: float) -> Money:
-        """What is kept back for all nodes. O(nodes), and only looked at when there is a purse."""
+        """The reserve for all nodes. O(nodes), and only looked at when there is a budget."""
         return self._ending(now_s, lambda offer: offer.reserve)
 
     def committed(self, now_s: float) -> Money:
-        """What giving everything up at once may still cost: with what is spent, never more than the purse."""
+        """The cost at which all can be given up at once, at most: with what is spent, never more than the budget."""
         return self._ending(now_s, lambda offer: offer.ending(offer.wind_down_s))
 
     def _ending(self, now_s: float, held: Callable[[Offer], Money]) -> Money:
@@ -52,13 +52,13 @@ class Purse:
         return price * (max([0, *ends]) + microseconds(BESIDES_S))
 
     def left(self, now_s: float) -> Money | None:
-        """What is neither spent nor reserved; None without a purse."""
+        """Money that is neither spent nor reserved; None without a budget."""
         if self.budget.purse is None:
             return None
         return self.budget.purse - self._ledger.spent(now_s) - self.reserved(now_s)
 
     def until_next_step(self, now_s: float) -> Money | None:
-        """What may be spent before nodes must be given up; the last node needs to pay for no other."""
+        """Money that may be spent before nodes must be given up; the last node needs to pay for no other."""
         if self.budget.purse is None or len(self._cluster.nodes) > 1:
             return self.left(now_s)
         return self.budget.purse - self._ledger.spent(now_s) - self.committed(now_s)

@@ -26,13 +26,13 @@ Promise = tuple[JobState, Shape | None]  # as the job is now, and what it shall 
 
 
 def shapes_to_promise(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -> list[Promise]:
-    """What it changes for jobs as they are now. That a stale one did not see new terms is no fault, but they hold."""
+    """The changes for jobs as they are now. That a stale one did not see new terms is no fault, but they hold."""
     promises: list[Promise] = []
     for job_id, shape in plan.shapes.items():
         state = jobs.get(job_id)
         if state is None or state.shape == shape or state.job.paused:
             continue  # it ended or was paused meanwhile, or has it already
-        if shape is None or shape.pool in supply.pools:  # else nobody offers it any more
+        if shape is None or shape.pool in supply.pools:  # else it is not offered any more
             promises.append((state, shape))
     return [each for each in promises if _is_within_terms(each, supply)] if stale else promises
 
@@ -68,7 +68,7 @@ def _beyond(falling: Mapping[str, int], jobs: Jobs) -> dict[str, int]:
 def refuse_wrong_names(plan: Plan, jobs: Jobs, supply: Supply, *, stale: bool) -> RefusePlan | None:
     """It names a pool or an offer that never was, or a pool where the job may not run. None = it does not.
 
-    Where a job may run can be news to a stale one.
+    The places where a job may run can be news to a stale one.
     """
     for job_id, shape in plan.shapes.items():
         state = jobs.get(job_id)
@@ -101,7 +101,9 @@ def _refuse_other_terms(promises: Sequence[Promise], supply: Supply) -> RefusePl
     for state, shape in promises:
         if shape is not None and not _may_be(state, shape):
             low, high = state.job.min_gpus, state.job.max_gpus
-            return RefusePlan(f"shapes[{state.job.id}].gpus", shape.gpus, f"a width of the job, from {low} to {high}")
+            return RefusePlan(
+                f"shapes[{state.job.id}].gpus", shape.gpus, f"a worker count of the job, from {low} to {high}"
+            )
         if shape is not None and shape.steady < (core := supply.pools[shape.pool].core_of(state.job)):
             allowed = f"at least {core}: so many of its GPUs are on demand"
             return RefusePlan(f"shapes[{state.job.id}].steady", shape.steady, allowed)
@@ -117,7 +119,7 @@ def _refuse_over_limits(
 ) -> RefusePlan | None:
     """It promises or holds more than pools, quotas or the burn cap allow, with what stands already. None = it fits.
 
-    What is there only until it is taken, `beyond` what may be used, is no fault of the plan.
+    GPUs that are there only until they are taken, `beyond` what may be used, are no fault of the plan.
     """
     all_gpus, all_steady = dict(stand.promised), dict(stand.steady)
     for state, shape in promises:
@@ -151,13 +153,13 @@ def _wished_gpus(supply: Supply, pool: Pool, offer_ids: Sequence[str], plan: Pla
 
 
 def _wished_burn(supply: Supply, plan: Plan) -> Price:
-    """What an hour costs, at today's prices, when all that is wanted is held, as far as it can be had."""
+    """The cost of an hour, at today's prices, when all that is wanted is held, as far as it can be had."""
     hold = supply.hold_after(plan.hold)
     prices = ((supply.offering.obtained(o, nodes), supply.ledger.believed(o)) for o, nodes in hold.items())
     return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))
 
 
 def _owned_burn(supply: Supply) -> Price:
-    """What an hour of the owned nodes costs, which no plan can save."""
+    """The cost of an hour of the owned nodes, which no plan can save."""
     prices = ((limit.min_nodes, supply.ledger.believed(o)) for o, limit in supply.limits.items())
     return Price(sum(nodes * price.micro_usd_per_h for nodes, price in prices))

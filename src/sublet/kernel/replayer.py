@@ -1,6 +1,6 @@
 """A recorded life, lived again line by line: for journals, for a controller that comes back, for `sublet replay`.
 
-Who hears the events decides what that means. A kernel of the version that wrote the lines must give the recorded orders
+Each listener decides what the events mean. A kernel of the version that wrote the lines must give the recorded orders
 (`kernel.handle`); of another version they are taken for granted (`Follower.follow`).
 """
 

@@ -107,7 +107,7 @@ class PlanRequests:
 
 
 def frees_money(budget: Budget, active: Iterable[JobState], *, waiting: int) -> bool:
-    """A node that is gone leaves what was kept back for it, and its part of the rate, to somebody who wants it."""
+    """A node that is gone leaves its reserve, and its part of the rate, to jobs that want it."""
     if budget.burn is None:
         return budget.purse is not None and waiting > 0
     return waiting > 0 or any(state.gpus < state.job.max_gpus for state in active)

@@ -1,11 +1,11 @@
-"""Who pays for which part of a node: a job for the GPUs that it holds, its user and its team with it.
+"""Shares of the cost of a node: a job pays for the GPUs that it holds, its user and its team with it.
 
 The same as on the bill: a share of the rent, rounded down to whole grains, from the order that gives the GPUs to it
-until it has left them. What nobody holds, boots, minimum times and what rounding leaves over is the organisation's.
+until it has left them. Idle GPUs, boots, minimum times and the rest of rounding are the organisation's.
 
 It is paid at the price that was believed then, up to the dearest that the offer could cost as the job came; and once
-the job was told to leave, only for as long as leaving may take. What a price that is heard late, or a job that stays
-on, costs beyond that is the organisation's, too.
+the job was told to leave, only for as long as leaving may take. So are the later costs of a price that is heard late,
+or of a job that stays on.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ __all__ = ["Share", "Shares", "ending_grains", "payers"]
 
 
 def payers(job: Job) -> tuple[Holder, ...]:
-    """Whose purses it is paid from, besides that of all: from the widest to its own."""
+    """Budgets it is paid from, besides that of all: from the widest to its own."""
     found = ((Level.TEAM, job.team), (Level.USER, job.user), (Level.JOB, job.id))
     return tuple(Holder(level, name) for level, name in found if name)
 
 
 def ending_grains(offer: Offer, gpus: int) -> int:
-    """The dearest that these GPUs of a node can cost until who holds them has left."""
+    """The highest cost of these GPUs of a node until their job has left."""
     return _part(offer.dearest.micro_usd_per_h * microseconds(offer.wind_down_s), gpus, offer.gpus_per_node)
 
 
 def _part(grains: int, gpus: int, size: int) -> int:
-    """Of what a node costs; rounded up: it is kept back."""
+    """A part of the cost of a node; rounded up: it is kept back."""
     return -(-grains * gpus // size)
 
 
@@ -100,18 +100,18 @@ def _taken(job: Job, offer: Offer, gpus: int, now_us: int) -> Share:
 
 
 class Shares:
-    """All that are open, and the sum of those that have ended, by who pays. Counts from `begin` on."""
+    """All that are open, and the sum of those that have ended, by payer. Counts from `begin` on."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger) -> None:
         self.counts = False
-        self.changed = True  # somebody holds other GPUs, or pays another price, than when it was last looked at
+        self.changed = True  # a job holds other GPUs, or pays another price, than at the last look
         self.open: dict[str, dict[str, Share]] = {}  # by job, by node
         self.ended: dict[Holder, int] = defaultdict(int)  # grains
         self._of: dict[Holder, dict[tuple[str, str], Share]] = defaultdict(dict)
         self._cluster, self._ledger = cluster, ledger
 
     def begin(self, jobs: Iterable[JobState], held: Callable[[str], Mapping[str, int]], now_s: float) -> None:
-        """From now on somebody wants to know."""
+        """From now on the shares are counted."""
         if not self.counts:
             self.counts = True
             for state in jobs:
@@ -141,7 +141,7 @@ class Shares:
             self._of[holder][job_id, node_id] = share
 
     def tell_to_leave(self, jobs: Mapping[str, JobState], now_s: float) -> None:
-        """Whoever was told to stop by now is paid for until its latest end; who was not goes on."""
+        """A job told to stop by now is paid for until its latest end; any other goes on."""
         now_us = microseconds(now_s)
         for job_id, shares in self.open.items():
             stopping = jobs[job_id].phase is Phase.STOPPING
@@ -160,17 +160,17 @@ class Shares:
             share.settle(self._price(share), now_us)
 
     def end_by(self, node_id: str, end_us: int) -> None:
-        """A node was gone before anybody heard of it: so it is on record, and nobody pays for longer."""
+        """A node was gone before that was heard: so it is on record, and no job pays for longer."""
         for shares in self.open.values():
             if (share := shares.get(node_id)) is not None:
                 share.until_us = end_us if share.until_us is None else min(share.until_us, end_us)
 
     def forget(self, holder: Holder) -> None:
-        """Nobody asks any more: the job has ended."""
+        """It is not asked for any more: the job has ended."""
         self.ended.pop(holder, None)
         self._of.pop(holder, None)
 
-    # ------------------------------------------------------------------ sums by who pays; O(shares) each
+    # ------------------------------------------------------------------ sums by payer; O(shares) each
 
     def spent(self, holder: Holder, now_us: int) -> int:
         """Grains since it counts."""
@@ -186,11 +186,11 @@ class Shares:
         return sum(share.burn(self._price(share), now_us) for share in self._of[holder.account].values())
 
     def any_leaves(self) -> bool:
-        """Somebody was told to leave, and has not left."""
+        """A job was told to leave, and has not left."""
         return any(share.until_us is not None for shares in self.open.values() for share in shares.values())
 
     def jobs(self, holder: Holder) -> list[str]:
-        """Who holds GPUs that it pays for."""
+        """Jobs with GPUs that it pays for."""
         return list(dict.fromkeys(job_id for job_id, _ in self._of[holder.account]))
 
     def _all(self) -> Iterable[Share]:

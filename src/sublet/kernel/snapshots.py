@@ -1,7 +1,7 @@
 """The kernel at rest: all that it knows as JSON, and a kernel that goes on from there.
 
-A start reads a snapshot and the events after it, instead of the whole history. What goes in is in `facts` of each part
-of the kernel, beside its fields; here is the way back. Only JSON, only names: reading one runs nobody's code.
+A start reads a snapshot and the events after it, instead of the whole history. The content is `facts` of each part of
+the kernel, beside its fields; here is the way back. Only JSON, only names: reading one runs no code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ K = TypeVar("K", bound=Kernel)
 
 
 def version_of_snapshot(facts: Mapping[str, Any]) -> int:
-    """Of the kernel that wrote it."""
+    """Version of the kernel that wrote it."""
     return int(facts.get("kernel", 0))
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a job that loses a node on which it had spares alone: it trains on."""
+"""A job that loses a node on which it had spares alone trains on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["is_spare_of", "without_spares"]
 
 
 def is_spare_of(state: JobState, placement: Placement, node_id: str, cluster: Cluster) -> bool:
-    """It trains, and nobody of it who does is on this node; nor would it be short of GPUs on demand without it."""
+    """It trains without this node: no training worker is on it, nor are GPUs on demand short without it."""
     runs_in = state.runs_in
     if state.phase is not Phase.RUNNING or runs_in is None or runs_in.grid is None or not runs_in.is_seated:
         return False

@@ -1,4 +1,4 @@
-"""A look at all purses after every event: nodes to give up, jobs to turn out, or when to look again."""
+"""A look at all budgets after every event: nodes to give up, jobs to turn out, or when to look again."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["Spending"]
 
 
 class Spending:
-    """The purse of all, and the tree beneath it. Orders go to `tenancy.orders`; True = a plan is called for."""
+    """The budget of all, and the tree beneath it. Orders go to `tenancy.orders`; True = a plan is called for."""
 
     def __init__(self, supply: Supply, tenancy: Tenancy) -> None:
-        self.spent_s: float | None = None  # when the first purse will be spent at today's burn
-        self._period_s: float | None = None  # when the next period of a purse begins
+        self.spent_s: float | None = None  # when the first budget will be spent at today's burn
+        self._period_s: float | None = None  # when the next period of a budget begins
         self._look_s: float | None = None  # when the tree is to be looked at again, if nothing changes before
         self._supply, self._tenancy, self._purses = supply, tenancy, tenancy.purses
 
     def adjust_supply(self, now_s: float) -> None:
-        """Rent and give back; whoever is in the way leaves."""
+        """Rent and give back; jobs in the way leave."""
         self._tenancy.orders += self._supply.adjust(now_s)
         for node in self._supply.to_clear:
             self._supply.mark_noticed(node)  # it takes no more work, and goes when the last has left
             self._tenancy.clear_node(node)
 
     def pass_time(self, event: news.Event) -> Before | None:
-        """Before it is heard: what was spent until now was at the prices, and out of the purses, of until now.
+        """Before it is heard: what was spent until now was at the prices, and out of the budgets, of until now.
 
         How it was before the first period that is over by then; None = none is.
         """
@@ -104,12 +104,12 @@ class Spending:
 
 
 def _end_purse_in_steps(supply: Supply, now_s: float) -> Steps | None:
-    """Of all: give nodes up in time; None = there is nothing to be done, nor to wait for."""
+    """The end of the total budget: give nodes up in time; None = there is nothing to be done, nor to wait for."""
     purse = supply.purse
     left, burn = purse.until_next_step(now_s), supply.ledger.outflow().micro_usd_per_h
     if left is None or purse.broke or (burn == 0 and not purse.is_exceeded(now_s)):
         return None
-    lasts_us = left.grains // burn if burn else 0  # its last node may have ended while nobody was there
+    lasts_us = left.grains // burn if burn else 0  # its last node may have ended without a controller
     if lasts_us > 1:
         return Steps(wake_s=now_s + (lasts_us - 1) / 1e6)
     if purse.giving_up and not purse.is_overdue(now_s) and not purse.is_exceeded(now_s):

@@ -34,7 +34,7 @@ class Supply:
         self.offers, self.limits, self.pools = self.offering.offers, self.offering.limits, self.offering.pools
         self.hold = {offer_id: limit.min_nodes for offer_id, limit in self.limits.items()}
         self.changed = True  # `adjust` has something to look at
-        self.short = False  # the last `adjust` could not rent all that is wanted, for want of money in the purse
+        self.short = False  # the last `adjust` could not rent all that is wanted, for want of money in the budget
         self.to_clear: list[Node] = []  # nodes in use that must go, as of the last `adjust`
         self._tightened = False  # limits or quotas are other ones, and more may be held than they allow
         self.numbered = 0  # of the last node that was asked for, or is known to have been
@@ -50,14 +50,14 @@ class Supply:
         return any(cluster.requested[o] or cluster.held[o] < obtained(o, self.hold[o]) for o in pool.offer_ids)
 
     def wish(self, hold: Mapping[str, int]) -> None:
-        """What a plan wants held."""
+        """Nodes that a plan wants held."""
         for offer_id, nodes in hold.items():
             if (limit := self.limits.get(offer_id)) is not None:  # else it is not offered any more
                 self.hold[offer_id] = max(nodes, limit.min_nodes)
         self.changed = True
 
     def hold_after(self, hold: Mapping[str, int]) -> dict[str, int]:
-        """What would be wanted after `wish`: owned nodes whatever it says, and nothing that is not offered now."""
+        """Nodes that would be wanted after `wish`: owned nodes in any case, and nothing that is not offered now."""
         limits = self.limits
         return self.hold | {o: max(nodes, limits[o].min_nodes) for o, nodes in hold.items() if o in limits}
 
@@ -79,7 +79,7 @@ class Supply:
         return bool(gone)
 
     def reprice(self, offer_id: str, event: PriceChanged) -> None:
-        """The market set another price: what was refused may be had at it, though nobody says so."""
+        """The market set another price: a refused offer may be had at it, without word."""
         since_s = event.since_s if isinstance(event, PriceHeardLate) else event.at_s
         self.ledger.reprice(offer_id, event.price, since_s)
         self.offering.memory.price(offer_id, event.price, event.at_s)
@@ -91,7 +91,7 @@ class Supply:
         self.changed = True
 
     def retry(self, offer_id: str) -> None:
-        """What was sold out may be had again."""
+        """A sold-out offer may be had again."""
         self.offering.retry(offer_id)
         self.changed = True
 
@@ -142,7 +142,7 @@ class Supply:
         return SetTimer(RetryOffer(node.offer.id), event.at_s + self.offering.refuse(node.offer.id))
 
     def give_up_half(self, now_s: float) -> list[Node]:
-        """All that is left in the purse is reserved: these nodes pay for the others."""
+        """All that is left in the budget is reserved: these nodes pay for the others."""
         self.changed = True
         return self.purse.give_up_half(now_s)
 
@@ -237,7 +237,7 @@ class Supply:
 
 
 def let_go(supply: Supply, node: Node, promises: Lines, now_s: float) -> None:
-    """The cloud takes it, and nobody needs another if those that stay are enough for what is promised in its pool.
+    """The cloud takes it, and it is not replaced if those that stay are enough for what is promised in its pool.
 
     Whether one is wanted all the same is for the next plan to say.
     """
@@ -254,6 +254,6 @@ def let_go(supply: Supply, node: Node, promises: Lines, now_s: float) -> None:
 
 
 def foresee(supply: Supply, hold: Mapping[str, int]) -> None:
-    """A plan that wants so much held is taken: in a pool of both markets, who gives GPUs up looks at which nodes go."""
+    """A plan is taken: in a pool of both markets, jobs that give GPUs up look at which nodes go."""
     mixed = {o for pool in supply.pools.values() if pool.is_mixed for o in pool.offer_ids}
     supply.wish({offer_id: nodes for offer_id, nodes in hold.items() if offer_id in mixed})

@@ -1,4 +1,4 @@
-"""What is left of a job when a node is taken: whether it trains on in a smaller form while others are on their way."""
+"""The survivors of a job when a node is taken: whether it trains on in a smaller form while others are on their way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["pays", "shape_of_survivors"]
 
 
 def shape_of_survivors(state: JobState, kept: Placement, steady: int, recorded: Sequence[Action]) -> Shape | None:
-    """What a job that was promised more trains in on these, of which so many are on demand; None = it cannot.
+    """The shape of a job that was promised more on these, of which so many are on demand; None = it cannot train.
 
     A grid is that of the promise, or else the one that it ran in, where it fits: any other is for a plan to weigh.
     """

@@ -47,7 +47,7 @@ class Tenancy(Ordering):
         self.recorded: Sequence[Action] = ()  # in a replay: what followed then from the event at hand
         self.waiting = Waiting()  # those without shape and GPUs
         self.census = Census()  # of all that ever came
-        self.growing = Growing(supply)  # who has to wait with it
+        self.growing = Growing(supply)  # jobs that have to wait with it
         self.promises = Lines(supply.pools)
         self.lines = self.promises.of
         self._placing = Placing(supply, self.growing)
@@ -68,7 +68,7 @@ class Tenancy(Ordering):
     def change(self, job: Job, event: Event) -> None:
         """Other facts about a job; one that is paused gives its GPUs back, one that is not waits for a plan.
 
-        Where it may run, and how many of its GPUs are on demand, holds at once, also against what it was promised.
+        The places where it may run, and its GPUs on demand, hold at once, also against what it was promised.
         """
         state = self.jobs[job.id]
         self._stories[job.id].append(event)
@@ -179,7 +179,7 @@ class Tenancy(Ordering):
     def lose_node(self, node: Node, event: NodeLost | NodeSilent) -> None:
         """A node was taken: those on it hold what survives, and stand still until they are moved or stopped.
 
-        But for those who lost spares alone: they train on.
+        But for jobs that lost spares alone: they train on.
         """
         for job_id in list(node.jobs):
             self._stories[job_id].append(event)
@@ -203,7 +203,7 @@ class Tenancy(Ordering):
                     self.departures.broken_s = self.now_s
 
     def move_due(self) -> None:
-        """Time is up for those who stayed on noticed nodes; and no plan has helped the survivors of a loss."""
+        """Time is up for jobs that stayed on noticed nodes; and no plan has helped the survivors of a loss."""
         due = self.departures.due(self.jobs, self.placement, self.now_s)
         for job_id in due:
             self.enqueue(self.jobs[job_id])
@@ -214,7 +214,7 @@ class Tenancy(Ordering):
             self._carry_on(self.jobs[job_id])
 
     def forget(self, node: Node) -> None:
-        """It is gone, by whoever's will."""
+        """It is gone, for any reason."""
         self.growing.forget(node)
         self.departures.forget(node.id)
 
@@ -296,7 +296,7 @@ class Tenancy(Ordering):
     def settle(self, state: JobState, *, closed: Collection[Market] = ()) -> bool:
         """Order what brings the job to its promised shape; False = not enough free GPUs yet.
 
-        Those of markets that are `closed` are kept for somebody else.
+        Those of markets that are `closed` are kept for another job.
         """
         if state.phase in IN_TRANSIT:
             return True  # looked at again when the answer comes

@@ -1,8 +1,8 @@
 """Events, orders and the values in them as JSON, and back.
 
 Fields go by their names and types, so that a new one is written without a line here, and a file from before it had a
-field reads with the field's default. A job's speed model is not written: plans are recorded, and whoever plans anew
-brings today's knowledge.
+field reads with the field's default. A job's speed model is not written: plans are recorded, and a new plan brings
+today's knowledge.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-    """What `to_plain` made of a value of this type; TypeError or ValueError where it is something else."""
+    """The inverse of `to_plain` for a value of this type; TypeError or ValueError where it is something else."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         if kind is Shape:

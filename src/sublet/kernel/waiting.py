@@ -1,7 +1,7 @@
 """The jobs that wait, in any order a policy asks for, without sorting them again at every decision.
 
-What orders a waiting job (its arrival, what is left of it, what it has had) does not change while it waits. So each
-order is a sorted list that is kept from the first time somebody asks for it: O(log n) a job, nothing a decision.
+The keys that order a waiting job (its arrival, the rest of it, its history) do not change while it waits. So each order
+is a sorted list that is kept from its first use on: O(log n) a job, nothing a decision.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Files(Protocol):
         """After a crash there is the old file or the new one, never half of one; `durable`, also after a power cut."""
 
     def append(self, path: Path, data: bytes) -> None:
-        """To a draft that nobody else reads: made if there is none, and not forced to the disk."""
+        """To a draft without other readers: made if there is none, and not forced to the disk."""
 
     def settle(self, folder: Path, drafts: Mapping[str, str]) -> None:
         """Files of a folder: forced to the disk, then given their names, and the folder after the last of them."""
@@ -37,7 +37,7 @@ class Files(Protocol):
         """With all that is in it, as far as can be."""
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder, in order; nothing where there is no folder."""
+        """The names in a folder, in order; nothing where there is no folder."""
 
     def make_folder(self, folder: Path) -> None:
         """For its owner alone, with what is missing above it; one that is there stays as it is."""

@@ -1,8 +1,8 @@
-"""Objects in a store that many machines share: whole or not there, and written over only by whoever saw the last one.
+"""Objects in a shared store: whole or not there, and overwritten only by a writer that saw the last one.
 
-An object store has no folders, no locks and no rename. What it has is a condition on a write: `new` (there is no such
-object yet) and `over` (there is still the one that we saw). Of all who write so at once, one wins, and the others are
-told (`Overtaken`). `sublet.machine.remote` opens such a store by its URI.
+An object store has no folders, no locks and no rename. Its means is a condition on a write: `new` (there is no such
+object yet) and `over` (there is still the one that we saw). Among all that write so at once, one wins, and the others
+are told (`Overtaken`). `sublet.machine.remote` opens such a store by its URI.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Replaced(SubletError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a list says of an object."""
+    """An object in a list."""
 
     key: str
     size: int
@@ -106,7 +106,7 @@ class Objects(Protocol):
 
     @property
     def uri(self) -> str:
-        """What the keys are under, as people write it; without a slash at its end."""
+        """The prefix of the keys, as people write it; without a slash at its end."""
 
     def put(self, key: str, content: bytes | memoryview, *, new: bool = False, over: Version | None = None) -> Version:
         """In one go; if there must be none yet, or still this one: Overtaken if that is not so."""
@@ -131,7 +131,7 @@ class FileObjects(Objects, Protocol):
         """A file as it is read now, over whatever was there; its tag."""
 
     def look(self, key: str) -> Found:
-        """What a list would say of it."""
+        """The object as a list would show it."""
 
     def walk(self) -> Iterator[Found]:
-        """All, as the store tells them: whoever has seen enough need not hear the rest."""
+        """All, as the store tells them: a caller that has seen enough may stop."""

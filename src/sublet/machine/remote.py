@@ -5,7 +5,7 @@
 
 Access and options come from the environment, in the words of the cloud's own tools: AWS_ACCESS_KEY_ID, AWS_REGION,
 AWS_ENDPOINT_URL, ... or the role of the machine; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME, ...
-Where boto3 is there, a profile of `aws configure` serves too. The library (obstore, the extra `store`) is imported at
+If boto3 is there, a profile of `aws configure` serves too. The library (obstore, the extra `store`) is imported at
 the first use. `check_uri` says what is wrong with a URI without asking anybody.
 """
 
@@ -52,7 +52,10 @@ def is_remote(place: object) -> bool:
 
 
 def check_uri(field: str, uri: str) -> None:
-    """What can be known here: the scheme, the bucket, and whether the library is installed. Nobody is asked."""
+    """The checks that are possible here: the scheme, the bucket, and whether the library is installed.
+
+    The store is not asked.
+    """
     scheme, _, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
     if scheme not in SCHEMES:
@@ -71,7 +74,10 @@ def check_uri(field: str, uri: str) -> None:
 
 
 def open_uri(uri: str) -> FileObjects:
-    """All objects under it; nobody is asked yet. InvalidValue, MissingExtra, or StoreFailed where access is not set."""
+    """All objects under it; the store is not asked yet.
+
+    InvalidValue, MissingExtra, or StoreFailed where access is not set.
+    """
     uri = uri.rstrip("/")
     check_uri("uri", uri)
     from obstore.exceptions import BaseError
@@ -106,7 +112,7 @@ class RemoteObjects:
 
     @property
     def uri(self) -> str:
-        """What the keys are under."""
+        """The prefix of the keys."""
         return self._uri
 
     def put(self, key: str, content: bytes | memoryview, *, new: bool = False, over: Version | None = None) -> Version:

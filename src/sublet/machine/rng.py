@@ -1,4 +1,4 @@
-"""What nobody can foresee: names that are nobody else's, and pauses that differ between those who wait."""
+"""Random numbers: names that are unique, and pauses that differ between processes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["RNG", "Rng"]
 
 
 class Rng(Protocol):
-    """Of one process."""
+    """The random numbers of one process."""
 
     def token(self, nbytes: int) -> str:
-        """`nbytes` bytes that nobody can guess, in hexadecimal digits."""
+        """`nbytes` bytes that cannot be guessed, in hexadecimal digits."""
 
     def random(self) -> float:
-        """In [0, 1), for whoever must not do as all others do: no secret."""
+        """In [0, 1), for a choice that must differ between processes: no secret."""
 
 
 class _MachineRng:

@@ -13,16 +13,16 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wall(Protocol):
-    """Of one process."""
+    """The clocks of one process."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment, the same one for as long as the process lives. What is due is measured by it."""
+        """Seconds since some moment, the same one for as long as the process lives. The clock for timers."""
 
     def unix(self) -> float:
         """Seconds since 1970, as far as anybody has set the clock right. It may jump, so nothing waits by it."""
 
     def since_boot(self) -> tuple[str, float]:
-        """(name of this boot of the machine, seconds since then, sleep included); ("", 0.0) where nobody knows."""
+        """(name of this boot of the machine, seconds since then, sleep included); ("", 0.0) where it is unknown."""
 
 
 class _MachineWall:

@@ -32,7 +32,7 @@ EVERYWHERE = "*"  # one price in every zone of the region, or in every region of
 
 
 class Wanted(TypedDict, total=False):
-    """What `select` filters by; what is not named is not asked about."""
+    """The filters of `select`; one that is not named is not asked about."""
 
     gpu: str
     cloud: str

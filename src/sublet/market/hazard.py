@@ -1,8 +1,8 @@
 """How long spot instances last: losses per instance-hour, with an interval, per zone and pooled.
 
-Everything available is taken to be held, so a fall from n to m is n - m losses. Two things make this a lower bound: a
-fall and a rise between two rows cancel, and a trace of kind availability or launch probe held nothing, so a fall there
-only says that no more would have been given (`observed` is False).
+Everything available is taken to be held, so a fall from n to m is n - m losses. Two things make this a lower bound. A
+fall and a rise between two rows cancel. A trace of kind availability or launch probe held nothing, so a fall there only
+says that no more would have been given (`observed` is False).
 """
 
 from __future__ import annotations

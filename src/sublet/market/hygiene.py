@@ -12,8 +12,8 @@ file is wrong must not move the middle. Below three clouds the rows vote. Four t
   advertise;
 - another cloud: when two sellers ask nearly the same, it is a price and not a slip (old V100s at USD 0.14).
 
-A wrong number of GPUs is not seen by its price, so counts are held to what can be built: beyond eight, GPUs that sit on
-boards come in eights, and a type whose name says how many has as many.
+A wrong number of GPUs is not seen by its price, so counts are held to what can be built. Beyond eight, GPUs that sit on
+boards come in eights, and a type whose name gives the number has as many.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def sorted_out(listings: Iterable[Listing]) -> tuple[list[Listing], list[Quarant
 def outlived(
     listings: Sequence[Listing], before_usd_per_h: Mapping[str, float] = NO_HISTORY
 ) -> tuple[list[Listing], list[Quarantined]]:
-    """Of prices that are believed, those that still hold: not older than the newest by much, and not a sudden jump.
+    """The believed prices that still hold: not older than the newest by much, and not a sudden jump.
 
     `before_usd_per_h` is what offers cost before, by id; five times away from that is a slip, in either direction.
     """
@@ -125,7 +125,7 @@ def outlived(
 
 
 def _fault(listing: Listing, on_demand: Listing | None) -> str:
-    """What is wrong with a price by itself or against its own row; empty when nothing is."""
+    """The fault of a price by itself or against its own row; empty when there is none."""
     usd_per_h = listing.usd_per_h
     if not math.isfinite(usd_per_h):
         return "not a number"

@@ -24,7 +24,7 @@ class Jump:
 
 
 def after_reading(before_usd_per_h: float, usd_per_h: float, watched: Jump | None, now_s: float) -> Jump | None:
-    """What is watched after this reading; None = it is believed: no jump, or one that has held.
+    """The jump that is watched after this reading; None = it is believed: no jump, or one that has held.
 
     A reading that does not agree with the watched one starts the time anew, so a price that jumps about is never
     believed.

@@ -1,8 +1,8 @@
 """Losses ahead as a distribution: how likely a fall is at each of the next ticks, and how many instances it takes.
 
 Three things are known to move it. Falls cluster: one makes the next more likely, for a while. Markets have a time of
-day. And what has happened in this market weighs against what is usual elsewhere. A loss that is announced needs no
-chance: whoever looks ahead is told of it (`planning.lookahead.AnnouncedLoss`).
+day. And what has happened in this market weighs against what is usual elsewhere. An announced loss needs no chance: a
+look ahead is told of it (`planning.lookahead.AnnouncedLoss`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ USUAL_TICKS, USUAL_WEIGHT = 12.0, 2.0  # between two falls where nothing was see
 HOURS = 24
 HOUR_WEIGHT = 10.0  # falls: an hour of the day that saw fewer is taken for one like the others
 LEAST_CHANCE = 1e-3  # in a tick: what is less is left out
-DIGITS = 2  # of a chance: markets come back to the same, and who has looked at it need not look again
+DIGITS = 2  # of a chance: markets come back to the same, which need not be looked at again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossesAhead:
-    """What a fall adds to the chance of another in the next tick, for how long, and whether the hour of the day counts.
+    """The effect of a fall on the chance of another, its duration, and whether the hour of the day counts.
 
     >>> calm, struck = np.full(30, 9.0), np.append(np.full(29, 9.0), 7.0)
     >>> ahead = LossesAhead(excess=0.2, half_life_ticks=5.0)

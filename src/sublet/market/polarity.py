@@ -6,7 +6,7 @@ Nothing in a file says what its numbers count. There are signs, and each holds f
   counts what is missing, or comes from a market that is hardly worth a record.
 - Instances that were really held take a moment to launch, so a record of them starts at 0 and rises. The inverted
   record starts at its maximum and falls at once.
-- A fleet, and instances that were held, are there most of the time, or nobody would have used them. Far below half is
+- A fleet, and instances that were held, are there most of the time, or they would not have been used. Far below half is
   odd. For probes this says nothing: real zones exist that grant an instance one time in eight.
 
 Of a file about which nothing is known only the first is asked. It speaks against none of the 15 traces that Sublet
@@ -70,24 +70,24 @@ def check_polarity(trace: SpotTrace, declared: Polarity = "availability") -> Pol
 
 
 def presumed(trace: SpotTrace) -> SpotTrace:
-    """A trace from a file, as availability, though nobody has said so: refused if it may well be the other way round.
+    """A trace from a file, as availability, without word on its meaning: refused if it may well be the other way round.
 
     Counts are believed unless a sign is against them; of 0 and 1 copies exist both ways, so a sign must be in favour.
     """
     report = check_polarity(trace)
     if report.verdict == "consistent" or (report.verdict == "cannot tell" and trace.max_available > 1):
         return trace
-    why = "nobody has said whether a 1 means that an instance can be held, or that it cannot"
+    why = "it is not stated whether a 1 means that an instance can be held, or that it cannot"
     turned = "--polarity preempted if a 1 means that there is none"
     if trace.max_available > 1:
-        why = "nobody has said that the numbers are instances that can be held, and they do not look like it"
+        why = "it is not stated that the numbers are instances that can be held, and they do not look like it"
         turned = "subtract the numbers from the target if they count lost instances"
     hint = f"say --polarity availability if they can be held; {turned}"
     raise BadInput(trace.source, f"{why} ({'; '.join(report.evidence)})", hint=hint)
 
 
 def _rest_signs(trace: SpotTrace) -> list[Sign]:
-    """Where the record stays longer, at nothing or at the most that it ever shows; zones add up."""
+    """Levels at which the record stays longer, at nothing or at the most that it ever shows; zones add up."""
     empty_s = full_s = total_s = 0.0
     for zone, steps in trace.series.items():
         held_s = np.diff(np.append(steps.t_s, trace.end_s[zone]))

@@ -1,4 +1,4 @@
-"""What an offer cost and when: price histories as step functions.
+"""Prices of offers over time: price histories as step functions.
 
 A history is a list of snapshots of a price list. A field that is empty in one of them states no price: the last stated
 price goes on, and `listed_at` tells that it is old. The clock of a book starts at `zero_utc_s`, so a book can be laid

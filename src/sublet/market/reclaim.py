@@ -1,4 +1,4 @@
-"""Whom a falling supply takes: the one rule of the simulated and the replayed market."""
+"""Nodes that a falling supply takes: the one rule of the simulated and the replayed market."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["choose_lost", "draw_excess"]
 
 
 def draw_excess(nodes: Sequence[str], supply: int, rng: np.random.Generator) -> list[str]:
-    """Of `nodes`, those that are one too many for `supply`, drawn with equal chances and in their order."""
+    """Those of `nodes` that are too many for `supply`, drawn with equal chances and in their order."""
     excess = len(nodes) - supply
     if excess <= 0:
         return []
@@ -20,9 +20,9 @@ def draw_excess(nodes: Sequence[str], supply: int, rng: np.random.Generator) -> 
 def choose_lost(
     nodes: Sequence[str], lost_s: Mapping[str, float], supply: int, now_s: float, rng: np.random.Generator
 ) -> list[str]:
-    """Who goes when supply becomes `supply`: those whose announced end `lost_s` has come, then some of the rest.
+    """Nodes that go when supply becomes `supply`: those whose announced end `lost_s` has come, then some of the rest.
 
-    Of the rest somebody goes if it was rented after the notices went out, or if no notice is given.
+    A node of the rest goes if it was rented after the notices went out, or if no notice is given.
     """
     due = [node for node in nodes if node in lost_s and lost_s[node] <= now_s]
     rest = [node for node in nodes if node not in set(due)]

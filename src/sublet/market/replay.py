@@ -1,4 +1,4 @@
-"""A recorded market, replayed: what changes and when it is known, what is for sale, and whom a falling supply takes.
+"""A recorded market, replayed: changes and when they are known, offers, and the nodes that a falling supply takes.
 
 Without a clock and without nodes: the simulated world and the cloud in a box hold the nodes, and ask here.
 """
@@ -58,7 +58,7 @@ class ReadAhead:
             self._head = next(self._market, None)
             if isinstance(change, AvailabilityChanged) and change.nodes is not None and self._notice_s > 0:
                 fall = Fall(offer_id=change.offer_id, nodes=change.nodes, at_s=change.at_s)
-                yield min(change.at_s, max(now_s, change.at_s - self._notice_s)), fall  # who reads late hears it first
+                yield min(change.at_s, max(now_s, change.at_s - self._notice_s)), fall  # a late reader hears it first
             yield change.at_s, change
 
 
@@ -89,7 +89,7 @@ class Stock:
         return None if recorded is None else self.less_struck(offer_id, recorded)
 
     def less_struck(self, offer_id: str, nodes: int) -> int:
-        """What is left of a recorded number."""
+        """The rest of a recorded number."""
         return max(0, nodes - self._struck.get(offer_id, 0))
 
     def record(self, offer_id: str, nodes: int | None, at_s: float = math.inf) -> None:
@@ -118,10 +118,10 @@ class Stock:
 
 
 class ReplayedMarket:
-    """Which of the nodes that somebody holds go when the record changes. Equal seeds take equal nodes.
+    """Held nodes that go when the record changes. Equal seeds take equal nodes.
 
-    Usually a record says how many could be held, and who holds no more than is left loses none. Where a fall
-    `hits_any`, it counts others too, and these are lost as often as those.
+    Usually a record says how many could be held, and a holder of no more than is left loses none. If a fall `hits_any`,
+    it counts others too, and these are lost as often as those.
     """
 
     def __init__(self, offers: Mapping[str, Offer], rng: np.random.Generator, *, hits_any: bool = False) -> None:
@@ -152,7 +152,7 @@ class ReplayedMarket:
         return choose_lost(nodes, lost_s, supply, max(now_s, change.at_s), self._rng)
 
     def _hit(self, nodes: Sequence[str], was: int | None, supply: int) -> list[str]:
-        """Of these nodes, those whom a fall to `supply` takes; `was` is not known where notices chose them."""
+        """The nodes among these that a fall to `supply` takes; `was` is not known where notices chose them."""
         if not self._hits_any or was is None or supply >= was:
             return draw_excess(nodes, supply, self._rng)
         ours = self._rng.hypergeometric(len(nodes), max(0, was - len(nodes)), was - supply)

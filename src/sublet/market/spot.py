@@ -1,8 +1,8 @@
 """How many spot instances could be held, and when: availability traces and their one file format.
 
 A file has the columns `t_s,zone,available` and states availability: `available` instances of the zone can be held from
-`t_s` until the zone's next row. Simulators exist that read the same files the other way round (1 = preempted), so
-whoever reads a file says which it is; polarity.py looks for signs that the answer was wrong.
+`t_s` until the zone's next row. Simulators exist that read the same files the other way round (1 = preempted), so the
+reader of a file says which it is; polarity.py looks for signs that the answer was wrong.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def read_trace(
 ) -> SpotTrace:
     """A file in the format above. `polarity` says what its 1 means; the trace always states availability.
 
-    A zone whose rows keep a rhythm lasts one tick past its last row; a list of changes ends with its last row. What was
-    put right on the way stands in the notes of the trace.
+    A zone whose rows keep a rhythm lasts one tick past its last row; a list of changes ends with its last row.
+    Corrections on the way stand in the notes of the trace.
     """
     if polarity not in ("availability", "preempted"):
         raise InvalidValue("polarity", polarity, "availability (1 = can be held) or preempted (1 = cannot)")

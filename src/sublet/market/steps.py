@@ -30,7 +30,7 @@ class Steps:
         if not np.isfinite(t_s).all() or (np.diff(t_s) <= 0).any():
             raise InvalidValue("t_s", t_s, "finite and increasing")
         for name, array in (("t_s", t_s), ("value", value)):
-            array.setflags(write=False)  # our own copy: nobody can change it under us
+            array.setflags(write=False)  # our own copy: it cannot change under us
             object.__setattr__(self, name, array)
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ NO_LICENCE = "none stated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFacts:
-    """What the source says about a trace."""
+    """The source's facts about a trace."""
 
     file: str
     kind: str
@@ -126,7 +126,7 @@ TRACES = {
 def load_trace(name_or_path: str | Path, *, polarity: Polarity | None = None, repeat: bool = False) -> SpotTrace:
     """A trace by its name in TRACES, or from a file whose numbers mean `polarity`: the one way in for every verb.
 
-    Where nobody has said what they mean (None) they are read as availability, and refused if they do not look like it.
+    Without a stated meaning (None) they are read as availability, and refused if they do not look like it.
     """
     text = str(name_or_path)
     if text in TRACES:

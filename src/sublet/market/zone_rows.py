@@ -1,9 +1,9 @@
 """The rows of a spot trace, zone by zone, made sound: put in order where that is safe, refused where it is not.
 
 Pollers overlap, so rows may come a little late: they are sorted, and a note says so. A large step back is something
-else, two records in one file, and is refused. A record that has a row at every tick must have one at every tick: a tick
-or two may be missing, and the value before them goes on; a larger hole is refused, as nobody knows what was in it.
-Lists of changes, in which no row repeats the one before, have no holes: silence says that nothing changed.
+else, two records in one file, and is refused. A record that has a row at every tick must have one at every tick. A tick
+or two may be missing, and the value before them goes on; a larger hole is refused, as its content is unknown. Lists of
+changes, in which no row repeats the one before, have no holes: silence says that nothing changed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def zones_from_table(table: TextTable, *, most: int | None, holes: Holes) -> dic
 
 
 def notes_from_zones(zones: Mapping[str, ZoneRows]) -> tuple[str, ...]:
-    """What was put right, each thing once, with the zones it was found in."""
+    """Corrections, each once, with the zones they were found in."""
     where: dict[str, list[str]] = {}
     for zone, rows in zones.items():
         for note in rows.notes:
@@ -142,7 +142,7 @@ def _tick_s(steps_s: Floats) -> float:
 
 
 def _longest_s(steps_s: Floats, value: Ints, tick_s: float) -> float:
-    """What two rows may be apart. A list of changes repeats no value, so that any distance is right."""
+    """The longest time between two rows. A list of changes repeats no value, so that any distance is right."""
     repeated = float(np.mean(np.diff(value) == 0)) if len(steps_s) >= TELLING else 0.0
     if tick_s:
         return HARDLY_ANY_TICKS * tick_s if repeated >= REPEATED_IN_TICKS else np.inf

@@ -185,7 +185,7 @@ def _one_kind(rows: Sequence[Row]) -> tuple[Floats, Floats, Floats, Floats, Floa
     nodes = np.array([float(sum(used > 0 for used in row.spread)) for row in rows])
     step_s = np.array([row.step_time_s for row in rows])
     sync_s = np.array([np.nan if row.sync_time_s is None else row.sync_time_s for row in rows])
-    sync_s[(gpus == 1) & np.isnan(sync_s)] = 0.0  # one GPU has nobody to exchange with
+    sync_s[(gpus == 1) & np.isnan(sync_s)] = 0.0  # one GPU exchanges with no other
     return gpus, nodes, np.array([float(row.local_batch) for row in rows]), step_s, step_s - sync_s
 
 

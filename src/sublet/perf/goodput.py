@@ -1,8 +1,8 @@
 """Goodput: samples per second times what a sample is worth at that batch size (Pollux, OSDI 2021).
 
 With gradient noise scale n (in samples), a sample of a batch B is worth (n + B0) / (n + B) of a sample at the initial
-batch B0: 1 at B0, less at larger batches, and less so the noisier the gradient. Noise grows as training goes on, so
-each phase has its own best batch.
+batch B0. That is 1 at B0, less at larger batches, and less so the noisier the gradient. Noise grows as training goes
+on, so each phase has its own best batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BatchChoice:
 
 
 class Efficiency(Protocol):
-    """What a sample is worth, by phase of training and batch size."""
+    """The worth of a sample, by phase of training and batch size."""
 
     @property
     def ends(self) -> tuple[float, ...]:

@@ -45,16 +45,16 @@ class Gridded(ConstantRate):
         return [(self.grid(config), None) for config in fits.tolist()]
 
     def grid(self, config: int) -> Grid | None:
-        """Of a configuration; None for the suspended one."""
+        """Grid of a configuration; None for the suspended one."""
         return None if config == SUSPENDED else Grid(*self.profile.grids[config])
 
 
 @dataclass(frozen=True, eq=False)
 class LivePauses:
-    """State moves from those who stay to those who come: what a change is expected to cost over who may be lost."""
+    """State moves from staying workers to new ones: the expected cost of a change over the possible losses."""
 
     profile: SpotJob
-    lead_s: float = field(default=0.0, init=False)  # those who stay have the state, or restore what nobody has
+    lead_s: float = field(default=0.0, init=False)  # workers that stay have the state, or restore the rest
 
     def pause_s(self, change: Change) -> float:
         """A change, and regrouping once more where it cuts another short; without a change, the rest of that one."""
@@ -101,7 +101,7 @@ class StoragePauses:
 
 
 def _pinned(was: Shape | None, lost: int) -> int:
-    """Whole copies on demand: who is lost is among the others, unless there are not so many of them."""
+    """Whole copies on demand: a lost worker is among the others, unless there are not so many of them."""
     if was is None or was.grid is None:
         return 0
     copies = min(was.steady // was.grid.parts, was.grid.copies)

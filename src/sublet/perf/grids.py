@@ -84,14 +84,14 @@ class SpotJob:
         return samples, max(0.0, left_s - lasts_s)
 
     def lossless_s(self) -> Floats:
-        """Seconds without training from every configuration to every other where nobody is lost."""
+        """Seconds without training from every configuration to every other without losses."""
         key = (-1, 0, 0.0, True)
         if key not in self.kept:
             self.kept[key] = expected_moves(self.moves, [Loss(instances=int(self.use_C.max()), lost=0)])
         return self.kept[key]
 
     def after_loss_s(self, was: int, lost: int, ready_s: float = 0.0, *, beyond: bool = False) -> Floats:
-        """The same, expected over who of `was` instances is lost; see `pauses_s`, which knows what is left."""
+        """The same, expected over the losses among `was` instances; see `pauses_s`, which knows what is left."""
         key = (-was, lost, ready_s, beyond)
         if key not in self.kept:
             moves = self._prepared(ready_s)
@@ -118,7 +118,7 @@ class SpotJob:
         return float(moves.regroup_C[config] + moves.group_s_QG[moves.depth_C[config]].max(initial=0.0))
 
     def _prepared(self, ready_s: float) -> Moves:
-        """What changes cost after a loss that was prepared for so long."""
+        """The cost of changes after a loss that was prepared for so long."""
         shrink_C, grow_C = (np.minimum(ready_s, each) for each in self.ready_C)
         return replace(self.moves, grow_C=self.moves.grow_C - grow_C, shrink_C=self.moves.shrink_C - shrink_C)
 

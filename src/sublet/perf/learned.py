@@ -1,7 +1,7 @@
-"""The speed of a job that runs: what was measured at some widths, and a curve through it for the others.
+"""The speed of a job that runs: what was measured at some worker counts, and a curve through it for the others.
 
-The curve is 1/rate = serial + parallel/width, the law of Amdahl, fitted to the measured times per sample. One width
-alone cannot tell the two parts apart: then the serial one is a guess.
+The curve is 1/rate = serial + parallel/worker count, the law of Amdahl, fitted to the measured times per sample. One
+worker count alone cannot tell the two parts apart: then the serial one is a guess.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Learned(ConstantRate):
 
     measured: tuple[Measured, ...] = ()
     guess: float  # rate of one worker, until something is measured
-    sizes: tuple[int, ...] = ()  # widths that the owner allows; () = all
+    sizes: tuple[int, ...] = ()  # worker counts that the owner allows; () = all
 
     def __post_init__(self) -> None:
         positive("guess", self.guess)
         widths = [(m.gpu, m.workers) for m in self.measured]
         if len(set(widths)) < len(widths):
-            raise InvalidValue("measured", widths, "one rate per kind and width")
+            raise InvalidValue("measured", widths, "one rate per kind and worker count")
 
     def rate(self, gpu: str, spread: Spread, done: float) -> float:  # noqa: ARG002 - the same in every phase
-        """Work per second: measured at this width, else read off the curve."""
+        """Work per second: measured at this worker count, else read off the curve."""
         workers = sum(spread)
         if workers < 1 or (self.sizes and workers not in self.sizes):
             return 0.0
@@ -81,7 +81,7 @@ def _parts(rate_by_width: dict[int, float]) -> tuple[float, float]:
         parallel, serial = np.polyfit(1.0 / widths, times, 1)
         if serial >= 0 and parallel >= 0:
             return float(serial), float(parallel)
-        if parallel < 0:  # wider is slower: nothing is gained by width
+        if parallel < 0:  # wider is slower: nothing is gained by worker count
             return float(times.mean()), 0.0
         return 0.0, float((times * widths).mean())
     width, time = float(widths[0]), float(times[0])

@@ -1,13 +1,13 @@
 """A live job that is cut into stages, as a plan sees it: how fast it is in every grid, and what each change costs it.
 
 Of a step's A atoms each of D copies takes A / D. A pipeline of P parts works on them in A / D + P - 1 turns, each a
-P-th of what an atom takes as a whole, so D x P workers do D P / (1 + D (P - 1) / A) times the work of one: the rest is
+P-th of what an atom takes as a whole. So D x P workers do D P / (1 + D (P - 1) / A) times the work of one: the rest is
 the time in which parts wait for one another. As soon as workers have timed every unit, a turn is what the slowest part
 takes. Grids that were tried have the speed that was measured; all others lie on this curve, which goes through the mean
 of those. Before anything is measured it begins at the guess for one worker.
 
-Changes cost what `LinearCosts` says: at first by constants that were measured on a small model over gloo, from the
-first change on by as much more or less as those of the job took, and after five of several kinds by its own constants.
+Changes cost what `LinearCosts` says. At first its constants are those measured on a small model over gloo; from the
+first change on they are scaled by those of the job; after five of several kinds they are its own.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ class EvenLayers(Layers):
     __slots__ = ()
 
     def ends(self, deep: int) -> list[int]:
-        """Where stages begin and end."""
+        """The borders of stages."""
         return list(borders(len(self.params), deep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGrids:
-    """What is known of one job; equal knowledge makes the same profile. Seconds are the plan's."""
+    """The knowledge of one job; equal knowledge makes the same profile. Seconds are the plan's."""
 
     most_gpus: int
     depths: tuple[int, ...]  # that its owner, and its model, allow
     guess: float  # rate of one worker
     measured: tuple[tuple[Grid, float], ...] = ()
     atoms: float = GUESSED_ATOMS
-    blocks: tuple[int, ...] = ()  # bytes of the state of each; () = nobody has said
+    blocks: tuple[int, ...] = ()  # bytes of the state of each; () = unknown
     units: tuple[float, ...] = ()  # s of a micro-batch: before the blocks, in each, after them; () = not known yet
     pauses: tuple[Pause, ...] = ()  # as they were, on the wall
     speedup: float = 1.0  # seconds of the plan in one on the wall
@@ -137,7 +137,7 @@ def _profile(known: LiveGrids) -> SpotJob | None:
 def depths_of(stages: int, most_gpus: int, blocks: Collection[int], most: int, least: int = 1) -> tuple[int, ...]:
     """Those that may be: the one that was asked for, or (0) all that have a worker and a block for each part, and fit.
 
-    Where `least`, the fewest that fit, is more than it may have workers, the deepest is all that can be tried.
+    If `least`, the fewest that fit, is more than it may have workers, the deepest is all that can be tried.
     """
     if stages:
         return (stages,) if stages <= most_gpus else ()

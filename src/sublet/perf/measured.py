@@ -2,7 +2,7 @@
 
 The tables hold six models, measured on up to 64 GPUs, and full training runs at several batch sizes. The meaning of
 their columns, and the rules below, are those of the simulators they were published with: petuum/adaptdl (branch
-osdi21-artifact) and siasosp23/artifacts. Where those stop with an assertion, the rate here is 0.
+osdi21-artifact) and siasosp23/artifacts. If those stop with an assertion, the rate here is 0.
 
 >>> speed = measured_goodput("bert")
 >>> round(speed.rate("T4", (4, 4), 0.0) / speed.rate("T4", (1,), 0.0), 1)
@@ -138,11 +138,11 @@ def _barycentric(corners_SKX: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StatEfficiency:
-    """What a sample is worth in each epoch, from training runs at several batch sizes.
+    """The worth of a sample in each epoch, from training runs at several batch sizes.
 
-    Squared norm and variance of the gradient are linear between the two nearest batch sizes that were run. Then
-    gain = (var + sqr) / (var / s + sqr) with s = B / B0 is the progress of a step in steps at B0, and gain / s the
-    worth of a sample.
+    Squared norm and variance of the gradient are linear between the two nearest batch sizes that were run. Then gain =
+    (var + sqr) / (var / s + sqr) with s = B / B0 is the progress of a step in steps at B0, and gain / s the worth of a
+    sample.
     """
 
     batches: Floats  # B batch sizes that were run, increasing
@@ -188,7 +188,7 @@ def measured_goodput(
 
 
 def goodput_model(model: str, *, source: Source = "pollux", batch: int | None = None, slowdown: float = 1.0) -> Goodput:
-    """What is behind `measured_goodput`; ask it for the batch that was chosen."""
+    """The model behind `measured_goodput`; ask it for the batch that was chosen."""
     return _goodput(model, source, batch, slowdown)
 
 
@@ -198,7 +198,7 @@ def measured_step_time(model: str, gpu: str = "T4", *, source: Source = "pollux"
 
 
 def stat_efficiency(model: str, *, source: Source = "pollux") -> StatEfficiency:
-    """What samples are worth in the epochs of one model."""
+    """The worth of samples in the epochs of one model."""
     return _efficiency(model, source)
 
 

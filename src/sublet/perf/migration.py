@@ -1,4 +1,4 @@
-"""What it costs to change a pipelined job: how long training pauses when instances go, come, or change places.
+"""The cost of changing a pipelined job: how long training pauses when instances go, come, or change places.
 
 A job runs as `wide` pipelines of `deep` stages. Three kinds of change keep its state alive in the instances that stay:
 
@@ -60,7 +60,7 @@ class Layers:
             raise InvalidValue("params", self.params, "two or more numbers of at least 0")
 
     def ends(self, deep: int) -> list[int]:
-        """Where stages begin and end: even, one more for the first, and one each for others from the second last on.
+        """The borders of stages: even, one more for the first, and one each for others from the second last on.
 
         >>> Layers((1.0,) * 9).ends(3)  # 3, 2 and 2, and two are left over
         [0, 4, 7, 9]
@@ -83,7 +83,7 @@ class MigrationCosts(Protocol):
 
     @property
     def layers(self) -> Layers:
-        """What is cut into stages."""
+        """The layers that are cut into stages."""
         ...
 
     def transfer_s(self, params: float) -> float:
@@ -255,7 +255,7 @@ def _groups(costs: MigrationCosts, deep: int) -> list[tuple[float, int]]:
 
 
 def _donors(costs: MigrationCosts, old: int, new: int) -> list[tuple[float, int]]:
-    """Who can give to the last new stage: seconds for the rest, and replicas that others take first. Last: nobody.
+    """Donors for the last new stage: seconds for the rest, and replicas that others take first. The last is none.
 
     Each new stage, from the first on, takes the replica of an old stage that shares most with it.
     """
@@ -294,7 +294,7 @@ class Smoothed:
 def smoothed(rates: Rates, *, tolerance: float = 0.05) -> Smoothed:
     """For each depth keep the longest run of speeds that rises with pipelines; others go on the line between.
 
-    Cost: O(n^2) for n widths of a depth.
+    Cost: O(n^2) for n worker counts of a depth.
 
     >>> found = smoothed({(1, 2): 10.0, (2, 2): 20.0, (3, 2): 12.0, (4, 2): 36.0})
     >>> found.rates[3, 2], [outlier.grid for outlier in found.outliers]

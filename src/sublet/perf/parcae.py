@@ -44,7 +44,7 @@ class PublishedCosts:
 
     def regroup_s(self, wide: int, deep: int) -> float:
         """New communicators for fewer members. Charged even if only spares were lost, as in the original."""
-        return self.groups_s(wide, deep, False) + self.process_s  # noqa: FBT003 - nobody joins
+        return self.groups_s(wide, deep, False) + self.process_s  # noqa: FBT003 - none joins
 
     def restart_s(self, wide: int, deep: int, *, grow: bool) -> float:
         """Rendezvous if anyone joins, then communicators, processes and the stages themselves."""

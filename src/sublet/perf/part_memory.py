@@ -5,8 +5,8 @@ which it keeps for others. The rest is activations. The first part of a pipeline
 there are parts, each over its share of the blocks: as much as one over the whole model, at any depth. So what was
 measured beside the state in one grid counts in all.
 
-What nobody has said is learned: sizes from the first session, activations from the first steps, and a depth that ran
-out of memory is not tried again.
+Unstated values are learned: sizes from the first session, activations from the first steps, and a depth that ran out of
+memory is not tried again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from sublet.domain.units import GIB
 
 __all__ = ["ROOM", "PartMemory"]
 
-ROOM = 0.9  # of a device, for what is counted: memory has gaps, and libraries take some that nobody counts
+ROOM = 0.9  # of a device, for what is counted: memory has gaps, and libraries take some that is not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartMemory:
-    """What is known of one job. `blocks`, where asked for, are bytes of weights and moments of each, () = not known."""
+    """The knowledge of one job's memory.
+
+    `blocks`, where asked for, are bytes of weights and moments of each, () = not known.
+    """
 
     device_bytes: int = 0  # of a GPU; 0 = not known
     gradient_bytes: int = 0  # of the whole model
@@ -82,5 +85,5 @@ class PartMemory:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> PartMemory:
-        """What `facts` gave; nothing of a job of before."""
+        """The inverse of `facts`; nothing of a job of before."""
         return cls(**facts)

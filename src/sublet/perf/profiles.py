@@ -165,7 +165,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="parcae-dp-pp",
         file="parcae_dp_pp_throughput.csv",
-        description="samples per second by data-parallel width and pipeline depth on V100s",
+        description="samples per second by data-parallel workers and pipeline depth on V100s",
         source=_PARCAE,
         licence="MIT",
         columns=_columns(

@@ -1,4 +1,4 @@
-"""What a restart costs: published seconds per application, and a model from the bytes that have to move."""
+"""The cost of a restart: published seconds per application, and a model from the bytes that have to move."""
 
 from __future__ import annotations
 

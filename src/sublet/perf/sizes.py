@@ -29,7 +29,7 @@ __all__ = ["UNKNOWN_H", "Had", "gpu_rate_of", "had_by", "left_by_all_h", "left_b
 AS_MUCH_AGAIN = 2.0  # jobs that are imagined beside those that are done: each needs as much again as it has had
 OUTLIVED = 0.25  # of what it has done is left of a job that has done more than any of its group
 UNKNOWN_H = 1.0  # hours of one worker: live, a job of which nothing is known is taken to need so long
-_ONE = Learned(guess=1.0)  # what is assumed of a width before anything is measured; a script that tells nothing has it
+_ONE = Learned(guess=1.0)  # assumed of a worker count before measurements; a script that tells nothing has it
 
 
 class Had(NamedTuple):
@@ -65,12 +65,12 @@ def left_by_group_h(
 
 
 def gpu_rate_of(workers: int) -> float:
-    """Of a script that tells nothing, at its narrowest: hours of one worker that it does in a GPU-hour."""
+    """The rate of a script that tells nothing, at its smallest: hours of one worker that it does in a GPU-hour."""
     return _ONE.rate("", (workers,), 0.0) / workers
 
 
 def had_by(state: JobState, now_s: float) -> Had:
-    """What a script has had that tells nothing: its work is hours of one worker, by the speed that is assumed."""
+    """The work so far of a script that tells nothing: hours of one worker, by the speed that is assumed."""
     stints: Iterable[tuple[float, float, int]] = (*state.stints, (state.held_since_s, now_s, state.gpus))
     done_s = sum(max(0.0, to_s - from_s) * _ONE.rate("", (gpus,), 0.0) for from_s, to_s, gpus in stints)
     return Had(done=done_s / SECONDS_PER_H, gpu_h=max(0.0, state.attained_gpu_s(now_s)) / SECONDS_PER_H)

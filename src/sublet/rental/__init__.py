@@ -1,1 +1,1 @@
-"""What to rent for work that keeps arriving, on a budget: `sublet plan`."""
+"""A rental plan for work that keeps arriving, on a budget: `sublet plan`."""

@@ -1,6 +1,6 @@
-"""What to rent for work that keeps arriving, on a budget: the shape of every class, and the whole frontier.
+"""A rental plan for work that keeps arriving, on a budget: the shape of every class, and the whole frontier.
 
-The plan is that of `docs/background/the-price-of-time.md`: nobody waits, and every class takes the shape that minimises
+The plan is that of `docs/background/the-price-of-time.md`: no job waits, and every class takes the shape that minimises
 (weight x value of time + rent) x time. Its figures are long-run means. They hold if GPUs can always be had.
 """
 
@@ -35,7 +35,7 @@ LIMITED_POINTS = 33  # of a frontier with quotas, each of which is a linear prog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPlan:
-    """What the jobs of one class do; times and costs are means of one job."""
+    """The jobs of one class; times and costs are means of one job."""
 
     name: str
     jobs: int
@@ -51,13 +51,13 @@ class ClassPlan:
 
     @property
     def usd(self) -> float:
-        """Of one job."""
+        """Cost of one job."""
         return sum(share * shape.usd for shape, share in self.chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
-    """What a budget buys; between two corners the frontier is straight."""
+    """The result of a budget; between two corners the frontier is straight."""
 
     usd_per_h: float
     mean_s: float

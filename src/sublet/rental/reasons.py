@@ -48,7 +48,7 @@ def reason_for(
 
 
 def _step(before: RentalShape, after: RentalShape) -> str:
-    """What is added, where that can be said; else what is taken instead."""
+    """The addition, where it can be said; else the replacement."""
     if before.offer != after.offer or after.gpus <= before.gpus:
         return f"{after} instead of {before}"
     if after.gpus == before.gpus + 1:

@@ -1,4 +1,4 @@
-"""What a rental plan chooses from: classes of jobs, and for each class the shapes it could run in, with time and money.
+"""The choices of a rental plan: classes of jobs, and for each class the shapes it could run in, with time and money.
 
 A shape is a number of GPUs of one offer. Rent is that of the share of a node in use; what is left over on a node is not
 counted. Every start takes the job's restart time and the boot of its nodes, and both are paid for.

@@ -1,8 +1,8 @@
-"""What was cut out of a store, in compressed files beside it: `events-000000000001.jsonl.gz`, `history-...`.
+"""Archives of a store, in compressed files beside it: `events-000000000001.jsonl.gz`, `history-...`.
 
 A file is named after the first number in it and holds one line of JSON for each number that follows. It is on disk,
 whole, before the store lets go of the same lines; a program that is ended in between writes it once more, with what has
-come since. No start reads any of them. Whoever needs the room may remove them: `WholeLog` says from where on the log is
+come since. No start reads any of them. They may be removed for their room: `WholeLog` says from where on the log is
 known.
 """
 
@@ -25,7 +25,7 @@ LEVEL = 6  # of the compression: a hundred milliseconds for ten thousand events,
 
 
 class Kept(StrEnum):
-    """What is archived: the name of its table, and of its files."""
+    """The kind of an archive: the name of its table, and of its files."""
 
     EVENTS = "events"
     HISTORY = "history"
@@ -34,7 +34,7 @@ class Kept(StrEnum):
 def archive_lines(folder: Path, kind: Kept, first: int, lines: Sequence[str], *, files: Files = FILES) -> None:
     """On disk when it returns; the same file once more does no harm.
 
-    Where another stands in its place, as after an older backup was put back, that one is kept beside it.
+    If another stands in its place, as after an older backup was put back, that one is kept beside it.
     """
     text = "".join(f"{line}\n" for line in lines)
     path = _file(folder, kind, first)
@@ -43,7 +43,7 @@ def archive_lines(folder: Path, kind: Kept, first: int, lines: Sequence[str], *,
 
 
 def _keep_another(path: Path, text: str, files: Files) -> None:
-    """What stands there and is no beginning of this text is history that the log does not have."""
+    """A file there that is no beginning of this text is history that the log does not have."""
     try:
         packed = files.read(path)
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def _keep_another(path: Path, text: str, files: Files) -> None:
         if text.startswith(gzip.decompress(packed).decode()):
             return
     except (OSError, EOFError, zlib.error, UnicodeDecodeError):
-        pass  # damaged: whoever can read some of it may
+        pass  # damaged: some of it may be readable
     names, number = set(files.names(path.parent)), 1
     while (other := f"{path.name.removesuffix(ENDING)}.other-{number}{ENDING}") in names:
         number += 1
@@ -60,7 +60,7 @@ def _keep_another(path: Path, text: str, files: Files) -> None:
 
 
 def refuse_lost_log(folder: Path, *, files: Files = FILES) -> None:
-    """BadInput where there is an archive of a log, and no log: whoever begins anew forgets what is rented and owed."""
+    """BadInput where there is an archive of a log, and no log: a new beginning forgets what is rented and owed."""
     names = files.names(folder)
     kept = [name for name in names if name.startswith(f"{Kept.EVENTS}-") and name.endswith(ENDING)]
     if kept and "log.sqlite" not in names:

@@ -16,7 +16,7 @@ class Clock:
     """`now_s()` never goes back, within a run (monotonic) and across restarts (`began_s` is where the last one was).
 
     `certain`: the time since the last sign of a controller was measured, not read from a wall clock that may be wrong.
-    What was ordered before `doubted_s` may be longer ago than it seems, for such a clock was believed then.
+    An order from before `doubted_s` may be longer ago than it seems, for such a clock was believed then.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Clock:
         self._wall_began_s = self.wall.monotonic()
 
     def set_back(self, now_s: float) -> None:
-        """It is not as late as was believed; for a controller that has told nobody the time yet."""
+        """It is not as late as was believed; for a controller that has not told the time yet."""
         at_least("now_s", now_s, 0.0)
         self._began_s, self._wall_began_s = min(now_s, self.now_s()), self.wall.monotonic()
 

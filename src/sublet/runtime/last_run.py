@@ -1,7 +1,7 @@
-"""What a state directory was last run with: a start without flags goes on with it, a flag changes one thing of it.
+"""The settings of the last run of a state directory: a start without flags goes on with them, a flag changes one thing.
 
-Budgets as they were changed at run time count, not as they were once started with. What nodes stand on cannot change
-under them; `--fresh` begins anew beside what there is.
+Budgets as they were changed at run time count, not as they were once started with. Settings that nodes depend on cannot
+change under them; `--fresh` begins anew beside what there is.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Change:
 def last_settings(state_dir: Path) -> Settings | None:
     """With the budget that is in force; None where no controller ever ran, or its settings are lost.
 
-    Where their file is, as in a backup of the log alone, those count that the log has.
+    If their file is, as in a backup of the log alone, those count that the log has.
     """
     file, log = state_dir / "settings.json", state_dir / "log.sqlite"
     if not log.is_file():
@@ -85,7 +85,7 @@ def last_settings(state_dir: Path) -> Settings | None:
 
 
 def settings_of_log(state_dir: Path, chosen: Mapping[str, Any]) -> Settings | None:
-    """Of a log without settings, as of a version that did not note them; None where there is no log, or they are there.
+    """Settings of a log without any, as of an old version; None where there is no log, or they are there.
 
     Budget and provider are what the log says; what it does not know is as chosen, or as at a first start.
     """
@@ -97,7 +97,7 @@ def settings_of_log(state_dir: Path, chosen: Mapping[str, Any]) -> Settings | No
         if not store.last_seq():
             return None
         if (provider := _provider_of(store) or chosen.get("provider")) is None:
-            why = "settings.json is missing, and log.sqlite does not say who rented"
+            why = "settings.json is missing, and log.sqlite does not name the provider"
             raise BadInput(state_dir, why, hint="restore settings.json beside it; or sublet up --provider NAME")
         if _budget_in_force(store) is None and not chosen.keys() & set(BUDGET):
             why = "settings.json is missing, and log.sqlite does not say what may be spent"
@@ -181,7 +181,7 @@ def take_moved_mark(store: Store, state_dir: Path) -> bool:
 
 
 def list_changes(old: Settings, new: Settings) -> list[Change]:
-    """What differs, in words."""
+    """The differences, in words."""
     return [
         Change(field=each.name, old=_show(each.name, before), new=_show(each.name, after))
         for each in fields(Settings)
@@ -202,7 +202,7 @@ def _show(name: str, value: Any) -> str:
 
 
 def refuse_while_rented(state_dir: Path, changed: list[Change]) -> None:
-    """What the rented nodes stand on stays as it is until they are given back."""
+    """Settings that rented nodes depend on stay as they are until the nodes are given back."""
     fixed = [change for change in changed if change.field in FIXED]
     if not fixed:
         return
@@ -239,7 +239,7 @@ def move_aside(state_dir: Path) -> Path | None:
     if not state_dir.is_dir() or not any(state_dir.iterdir()):
         return None
     if rented := rented_nodes(state_dir):
-        why = f"nodes are rented ({', '.join(rented)}): whoever begins anew would forget them"
+        why = f"nodes are rented ({', '.join(rented)}): a new beginning would forget them"
         raise BadInput(state_dir, why, hint="'sublet up', then 'sublet down' gives them back; then 'sublet up --fresh'")
     aside = state_dir.with_name(
         f"{state_dir.name}-before-{datetime.fromtimestamp(WALL.unix(), UTC).astimezone():%Y%m%dT%H%M%S}"

@@ -1,6 +1,6 @@
 """Log files that do not grow without bound: when one is full it becomes `NAME.1`, and a new one begins.
 
-The file was opened by whoever started this process, as its standard error; so it is copied and emptied, not moved.
+The file was opened by the parent of this process, as its standard error; so it is copied and emptied, not moved.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Small(logging.StreamHandler):  # type: ignore[type-arg]  # a generic only
 
 
 class _OneLine(logging.Formatter):
-    """Who said what when, on one short line; the end of a traceback follows."""
+    """Source, text and time of a message, on one short line; the end of a traceback follows."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the library's
         record.message = plain_text(record.message)

@@ -1,4 +1,4 @@
-"""One node, for real, before a fleet: rented, reached, given work, and given back, with a purse of its own.
+"""One node, for real, before a fleet: rented, reached, given work, and given back, with a budget of its own.
 
 A controller of its own does it, in a folder of its own, with the provider and the files that the user has set up. So
 what can be wrong with a first job is met here: rights, images, ports, Python, packages, GPUs, and the bill.
@@ -55,7 +55,7 @@ class Step:
 
 
 async def try_a_node(settings: Settings, *, purse_usd: float, most_s: float) -> AsyncIterator[Step]:
-    """What happens, as it happens. Nothing is rented any more when this ends, or the last step says what is."""
+    """The steps, as they happen. Nothing is rented any more when this ends, or the last step says what is."""
     folder = _prepare(Path(settings.state_dir))
     own = replace(
         settings,

@@ -1,4 +1,4 @@
-"""The state directory is its owner's alone: 0700, and every file in it 0600, whoever made it and however."""
+"""The state directory is its owner's alone: 0700, and every file in it 0600, however it was made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ENTRIES = 20_000  # that a start looks at: some tenths of a second; the dir
 
 
 def private_file(path: Path) -> None:
-    """Make it if it is not there; nobody else may read it from now on. Somebody else's file stays as it is."""
+    """Make it if it is not there; only its owner may read it from now on. A file of another user stays as it is."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_ONLY))
     except FileExistsError:

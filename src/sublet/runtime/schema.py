@@ -2,7 +2,7 @@
 
     a new file         all tables and their version, in one transaction
     an older version   is read as it is; the first write of the next controller makes it this one
-    a newer version    is refused before anything is written: whoever wrote it knows what this program does not
+    a newer version    is refused before anything is written: its program knows what this one does not
 
 Three things have versions: the tables (`SCHEMA_VERSION`), the lines of the log and what the kernel makes of them. A
 controller leaves all three, and the name of its program, for the next to see.
@@ -44,7 +44,7 @@ ADDED_TABLES = (  # that a store of an older version may lack
       job_id TEXT PRIMARY KEY, number INTEGER NOT NULL, key TEXT UNIQUE, name TEXT NOT NULL,
       steps_lost INTEGER NOT NULL, noticed INTEGER NOT NULL, unnoticed INTEGER NOT NULL, packed BLOB NOT NULL
     ) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS shelf_by_name ON shelf (name)",  # nobody goes through what is packed
+    "CREATE INDEX IF NOT EXISTS shelf_by_name ON shelf (name)",  # packed jobs are not searched
     "CREATE INDEX IF NOT EXISTS shelf_by_number ON shelf (number)",
     "CREATE INDEX IF NOT EXISTS shelf_by_sums ON shelf (steps_lost, noticed, unnoticed)",
 )
@@ -74,7 +74,7 @@ class MetaKey(StrEnum):
 
 
 def program_facts() -> str:
-    """What this program writes, for `MetaKey.PROGRAM`."""
+    """The version of this program, for `MetaKey.PROGRAM`."""
     return json.dumps({"sublet": __version__, "journal": JOURNAL_VERSION, "kernel": KERNEL_VERSION})
 
 
@@ -138,7 +138,7 @@ def give_room_back(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
     )
     if empty * size > WORTH_BYTES and empty * 2 > pages:
-        with suppress(sqlite3.OperationalError):  # no room to do it in, or somebody reads: another time
+        with suppress(sqlite3.OperationalError):  # no room to do it in, or a reader: another time
             db.execute("VACUUM")
 
 

@@ -1,8 +1,8 @@
 """The secrets of jobs on disk: in a file of their own beside the store, and gone when their job has ended for good.
 
-A job that finished or was cancelled never runs again, so its file is deleted; before that, what its workers may have
-printed of them is starred out in its logs, since nobody could do so afterwards. One that failed keeps its file: it can
-be resumed, until `sublet cancel` of it, or `sublet down --end-jobs`, ends it for good, too.
+A job that finished or was cancelled never runs again, so its file is deleted. Before that, any of them in the output of
+its workers is starred out, since afterwards they are unknown. One that failed keeps its file: it can be resumed, until
+`sublet cancel` of it, or `sublet down --end-jobs`, ends it for good, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_LINE = 8  # letters; a shorter line of a secret says nothing, and would hi
 
 
 class SecretFiles:
-    """One file per job, readable by nobody else."""
+    """One file per job, readable by its owner alone."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -36,7 +36,7 @@ class SecretFiles:
         path.write_text(json.dumps(dict(secrets)), encoding="utf-8")
 
     def read(self, job_id: str) -> dict[str, str] | None:
-        """What was kept; None where nothing is."""
+        """The kept secrets; None where nothing is."""
         try:
             return dict(json.loads(self._path(job_id).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -64,7 +64,7 @@ def hidden(text: str, secrets: Sequence[str]) -> str:
 
 
 def what_to_hide(secrets: Sequence[str]) -> list[bytes]:
-    """What of them may stand in a log, the longest first."""
+    """The forms of them that may stand in a log, the longest first."""
     return [text.encode(errors="surrogatepass") for text in _texts(secrets)]
 
 
@@ -76,7 +76,7 @@ def _texts(secrets: Sequence[str]) -> list[str]:
 
 
 def _star_out(log: Path, secrets: Sequence[str]) -> None:
-    """In place, so that whoever reads or writes the file keeps it: stars, and what nobody is shown for the rest of it.
+    """In place, so that readers and writers of the file keep it: stars, and filler for the rest of it.
 
     As many stars as it had letters would tell how long it was.
     """

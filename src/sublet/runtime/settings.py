@@ -1,4 +1,4 @@
-"""What a controller is started with, and where it lives on disk."""
+"""Settings of a controller, and its place on disk."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Settings:
     burn_usd_per_h: float | None = None  # a cap on the rent of every moment
     average_usd_per_h: float | None = None  # an aim in the long run
     purse_usd: float | None = None  # in all; None = no limit
-    besides_usd_per_h: float = 0.0  # what is paid besides nodes, out of the same purse: the machine of the controller
+    besides_usd_per_h: float = 0.0  # what is paid besides nodes, out of the same budget: the machine of the controller
     speedup: float = 1.0  # cloud seconds per wall second
     market: tuple[str, ...] = ()  # spot traces to replay, by name or path; () = a steady market
-    polarity: Polarity | None = None  # what the numbers of a trace file mean, if somebody has said it
+    polarity: Polarity | None = None  # the meaning of the numbers of a trace file, if stated
     market_start_s: float = 0.0  # where in the trace to begin
     market_share: float = 1.0  # of the trace's nodes, how many can be had here; others have the rest
     notice_s: float = 120.0  # warning before a spot node is taken, cloud time; 0 = none
@@ -98,7 +98,7 @@ def settings_to_json(settings: Settings) -> str:
 
 
 def settings_from_json(text: str, *, source: object = "settings") -> Settings:
-    """What `settings_to_json` wrote."""
+    """The inverse of `settings_to_json`."""
     try:
         facts: dict[str, Any] = json.loads(text)
         known = {field.name for field in fields(Settings)}

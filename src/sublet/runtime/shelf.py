@@ -1,6 +1,7 @@
-"""Jobs that ended long ago: in the store, packed, and read by nobody who does not ask for one of them.
+"""Jobs that ended long ago: in the store, packed, and read only when one of them is asked for.
 
-What a controller reads at its start, and writes into every snapshot, is then bounded, however many jobs there were.
+The state that a controller reads at its start, and writes into every snapshot, is then bounded, however many jobs there
+were.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ShelfSums:
 
 
 class Shelf:
-    """Of one store."""
+    """The packed jobs of one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,7 +65,7 @@ class Shelf:
         return int(self._store.query("SELECT COUNT(*) FROM shelf WHERE name = ?", (name,))[0][0])
 
     def sums(self) -> ShelfSums:
-        """What can be told of all of them together."""
+        """Sums over all of them."""
         sums = "COUNT(*), COALESCE(SUM(steps_lost), 0), COALESCE(SUM(noticed), 0), COALESCE(SUM(unnoticed), 0)"
         ((jobs, lost, noticed, unnoticed),) = self._store.query(f"SELECT {sums} FROM shelf", ())  # noqa: S608 - our own
         return ShelfSums(jobs=jobs, steps_lost=lost, noticed=noticed, unnoticed=unnoticed)

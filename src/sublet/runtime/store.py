@@ -1,8 +1,8 @@
-"""What the controller must not forget, in one SQLite file: the kernel's events, the jobs, and a history for people.
+"""The durable state of the controller, in one SQLite file: the kernel's events, the jobs, and a history for people.
 
 The log of events is the truth: a kernel that hears them again is where the last one was. A row holds the event and the
-orders that followed it, and is on disk before any of the orders is carried out, so every call to a cloud has its
-intent written first. Commits are durable (`synchronous=FULL`): what was promised survives a power cut.
+orders that followed it, and is on disk before any of the orders is carried out, so every call to a cloud has its intent
+written first. Commits are durable (`synchronous=FULL`): what was promised survives a power cut.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _make_private(path: Path) -> None:
 class Store:
     """One file, one writer. Every verb is one transaction, or part of the one that `transaction` opens.
 
-    A controller claims it (`claim`). From then on every transaction of whoever claimed it before is refused: that one
-    slept, or was cut off, and somebody else goes on.
+    A controller claims it (`claim`). From then on every transaction of an earlier owner is refused: that one slept, or
+    was cut off, and another goes on.
     """
 
     def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = connect_file) -> None:
@@ -126,7 +126,7 @@ class Store:
         self._claim = (str(after + 1), holder)
 
     def insist(self) -> None:
-        """For whoever is about to do something that no transaction guards: StaleController if it is another's now."""
+        """Before an action that no transaction guards: StaleController if the store is another's now."""
         self._refuse_stale()
         if self._file is not None and _identity(self.path) != self._file:
             raise StaleController(self.path, life=int(self.get(MetaKey.LIFE) or 0), now=None)
@@ -150,7 +150,7 @@ class Store:
         self.write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def write(self, sql: str, values: tuple[Any, ...]) -> None:
-        """One statement, for those who keep something here that is not among the verbs."""
+        """One statement, for tables that are not among the verbs."""
         if self._depth:  # a part of what is under way
             self._db.execute(sql, values)
             return
@@ -279,7 +279,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def next_step(error: Exception) -> str:
-    """What to do about a store that does not work."""
+    """The next step after a store that does not work."""
     said = str(error)
     if "locked" in said or "busy" in said:
         return "another program has the file open for writing: end it, then 'sublet up'"

@@ -1,4 +1,4 @@
-"""What is going to happen, in order of time; ties break by kind, then by who came first, so a run repeats exactly."""
+"""The agenda of a run, in order of time; ties break by kind, then by order of entry, so a run repeats exactly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Tie(IntEnum):
-    """What comes first among things of one instant: the market, then endings, then arrivals, the planner last."""
+    """The order of things of one instant: the market, then endings, then arrivals, the planner last."""
 
     MARKET = 0
     NODE = 1

@@ -31,7 +31,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Future:
-    """What became of it. Seconds and dollars count from the moment at which it begins."""
+    """The result of one future. Seconds and dollars count from the moment at which it begins."""
 
     looks: list[tuple[float, float, float]] = field(default_factory=list)  # (seconds, dollars, share of the work done)
     finish_s: dict[str, float] = field(default_factory=dict)  # by job, of those that ended

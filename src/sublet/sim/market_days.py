@@ -46,12 +46,12 @@ class MarketDays:
 
     @property
     def spot(self) -> list[Offer]:
-        """What follows the record; on demand is always there."""
+        """Offers that follow the record; on demand is always there."""
         return [offer for offer in self.offers if offer.market is Market.SPOT]
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the results should know."""
+        """Notes for a reader of the results."""
         if not self.spot:
             return ["nothing is rented on the spot market: every future is the same"]
         hours, zones = self.trace.span_s / 3600, len(self.trace.zones)

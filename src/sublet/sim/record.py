@@ -1,4 +1,4 @@
-"""What a run leaves behind: a row per job, the GPUs and dollars over time, and what every GPU-second was for."""
+"""The record of a run: a row per job, the GPUs and dollars over time, and the purpose of every GPU-second."""
 
 from __future__ import annotations
 

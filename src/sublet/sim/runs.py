@@ -41,7 +41,7 @@ class Run:
         self.spread: Spread = ()
         self.placement: Placement = ()
         self.shape: Shape | None = None  # of the last order; None = its state lies in storage
-        self.seats: Seats = {}  # who sits where, less those taken since; empty where all are alike
+        self.seats: Seats = {}  # the seats, less those taken since; empty where all are alike
         self.lost = 0  # of its GPUs, taken since
         self.left_s = 0.0  # of a pause that was cut short
         self.saved = 0.0  # of its work, what a checkpoint held when it last stood still
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def is_alive(self) -> bool:
-        """Whether those who are left have its state between them; what pauses of its own restore is in these."""
+        """Whether the survivors have its state between them; what pauses of its own restore is in these."""
         if self.shape is None or self.shape.grid is None or not self.seats or self.job.pauses is not None:
             return bool(self.placement)
         return has_all_parts(self.seats, self.shape.grid)
@@ -109,7 +109,7 @@ class Run:
         self.done, self.unsaved_s = self.saved, 0.0
 
     def forget(self) -> None:
-        """What it knew lies in storage."""
+        """Its knowledge lies in storage."""
         self.save()
         self.shape, self.lost, self.left_s, self.changed_s, self.seats = None, 0, 0.0, -1.0, {}
 
@@ -118,6 +118,6 @@ class Run:
         trained_s = now_s - self.resumes_s
         every_s = self.job.checkpoint_every_s
         if trained_s <= 0 or every_s > self.unsaved_s + trained_s:
-            return self.saved if self.job.survives else self.done  # who changes from peers to peers writes none
+            return self.saved if self.job.survives else self.done  # a change from peers to peers writes none
         last_s = (self.unsaved_s + trained_s) // every_s * every_s - self.unsaved_s
         return self.job.speed_on(self.shape).work(self.gpu, self.spread, self.done, last_s)

@@ -1,6 +1,6 @@
 """The cloud of a simulation, from what a person would say: GPUs that are owned, dollars per hour, a spot market.
 
-Whatever is assumed on the way is written into the notes of the cloud, for whoever reads the results.
+Assumptions on the way are written into the notes of the cloud, for readers of the results.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scene:
     record_ends_s: float | None = None
 
     def notes_on(self, run: Run) -> tuple[str, ...]:
-        """What a reader of this run's figures should know, beyond the notes of the cloud."""
+        """Notes for a reader of this run's figures, beyond the notes of the cloud."""
         notes = []
         end_s = run.record.held[-1][0]
         if self.record_ends_s is not None and end_s > self.record_ends_s:
@@ -159,7 +159,7 @@ def spot_market(
 
 
 def _ends_early(trace: SpotTrace) -> list[str]:
-    """Zones whose record is shorter than the trace: what they have after that is nobody's word."""
+    """Zones whose record is shorter than the trace: their nodes after that are unknown."""
     early = {zone: end_s for zone, end_s in trace.end_s.items() if end_s < WHOLE * trace.span_s}
     goes_on = "nothing new" if trace.repeat else "its last number"
     return [
@@ -335,7 +335,7 @@ def _regional(listed: Sequence[Offer], zone: str) -> Price:
 
 
 def _at_once(seen: Hazard) -> float:
-    """Of the nodes of a zone, what a fall took on average."""
+    """The share of the nodes of a zone that a fall took on average."""
     return min(1.0, seen.losses / seen.falls / seen.mean_available) if seen.falls and seen.mean_available else 0.0
 
 

@@ -41,7 +41,7 @@ Progress = Callable[[int, float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """What can be rented, within which limits, at what friction, and how its market moves."""
+    """The cloud: offers, limits, frictions, and the moves of its market."""
 
     offers: Sequence[Offer]
     limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer id
@@ -116,7 +116,7 @@ def simulate(  # noqa: PLR0913 - what to run, and how to watch it
 
 
 class Notes(Protocol):
-    """Whoever writes down what happens: `Recorder`, and what a forecast needs."""
+    """Listeners that write down events: `Recorder`, and the input of a forecast."""
 
     def note(self, event: Event, actions: list[Action], kernel: Kernel) -> None:
         """One event and the orders that followed."""
@@ -167,7 +167,7 @@ class Driver:
                 raise self._never("a plan or a timer, and nothing else is to come", self._in_vain)
             at_s, what = agenda.pop()
             if endless and at_s - self._stirred_s > NO_MONEY_S and what == TimerFired(at_s, PeriodOver()):
-                break  # every purse was full since, and nobody could start
+                break  # every budget was full since, and no job could start
             if isinstance(what, PlanDue):
                 self._plan(at_s)
             else:

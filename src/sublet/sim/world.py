@@ -127,7 +127,7 @@ class World:
     def go_on(self, now_s: float, state: JobState, placement: Placement) -> list[Event]:
         """A job that is under way: it trains on; a move that was ordered is made again, and a stop answered.
 
-        What it has done counts as saved: when its last checkpoint was is not known here.
+        Its work counts as saved: the time of its last checkpoint is not known here.
         """
         job = state.job
         run = self._runs[job.id] = Run(job)

@@ -30,7 +30,7 @@ class Change:
 
     @classmethod
     def between(cls, old: Curve, old_rate: float, curve: Curve | None, new_rate: float) -> Change:
-        """What has to be added to the old to have the new; no curve means the old one."""
+        """The change from the old to the new; no curve means the old one."""
         new = curve or old
         was, weight = old_rate * old.weight, new_rate * new.weight
         return cls(

@@ -114,7 +114,7 @@ class Curves:
         return Curve.from_hull(self.hulls, self.hulls.of(index), self.weight_I[index].item())
 
     def configs(self, value_of_time: float, *, richer: bool) -> Ints:
-        """What each class takes when a unit of time is worth this much; `richer` decides where two are equally good.
+        """The choice of each class when a unit of time is worth this much; `richer` decides where two are equally good.
 
         Cost: O(V), without arithmetic.
         """

@@ -1,4 +1,4 @@
-"""What losing some of a grid's instances costs: exact expectations for every source and target at once.
+"""The cost of losing some of a grid's instances: exact expectations for every source and target at once.
 
 A job runs as `wide` pipelines of `deep` stages, one instance per stage; further instances are spare. Some instances are
 lost, drawn uniformly without replacement. Only how many each stage lost matters, and these counts are multivariate
@@ -64,7 +64,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Moves:
-    """What a change costs in seconds, by the configuration it leads to; expectations over losses are taken from these.
+    """The cost of a change in seconds, by the configuration it leads to; expectations over losses are taken from these.
 
     A configuration of 0 x 0 is suspended: its state lies in a checkpoint and it holds nothing.
     """
@@ -139,7 +139,7 @@ def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: Bools | None
     staying is free. Whether a target fits what is left afterwards is not asked here.
 
     Precondition: at least one loss, chances that add up to 1. Cost: O(C^2 + rows x lost^2 x log deep) per loss, where
-    rows are about C x (mean width + depths): a few milliseconds for 60 configurations.
+    rows are about C x (mean worker count + depths): a few milliseconds for 60 configurations.
 
     >>> one = np.zeros((1, 1, 1))
     >>> moves = Moves(
@@ -177,7 +177,7 @@ def _moves_after(moves: Moves, loss: Loss, from_C: Bools) -> Floats:
 
 
 def _same_depth(moves: Moves, loss: Loss, source_C: Ints, restart_CC: Floats, seconds_CC: Floats) -> None:
-    """Where the depth stays: replicas are paired anew, or instances change stage."""
+    """Moves at the same depth: replicas are paired anew, or instances change stage."""
     wide_C, depth_C = moves.wide_C, moves.depth_C
     at, to = np.nonzero((depth_C[source_C][:, None] == depth_C) & (wide_C > 0))
     at = source_C[at]

@@ -41,18 +41,19 @@ class Hulls:
         return len(self.start) - 1
 
     def of(self, index: int) -> slice:
-        """Where the vertices of a class are."""
+        """The slice of the vertices of a class."""
         return slice(int(self.start[index]), int(self.start[index + 1]))
 
 
 def lower_left(time_IC: npt.ArrayLike, cost_IC: npt.ArrayLike) -> Hulls:
     """The hull of every row. An entry whose time or cost is infinite or NaN cannot run and is passed over.
 
-    Precondition: both tables have the same two axes, no entry is negative, and each row has an entry that can run
-    (else `Infeasible` names the row). Of equal entries the first is taken; points on a straight line are left out.
+    Precondition: both tables have the same two axes, no entry is negative, and each row has an entry that can run (else
+    `Infeasible` names the row). Of equal entries the first is taken; points on a straight line are left out.
 
-    Cost: O(I C log C), or O(I C) where costs already rise along the rows; plus one pass over the rows that still have a
-    dent, for as long as there are any (one pass for convex tables, about log C passes for random ones, C at worst).
+    Cost: O(I C log C), or O(I C) where costs already rise along the rows. To that comes one pass over the rows that
+    still have a dent, for as long as there are any: one pass for convex tables, about log C passes for random ones, C
+    at worst.
     """
     time_IC, cost_IC = _tables(time_IC, cost_IC)
     runs_IC = np.isfinite(time_IC) & np.isfinite(cost_IC)
@@ -110,8 +111,8 @@ def _drop_dominated(time_IC: Floats, cost_IC: Floats) -> tuple[Ints, Ints, Float
 def _convex(class_V: Ints, time_V: Floats, cost_V: Floats, classes: int) -> Ints:
     """Which points to keep so that prices rise strictly.
 
-    Whatever lies on or above the line between its two neighbours is no vertex, and leaving it out changes no hull; so
-    all such points go at once, and only classes that lost some are looked at again.
+    A point on or above the line between its two neighbours is no vertex, and leaving it out changes no hull. So all
+    such points go at once, and only classes that lost some are looked at again.
     """
     kept_V = np.ones(len(class_V), dtype=np.bool_)
     live: Ints | None = None  # None: all of them

@@ -1,8 +1,8 @@
 """The cheapest way of one job through places that come and go, with all that will happen known: a bound for policies.
 
 The job needs so many units of work before the end, each a unit of time. It is in one place at a time, or nowhere. To
-start in a place takes a pause, which is paid like work; who starts elsewhere than where the state lies pays for
-carrying it, too. A place that closes ends the stay, and nothing that was done is lost.
+start in a place takes a pause, which is paid like work; a start elsewhere than where the state lies pays for carrying
+it, too. A place that closes ends the stay, and nothing that was done is lost.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def cheapest_itinerary(open_TP: Bools, cost_TP: Floats, carry_SP: Floats, *, wor
         raise InvalidValue("work, pause", (work, pause), "at least 1 and at least 0")
     carry_SP = np.vstack([carry_SP, np.zeros(places)])  # the last: it has not started yet, and lies nowhere
     done_W = np.where(np.arange(work + 1) == 0, 0.0, np.inf)
-    lies_SW = np.tile(done_W, (places + 1, 1))  # what is still to be paid from t on by who is nowhere, its state in S
-    trains_PW = [np.tile(done_W, (places, 1)) for _ in range(pause + 1)]  # and by who trains in P, at t + 1, t + 2 ...
+    lies_SW = np.tile(done_W, (places + 1, 1))  # still to be paid from t on by a job that is nowhere, its state in S
+    trains_PW = [
+        np.tile(done_W, (places, 1)) for _ in range(pause + 1)
+    ]  # and by a job that trains in P, at t + 1, t + 2 ...
     start_TP = _pauses(open_TP, cost_TP, pause)
     for t in range(units - 1, -1, -1):
         now_PW = np.zeros((places, work + 1))
@@ -55,7 +57,7 @@ def cheapest_itinerary(open_TP: Bools, cost_TP: Floats, carry_SP: Floats, *, wor
 
 
 def _pauses(open_TP: Bools, cost_TP: Floats, pause: int) -> Floats:
-    """What the pause of a start costs; infinite where the place closes before its end, or time ends."""
+    """The cost of the pause of a start; infinite where the place closes before its end, or time ends."""
     units, places = open_TP.shape
     cost = np.full((units, places), np.inf)
     paid = np.vstack([np.zeros(places), np.cumsum(np.where(open_TP, cost_TP, 0.0), axis=0)])

@@ -87,7 +87,7 @@ def best_path(ahead: Ahead, start: int, *, left_s: float = 0.0) -> Path:
         settled = _best(value_SC[0] + table.over_CC, pause_CC)
         owing = _best(value_SC[0] + table.owed_CC, pause_CC) if table.owed_CC is not None else None
         waiting = np.flatnonzero(value_SC[1] > -np.inf)
-        if len(waiting):  # who stays has the rest to wait, who moves pays on top
+        if len(waiting):  # a job that stays has the rest to wait, one that moves pays on top
             carried_UC = np.where(pause_CC[waiting] > 0, pause_CC[waiting] + ahead.again_C, left_C[waiting, None])
             also = _Table.of(ahead.rate_C, carried_UC, step_s)
             settled = _better(settled, _best(value_SC[1, waiting] + also.over_CC, carried_UC, count + waiting))

@@ -1,4 +1,4 @@
-"""What a budget buys when jobs have phases and restarts: the same price of time, with whole plans as configurations.
+"""The result of a budget with phases and restarts: the same price of time, with whole plans as configurations.
 
 >>> jobs = Phases.from_tables([[[8.0, 7.0], [8.0, 1.0]]], [[1.0, 4.0]], restart=0.5)
 >>> found = best_for_budget(jobs, rate_I=[1.0], budget=23.0)

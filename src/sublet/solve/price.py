@@ -161,7 +161,7 @@ class Frontier:
         )
 
     def at_value_of_time(self, value_of_time: float) -> Solution:
-        """What to do, and what it will cost, when a weighted unit of time is worth this; the faster of two equals."""
+        """The plan and its cost when a weighted unit of time is worth this; the faster of two equals."""
         if not value_of_time >= 0:
             raise InvalidValue("value_of_time", value_of_time, "0 or more")
         spend, jobs = self._sums(value_of_time, "right")

@@ -1,4 +1,4 @@
-"""For whoever tests against Sublet, our own tests first: values, worlds in memory, and suites that a plug-in must pass.
+"""Public test helpers, used by our own tests first: values, worlds in memory, and suites that a plug-in must pass.
 
     values         jobs, offers and markets whose facts do not matter
     strategies     the same, drawn by hypothesis

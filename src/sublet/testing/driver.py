@@ -47,7 +47,7 @@ PATIENCE = 2_000  # orders answered in a row; far more than any settled world ne
 
 
 class Driver:
-    """Tells the kernel what happened, and keeps the orders that nobody has answered yet (`open`)."""
+    """Tells the kernel the events, and keeps the orders without an answer (`open`)."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class Driver:
         self.last = actions = list(self.kernel.handle(event))
         check(self.kernel)
         self.journal.append(line_from(event, actions))
-        if isinstance(event, NodeLost | NodeReleased | RentRefused):  # nobody is left to answer for this node
+        if isinstance(event, NodeLost | NodeReleased | RentRefused):  # there is no answer any more for this node
             self.open = [o for o in self.open if getattr(o, "node_id", "") != event.node_id]
         for action in actions:
             if isinstance(action, RefusePlan):
-                raise action.error(self.now_s)  # a fault of the policy; whoever wants it so says `expect_refusal`
+                raise action.error(self.now_s)  # a fault of the policy; a test of it says `expect_refusal`
             if isinstance(action, SetTimer):
                 self.timers[action.timer] = action.at_s
             elif isinstance(action, PrepareJob | TellUser) or (isinstance(action, StopJob) and not action.resumable):
@@ -128,7 +128,7 @@ class Driver:
                 self.now_s = self.kernel.now_s  # a plan is of the instant of its snapshot
                 return self.plan(policy.decide(self.kernel.snapshot()))
             case PrepareJob() | RefusePlan() | SetTimer() | TellUser():
-                raise AssertionError(f"nobody answers {order}")
+                raise AssertionError(f"no answer to {order}")
 
     def settle(self, policy: Policy) -> int:
         """Answer everything, the planner last, until nothing is open; how many plans that took."""

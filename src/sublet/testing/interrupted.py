@@ -36,7 +36,7 @@ class Orders:
             raise Stopped
         self.passed += 1
         if self._at is None or self.passed < self._at or (self._then is not None and self.locked):
-            return  # whoever would wait for a lock comes after it
+            return  # a process that would wait for a lock comes after it
         self._at = None
         if self._then is not None:
             self._then()
@@ -48,7 +48,7 @@ class Orders:
 
 
 class _Interrupted:
-    """Whatever is asked of it is asked of the other one, between two moments."""
+    """All requests go to the other one, between two moments."""
 
     def __init__(self, inner: Any, orders: Orders, *, blocks: bool = False) -> None:
         self._inner, self._orders, self._blocks = inner, orders, blocks

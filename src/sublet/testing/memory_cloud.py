@@ -78,7 +78,7 @@ class MemoryCloud:
             self._forget(node)
 
     async def list(self) -> list[RentedNode]:
-        """What there is."""
+        """All nodes."""
         return [RentedNode(node_id=n.id, offer_id=n.offer_id, token=n.token, began_s=0.0) for n in self.nodes.values()]
 
     def take(self, node_id: str, why: str = "") -> None:
@@ -218,7 +218,7 @@ class MemoryCloud:
                 return
 
     def _leave_groups(self, worker: Worker) -> None:
-        if worker.order is not None:  # nobody steps in a group that has lost a member
+        if worker.order is not None:  # no worker steps in a group that has lost a member
             self.groups.pop((worker.job_id, worker.order.generation), None)
 
     def _forget(self, node: Node) -> None:

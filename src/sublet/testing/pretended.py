@@ -36,7 +36,7 @@ class Node:
 
 @dataclass
 class Training:
-    """What a job is."""
+    """A pretended job."""
 
     steps: int = 10_000
     step_s: float = 0.05  # wall, of one worker
@@ -62,7 +62,7 @@ class Training:
 
 
 def saved(worker: Worker) -> wire.Saved:
-    """What it says of its checkpoint."""
+    """The worker's message about its checkpoint."""
     return wire.Saved(
         worker_id=worker.id, step=worker.step, done=float(worker.step), seconds=0.0, blocked_s=0.0, size_bytes=1
     )
@@ -77,7 +77,7 @@ def gain(members: Mapping[str, Worker]) -> float:
 
 
 def meet(members: dict[str, Worker], training: Training) -> Iterator[tuple[Worker, wire.FromWorkerMessage]]:
-    """All who were to meet are there: what each says. Who only gives is no member any more."""
+    """All workers that were to meet are there: the message of each. A worker that only gives is no member any more."""
     everyone = list(members.values())
     top = max(member.step for member in everyone)
     orders = {member.id: member.order for member in everyone if member.order is not None}
@@ -115,13 +115,13 @@ def meet(members: dict[str, Worker], training: Training) -> Iterator[tuple[Worke
 
 
 def _is_all_there(everyone: list[Worker], top: int) -> bool:
-    """Every part of the grid before is held by one who has made all steps."""
+    """Every part of the grid before is held by a worker that has made all steps."""
     newest = [member.holds for member in everyone if member.step == top and member.holds[0]]
     return bool(newest) and len(frozenset().union(*(held for _, held in newest))) == newest[0][0]
 
 
 def _moved_bytes(member: Worker, order: wire.Regroup, training: Training, top: int) -> int:
-    """That it receives: all of what its place needs, unless it has it. What it keeps comes later, while they train."""
+    """That it receives: all of what its place needs, unless it has it. Its kept state comes later, while they train."""
     wanted = {order.part} - {-1} if order.stays else set[int]()
     has = member.holds[1] if member.holds[0] == order.parts and member.step == top else frozenset[int]()
     return len(wanted - has) * (sum(training.blocks) // max(1, order.parts))

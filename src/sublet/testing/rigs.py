@@ -1,7 +1,7 @@
 """Clouds to test providers and engines on, seen from outside as a bill is; the one of this machine is `LocalRig`.
 
-The conformance suites use the methods of a `ProviderRig` or an `EngineRig` and nothing else of a cloud. Whoever writes
-a provider or an engine writes such a rig for it; one class may be both.
+The conformance suites use the methods of a `ProviderRig` or an `EngineRig` and nothing else of a cloud. A provider or
+an engine needs such a rig; one class may be both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Found = TypeVar("Found")
 
 
 class Rig(Protocol):
-    """What is common to both: a cloud that can be looked at, hurt, and cleaned up."""
+    """The common base of both: a cloud that can be looked at, hurt, and cleaned up."""
 
     def left(self) -> list[str]:
         """Names of all nodes that exist and cost money, as the cloud itself sees it; sorted."""
@@ -71,7 +71,7 @@ class ProviderRig(Rig, Protocol):
 
 
 class EngineRig(Rig, Protocol):
-    """Machines for the suite of engines: agents, strangers, and work for both."""
+    """Machines for the suite of engines: agents, unknown peers, and work for both."""
 
     def engine(self, *, lease_s: float = ...) -> Engine:
         """A controller's engine; each call makes another one for the same machines."""
@@ -82,11 +82,11 @@ class EngineRig(Rig, Protocol):
         ...
 
     def stranger(self, *lines: bytes) -> bytes:
-        """Somebody who sends these bytes; what it gets back until it is hung up on."""
+        """An unknown peer that sends these bytes; the answer until it is hung up on."""
         ...
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A line to the engine for whoever wants one: reader and writer."""
+        """A line to the engine for a test: reader and writer."""
         ...
 
     def script(self, name: str, text: str) -> str:
@@ -208,7 +208,7 @@ class LocalRig:
         return agent.pid
 
     def stranger(self, *lines: bytes) -> bytes:
-        """Somebody who sends these bytes; what it gets back until it is hung up on."""
+        """An unknown peer that sends these bytes; the answer until it is hung up on."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(PATIENCE_S)
             line.connect(self.address.removeprefix("unix:"))
@@ -223,7 +223,7 @@ class LocalRig:
             return answer
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A line to the engine for whoever wants one: reader and writer."""
+        """A line to the engine for a test: reader and writer."""
         return await asyncio.open_unix_connection(self.address.removeprefix("unix:"))
 
     # ------------------------------------------------------------------ work
@@ -241,7 +241,7 @@ class LocalRig:
         return StartWorker(worker_id=worker_id, job_id="job", argv=argv, log=log, **facts)
 
     def printed(self, worker_id: str) -> str:
-        """What a worker wrote."""
+        """The output of a worker."""
         path = self.folder / f"{worker_id}.log"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 

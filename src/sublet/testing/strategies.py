@@ -1,4 +1,4 @@
-"""What hypothesis draws from: jobs, offers, markets, clouds, policies. Small, and full of ties.
+"""Strategies of hypothesis: jobs, offers, markets, clouds, policies. Small, and full of ties.
 
 Times lie on a coarse grid, so that several things often happen at one instant; sizes are small, so that failing
 examples can be read.

@@ -27,13 +27,13 @@ def an_offer(offer_id: str = "spot", gpus: int = 4, usd_per_h: str | float = "1"
 
 @dataclass(frozen=True, slots=True)
 class EvenPauses:
-    """The same for every change, but for those of spares alone; who leaves is needed for `lead_s` of it."""
+    """The same for every change, but for those of spares alone; a leaving worker is needed for `lead_s` of it."""
 
     every_s: float = 10.0
     lead_s: float = 0.0
 
     def pause_s(self, change: Change) -> float:
-        """What is left of the pause before is spared."""
+        """The rest of the pause before is spared."""
         return change.left_s if change.is_of_spares else self.every_s
 
 

@@ -1,1 +1,1 @@
-"""What trainer, agent and controller say to each other: plain dataclasses, one JSON object a line."""
+"""Messages between trainer, agent and controller: plain dataclasses, one JSON object a line."""

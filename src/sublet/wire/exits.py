@@ -6,4 +6,4 @@ __all__ = ["EXIT_LEFT", "EXIT_LOST", "EXIT_MEMORY"]
 
 EXIT_LEFT = 83  # it left its group as it was told to
 EXIT_MEMORY = 84  # a step of it did not fit into memory: it is started again, and takes fewer samples at a time
-EXIT_LOST = 75  # nobody told it any more what to do (sysexits.h: EX_TEMPFAIL)
+EXIT_LOST = 75  # without word any more what to do (sysexits.h: EX_TEMPFAIL)

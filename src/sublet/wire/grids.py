@@ -1,4 +1,4 @@
-"""What is said of groups: who sits where, where they meet, what moved, how far they are, and who is gone.
+"""Messages about groups: seats, meetings, moved state, progress, and lost members.
 
 A group is a *grid*: `copies` of a model, each cut into `parts`. One part is data parallel training, and what is said of
 places is then left at its default. A worker has a *place* (copy, part), and may *keep* parts of others: it holds their
@@ -32,10 +32,10 @@ __all__ = [
     "Stepped",
 ]
 
-GRIDS_SINCE = 2  # version of the wire: who speaks an older one trains data parallel, and nothing else
+GRIDS_SINCE = 2  # version of the wire: a peer of an older one trains data parallel, and nothing else
 SESSION = 4  # version that a session says it speaks: one more where what workers of a grid say to one another changes
 STAGES, SHARDS = "stages", "shards"  # ways to cut: at borders of blocks, or anywhere
-NO_PLACE = -1  # of one who only keeps, or only gives
+NO_PLACE = -1  # of a worker that only keeps, or only gives
 
 # ---------------------------------------------------------------------------------------- to a worker
 
@@ -44,14 +44,14 @@ NO_PLACE = -1  # of one who only keeps, or only gives
 class Regroup:
     """You are rank `rank` of `world` in generation `generation`.
 
-    Survivors finish the step they are in and come; with `broken` the old group has lost a member, so they drop the
-    step instead (its samples are trained again by the new group). Rank 0 opens the store and says Leading; the others
-    wait for Meet. State goes from the member with the most steps to all who have fewer.
+    Survivors finish the step they are in and come; with `broken` the old group has lost a member, so they drop the step
+    instead (its samples are trained again by the new group). Rank 0 opens the store and says Leading; the others wait
+    for Meet. State goes from the member with the most steps to all with fewer.
 
-    In a grid the rank is `copy * parts + part`; those who only keep come behind, and have no place. All of the old and
-    the new grid meet first, each as number `meeting` of `meets`: those who stay by their rank, then those who only
-    give. Who does not stay (`rank` is -1) hands over, says Left and waits for what it is told next: Leave, or another
-    Regroup, in which it is as one that has just come.
+    In a grid the rank is `copy * parts + part`; workers that only keep come behind, and have no place. All of the old
+    and the new grid meet first, each as number `meeting` of `meets`: staying workers by their rank, then those that
+    only give. A worker that does not stay (`rank` is -1) hands over, says Left and waits for its next order: Leave, or
+    another Regroup, in which it is as one that has just come.
     """
 
     worker_id: str
@@ -100,8 +100,8 @@ class Keep:
 class Leave:
     """Finish the step you are in, save if `save` (the last of the group does it), say Left, and exit.
 
-    In a grid nobody can save alone: all who leave meet first, each as number `meeting` of `meets`, and number 0 opens
-    the store and says Leading.
+    In a grid no worker can save alone: all that leave meet first, each as number `meeting` of `meets`, and number 0
+    opens the store and says Leading.
     """
 
     worker_id: str
@@ -109,7 +109,7 @@ class Leave:
     save: bool = False
     broken: bool = False  # as in Regroup
     meeting: int = NO_PLACE
-    meets: int = 0  # 0 = nobody
+    meets: int = 0  # 0 = no meeting
 
 
 # ---------------------------------------------------------------------------------------- from a worker
@@ -144,7 +144,7 @@ class Joined:
 
     `work` is all that the script wants to do (samples, over all epochs) and `done` what is behind it. `redone_steps`
     counts steps that had been made before and are lost (0 when a survivor carried the state over). In a grid every
-    member and keeper says it, and the group trains when all have.
+    member and state replica says it, and the group trains when all have.
     """
 
     worker_id: str
@@ -186,7 +186,7 @@ class Stepped:
     profile: Profile | None = None  # now and then
     agree_s: float = 0.0  # of the step: agreeing that it is to be applied
     sum_s: float = 0.0  # over the copies of the part
-    keep_s: float = 0.0  # sums to those who keep the part
+    keep_s: float = 0.0  # sums to the state replicas of the part
     idle_s: float = 0.0  # waiting for neighbours in the pipeline
     atoms: int = 0  # micro-batches of a step, over all copies; 0 = it does not say
     beside_bytes: int = 0  # most on the device at once beside what stays there between steps; 0 = it cannot be told
@@ -196,7 +196,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broke:
-    """The group of `generation` failed under this worker: somebody is gone. It waits for the next Regroup."""
+    """The group of `generation` failed under this worker: a member is gone. It waits for the next Regroup."""
 
     worker_id: str
     generation: int

@@ -1,7 +1,7 @@
 """Messages as lines of JSON: `{"type": "Meet", "generation": 3, ...}` and back.
 
 A line that is too long or too deep, not JSON, of an unknown type, with a missing or ill-typed field or with a number
-beyond its bounds is refused with BadInput, whatever its bytes are; an unknown field is ignored, so that a newer peer
+beyond its bounds is refused with BadInput, whatever its bytes are. An unknown field is ignored, so that a newer peer
 may say more.
 
 Every text of a message that a worker or an agent says is cut where it is too long (`shortened`): what is kept of their
@@ -166,7 +166,7 @@ def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def _reader(name: str, hint: Any, text: Callable[[str], str]) -> Callable[[Any], Any]:
-    """What makes a field of JSON; TypeError or ValueError where it is not what it should be."""
+    """The function that makes a field of JSON; TypeError or ValueError where it is not what it should be."""
     if typing.get_origin(hint) is types.UnionType:
         return _union_reader(name, typing.get_args(hint), text)
     if typing.get_origin(hint) is tuple:
@@ -252,7 +252,7 @@ def _cut_text(value: str) -> str:
 
 @cache
 def _of_peers() -> frozenset[type]:
-    """What workers and agents say, with what is told inside of it."""
+    """Messages of workers and agents, with the types inside of them."""
     said = (messages.ToController, messages.FromWorkerMessage)
     return frozenset({kind for union in said for kind in typing.get_args(union)} | {Profile})
 

@@ -1,7 +1,7 @@
 """Every message between the controller, the agent of a node and a worker on it. Closed unions, versioned.
 
 A *worker* is one training process, a *member* a worker that belongs to the group of a generation. The controller alone
-decides who is a member; `generation` counts its decisions, and what belongs to an older one is late news.
+decides the members; `generation` counts its decisions, and a message of an older one is late news.
 
     controller -> agent -> worker    Regroup, Meet, Keep, Leave, SaveNow, Spent; of the agent's own: Brought
     controller -> agent              Welcome, StartWorker, EndWorker, RenewLease, Warn, Dismiss
@@ -67,7 +67,7 @@ __all__ = [
     "WorkerUp",
 ]
 
-WIRE_VERSION = 2  # with 2 grids came; who speaks 1 is understood, and trains without
+WIRE_VERSION = 2  # with 2 grids came; a peer of 1 is understood, and trains without
 OLDEST_VERSION = 1
 
 # ---------------------------------------------------------------------------------------- to a worker
@@ -82,7 +82,7 @@ class SaveNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What the job has come to so far, for the log of a worker whose `Stepped` says that it keeps one."""
+    """The cost of the job so far, for the log of a worker whose `Stepped` says that it keeps one."""
 
     worker_id: str
     usd: float
@@ -249,7 +249,7 @@ class WorkerSeen:
     worker_id: str
     quiet_s: float = 0.0  # wall, since anybody of it printed something or used a processor
     saved_ago_s: float | None = None  # wall, since it wrote below SUBLET_CHECKPOINT_DIR; None = it never did
-    met: bool = False  # somebody on its node was seen at MASTER_PORT: its workers speak with one another
+    met: bool = False  # a worker on its node was seen at MASTER_PORT: its workers speak with one another
     loaded: str = ""  # it has read what was saved before: no | yes | unknown; "" = nothing was there, or not asked
     looked: bool = False  # at all that lies below its own directory
     wrote_ago_s: float | None = None  # wall, since it wrote there; None = in its life it was not seen to

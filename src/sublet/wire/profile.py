@@ -1,4 +1,4 @@
-"""What a job measures of itself while it trains: where the time of a step goes, and what another batch is worth."""
+"""Measurements of a job while it trains: the time of a step by part, and the worth of another batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rehearsal tells its workers, and where they write what they saw: files in one folder, named by a variable."""
+"""Orders of a rehearsal to its workers, and the files of their observations: in one folder, named by a variable."""
 
 from __future__ import annotations
 

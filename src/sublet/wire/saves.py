@@ -1,10 +1,10 @@
-"""What is said of checkpoints: where one is safe, and how it gets from a node's own disk to the controller and back.
+"""Messages about checkpoints: where one is safe, and how it gets from a node's own disk to the controller and back.
 
     worker -> agent -> controller    Saved, SaveFailed, Damaged
     worker -> agent                  Wants, answered by Brought
     agent -> controller              Offered, answered by Carried; Wants, answered by Newest; Uncarried
 
-The parts of what is offered, or wanted, travel as all files do (travel): whoever lacks one asks for it.
+The parts of an offered or wanted checkpoint travel as all files do (travel): the side that lacks one asks for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Saved:
     worker_id: str
     step: int
     done: float
-    seconds: float  # of writing, in the background; to an anchor, of carrying
+    seconds: float  # of writing, in the background; to a controller host, of carrying
     blocked_s: float  # of training that stood still for it
     size_bytes: int
     tier: str = ANCHOR
@@ -78,7 +78,7 @@ class Damaged:
 class Offered:
     """A node has a checkpoint that its controller may lack; `root` names all of it. Said again until it is answered.
 
-    `generation` is that of its writer. What a script without the SDK has saved has no step (-1).
+    `generation` is that of its writer. A save of a script without the SDK has no step (-1).
     """
 
     worker_id: str
@@ -87,7 +87,7 @@ class Offered:
     size_bytes: int
     step: int = -1
     done: float = 0.0
-    ago_s: float = 0.0  # wall, since the last of it was written, where nobody said Saved
+    ago_s: float = 0.0  # wall, since the last of it was written, without a Saved
     read_s: float = 0.0  # wall, that its node took to read and name it: carrying begins with that
 
 
@@ -102,7 +102,7 @@ class Carried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """A worker of `generation` is to go on from the newest checkpoint: nobody of an older one commits from now on."""
+    """A worker of `generation` is to go on from the newest checkpoint: no older one commits from now on."""
 
     worker_id: str
     generation: int
@@ -112,7 +112,7 @@ class Wants:
 class Newest:
     """The newest that the controller has; without a root, there is none.
 
-    What lies on the node's own disk, and is newer, counts if its writer was of generation `fence` or a later one.
+    A checkpoint on the node's own disk that is newer counts if its writer was of generation `fence` or a later one.
     """
 
     worker_id: str
@@ -123,7 +123,7 @@ class Newest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """The newest checkpoint is in the worker's directory; or nobody knows whether there is one (`why`)."""
+    """The newest checkpoint is in the worker's directory; or it is unknown whether there is one (`why`)."""
 
     worker_id: str
     why: str = ""
@@ -131,7 +131,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncarried:
-    """What the worker has saved stays on its node, and is lost with it."""
+    """A checkpoint of the worker stays on its node, and is lost with it."""
 
     worker_id: str
     why: str

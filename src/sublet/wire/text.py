@@ -1,4 +1,4 @@
-"""Text of strangers, fit for one line of a log."""
+"""Text from outside, fit for one line of a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plain_text(text: object) -> str:
 def shortened(text: str, most: int = LONGEST_WORDS) -> str:
     """As it is, or its begin and its end, with how much is left out between them.
 
-    It is cut between lines, or between words where it has one line: half a secret is one that nobody hides.
+    It is cut between lines, or between words where it has one line: half a secret would not be hidden.
 
     >>> shortened("what was " + "very " * 10 + "long", 20)
     'what was ... 46 characters left out ... very long'

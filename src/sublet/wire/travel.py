@@ -1,12 +1,12 @@
-"""What travels to a node that does not see the controller's disk, and what comes back from there: files and logs.
+"""Files and logs that travel between the controller and a node that does not see its disk.
 
     controller -> agent     Part, Kept, Lacks
     agent -> controller     Lacks, Part, Preparing, Printed
 
-A file travels in parts that are named by the SHA-256 of what is in them; whoever holds a name can check what it got.
-Whoever lacks parts asks for few at a time, so that orders on the same line are never late by more than those. What was
-asked for and never came is asked for again: nobody remembers what is under way. Between peers that both say `frames` a
-part goes as raw bytes behind its header (`lines`), and behind all else that is to be said.
+A file travels in parts that are named by the SHA-256 of their content; with the name the receiver can check a part. A
+receiver asks for few parts at a time, so that orders on the same line are never late by more than those. A part that
+was asked for and never came is asked for again: there is no memory of parts under way. Between peers that both say
+`frames` a part goes as raw bytes behind its header (`lines`), and behind all else that is to be said.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["Kept", "Lacks", "Part", "Preparing", "Printed", "Travel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Travel:
-    """What a worker needs before it starts; part of the order to start it.
+    """The files that a worker needs before it starts; part of the order to start it.
 
     A node that can read `words` in the file `witness` has the controller's disk: the order's own paths are right there.
-    Where neither a witness nor code is named, it has.
+    If neither a witness nor code is named, it has.
     """
 
     witness: str = ""
@@ -66,7 +66,7 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
-    """What a worker has printed from byte `offset` on, in base64."""
+    """Output of a worker from byte `offset` on, in base64."""
 
     worker_id: str
     offset: int

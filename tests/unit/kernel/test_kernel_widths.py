@@ -24,7 +24,7 @@ def p(gpus):
 def test_a_fresh_plan_outside_of_a_jobs_widths_is_refused_whole(town, gpus):
     town.submit(JOB, a_job("b"))
     refusal = town.expect_refusal(Plan(shapes={"b": p(1), "a": p(gpus)}))
-    assert refusal == RefusePlan("shapes[a].gpus", gpus, "a width of the job, from 2 to 4")
+    assert refusal == RefusePlan("shapes[a].gpus", gpus, "a worker count of the job, from 2 to 4")
     assert isinstance(refusal.error(0.0), InvalidValue)
     assert (town.kernel.active, town.kernel.tenancy.promises.promised) == ({}, {"p": 0})
 

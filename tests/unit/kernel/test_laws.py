@@ -102,7 +102,7 @@ def test_nobody_is_stuck_while_something_is_under_way(kernel):
 # ---------------------------------------------------------------------- a notice
 
 
-NOTICE = "nobody outstays a notice"
+NOTICE = "no job outstays a notice"
 
 
 @pytest.mark.parametrize(("wake_s", "law"), [(None, NOTICE), (93.1, NOTICE), (93.0, None), (50.0, None)])
@@ -219,9 +219,9 @@ def test_whoever_is_paid_from_a_purse_that_is_spent_leaves(paid):
     tree.allowed[VISION] = replace(tree.allowed[VISION], amount=Money(0))
     assert broken(paid) is None
     tree.allowed[VISION] = replace(tree.allowed[VISION], opening=-1)
-    assert broken(paid) == "whoever is paid from a purse that is spent leaves"
+    assert broken(paid) == "jobs paid from a spent budget leave"
     paid.jobs["a"] = replace(paid.jobs["a"], phase=Phase.STOPPING)
-    assert broken(paid) != "whoever is paid from a purse that is spent leaves"
+    assert broken(paid) != "jobs paid from a spent budget leave"
 
 
 def test_the_purse_of_all_answers_for_itself(paid):

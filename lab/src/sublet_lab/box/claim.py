@@ -1,7 +1,7 @@
 """A number for each box, from which all its names follow; a number whose box has died is cleared before it is used.
 
-The lock of a number is held as long as the process that has it lives. So whatever has the name of a number that can be
-locked is a leftover, and nobody else's.
+The lock of a number is held as long as the process that has it lives. So a number whose name can be locked is a
+leftover, with no owner.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def claim() -> Claim:
 
 
 def _lock(number: int) -> IO[str] | None:
-    """None where somebody has it."""
+    """None where it is taken."""
     file = (HOME / f"{number}.lock").open("a", encoding="ascii")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +95,7 @@ def _number(name: str) -> int:
 
 
 def _names(kind: str) -> list[str]:
-    """Of all links or network namespaces that there are and whose names could be ours."""
+    """Names of all links or network namespaces that there are and could be ours."""
     command = ["ip", "netns", "list"] if kind == "netns" else ["ip", "-o", "link"]
     lines = subprocess.run(command, check=False, capture_output=True, text=True).stdout.splitlines()  # noqa: S603 - ours
     words = [line.split()[0 if kind == "netns" else 1] for line in lines if line.strip()]

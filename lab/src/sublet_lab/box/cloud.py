@@ -1,4 +1,4 @@
-"""EC2 and S3 of a box: a moto server in a process of its own, which ends when whoever started it does.
+"""EC2 and S3 of a box: a moto server in a process of its own, which ends with its parent.
 
 python -m sublet_lab.box.cloud ADDRESS      listens there, says where, and serves until its input ends
 """
@@ -17,7 +17,7 @@ __all__ = ["ACCOUNT", "REGION", "Cloud"]
 
 REGION = "us-east-1"
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
-OWNER = "123456789012"  # whom moto takes everybody for
+OWNER = "123456789012"  # the account of every caller at moto
 END_S = 10.0
 
 
@@ -77,7 +77,7 @@ def serve(address: str) -> None:
     _, port = server.get_host_and_port()
     print(port, flush=True)
     sys.stdin.read()
-    os._exit(0)  # whoever has a line open still is not waited for
+    os._exit(0)  # an open line is not waited for
 
 
 def _publish_images() -> None:

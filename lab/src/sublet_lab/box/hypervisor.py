@@ -39,12 +39,12 @@ class Host:
 
     @property
     def node_id(self) -> str:
-        """What Sublet calls it."""
+        """Sublet's name of it."""
         return self.tags.get("node", "")
 
     @property
     def address(self) -> str:
-        """Where others reach it."""
+        """Its address for others."""
         return self.machine.cable.address
 
     def cut_off(self) -> None:
@@ -101,13 +101,13 @@ class Box:
         self._seen: set[str] = set()  # instances that were started, ever
         self._lock = threading.RLock()
         self._over = threading.Event()
-        self.troubles: list[Exception] = []  # what went wrong while nobody looked
+        self.troubles: list[Exception] = []  # errors in the background
         self._watch = threading.Thread(target=self._keep_looking, daemon=True)
         self._watch.start()
 
     @property
     def endpoint(self) -> str:
-        """Of EC2 and S3, for everybody."""
+        """The endpoint of EC2 and S3, for all hosts."""
         return self.cloud.endpoint
 
     @property
@@ -134,7 +134,7 @@ class Box:
         return next(host for host in self.hosts() if host.node_id == node_id)
 
     def host(self, instance_id: str, patience_s: float = 60.0) -> Host:
-        """Of this instance, once it is on."""
+        """The host of this instance, once it is on."""
         end_s = time.monotonic() + patience_s
         while instance_id not in self._hosts:
             assert time.monotonic() < end_s, f"{instance_id} was never on"
@@ -145,7 +145,7 @@ class Box:
         """Every host at the same moment."""
         with self._lock:
             hosts = self.hosts()
-            for host in hosts:  # first nobody hears of anybody, then they end
+            for host in hosts:  # first all are cut off, then they end
                 host.unplug()
             for host in hosts:
                 host.cut_off()
@@ -208,7 +208,7 @@ class Box:
             try:
                 with self._lock:
                     self._look()
-            except Exception as error:  # noqa: BLE001 - kept for whoever wonders
+            except Exception as error:  # noqa: BLE001 - kept for a later look
                 self.troubles.append(error)
 
     def _look(self) -> None:

@@ -1,4 +1,4 @@
-"""What all hosts are started from: this machine's programs, our Python and its packages, read-only, and files to add.
+"""The base of all hosts: this machine's programs, our Python and its packages, read-only, and files to add.
 
 Nothing else of this machine is there: a host has what is named here, and a filesystem in memory for the rest.
 """
@@ -30,7 +30,7 @@ class Image:
     sublet: bool = True  # our own code is there; else it has to come from somewhere
 
     def paths(self) -> list[str]:
-        """Of this machine, that are seen; none within another."""
+        """Visible paths of this machine; none within another."""
         packages = [path for path in sys.path if Path(path).name in PACKAGES]  # not the user's own folder
         python = (
             sys.prefix,

@@ -54,7 +54,7 @@ class Machine:
         return self._process.poll() is None
 
     def cut_off(self, *, silently: bool = True) -> None:
-        """As if its power had failed: the cable is pulled first, so that nobody says good-bye; or as if it crashed."""
+        """As if its power had failed: the cable is pulled first, so that no farewell is sent; or as if it crashed."""
         if silently:
             with contextlib.suppress(NoBox):  # it may be gone
                 self.cable.pull()

@@ -1,4 +1,4 @@
-"""What an instance can ask about itself at 169.254.169.254 (IMDSv2): first a session, then facts and notices."""
+"""The metadata service of an instance at 169.254.169.254 (IMDSv2): first a session, then facts and notices."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Metadata:
         return (OK, self.facts[path]) if path in self.facts else (NOT_THERE, "")
 
     def close(self) -> None:
-        """Nobody answers any more."""
+        """It does not answer any more."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

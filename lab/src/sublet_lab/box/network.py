@@ -64,7 +64,7 @@ class Cable:
         _ip("-n", name, "-batch", "-", text="\n".join(lines) + "\n")
 
     def pull(self) -> None:
-        """Nothing goes in or out, and nobody is told."""
+        """Nothing goes in or out, without word."""
         _ip("link", "set", self.name, "down")
 
     def put_back(self) -> None:
@@ -95,7 +95,7 @@ class Cable:
         thread.start()
         thread.join()
         if isinstance(made[0], OSError):
-            raise NoBox(f"nobody can listen at {address}:{port} of {self.name}: {made[0]}")
+            raise NoBox(f"no listener is possible at {address}:{port} of {self.name}: {made[0]}")
         return made[0]
 
     def remove(self) -> None:

@@ -1,6 +1,6 @@
 """The ssh server of a host, as an image has one: `python sshd.py`, as root, on port 22. It stands alone: see `service`.
 
-Its host key is made at boot; whoever has a key of root's authorized_keys is let in, runs commands and forwards ports.
+Its host key is made at boot; a key of root's authorized_keys lets in, runs commands and forwards ports.
 """
 
 from __future__ import annotations

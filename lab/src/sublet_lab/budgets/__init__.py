@@ -1,1 +1,1 @@
-"""Random trees of purses, and a world that does its worst: `python -m sublet_lab.budgets --seeds 1000`."""
+"""Random trees of budgets, and a world that does its worst: `python -m sublet_lab.budgets --seeds 1000`."""

@@ -21,12 +21,12 @@ def _sums(courses: Sequence[Course]) -> list[str]:
         (
             f"{len(courses)} lives, {events.total():,} events: {events['JobSubmitted']:,} jobs, "
             f"{sum(course.budgeted for course in courses):,} of them with a budget of their own, "
-            f"{events['PurseSet']:,} times a purse was set, {sum(course.periods for course in courses):,} periods ended"
+            f"{events['PurseSet']:,} budgets set, {sum(course.periods for course in courses):,} periods ended"
         ),
-        f"purses spent: {sum(course.turned_out for course in courses):,} times",
+        f"budgets spent: {sum(course.turned_out for course in courses):,} times",
         (
-            f"looks after the instant at which a purse was spent: {sum(course.late for course in courses):,}; "
-            f"what purses may be over by until all have left: USD {sum(course.over_usd for course in courses):.2f}"
+            f"looks after the instant at which a budget was spent: {sum(course.late for course in courses):,}; "
+            f"what budgets may be over by until all have left: USD {sum(course.over_usd for course in courses):.2f}"
         ),
     ]
 

@@ -1,9 +1,10 @@
-"""One life: a random tree of purses, jobs of its users, and a world that answers late, loses nodes and moves prices.
+"""One life: a random tree of budgets, jobs of its users, and a world that answers late, loses nodes and moves prices.
 
 Every event is followed by a check of all laws of the kernel and of the twin's. In a third of the lives timers ring when
-they were set for; in another they are late, as those of a live controller are; in the last nobody is there from time to
-time, for up to an hour, and hears of everything afterwards. Jobs that are told to stop may take as long as they like;
-prices may jump above what was ever to be paid. What is given back is gone in time, or when somebody is there again.
+they were set for. In another they are late, as those of a live controller are. In the last there is no controller from
+time to time, for up to an hour, and it hears of everything afterwards. Jobs that are told to stop may take as long as
+they like; prices may jump above what was ever to be paid. A released node is gone in time, or when the controller is
+back.
 """
 
 from __future__ import annotations
@@ -38,24 +39,24 @@ TURNS = 200  # of the world, in one life
 SOON_S, LONG_S = 300.0, 40_000.0
 OVERDUE = 0.2  # of the lives, in which jobs may stay on when they were told to go
 ANSWERS = 0.8  # of the turns, where there is something to answer
-WEIGHTS = (3, 3, 1, 1, 2, 2)  # of what else may happen: jobs, prices, losses, ends, purses, plans
+WEIGHTS = (3, 3, 1, 1, 2, 2)  # of what else may happen: jobs, prices, losses, ends, budgets, plans
 MOST_JOBS = 8  # at once
 LATE_S = (0.0, 0.0, 0.02, 2.0, 60.0, 0.0)  # by which timers ring late at the most, by life
-AWAY, AWAY_S = 0.05, 3600.0  # of the turns, in which nobody is there; and for how long at the most
+AWAY, AWAY_S = 0.05, 3600.0  # of the turns, in which there is no controller; and for how long at the most
 BUDGETED = 0.4  # of the jobs: they come with a budget of their own
 
 
 @dataclass(slots=True)
 class Course:
-    """What came about in one life."""
+    """The course of one life."""
 
     seed: int
     events: Counter[str] = field(default_factory=Counter)
     budgeted: int = 0  # jobs that came with a budget
-    turned_out: int = 0  # jobs, because a purse below that of all was spent
+    turned_out: int = 0  # jobs, because a budget below that of all was spent
     periods: int = 0
-    late: int = 0  # looks after the instant at which a purse was spent
-    over_usd: float = 0.0  # by which purses may have been exceeded until all had left, at the most
+    late: int = 0  # looks after the instant at which a budget was spent
+    over_usd: float = 0.0  # by which budgets may have been exceeded until all had left, at the most
     broken: str = ""
 
 
@@ -139,7 +140,7 @@ class _Life:
         facts = kernel.facts()
         for again in (other, kernel_from_snapshot(facts)):
             if again.facts()["tenancy"]["purses"] != facts["tenancy"]["purses"]:
-                raise InvariantBroken("a life lived again is the same", "the purses are others")
+                raise InvariantBroken("a life lived again is the same", "the budgets are others")
 
     def _turn(self) -> None:
         rng, driver = self.rng, self.driver
@@ -228,7 +229,7 @@ class _Life:
                 else:
                     self.tell(news.PlanMade(at_s, *thought))
             case _:
-                raise AssertionError(f"nobody answers {each}")
+                raise AssertionError(f"no answer to {each}")
 
     def _submit(self, at_s: float) -> None:
         rng = self.rng

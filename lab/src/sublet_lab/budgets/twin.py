@@ -1,8 +1,8 @@
-"""What everybody has spent, found out the long way round.
+"""The spending of all, computed the long way round.
 
-After every event it looks who sits on which node, and adds up the time until the next one GPU by GPU, in fractions and
-day by day. It knows no shares, no meters and no sums, and takes nothing from the kernel but who is where, what is
-charged now, and when it asked to be woken.
+After every event it looks at the jobs of each node, and adds up the time until the next one GPU by GPU, in fractions
+and day by day. It knows no shares, no meters and no sums. From the kernel it takes only placements, present prices, and
+the wake-up that it asked for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sit(NamedTuple):
     stop_us: int  # when it was told to leave
 
     def cost(self, since_us: int, until_us: int) -> Fraction:
-        """Grains that somebody else than the organisation pays."""
+        """Grains that others than the organisation pay."""
         if self.stop_us != NEVER:
             until_us = min(until_us, self.stop_us + self.wind_us)
         return Fraction(self.price * max(0, until_us - since_us) * self.gpus, self.size)
@@ -55,7 +55,7 @@ class Sit(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """How it was when a purse was set, or its period began."""
+    """How it was when a budget was set, or its period began."""
 
     period: str
     spent: Fraction
@@ -94,7 +94,7 @@ class Twin:
             self._now_us = next_us
 
     def after(self, event: Event, orders: Iterable[Action]) -> None:
-        """Look who sits where from now on, and whether everybody keeps to what was set."""
+        """Look at the placements from now on, and whether the limits are kept."""
         if self._asked_us <= self._now_us:
             self._asked_us = math.inf
         for order in orders:
@@ -119,7 +119,7 @@ class Twin:
         self.set[event.holder] = event
         if old is None or old.period is not event.period:
             free = Fraction(0)
-            if event.period is not None:  # what was spent of this day before is not of this purse
+            if event.period is not None:  # what was spent of this day before is not of this budget
                 self.spent[event.holder] = self._moved(event.holder)
         self._said[event.holder] = _Said(self._day_name(event.holder), self.in_period(event.holder), free)
 

@@ -1,4 +1,4 @@
-"""Grids as real processes that are killed: what they train is compared with one process that nobody disturbs.
+"""Grids as real processes that are killed: their training is compared with one undisturbed process.
 
 model     a small model with dropout, and what one process makes of it
 worker    a process: a member that follows orders, and ends where it is told to

@@ -1,4 +1,4 @@
-"""Who gives orders to grids of real processes: starts workers, passes on where they meet, hears of deaths."""
+"""The controller of grids of real processes: starts workers, passes on where they meet, hears of deaths."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Life = Callable[[str, socket.socket, int, Kept | None], None]  # of a script: na
 
 
 class Stuck(Exception):
-    """What was waited for did not come."""
+    """An awaited event did not come."""
 
 
 class Process:
-    """A worker, as who started it sees it."""
+    """A worker, as its parent sees it."""
 
     def __init__(
         self, name: str, steps: int, faults: tuple[Fault, ...], life: Life | None, kept: Kept | None = None
@@ -140,12 +140,12 @@ class Control:
             )
 
     def until_death(self) -> list[Process]:
-        """Somebody whom we count on is gone; all of these."""
+        """A needed worker is gone; all of these."""
         self.wait(lambda: any(not each.alive for each in self._there))
         return [each for each in self._there if not each.alive]
 
     def until_steps(self, steps: int) -> None:
-        """All members have applied so many (scripts: as the first who says so), or somebody is gone."""
+        """All members have applied so many (scripts: as the first one reports), or one is gone."""
         enough = all if self._life is None else any
         self.wait(
             lambda: (
@@ -154,7 +154,7 @@ class Control:
         )
 
     def until_joined(self) -> None:
-        """All members have, or somebody is gone."""
+        """All members have, or one is gone."""
         self.wait(
             lambda: (
                 any(not each.alive for each in self._there)
@@ -163,7 +163,7 @@ class Control:
         )
 
     def leave(self, *, save: bool = False) -> None:
-        """Everybody, and what they have trained is known. To save it, all who are left meet."""
+        """Everybody, and what they have trained is known. To save it, all that are left meet."""
         self.generation += 1
         self._there = [each for each in self.processes if each.alive] if save else []
         for number, each in enumerate(each for each in self.processes if each.alive):

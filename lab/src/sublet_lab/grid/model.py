@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.ln, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the same shape."""
+        """Output of the same shape."""
         found: torch.Tensor = x + torch.tanh(self.up(self.ln(x)))
         return found
 
@@ -59,7 +59,7 @@ class Last(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of each."""
+        """Output of each."""
         found: torch.Tensor = self.head(self.norm(x))
         return found
 

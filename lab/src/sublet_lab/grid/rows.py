@@ -50,14 +50,14 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """What it came to."""
+    """The result of a row."""
 
     name: str
     broken: list[str] = field(default_factory=list)
     deaths: int = 0
     pauses_s: list[float] = field(default_factory=list)  # from a death to the last that joined
     rolled: int = 0
-    redone: int = 0  # steps, after a part was lost with all who held it
+    redone: int = 0  # steps, after a part was lost with all its holders
     moved_bytes: int = 0
 
 
@@ -84,13 +84,13 @@ def _run(row: Row, result: Result, kept: Kept | None) -> None:
             back = [message.redone_steps for message in control.joined if message.kind == "restored"]
             result.redone = max(back, default=0)
             if row.goes_back and not back:
-                result.broken.append("nobody went back to a checkpoint")
+                result.broken.append("no worker went back to a checkpoint")
     except Stuck as error:
         result.broken.append(f"stuck: {error}")
 
 
 class _Members:
-    """Who sits where, and who takes the place of one that is gone."""
+    """The members, their seats, and the replacement of one that is gone."""
 
     def __init__(self, control: Control, row: Row, result: Result) -> None:
         self._control, self._row, self._result = control, row, result
@@ -160,7 +160,7 @@ class _Members:
         self._mend()
 
     def _mend(self, *, wait: bool = True) -> None:
-        """Somebody else in each place of one that is gone, until all have joined."""
+        """Another worker in each place of one that is gone, until all have joined."""
         while any(not each.alive for each in (*self.seats, *self._givers)):
             died_s = self._control.died_s
             self._result.deaths += sum(not each.alive for each in (*self.seats, *self._givers))
@@ -238,7 +238,7 @@ def _judge(control: Control, seats: Sequence[Process], row: Row, result: Result)
         if wrong:
             result.broken.append(f"seat {seat} has other weights: {', '.join(wrong)}")
     if held != set(truth):
-        result.broken.append(f"nobody holds {', '.join(sorted(set(truth) - held))}")
+        result.broken.append(f"no worker holds {', '.join(sorted(set(truth) - held))}")
     result.rolled = sum(message.rolled for message in control.joined)
     result.moved_bytes = sum(message.moved_bytes for message in control.joined)
 
@@ -292,7 +292,7 @@ def scripts() -> Iterator[Row]:
 
 
 def checkpoints() -> Iterator[Row]:
-    """What is saved by one grid and loaded by another; and all that is held of a part is killed."""
+    """Rows of checkpoints saved by one grid and loaded by another, with all holders of a part killed."""
     shapes = (Grid(1, 3), Grid(2, 2), Grid(1, 1), Grid(2, 3))
     phases = tuple((2 * number, grid) for number, grid in enumerate(shapes))
     yield Row(name="saved, 1x3 2x2 1x1 2x3", phases=phases, steps=2 * len(shapes), saves=(), restarts=True)
@@ -304,7 +304,7 @@ def checkpoints() -> Iterator[Row]:
             keeps=keeps,
             saves=(1,),
             together=places,
-            goes_back=grid.gpus > len(places),  # where nobody is left, others begin with it
+            goes_back=grid.gpus > len(places),  # with no member left, others begin with it
         )
     only = ((0, Grid(1, 3)),)
     for place in range(3):
@@ -326,14 +326,14 @@ def kill_points() -> Iterator[Row]:
                 fault = Fault(point, 3 if point == "applied" else 2)
                 name = f"{grid}, {place} at {point}"
                 yield Row(name=name, phases=((0, grid),), keeps=keeps, faults=((f"w{place}", fault),))
-        lost = Fault("agreed", 2, misses=True)  # the answer: who misses it, and who dies after it
+        lost = Fault("agreed", 2, misses=True)  # the answer: the one that misses it, and the one that dies after it
         missing, dies = ("w1", "w2") if grid.copies > 1 else ("w2", "w1")
         faults = (("w0", lost), (missing, lost), (dies, Fault("applied", 3)))
         yield Row(name=f"{grid}, answer lost", phases=((0, grid),), keeps=keeps, faults=faults)
         fresh = f"w{grid.gpus}"
         for who in (*(f"w{place}" for place in range(grid.gpus)), fresh):
             for point in IN_A_CHANGE:
-                if point == "moving" and who != fresh:  # who receives nothing is not asked
+                if point == "moving" and who != fresh:  # one that receives nothing is not asked
                     continue
                 for turn in (1, 2) if point == "moving" else (1,):
                     fault = Fault(point, -1 if who == fresh else 1, turn)
@@ -345,7 +345,7 @@ def kill_points() -> Iterator[Row]:
 
 def random_kills(kills: int, seed: int, at_once: int = 4) -> Iterator[Row]:
     """So many at any time, a few in each training."""
-    rng, left, number = random.Random(seed), kills, 0  # noqa: S311 - which is killed, not whom to trust
+    rng, left, number = random.Random(seed), kills, 0  # noqa: S311 - which is killed, not which is trusted
     while left > 0:
         grid, keeps = rng.choice([(Grid(2, 2), False), (Grid(1, 3), True), (Grid(2, 3), False), (Grid(1, 2), True)])
         count = min(at_once, left)

@@ -87,7 +87,7 @@ def run_script(
     stops: int = EPOCHS,
     judging: tuple[tuple[str, int], ...] = (),
 ) -> None:
-    """In a child, under orders; what it came to on a pipe. `judging`: who dies in which evaluation."""
+    """In a child, under orders; what it came to on a pipe. `judging`: the deaths in each evaluation."""
     if kept is not None:
         os.environ.update(SUBLET_CHECKPOINT_DIR=kept.directory, SUBLET_CHECKPOINT_EVERY_S="0.05")
     os.environ.update(SUBLET_CONTROL_FD=str(connection.fileno()), SUBLET_WORKER_ID=name)

@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where checkpoints are, and after how many steps one is asked for."""
+    """The place of checkpoints, and the steps after which one is asked for."""
 
     directory: str
     saves: tuple[int, ...] = ()
@@ -106,7 +106,7 @@ class Worker:
             self._tell({"applied": self._member.applied, "weights": self._weights()})
 
     def _train(self, gathered: Gathered) -> Gathered:
-        """Of one generation; the next."""
+        """Training of one generation; the next."""
         line, member = self._line, self._member
         self._say_joined(gathered)
         try:
@@ -178,7 +178,7 @@ class Worker:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def _weights(self) -> dict[str, str]:
-        """Of each parameter that we hold, what it is to the bit."""
+        """The digest of each parameter that we hold."""
         named = dict(self._model.named_parameters())
         held = [name for unit in self._member.holdings.arenas for name in self._staged.units[unit].names]
         return {name: hashlib.sha256(named[name].detach().numpy().tobytes()).hexdigest() for name in held}

@@ -1,7 +1,7 @@
 """Checkpoint and restart as a policy: the fastest grid, and into any other than its own a job goes through its disk.
 
 A job that is to change is stopped: all its workers save together and end. The next plan starts it again, in new
-processes, which load what was saved. Its nodes are held meanwhile. Where instances only join the spares nothing is
+processes, which load what was saved. Its nodes are held meanwhile. If instances only join the spares nothing is
 stopped; where any of its own go, it is, since it stands for a system that cannot go on without them.
 """
 

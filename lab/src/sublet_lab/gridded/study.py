@@ -2,8 +2,8 @@
 
 Two ways change their grids live; in the third all workers save to disk, end, and others load that. Computing is paced,
 so that two cores do not decide; tensors, messages, hand-overs, checkpoints, agents and losses are real. Each way is
-simulated by the same kernel with what *other* runs have measured: the mean speed of each grid in those of the other
-ways, pauses in that of the other live way, and restarts on a market that takes nothing. Where the three are compared
+simulated by the same kernel with measurements of *other* runs. They are the mean speed of each grid in those of the
+other ways, pauses in that of the other live way, and restarts on a market that takes nothing. If the three are compared
 with each other, all have the mean speeds of all.
 """
 

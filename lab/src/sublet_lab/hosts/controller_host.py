@@ -1,4 +1,4 @@
-"""A controller in the box itself: on an anchor that it rents there, led from outside as a laptop leads it."""
+"""A controller in the box itself: on a controller host that it rents there, led from outside as a laptop leads it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLE = "anchor"
 
 
 class HostedServer(Server):
-    """As `Server`; its state is copied to a bucket, and comes back from there when the anchor is killed."""
+    """As `Server`; its state is copied to a bucket, and comes back from there when the controller host is killed."""
 
     def __init__(self, folder: Path, box: Box, *, nodes: int, lease_s: float) -> None:
         super().__init__(folder, box, nodes=nodes, lease_s=lease_s)
@@ -52,7 +52,7 @@ class HostedServer(Server):
         asyncio.run(self._anchor().up(self.settings))
 
     def kill(self) -> None:
-        """The anchor, as a cloud does it: at once, and for good."""
+        """The controller host, as a cloud does it: at once, and for good."""
         self._box.host_of("anchor").cut_off()
 
     def down(self) -> None:
@@ -71,7 +71,7 @@ class HostedServer(Server):
         return str(client.post("/v1/jobs", {"job": spec_to_json(sent, secrets=True)})["job_id"])
 
     def printed(self, job_id: str) -> dict[str, list[str]]:
-        """Since the last anchor began: what was printed before is not in a backup."""
+        """Since the last controller host began: what was printed before is not in a backup."""
         found = defaultdict[str, list[str]](list)
         with contextlib.suppress(SubletError):
             stream = self._client().stream(f"/v1/jobs/{job_id}/log", every=True, lines=True)

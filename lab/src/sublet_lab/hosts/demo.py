@@ -44,7 +44,7 @@ HOST_FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class HostsDemo:
-    """What came of it, in figures and for people."""
+    """The result, in figures and for people."""
 
     ok: bool
     facts: dict[str, object]

@@ -1,4 +1,4 @@
-"""What one seed is about: a script, so many hosts, and what happens to them, when and for how long."""
+"""The content of one seed: a script, so many hosts, and their faults with time and duration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("loss", "notice", "unplug", "unplug", "controller", "slow")
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Of one seed."""
+    """The draw of one seed."""
 
     seed: int
     script: str
@@ -73,7 +73,7 @@ def _killed(away_s: float, at: float) -> HostFault:
 
 
 def _slowed(host: Callable[[Scene], str], delay_ms: float, loss_percent: float, at: float) -> HostFault:
-    """Where the kernel has no netem, the cable is out for a moment instead."""
+    """Without netem in the kernel, the cable is out for a moment instead."""
 
     def strike(scene: Scene) -> None:
         struck = scene.box.host_of(host(scene))

@@ -1,4 +1,4 @@
-"""What happens to hosts in the middle of a job."""
+"""Faults of hosts in the middle of a job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STRIKE_AT = 0.25  # of the steps
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What there is to strike; `nodes` are the job's, that of rank 0 first."""
+    """The possible targets of a fault; `nodes` are the job's, that of rank 0 first."""
 
     box: Box
     server: Server
@@ -48,11 +48,12 @@ Strike = Callable[[Scene], None]
 
 @dataclass(frozen=True, slots=True)
 class HostFault:
-    """`takes_all`: nobody is left who holds the state. `counted`: what the controller must have counted of it.
+    """`takes_all`: no holder of the state is left. `counted`: what the controller must have counted of it.
 
     `takes_rank_0`: the host on which one saves for all is gone. It comes after this share of the steps (`at`), once the
-    job is as wide as it may be. `anchored`: the controller is on an anchor. `sdk_only`: other scripts are not tried.
-    `comes_back`: the job is as wide again before it ends. Then a step is shared, or a policy would not want it back.
+    job is as wide as it may be. `anchored`: the controller is on a controller host. `sdk_only`: other scripts are not
+    tried. `comes_back`: the job is as wide again before it ends. Then a step is shared, or a policy would not want it
+    back.
     """
 
     name: str
@@ -105,6 +106,6 @@ HOST_FAULTS = (
         comes_back=True,
         lease_s=AWS_LEASE_S,
     ),
-    # Steps of other scripts are counted by what they printed, and that is not in an anchor's backup.
-    HostFault("the anchor killed, another rented", _controller, takes_all=True, on_host=True, sdk_only=True),
+    # Steps of other scripts are counted by what they printed, and that is not in a controller host's backup.
+    HostFault("the controller host killed, another rented", _controller, takes_all=True, on_host=True, sdk_only=True),
 )

@@ -1,8 +1,8 @@
 """From submission to the first step on hosts that did not exist, and what is sent for files that have not changed.
 
-The controller is on an anchor of the box, as for one who has an account and a laptop: files travel from here to there,
-and from there to the hosts, with Sublet itself. What a boot takes is a cloud's affair; a host has booted when its user
-data begin to run.
+The controller is on a controller host of the box, as for a user with an account and a laptop: files travel from here to
+there, and from there to the hosts, with Sublet itself. The time of a boot is a cloud's affair; a host has booted when
+its user data begin to run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _measured(box: Box, folder: Path, tell: Tell) -> Findings:
         (work / f"{number}.txt").write_text(f"{number} " * WORDS, encoding="utf-8")
     server = HostedServer(folder / "state", box, nodes=HOSTS, lease_s=LEASE_S)
     try:
-        tell("the anchor is rented")
+        tell("the controller host is rented")
         server.start()
         tell("a job is submitted")
         began_s = time.time()

@@ -1,4 +1,4 @@
-"""What the study trains: `python script.py sdk|ddp|trainer STEPS PACE_S`, one model on the same batches in three ways.
+"""Training of the study: `python script.py sdk|ddp|trainer STEPS PACE_S`, one model on equal batches in three ways.
 
 A step takes PACE_S; `sdk STEPS PACE_S shared`: so long for one worker, and less the more of them share it.
 
@@ -51,7 +51,7 @@ def sdk(steps: int, pace_s: float) -> None:
         for x, y in session.batches(epochs=2):
             before = session.steps
             session.step(nn.functional.mse_loss(model(x).squeeze(1), y))
-            if session.steps > before:  # else the group broke: the step was applied by nobody, and none is told
+            if session.steps > before:  # else the group broke: the step was not applied, and none is told
                 shared = session.world if "shared" in sys.argv else 1
                 pause(session.steps, pace_s / shared, session.generation)
         if session.rank == 0:
@@ -99,7 +99,7 @@ def trainer(steps: int, pace_s: float) -> None:
 
 
 def distributed(steps: int, pace_s: float, last: Callable[[], Any], save: Callable[[dict[str, Any]], None]) -> None:
-    """DDP over whoever is there; rank 0 finds and saves."""
+    """DDP over all workers that are there; rank 0 finds and saves."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     model, optimizer, inputs, targets = made()
@@ -142,7 +142,7 @@ def pause(at: int, seconds: float, generation: int) -> None:
 
 
 def when(what: str, at_s: float) -> None:
-    """Of the way to the first step."""
+    """A mark on the way to the first step."""
     print("WHEN", what, f"{at_s:.3f}", flush=True)
 
 
@@ -153,7 +153,7 @@ def age_s() -> float:
 
 
 def tell(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    """What came of it: the loss over all the data."""
+    """The result: the loss over all the data."""
     with torch.no_grad():
         loss = nn.functional.mse_loss(model(inputs).squeeze(1), targets)
     print("RESULT", json.dumps({"loss": float(loss)}), flush=True)

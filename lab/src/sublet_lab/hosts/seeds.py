@@ -39,7 +39,7 @@ ALONE_S = 120.0
 
 @dataclass(slots=True)
 class Result:
-    """Of one seed; `broken` are the names of what did not hold."""
+    """The result of one seed; `broken` are the names of broken laws."""
 
     draw: Draw
     outcome: Outcome
@@ -76,7 +76,7 @@ def _run(drawn: Draw, tell: Tell) -> Result:
 
 
 class _Watched:
-    """What is seen of a job while it runs."""
+    """The view of a job while it runs."""
 
     def __init__(self, box: Box, address: str) -> None:
         self._box, self._generations = box, list[int]()
@@ -130,7 +130,7 @@ def _wrong(drawn: Draw, outcome: Outcome) -> list[str]:
 
 @cache
 def _loss_alone(way: str, steps: int) -> float:
-    """Of the same script, undisturbed and without a controller."""
+    """The loss of the same script, undisturbed and without a controller."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

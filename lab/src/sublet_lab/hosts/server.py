@@ -23,7 +23,7 @@ from sublet_lab.box.renting import write_config
 
 __all__ = ["Server"]
 
-DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # util-linux: nobody is left of a study that was killed
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # util-linux: a killed study leaves no process
 UP_S = 90.0
 DOWN_S = 120.0
 LOOK_S = 0.2
@@ -85,19 +85,19 @@ class Server:
         return str(answer["job_id"])
 
     def ask(self, what: str) -> dict[str, Any] | None:
-        """None while nobody answers."""
+        """None without an answer."""
         try:
             return connect(self.state.path).get(f"/v1/{what}")
         except (NoController, Refused):
             return None
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """Its view; {} while nobody answers."""
+        """Its view; {} without an answer."""
         answer = self.ask(f"jobs/{job_id}") or {}
         found: dict[str, Any] = answer.get("job", answer)
         return found
 
     def printed(self, job_id: str) -> dict[str, list[str]]:
-        """What its workers have printed and sent home, by worker."""
+        """Output of its workers that was sent home, by worker."""
         files = sorted((self.state.path / "jobs" / job_id / "logs").glob("*.log"))
         return {path.stem: path.read_text(encoding="utf-8", errors="replace").splitlines() for path in files}

@@ -1,4 +1,4 @@
-"""Where the time goes from submission to the first step: marks that hosts, controller and workers leave on the way.
+"""The time from submission to the first step, by part: marks that hosts, controller and workers leave on the way.
 
 Hosts of a box have one clock, and it is ours. Of each mark the last host's counts: all wait for it.
 """
@@ -76,7 +76,7 @@ def cpu_s_of(host: Host) -> float:
 
 
 def rows_of(marks: Mapping[str, float], submitted_s: float) -> list[list[str]]:
-    """What each part took after the one before it had ended; none where it was over by then."""
+    """The time of each part after the one before it had ended; none where it was over by then."""
     rows, at_s = [], submitted_s
     for mark, what in PARTS.items():
         if mark not in marks:

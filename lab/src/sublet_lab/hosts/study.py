@@ -1,10 +1,10 @@
-"""What is kept when hosts are lost, cut off or left alone, on hosts that share nothing but a network.
+"""The results when hosts are lost, cut off or left alone, on hosts that share nothing but a network.
 
-Three scripts train the same model on the same batches: one with the SDK, one for torchrun that saves to a folder
-of its own, one with a trainer's loop that uploads to a bucket. That with the SDK saves to a bucket, or (`disk`) on the
-disk of its host, from where it is carried to the controller, as the folder of the second is. Each runs undisturbed
-first; then something happens after a quarter of its steps. The result is right if the loss over all data is that of
-the undisturbed run.
+Three scripts train the same model on the same batches: one with the SDK, one for torchrun that saves to a folder of its
+own, one with a trainer's loop that uploads to a bucket. That with the SDK saves to a bucket, or (`disk`) on the disk of
+its host, from where it is carried to the controller, as the folder of the second is. Each runs undisturbed first; then
+something happens after a quarter of its steps. The result is right if the loss over all data is that of the undisturbed
+run.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def most_lost(name: str, blow: HostFault) -> float | None:
     carried = CARRY_S / PACE_S
     if name in ("sdk", DISK):
         most = CHECKPOINT_S / PACE_S + (carried if name == DISK else 0.0)
-        return most if blow.takes_all else 0.0  # else whoever is left has it all
+        return most if blow.takes_all else 0.0  # else the survivors have it all
     return EVERY + carried if name == "ddp" and blow.takes_rank_0 else None
 
 
@@ -126,7 +126,13 @@ def _row(name: str, blow: HostFault, outcome: Outcome, calm: Outcome, *, right: 
     loss = "" if outcome.loss is None else f"{outcome.loss:.6f}"
     ended += ", as wide again" if outcome.whole_again else ""
     figures = [f"{outcome.steps_lost}", f"{outcome.seconds:.0f}", f"{outcome.usd:.4f}", loss, apart]
-    return [name, blow.name, ended if outcome.struck else f"{ended}, not struck", *figures, "yes" if right else "NO"]
+    return [
+        name,
+        blow.name,
+        ended if outcome.struck else f"{ended}, without a fault",
+        *figures,
+        "yes" if right else "NO",
+    ]
 
 
 def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobSpec:
@@ -148,7 +154,7 @@ def spec_of(name: str, work: Path, address: str, steps: int, nodes: int) -> JobS
 
 
 def slowed(argv: Sequence[str], nodes: int) -> tuple[str, ...]:
-    """Of steps that hosts share: SLOW_S each while one of them is away, and less with it."""
+    """Arguments for steps that hosts share: SLOW_S each while one of them is away, and less with it."""
     return (*argv[:-1], str(SLOW_S * (nodes - 1)), "shared")
 
 
@@ -165,7 +171,7 @@ def _notes(*, kept: bool) -> list[str]:
     )
     money = "hosts are on demand, on one kernel; dollars are what a g4dn.xlarge costs by the second"
     anchor = (
-        "where the anchor is killed, another is rented by 'up --on aws', with the last copy of its state in a bucket; "
+        "after the loss of the controller host, 'up --on aws' rents another, with the last copied state; "
         "its nodes are given up. Steps are counted by that copy: what was trained unseen after it is not in them"
     )
     return [checkpoints, times, money, anchor]

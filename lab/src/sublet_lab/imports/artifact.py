@@ -29,13 +29,13 @@ class Artifact:
     branch: str = ""
 
     def clone_commands(self, folder: str) -> tuple[str, str]:
-        """What brings it to a machine, as it was when the digests were taken."""
+        """The commands that bring it to a machine, as it was when the digests were taken."""
         branch = f"--branch {self.branch} " if self.branch else ""
         clone = f"git clone {branch}https://github.com/{self.repository} {folder}"
         return clone, self.checkout_command(folder)
 
     def checkout_command(self, folder: str) -> str:
-        """What makes a clone what it was then."""
+        """The command that makes a clone as it was then."""
         return f"git -C {folder} checkout {self.commit}"
 
 

@@ -26,7 +26,7 @@ DIGESTS = Path(__file__).with_name("digests.csv")
 
 
 class State(StrEnum):
-    """Of a file that a study reads."""
+    """The state of a file that a study reads."""
 
     SHIPPED = "ships"
     HERE = "here"
@@ -61,17 +61,20 @@ def expected(name: str) -> dict[str, str]:
 
 
 def digest(text: bytes) -> str:
-    """Of what is in a file, whether it is compressed or not, and however its lines end."""
+    """The digest of the content of a file, whether it is compressed or not, and however its lines end."""
     return hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()
 
 
 def held(artifact: Artifact) -> Held:
-    """What is here; every file that is here is read."""
+    """The files here; each of them is read."""
     return Held(artifact=artifact, files={file: _state(file, of) for file, of in expected(artifact.name).items()})
 
 
 def import_from(artifact: Artifact, clone: Path, into: Path, *, digests: Mapping[str, str]) -> dict[str, State]:
-    """Convert a clone: all of it, or nothing is written. What ships with Sublet is compared, and not written again."""
+    """Convert a clone: all of it, or nothing is written.
+
+    Files that ship with Sublet are compared, and not written again.
+    """
     if not clone.is_dir():
         raise BadInput(clone, "not a folder", hint="\n  then: ".join(artifact.clone_commands(str(clone))))
     made = _converted(artifact, clone, digests)

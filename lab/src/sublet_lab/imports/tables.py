@@ -35,7 +35,7 @@ def rounded(value: float) -> str:
 
 
 def step_rows(folder: Path, suffix: str = "") -> Iterator[tuple[str, str, str, int, str, float, float]]:
-    """Of one model and cluster: table, placement, nodes, GPUs, local batch, step and sync time."""
+    """Rows of one model and cluster: table, placement, nodes, GPUs, local batch, step and sync time."""
     for table, where in (("placements", ("placement",)), ("scalability", ("num_nodes", "num_replicas"))):
         path = folder / f"{table}{suffix}.csv"
         for row in lines_of(path, (), numbers=("step_time", "sync_time"), counts=("local_bsz", *where)):
@@ -46,7 +46,7 @@ def step_rows(folder: Path, suffix: str = "") -> Iterator[tuple[str, str, str, i
 
 
 def efficiency_rows(folder: Path, model: str, number: Number, digits: int = 17) -> Iterator[list[str]]:
-    """Of one model: a row per epoch of each batch size, the smallest first; progress to so many digits."""
+    """Rows of one model: one per epoch of each batch size, the smallest first; progress to so many digits."""
     for batch, path in _validations(folder):
         for epoch, row in enumerate(lines_of(path, ("iteration",), numbers=("progress", *NOISE))):
             noise = (number(float(row[name])) for name in NOISE)

@@ -1,1 +1,1 @@
-"""Who wins when many write checkpoints to one bucket over a bad line: seeds, and laws that hold after every request."""
+"""Many writers of checkpoints to one bucket over a bad line: seeds, and laws that hold after every request."""

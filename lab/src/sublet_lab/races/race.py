@@ -1,7 +1,7 @@
 """One race: writers of rising generations, some of them slow or cut off, save to one bucket and load from it.
 
 Each does what a session does: it opens the bucket, loads the newest checkpoint, and saves as it trains on. The next one
-is started while those before it may still live. What must hold:
+is started while those before it may still live. The laws:
 
     whole    what HEAD names is there, bit by bit, after every request
     rising   the generation in HEAD never falls
@@ -37,7 +37,7 @@ __all__ = ["Broken", "Course", "race"]
 WORST = 0.06  # of the requests meet one fate; of some seeds none does
 KEEP = 2
 DAY_S = 86_400.0
-TRIES = 30  # of a load, by who must know
+TRIES = 30  # of a load, by a reader that must know
 
 
 class Broken(AssertionError):
@@ -46,7 +46,7 @@ class Broken(AssertionError):
 
 @dataclass(slots=True)
 class Course:
-    """What came about in one race."""
+    """The course of one race."""
 
     seed: int
     requests: int = 0
@@ -58,7 +58,7 @@ class Course:
 
 
 class _Clock:
-    """Of the store and of all its users."""
+    """The clock of the store and of all its users."""
 
     def __init__(self, random: Random) -> None:
         self._random, self.unix_s = random, 1.75e9
@@ -107,9 +107,9 @@ class _Race:
         for fate in ("dies before", "dies after"):
             chances[fate] /= 5.0
         self._turns = Turns(self._random, chances, self._after)
-        self._generation = 0  # given to the last who began
+        self._generation = 0  # given to the last that began
         self._loaded = 0  # the highest that has loaded
-        self._told = 0  # the highest step that somebody was told is saved
+        self._told = 0  # the highest step that a writer was told is saved
         self._head: dict[str, Any] = {"generation": 0, "kept": []}
         self._text: bytes | None = None
 
@@ -172,7 +172,7 @@ class _Race:
         if step < told:
             raise Broken(f"kept: {who} loads step {step}, and {told} was told to be saved")
         if found is not None and not _is_right(found):
-            raise Broken(f"right: {who} loads of step {step} what nobody saved")
+            raise Broken(f"right: {who} loads of step {step} without a save")
 
     # ------------------------------------------------------------------------------------------ laws
 

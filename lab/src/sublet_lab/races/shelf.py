@@ -88,12 +88,12 @@ class Shelf:
             self.objects.pop(key, None)
 
     def data(self, key: str) -> bytes | None:
-        """For whoever looks on."""
+        """For a look from outside."""
         found = self.objects.get(key)
         return None if found is None else found.data
 
     def keys(self) -> Sequence[str]:
-        """For whoever looks on."""
+        """For a look from outside."""
         return sorted(self.objects)
 
     def _find(self, key: str) -> _Object:

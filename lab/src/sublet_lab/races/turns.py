@@ -1,8 +1,8 @@
 """Programs that take turns: each runs in a thread until its next request, and a seed says whose is answered, and how.
 
 All but the one whose request was just answered wait, so the course is the seed's alone. A request may be lost, done
-without an answer, done twice as a library that asks again does it, done long after its sender has given up, or refused
-as a store refuses one of two at once (409); and its sender may die of it, before or after.
+without an answer, done twice as a library that asks again does it, or done long after its sender has given up. It may
+be refused as a store refuses one of two at once (409). Its sender may die of it, before or after.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Turns:
         return program.answer
 
     def sleep(self, program: Program, turns: int) -> None:
-        """Of its own: nothing is asked of anybody, and nothing befalls it."""
+        """A sleep without requests or faults."""
         for _ in range(turns):
             self.ask(program, _nothing, condition=False)
 
@@ -122,7 +122,7 @@ class Turns:
                 raise each.error
         asking = [each for each in self._programs if each.order is not None]
         if self._late and (not asking or self._random.random() < ARRIVES):
-            with contextlib.suppress(Overtaken, FileNotFoundError):  # nobody is there to be told
+            with contextlib.suppress(Overtaken, FileNotFoundError):  # its sender is gone
                 self._do(self._late.pop(self._random.randrange(len(self._late))))
             return True
         if not asking:
@@ -149,7 +149,7 @@ class Turns:
         if fate == "late":
             self._late.append(order)
         if fate in {"lost", "late", "unanswered"}:
-            program.error = StoreFailed("s3://races/job", f"nobody answered ({fate})", hint="try again")
+            program.error = StoreFailed("s3://races/job", f"no answer ({fate})", hint="try again")
         elif fate == "refused":
             program.error = Overtaken("s3://races/job", "HEAD")
         elif fate.startswith("dies"):
@@ -173,7 +173,7 @@ class Turns:
             self._after()
 
     def _end_all(self) -> None:
-        """Whoever still waits for an answer dies of it, also the one whose turn it was."""
+        """A program that still waits for an answer dies of it, also the one whose turn it was."""
         with self._lock:
             for each in self._programs:
                 if not each.ended:
@@ -184,7 +184,7 @@ class Turns:
 
 
 def _nothing() -> None:
-    """What a program that sleeps asks for."""
+    """The request of a program that sleeps."""
 
 
 class _Asking:

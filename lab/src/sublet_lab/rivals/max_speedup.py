@@ -36,11 +36,14 @@ class MaxSpeedup:
 
 
 def _best_widths(group: list[JobState], pool: Pool, gpus: float, now_s: float) -> dict[str, int]:
-    """Everyone's smallest width in order of arrival, then the best step of all again and again. O(steps log jobs)."""
+    """Everyone's smallest worker count in order of arrival, then the best step of all again and again.
+
+    O(steps log jobs).
+    """
     widths: dict[str, int] = {}
     left = gpus
     steps = {state.job.id: gain_steps(state, pool, gpus, now_s) for state in group}
-    best: list[tuple[float, int, int, str]] = []  # (-gain, arrival, new width, job)
+    best: list[tuple[float, int, int, str]] = []  # (-gain, arrival, new worker count, job)
 
     def offer_next(state_seq: int, job_id: str) -> None:
         step = next(steps[job_id], None)

@@ -22,7 +22,7 @@ LeftS = Callable[[Job, Pool, float], Iterator[float]]
 
 
 def speed_left_s(job: Job, pool: Pool, done: float) -> Iterator[float]:
-    """What the job's own speed says, packed on as few nodes as possible."""
+    """The job's own speed, packed on as few nodes as possible."""
     for gpus in range(job.min_gpus, job.max_gpus + 1):
         yield job.speed.seconds(pool.gpu, packed(gpus, pool.gpus_per_node), done, job.work)
 
@@ -53,7 +53,7 @@ class Optimus:
         return replace(draft.plan(ask_again_s=again_s), packing=Packing.EMPTIEST)
 
     def _widths(self, group: list[JobState], pool: Pool, gpus: float, now_s: float) -> list[int]:
-        """The smallest widths as far as they go, then the GPU that saves most time, again and again."""
+        """The smallest worker counts as far as they go, then the GPU that saves most time, again and again."""
         widths, free = [0] * len(group), gpus
         gains: list[tuple[float, int, float, Iterator[float]]] = []  # (-seconds saved, job, seconds then, and wider)
         for number, state in enumerate(group):

@@ -21,11 +21,11 @@ class _Demoted:
     round_s: float
 
     def __call__(self, state: JobState) -> float:
-        """Of a waiting job, whose service stands still."""
+        """The key of a waiting job, whose service stands still."""
         return self.by(state, state.held_since_s)
 
     def by(self, state: JobState, now_s: float) -> float:
-        """Of any job, as of now."""
+        """The key of any job, as of now."""
         service = state.attained_gpu_s(now_s)
         enough = self.threshold_gpu_s - TOLERANCE_GPU_S
         if service <= enough:
@@ -51,7 +51,7 @@ class Tiresias:
         at_least("round_s", self.round_s, 0.0)
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Whoever fits runs at the requested size, in order; ask again when the next job is due for demotion."""
+        """Each job that fits runs at the requested size, in order; ask again when the next job is due for demotion."""
         draft, now_s = Draft(snapshot), snapshot.now_s
         demoted = _Demoted(self.threshold_gpu_s, self.round_s)
         granted = grant_in_order(draft, demoted, lambda state: demoted.by(state, now_s), overtakers=math.inf)

@@ -4,7 +4,7 @@ The jobs, tables and pauses are those that were published with Pollux and with S
 authors run them and also free of what only learning speeds asks for. Jobs choose their batch. `price` decides at every
 event, and is told of sizes what its owner said, what can be learned from jobs that are done, or nothing.
 
-What is known is a dimension: all of it again where every policy that asks for speeds has to learn them, and where jobs
+Knowledge is a dimension: all of it runs again where every policy that asks for speeds has to learn them, and where jobs
 of a model are of different sizes.
 """
 
@@ -132,7 +132,7 @@ def _cluster(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) ->
 
 
 def _speeds_learned(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) -> Findings:
-    """The same rows, the same goals, where nobody is told a speed."""
+    """The same rows, the same goals, where no policy is told a speed."""
     found, what = _measure(settings, _learners, tell), f"{name}, speeds learned"
     ratios = _beside(found, LEARNERS[name])
     of = f"means over {len(settings)} traces" if not quick else settings[0].name
@@ -189,7 +189,7 @@ def _beside(found: Mapping[str, _Found], rivals: Sequence[str]) -> Ratios:
 
 
 def _ratios(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> tuple[Ratio, Ratio, Ratio]:
-    """Of the mean time, the p99 and the GPU-hours."""
+    """Ratios of the mean time, the p99 and the GPU-hours."""
     return (
         Ratio.over([one.mean_h for one in ours], [one.mean_h for one in theirs]),
         Ratio.over([one.p99_h for one in ours], [one.p99_h for one in theirs]),
@@ -261,7 +261,7 @@ class _Entrant:
 
 
 class _Found(NamedTuple):
-    """Of one policy, trace by trace."""
+    """The outcomes of one policy, trace by trace."""
 
     entrant: _Entrant
     outcomes: list[Outcome]
@@ -270,7 +270,10 @@ class _Found(NamedTuple):
 def _contenders(setting: Setting) -> list[_Entrant]:
     free: dict[str, Policy] = {"pollux, free": Pollux(discount=by_age), "sia, free": Sia(discount=by_age)}
     found = [_Entrant(name=name, policy=VacateFirst(each), in_rounds=True) for name, each in free.items()]
-    told: dict[str, Policy] = {"pollux, told sizes": Pollux(), "sia, told sizes": Sia()}  # they favour who ends soon
+    told: dict[str, Policy] = {
+        "pollux, told sizes": Pollux(),
+        "sia, told sizes": Sia(),
+    }  # they favour jobs that end soon
     found += [
         _Entrant(name=name, policy=VacateFirst(each), sizes=DECLARED, in_rounds=True) for name, each in told.items()
     ]
@@ -315,7 +318,7 @@ OTHERS: Mapping[str, tuple[Policy, str]] = {  # and what they know of sizes
     "tiresias": (Tiresias(), PAST),
     "fifo": (Fifo(), PAST),
 }
-BY_SPEED = ("mip", "optimus", "greedy-speed", "elastic-batch", "max-speedup")  # the others ask nobody how fast he is
+BY_SPEED = ("mip", "optimus", "greedy-speed", "elastic-batch", "max-speedup")  # the others use no speeds
 
 
 def _others(_setting: Setting) -> list[_Entrant]:

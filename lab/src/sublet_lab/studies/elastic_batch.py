@@ -1,9 +1,9 @@
 """Batches that grow with the GPUs against batches fixed at submission: more jobs done, and sooner.
 
-Four families of jobs, from bound by compute to bound by communication, on 40 GPUs shared by one autoscaler that decides
-every ten minutes: with elastic batches, and with the batch of every job fixed at its largest, its smallest, or one at
-random. The figures to compare with are of an own re-run of the published method (Saxena et al., MASCOTS 2020), of two
-seeds; the publication itself claims up to twice the jobs and a tenth of the completion time.
+Four families of jobs, from bound by compute to bound by communication, share 40 GPUs under one autoscaler that decides
+every ten minutes. They run with elastic batches, and with the batch of every job fixed at its largest, its smallest, or
+one at random. The figures to compare with are of an own re-run of the published method (Saxena et al., MASCOTS 2020),
+of two seeds; the publication itself claims up to twice the jobs and a tenth of the completion time.
 
 Under overload a queue grows for as long as jobs keep coming, so completion times mean something only at a fixed span,
 or at a load that both sides can carry. Both are reported, against all three baselines.

@@ -1,6 +1,6 @@
 """Any policy, without its speeds: of each job it sees what the job has learned of itself, as jobs of Sia do.
 
-What a job expects is wrong where it has not run yet (`perf.sia_learned`), and the policy plans with that. Sizes are as
+A job's expectation is wrong where it has not run yet (`perf.sia_learned`), and the policy plans with that. Sizes are as
 they were: what a policy is told of them is another question.
 """
 
@@ -26,7 +26,7 @@ class LearnsSpeeds:
     growth: float = math.inf  # how many times the GPUs that a job has tried it may have, as in `policies.sia`
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """What the policy decides on jobs as they see themselves."""
+        """The policy's decision on jobs as they see themselves."""
 
         def seen(state: JobState) -> JobState:
             return self._as_it_sees_itself(state, snapshot.now_s)
@@ -35,7 +35,7 @@ class LearnsSpeeds:
         return self.policy.decide(replace(snapshot, active=active, waiting=_Seen(snapshot.waiting, seen)))
 
     def _as_it_sees_itself(self, state: JobState, now_s: float) -> JobState:
-        """Its progress is reported, not reckoned from a speed that nobody knows."""
+        """Its progress is reported, not computed from an unknown speed."""
         most = int(min(state.job.max_gpus, widest_guess(state, now_s, self.growth)))
         speed, gpus = self.notebook.speed(state, now_s), min(state.job.gpus, most)
         job = replace(state.job, speed=speed, gpus=gpus, max_gpus=most)

@@ -1,12 +1,12 @@
 """The allocator that maximises everyone's progress at once, beside three greedy ones: which jobs run matters most.
 
 Elastic jobs that state a range of nodes share 32 of them. The published claim (Hu et al., arXiv 2109.03389, on private
-data) is up to 32 % less queueing and up to 24 % more training efficiency than a greedy allocator, at 0.4 s a decision;
-neither the objective nor the greedy rival is public. So the objectives are run beside three greedy rivals and a static
+data) is up to 32 % less queueing and up to 24 % more training efficiency than a greedy allocator, at 0.4 s a decision.
+Neither the objective nor the greedy rival is public. So the objectives are run beside three greedy rivals and a static
 one, on the synthetic load of an own re-run of the method, whose table (two seeds) is what ours is compared with.
 
 Efficiency is the speed of a job while it trains, pauses included: its work by the time from its first start to its end.
-Queueing ends at the first start, which flatters whoever pauses jobs; all waiting is shown beside it.
+Queueing ends at the first start, which flatters a policy that pauses jobs; all waiting is shown beside it.
 """
 
 from __future__ import annotations

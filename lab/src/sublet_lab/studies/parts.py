@@ -16,10 +16,13 @@ Part = Callable[[bool, Tell], Findings]  # (quick, tell), as a study; a function
 
 
 def findings_of(parts: Sequence[Part], quick: bool, tell: Tell, *, longest: Sequence[Part] = ()) -> list[Findings]:
-    """Of each part, in their order. A quick run stays in this process; else those that take longest begin first."""
+    """Findings of each part, in their order.
+
+    A quick run stays in this process; else those that take longest begin first.
+    """
     if quick:
         return [part(quick, tell) for part in parts]
-    context = multiprocessing.get_context("spawn")  # nobody inherits threads, or what another has read
+    context = multiprocessing.get_context("spawn")  # no inherited threads, nor files read by another
     with ProcessPoolExecutor(
         max_workers=os.cpu_count(), mp_context=context, max_tasks_per_child=1, initializer=end_with_parent
     ) as pool:
@@ -37,7 +40,7 @@ def findings_of(parts: Sequence[Part], quick: bool, tell: Tell, *, longest: Sequ
 
 
 def end_with_parent() -> None:
-    """In a process of a pool: it ends as soon as whoever would read its results is gone, however that ended."""
+    """In a process of a pool: it ends as soon as the reader of its results is gone, however that ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.join,), daemon=True).start()

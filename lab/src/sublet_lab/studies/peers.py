@@ -1,9 +1,9 @@
 """Are the peers in this house as good as at home? Pollux and Sia here, beside what their own simulators report.
 
-Two clusters of 64 GPUs, with the jobs and measured tables that were published with each: 16 nodes of four T4s (Pollux,
-OSDI 2021), and six nodes of four T4s, three of eight RTX 2080 Tis and two of eight A100s (Sia, SOSP 2023). A policy of
-ours that beats a peer should beat it at its best, so a peer that is slower here than at home misses its check; and so
-does one that is faster, because then something of it was left out.
+There are two clusters of 64 GPUs, with the jobs and measured tables that were published with each. One has 16 nodes of
+four T4s (Pollux, OSDI 2021), the other six nodes of four T4s, three of eight RTX 2080 Tis and two of eight A100s (Sia,
+SOSP 2023). A policy of ours that beats a peer should beat it at its best, so a peer that is slower here than at home
+misses its check. So does one that is faster, because then something of it was left out.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _mixed_cloud() -> Cloud:
 
 
 def pollux_as_published() -> Policy:
-    """A job at most doubles what it has tried, moves are discounted by age, whoever moves is placed anew."""
+    """A job at most doubles what it has tried, moves are discounted by age, a job that moves is placed anew."""
     return VacateFirst(Pollux(growth=2.0, discount=by_age, round_s=ROUND_S))
 
 

@@ -2,8 +2,8 @@
 
 The artifact of Pollux (petuum/adaptdl, branch osdi21-artifact) ships the completion times of its simulator, to the
 second, for two policies that involve neither chance nor a fit: Tiresias and Optimus, on 16 nodes of four T4s. The same
-jobs run here in the same simulator as everything else, set up as that one is: decisions every 60 s, 30 s at every start
-and change, the measured tables at full precision, and jobs that change placed anew on the emptiest nodes.
+jobs run here in the same simulator as everything else, set up as that one is. Decisions come every 60 s, with 30 s at
+every start and change, the measured tables at full precision, and jobs that change placed anew on the emptiest nodes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def mean_error(self) -> float:
-        """Of the mean completion time, relative to the published one."""
+        """The error of the mean completion time, relative to the published one."""
         published = fmean(self.published_s.values())
         return abs(fmean(self.ours_s.values()) - published) / published
 

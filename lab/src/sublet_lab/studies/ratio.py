@@ -30,7 +30,7 @@ class Ratio:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Ratio:
-        """Of each trace."""
+        """The ratio over each trace."""
         if len(ratios) == 1:
             return cls(mean=ratios[0], off=math.nan)
         sure = float(student.ppf(0.975, len(ratios) - 1))

@@ -32,7 +32,7 @@ REASON = re.compile(r"(?P<key>[\w.]+?)(?:\.?[~/$].*?)? = .* is not allowed; it m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What becomes of one file."""
+    """The result for one file."""
 
     file: str
     taken: bool  # by the rules for files
@@ -173,7 +173,7 @@ def _print(verdicts: Sequence[Verdict]) -> None:
 
 
 def _key(note: str) -> str:
-    """Of which a note is, without its value and its place among choices."""
+    """The kind of a note, without its value and its place among choices."""
     return re.sub(r"\.any_of\.\d+", "", re.split(r" = |: |[./~$]*/", note, maxsplit=1)[0]).rstrip(".")
 
 

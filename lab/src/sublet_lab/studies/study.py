@@ -1,4 +1,4 @@
-"""What a study is: a function that runs everything anew and answers with tables, pictures and checks."""
+"""A study: a function that runs everything anew and answers with tables, pictures and checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Check", "Findings", "Study", "StudyTable", "Tell", "at_least", "at_most", "equals", "within"]
 
-Tell = Callable[[str], None]  # what is being run now, for whoever waits
+Tell = Callable[[str], None]  # the present run, for progress messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class StudyTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a study found. `plots` are PNG files by caption."""
+    """The findings of a study. `plots` are PNG files by caption."""
 
     checks: Sequence[Check]
     tables: Sequence[StudyTable] = ()

@@ -1,4 +1,4 @@
-"""What each study shows, for the list: half of them import torch or scipy, which takes seconds."""
+"""A line on each study, for the list: half of them import torch or scipy, which takes seconds."""
 
 from __future__ import annotations
 

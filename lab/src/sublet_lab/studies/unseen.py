@@ -1,8 +1,8 @@
 """Jobs of Pollux's workloads that no constant of ours was chosen on.
 
 Its workloads of one number are nested: the one at load 1.5 has every job of the one at load 1, and the one at load 2
-every job of both. Constants were chosen, and goals set, at load 1. What load 2 has besides is as many jobs again, drawn
-by the same authors from the same hours: one more trace of load 1, which shares no job with what was tuned on.
+every job of both. Constants were chosen, and goals set, at load 1. Load 2 has as many jobs again, drawn by the same
+authors from the same hours: one more trace of load 1, which shares no job with those of the tuning.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What tiers of checkpoints cost and save, measured with real bytes on this machine beside the model of them."""
+"""Cost and savings of tiers of checkpoints, measured with real bytes on this machine beside the model of them."""

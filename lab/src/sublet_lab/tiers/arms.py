@@ -52,7 +52,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """What became of it."""
+    """The outcome."""
 
     seconds: float
     steps_redone: int

@@ -77,11 +77,11 @@ class Carrying:
         await self._engine.close()
 
     def place_of(self, node: str) -> Path:
-        """Where checkpoints are on its disk."""
+        """The folder of checkpoints on its disk."""
         return self._folder / node / f"{node}.notice.files" / "checkpoints" / JOB
 
     async def carry(self, node: str, *, sdk: bool) -> Spent:
-        """What lies there to the controller: step-N folders of the SDK, or whatever a script has written."""
+        """Carry its files to the controller: step-N folders of the SDK, or those of a script."""
         before = len(self._saved)
         return await self._with_agent(node, lambda: len(self._saved) > before, watch=not sdk)
 
@@ -135,7 +135,7 @@ class Carrying:
 
 
 def turned(sizes: Sequence[int], by: int) -> list[int]:
-    """Another one comes first each round: whoever does has to bear what the last of the round before has left."""
+    """Another one comes first each round: the first has to bear the remains of the round before."""
     at = by % len(sizes)
     return [*sizes[at:], *sizes[:at]]
 

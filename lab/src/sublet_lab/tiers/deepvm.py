@@ -1,7 +1,7 @@
-"""DeepVM's claim by the model that live jobs follow: what an hour of work costs with anchors, with one, and with none.
+"""DeepVM's claim by the model of live jobs: the cost of an hour of work with many checkpoint servers, one, or none.
 
-Without an anchor, and at the same risk of losing all work, nodes are on demand (DeepVM's own comparison), or their
-checkpoints go straight to a bucket (which DeepVM does not consider).
+Without a checkpoint server, and at the same risk of losing all work, nodes are on demand (DeepVM's own comparison), or
+their checkpoints go straight to a bucket (which DeepVM does not consider).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PUBLISHED_GB = 0.2  # two checkpoints of 100 MB, as the released planner has it
 
 
 def usd_per_h_of_work(hazard_per_h: float, state_gb: float) -> dict[str, float]:
-    """Of eight g4dn.xlarge: all three outlive the loss of all spot nodes, so the risk is the same."""
+    """The rent of eight g4dn.xlarge: all three outlive the loss of all spot nodes, so the risk is the same."""
     node = next(each for each in AWS if each.name.startswith("g4dn"))
     job = Checkpoints(state_bytes=1e9 * state_gb)
     steady_R = np.array([0.0, 1.0, 0.0])
@@ -52,7 +52,7 @@ def usd_per_h_of_work(hazard_per_h: float, state_gb: float) -> dict[str, float]:
 
 
 def modelled() -> tuple[StudyTable, list[Check]]:
-    """Of all states and hazards, with who is cheapest; the claim is checked for the checkpoints that DeepVM has."""
+    """All states and hazards, with the cheapest arm; the claim is checked for the checkpoints that DeepVM has."""
     rows, claimed = [], []
     for state_gb in STATES_GB:
         for hazard_per_h in HAZARDS_PER_H:

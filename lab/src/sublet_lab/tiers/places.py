@@ -1,4 +1,4 @@
-"""The tiers of one machine: a node's disk, an anchor's disk, a bucket, and another worker's memory, with real bytes."""
+"""Tiers of one machine with real bytes: a node's disk, a controller host's disk, a bucket, another worker's memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def state_of(size_bytes: int, seed: int = 0) -> State:
 
 
 class Tiers:
-    """Of a folder of this machine, and a bucket."""
+    """The tiers of a folder of this machine, and a bucket."""
 
     def __init__(self, folder: Path, bucket: str) -> None:
         self.folder, self.bucket = folder, bucket

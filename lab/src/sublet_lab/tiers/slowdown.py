@@ -29,18 +29,18 @@ SIDE = 256  # of the matrices that a step multiplies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """Of training with checkpoints beside the same without, in fours of blocks."""
+    """The slowdown of training with checkpoints beside the same without, in fours of blocks."""
 
     every_s: float
     write_s: float
     blocked_s: float
     saves: int
     shares: Sequence[float]  # by which a step took longer, four by four
-    cpu_shares: Sequence[float]  # the same of the CPU time of who trains
+    cpu_shares: Sequence[float]  # the same of the CPU time of training
 
     @property
     def median(self) -> float:
-        """Of the fours."""
+        """The median of the fours."""
         return statistics.median(self.shares)
 
     @property
@@ -50,7 +50,7 @@ class Slowdown:
 
     @property
     def drag(self) -> float:
-        """Of the speed of training, lost while one is written beside it."""
+        """The loss of training speed while one is written beside it."""
         beside_s = max(self.write_s - self.blocked_s, 1e-9)
         return (self.median * self.every_s - self.blocked_s) / beside_s
 

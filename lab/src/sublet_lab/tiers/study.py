@@ -1,7 +1,8 @@
-"""What each tier of checkpoints takes to write and to resume from, what all cost training, and what anchors save.
+"""Times to write to and resume from each tier of checkpoints, their cost to training, and savings by servers.
 
-Everything is measured in this run, on this machine, with real bytes: the disk of a node and of an anchor are folders,
-the bucket is an S3 server of its own over HTTP, nodes are processes that are killed. Beside it stands the model.
+Everything is measured in this run, on this machine, with real bytes. The disks of a node and of a controller host are
+folders, the bucket is an S3 server of its own over HTTP, nodes are processes that are killed. Beside it stands the
+model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["STUDY", "Sizes", "foretold", "typical"]
 
 NEAR = 0.20  # of the model's prediction
 MEASURED = ("disk", "anchor", "bucket")
-CARRIED, PEERS = "carried", "peers"  # to the anchor over the line, by agents; from the memory of another worker
+CARRIED, PEERS = "carried", "peers"  # to the controller host, by agents; from another worker's memory
 OF_PEERS = 4  # times as large: a state that fits into a processor's cache comes sooner than any that matters
 STEP_S = 0.02  # of a step in a life with losses
 
@@ -296,14 +297,14 @@ def _notes() -> list[str]:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return [
         f"load {load:.1f} on {cores} cores: where it is above them, checks may be missed for what others do",
-        "node and anchor are folders of one disk, with nothing between them but digests: a network would add its own",
+        "node and controller host are folders of one disk, with only digests between them: a network would add its own",
         "writes and resumes are foretold by bytes over bandwidth, which one other size of this run has shown",
         "carried: over TLS on this machine, from a node's disk to the controller and to another node that loads it",
         "peers: over gloo on this machine, into the memory of a worker that has nothing",
         "the bucket is moto's S3 over HTTP on this machine, in a process that needs a core of its own",
         "losses come every few seconds here, so that some happen within a minute: real ones are rarer",
-        "with a single anchor the same happens as with tiering, and only the rent is another: it is one run",
-        "small states are cheapest straight in a bucket, without any anchor: see the model's table",
+        "with a single server the same happens as with tiering, and only the rent is another: it is one run",
+        "small states are cheapest straight in a bucket, without any server: see the model's table",
         "times and ratios are medians of all rounds, each foretold by itself; 19 times in 20 a median is between",
         "each checkpoint that is carried is another one: what the controller has already is not sent",
         "those from peers are larger, so that no cache of a processor holds them",

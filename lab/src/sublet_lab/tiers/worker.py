@@ -26,7 +26,7 @@ TELL_STEPS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a worker is told."""
+    """The facts for a worker."""
 
     node: str  # its own disk
     far: str  # where a copy of each checkpoint goes; a directory or a bucket

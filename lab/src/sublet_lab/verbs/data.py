@@ -22,7 +22,7 @@ data_app = typer.Typer(
 
 @data_app.callback(invoke_without_command=True)
 def _data(context: typer.Context, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
-    """What is here, what is missing, and how to get it. Every file that is here is read and compared."""
+    """Data here, missing data, and how to get it. Every file that is here is read and compared."""
     from sublet import data
     from sublet.errors import InvalidValue
     from sublet_lab.imports.folder import ARTIFACTS, held

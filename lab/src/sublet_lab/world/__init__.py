@@ -7,6 +7,6 @@
     laws                  what must hold after every event, and at the end
     faults, shrink, look  what can go wrong; the least of it that breaks a law; a life that a person can read
 
-`python -m sublet_lab.world --seeds 1000` lives a thousand of them. Nothing here imports torch or scipy, opens a
-socket, sleeps, or asks the clock or the rng of the machine: two runs of a seed are equal to the last byte.
+`python -m sublet_lab.world --seeds 1000` lives a thousand of them. Nothing here imports torch or scipy, opens a socket,
+sleeps, or asks the clock or the RNG of the machine: two runs of a seed are equal to the last byte.
 """

@@ -1,4 +1,4 @@
-"""How a coroutine of the world waits: it suspends, and whoever drives it goes on with it when something has changed."""
+"""How a coroutine of the world waits: it suspends, and its driver goes on with it when something has changed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Task:
             self._work.send(None)
         except StopIteration as end:
             outcome = end.value
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whoever began it knows what it means
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - its caller knows what it means
             outcome = error
         else:
             return

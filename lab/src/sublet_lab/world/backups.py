@@ -1,7 +1,7 @@
-"""Copies of the store that are put back later: what was so when they were made, and what nobody can know afterwards.
+"""Copies of the store that are put back later: the state when they were made, and the facts that are lost afterwards.
 
-What was rented, spent and promised since then is not in the log any more. Nodes are found by their marks and ended; the
-bill cannot know them; users who were promised something since then are told, and bring it once more.
+Nodes, spending and promises since then are not in the log any more. Nodes are found by their marks and ended; the bill
+cannot know them; users with a promise since then are told, and submit once more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def begin(stage: Stage) -> Backup:
 
 
 def can_be_put_back(stage: Stage, backup: Backup) -> bool:
-    """Nobody has set the clock since then: groups are numbered by it, and would be numbered alike twice."""
+    """The clock was not set since then: groups are numbered by it, and would be numbered alike twice."""
     return backup.outside == _outside(stage)
 
 

@@ -1,4 +1,4 @@
-"""The books of a cloud: what it has charged, to the grain, and by how much whoever rents there may be mistaken."""
+"""The books of a cloud: its charges, to the grain, and the allowed error of a client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SEEN_S = 2.0  # that a ledger may miss of a machine: how long news travels
 
 
 class Books:
-    """Of all that was ever rented, at every price. With `keeps_records` the provider tells what is in them."""
+    """The books of all that was ever rented, at every price.
+
+    With `keeps_records` the provider tells what is in them.
+    """
 
     def __init__(self, world: World, offers: Sequence[Offer], *, keeps_records: bool) -> None:
         self.world, self.offers, self.keeps_records = world, tuple(offers), keeps_records
@@ -31,19 +34,19 @@ class Books:
         self.ordered: dict[str, Offer] = {}  # nodes, by controllers that ended before they had an answer
 
     def alive(self) -> list[Instance]:
-        """What exists and is paid for."""
+        """Instances that exist and are paid for."""
         return [instance for instance in self.instances.values() if instance.ended_s is None]
 
     def spent_grains(self) -> float:
-        """What it has charged by now."""
+        """Charges so far."""
         return sum(self._cost_grains(instance) for instance in self.instances.values())
 
     def burn_grains_per_s(self) -> float:
-        """What it charges now."""
+        """The present rate of charges."""
         return sum(self._prices[i.offer_id][-1][1].micro_usd_per_h for i in self.alive()) * 1e6
 
     def nobody_wrote_down(self, node_ids: Collection[str]) -> None:
-        """To the log these are there. Of one that has ended, who saw that died before it was written down."""
+        """To the log these are there. The end of one was seen, and its observer died before it was written down."""
         for instance in self.instances.values():
             if instance.ended_s is not None and instance.node_id in node_ids:
                 instance.alone = True
@@ -57,13 +60,13 @@ class Books:
         return min(late, self._unknown_grains(lambda _: UNTOLD_S)) + self._unheard_grains()
 
     def _late_s(self, instance: Instance) -> float:
-        """Where it ended and nobody was there to write that down, it counts for a lease after the last mark."""
+        """An end without a controller to write it down counts for a lease after the last mark."""
         if not instance.ours:
             return UNTOLD_S
         return OURS_S + (MARK_EVERY_S + self.lease_s if instance.alone else 0.0)
 
     def _unheard_grains(self) -> float:
-        """Of orders that ended with whoever gave them: without records nobody knows that nothing came of them."""
+        """Orders that ended with their giver: without records it is unknown that nothing came of them."""
         rented = {instance.node_id for instance in self.instances.values()}
         held_s = OURS_S + MARK_EVERY_S + self.lease_s
         return sum(
@@ -74,9 +77,9 @@ class Books:
 
     @property
     def short_grains(self) -> float:
-        """Without records: next to nothing. Who saw it end knows when; who was not there believes in its lease.
+        """Without records: next to nothing. An end that was seen has its time; one that was not counts for its lease.
 
-        Nobody can know of an agent that stood still beyond its lease, and ended when it went on.
+        The standstill of an agent beyond its lease, which ended when it went on, is unknown.
         """
         if self.keeps_records:
             return self.slack_grains  # what there is, either way
@@ -104,7 +107,7 @@ class Books:
         return 0.0
 
     def _cost_grains(self, instance: Instance) -> float:
-        """What ran, at the price of its time; and what is missing to the least that is billed, at the last one."""
+        """The run at the price of its time; and the rest of the least bill, at the last one."""
         offer = next(offer for offer in self.offers if offer.id == instance.offer_id)
         ended_s = self.world.now_s if instance.ended_s is None else instance.ended_s
         changes, grains, last = self._prices_of(instance), 0.0, 0.0
@@ -124,5 +127,5 @@ class Books:
         return [price for since_s, price in self._prices_of(instance) if since_s <= ended_s][-1]
 
     def _prices_of(self, instance: Instance) -> Sequence[tuple[float, Price]]:
-        """What it is charged at, and from when on."""
+        """Its prices, and from when on."""
         return self._prices[instance.offer_id]

@@ -1,8 +1,8 @@
 """The HTTP border: users outside ask the shipped application of a controller, over a network that delays and forgets.
 
 A request arrives after a while, if its controller is there by then; the answer comes back after another, if the
-controller and the way are still there. So every promise may have been given and never heard, as with any server. What
-serves HTTP for real (uvicorn, sockets) is left out; guard, idempotency, routes and errors are the shipped ones.
+controller and the way are still there. So every promise may have been given and never heard, as with any server. The
+real HTTP server (uvicorn, sockets) is left out; guard, idempotency, routes and errors are the shipped ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _asked: ContextVar[Api] = ContextVar("_asked")  # whose routes are asked, by thi
 
 
 class _Asked:
-    """Whoever it is."""
+    """Any caller."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_asked.get(), name)
@@ -49,7 +49,7 @@ def _routes() -> FastAPI:
 
 
 class Border:
-    """Of one controller's life."""
+    """The border of one controller's life."""
 
     def __init__(self, world: World, process: LoopProcess, api: Api) -> None:
         self._world, self._process, self._api = world, process, api
@@ -96,7 +96,7 @@ class Border:
 
         async def receive() -> Message:
             nonlocal asked
-            if asked:  # whoever asks again waits for the user to go away
+            if asked:  # a repeated request waits for the user to go away
                 await asyncio.Event().wait()
             asked = True
             return {"type": "http.request", "body": body, "more_body": False}

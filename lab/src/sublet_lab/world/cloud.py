@@ -1,4 +1,4 @@
-"""What a cloud of the world is, to faults and to laws: it can be made to do wrong, and it keeps books of its own."""
+"""A cloud of the world, as faults and laws see it: it can be made to do wrong, and it keeps books of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Node(Protocol):
 
     @property
     def ended_for_lease(self) -> bool:
-        """It went because nobody renewed it."""
+        """It went because it was not renewed."""
 
     def say(self, message: ToController) -> None:
         """On its line, as its agent would."""
@@ -73,12 +73,12 @@ class Instance:
     visible_s: float
     ended_s: float | None = None
     ours: bool = False  # we gave it back
-    alone: bool = False  # nobody was there when it ended, or wrote that down
+    alone: bool = False  # there was no controller when it ended, or to write that down
     node: Node | None = None
 
 
 class Cloud(Protocol):
-    """What every cloud of a world can be made to do, and what it answers to laws. Times are the world's."""
+    """The faults and answers of every cloud of a world. Times are the world's."""
 
     attended: Callable[[], bool]  # whether a controller is there, and awake
     lease_s: float  # of what is rented
@@ -86,11 +86,11 @@ class Cloud(Protocol):
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What it rents."""
+        """Its offers."""
 
     @property
     def keeps_records(self) -> bool:
-        """Whoever rents is told what is charged."""
+        """The client is told the charges."""
 
     @property
     def rates(self) -> Rates:
@@ -100,13 +100,13 @@ class Cloud(Protocol):
         """As one controller sees it."""
 
     def alive(self) -> list[Instance]:
-        """What exists and is paid for."""
+        """Instances that exist and are paid for."""
 
     def spent_grains(self) -> float:
-        """What it has charged by now, by its own books."""
+        """Charges so far, by its own books."""
 
     def burn_grains_per_s(self) -> float:
-        """What it charges now."""
+        """The present rate of charges."""
 
     def nobody_wrote_down(self, node_ids: Collection[str]) -> None:
         """The log knows of no end of these, though some may have ended."""
@@ -120,7 +120,7 @@ class Cloud(Protocol):
         """... and below them."""
 
     def steps_grains(self, off_s: float) -> float:
-        """What a bill may be off by where prices changed, for a clock that is off by so much."""
+        """The allowed error of a bill where prices changed, for a clock that is off by so much."""
 
     @property
     def untold_grains(self) -> float:

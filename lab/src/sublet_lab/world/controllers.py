@@ -46,7 +46,7 @@ __all__ = ["ADDRESS", "Complaints", "Controllers", "MoodyPolicy"]
 
 ADDRESS = "tcp:127.0.0.1:7000"
 LOG = Path("log.sqlite")
-PAUSES_S = (0.5, 2.0, 10.0, 50.0)  # until somebody has started the next one
+PAUSES_S = (0.5, 2.0, 10.0, 50.0)  # until the next one is started
 HANGS_S = 150.0  # that a policy may be silent for
 DEFAULT_BURN_USD_PER_H = 2.0  # of a first start without flags
 
@@ -56,7 +56,7 @@ Heard = Callable[[int, str, str, object], None]  # (which controller, "->" or "<
 
 
 class _OverheardEngine(LocalEngine):
-    """The shipped one, with somebody who listens."""
+    """The shipped one, with a listener."""
 
     def __init__(self, address: str, *, lease_s: float, heard: Callable[[str, str, object], None]) -> None:
         super().__init__(address, lease_s=lease_s)
@@ -76,7 +76,7 @@ class _OverheardEngine(LocalEngine):
 
 
 class _StateFolder(MemoryFiles):
-    """Where the store is, unless somebody has moved it away."""
+    """The folder of the store, unless it was moved away."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class MoodyPolicy:
 
 
 class Complaints(logging.Handler):
-    """What the controller's own log says went wrong, as errors go."""
+    """Errors in the controller's own log."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -155,14 +155,14 @@ class Controllers:
         self.away_since_s: float | None = world.now_s
         self.without_flags = False  # the next start has none
         self.bare: Struck = nobody  # told of every start that finds none, and a store
-        self.started: list[Callable[[float], None]] = []  # told of every start: how long nobody was there
+        self.started: list[Callable[[float], None]] = []  # told of every start: how long there was no controller
         self.carried: Callable[[Saved, Anchor], None] = lambda *_: None  # told of every checkpoint that came here
         self.heard: Heard | None = None  # told of everything that passes between controllers and agents
         self.refusal: SubletError | None = None  # why no controller can start any more
 
     @property
     def alive(self) -> bool:
-        """Somebody runs."""
+        """A controller runs."""
         return self.process is not None and not self.process.dead
 
     @property
@@ -236,7 +236,7 @@ class Controllers:
         )
 
     def _settings(self, store: Store) -> Settings:
-        """What the flags say; without any, what was last in force."""
+        """The settings of the flags; without any, those last in force."""
         story = self._story
         given = Settings(
             state_dir=str(self._folder),

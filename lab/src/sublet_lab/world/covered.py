@@ -92,7 +92,7 @@ class Covered:
 
     def __init__(self, files: Iterable[Path]) -> None:
         self.seen: dict[str, set[int]] = {str(path): set() for path in files}
-        self._whole: set[CodeType] = set()  # functions of which every line was run: nobody looks at them any more
+        self._whole: set[CodeType] = set()  # functions of which every line was run: they are not watched any more
 
     def run(self, work: Callable[[], object]) -> None:
         """Once more, and everything that is run in it."""
@@ -131,7 +131,7 @@ class Covered:
 
 
 def cover(seeds: Iterable[int], names: Sequence[str], *, processes: int = 2) -> Covered:
-    """What these seeds run of these files, over some processes."""
+    """The lines that these seeds run of these files, over some processes."""
     covered = Covered(files_of(names))
     seeds = list(seeds)
     batches = [(seeds[at : at + A_BATCH], tuple(names)) for at in range(0, len(seeds), A_BATCH)]

@@ -60,14 +60,14 @@ def sample_of(story: Story, count: int, seed: int | str) -> list[Point]:
 
 
 def die_at(story: Story, point: Point) -> Outcome:
-    """What became of it. Where it has lived once only, nobody has died."""
+    """The outcome. If it has lived once only, there was no death."""
     fault = Fault(at_s=0.0, kind=point.kind, rng=2 * point.number + (not point.before))
     return live(replace(story, span_s=SPAN_S, faults=(fault, *story.faults)))
 
 
 @dataclass
 class Deaths:
-    """Of many lives."""
+    """The deaths of many lives."""
 
     lives: int = 0  # of calm seeds, each died in at all of these points
     points: Counter[str] = field(default_factory=Counter)  # by kind

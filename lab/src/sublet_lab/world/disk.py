@@ -20,7 +20,7 @@ _ids = itertools.count()
 
 
 class Disk:
-    """`on_crash` ends whoever writes, before or after the k-th commit from when a crash was asked for."""
+    """`on_crash` ends the writer, before or after the k-th commit from when a crash was asked for."""
 
     def __init__(self) -> None:
         self.on_crash: Callable[[Process], None] = lambda process: process.kill()
@@ -33,8 +33,8 @@ class Disk:
         self.was_full = False  # ever
         self.struck_by_crash: Callable[[], None] = lambda: None
         self.struck_by_fill: Callable[[], None] = lambda: None
-        self.missed: Callable[[], None] | None = None  # told when somebody looks for the file: it was moved away
-        self.damaged: Callable[[], None] | None = None  # told when somebody looks whether it is whole: it is not
+        self.missed: Callable[[], None] | None = None  # told when the file is looked for: it was moved away
+        self.damaged: Callable[[], None] | None = None  # told when a check of the file fails
 
     def connect(self, process: Process) -> DiskConnection:
         """The store of a process, closed by its machine when it is gone: what it had not committed never was."""
@@ -46,7 +46,7 @@ class Disk:
         return connection
 
     def crash_in(self, commits: int, *, before: bool, struck: Callable[[], None] = lambda: None) -> None:
-        """Whoever makes that commit is gone, before or after it."""
+        """The writer of that commit is gone, before or after it."""
         self._crash_in, self.struck_by_crash = (commits, before), struck
 
     def fill(self, struck: Callable[[], None] = lambda: None) -> None:
@@ -61,7 +61,7 @@ class Disk:
         self.make_room()
 
     def make_room(self) -> None:
-        """Somebody has deleted something."""
+        """A file was deleted."""
         self._anchor.execute(f"PRAGMA max_page_count = {NO_LIMIT}")
 
     def commit(self, process: Process, run: Callable[[], Any]) -> Any:
@@ -87,7 +87,7 @@ class Disk:
             self.struck_by_fill()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """For whoever looks on from outside."""
+        """For a look from outside."""
         return self._anchor.execute(query).fetchall()
 
     def has_table(self, name: str) -> bool:
@@ -95,12 +95,12 @@ class Disk:
         return bool(self._anchor.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
 
     def fact(self, key: str) -> str | None:
-        """Of those by name, for the same."""
+        """A fact by name, for the same."""
         rows = self._anchor.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchall()
         return str(rows[0][0]) if rows else None
 
     def edit(self, sql: str, values: tuple[Any, ...]) -> int:
-        """For somebody who changes the file behind its owner's back; how many rows were."""
+        """For a change of the file behind its owner's back; how many rows were."""
         self.changes += 1
         return self._anchor.execute(sql, values).rowcount
 
@@ -119,7 +119,7 @@ class Disk:
         return copy
 
     def put_back(self, copy: sqlite3.Connection) -> bool:
-        """All is as it was then; False if somebody has the file, or there is no room."""
+        """All is as it was then; False if the file is open, or there is no room."""
         self.changes += 1
         try:
             copy.backup(self._anchor)
@@ -133,7 +133,7 @@ class Disk:
 
 
 class DiskConnection(sqlite3.Connection):
-    """Of one process."""
+    """The connection of one process."""
 
     _disk: Disk
     _process: Process
@@ -180,7 +180,7 @@ class DiskConnection(sqlite3.Connection):
         return found
 
     def _ask_whose(self) -> sqlite3.Cursor:
-        """Asked before everything that is done: the same rows as long as nobody has changed anything there."""
+        """Asked before every action: the same rows as long as nothing has changed there."""
         rows = super().execute(WHOSE).fetchall()
         self._whose = (self._disk.changes, rows)
         return cast(sqlite3.Cursor, iter(rows))

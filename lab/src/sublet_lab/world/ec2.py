@@ -84,7 +84,7 @@ class Ec2Cloud(PlainCloud):
 
     @property
     def slack_grains(self) -> float:
-        """Of what ended while a price was published and not yet heard, the rest of the least bill may be at either."""
+        """The rest of the least bill of an instance that ended before a published price was heard may be at either."""
         return sum(map(self._doubtful_grains, self.instances.values()))
 
     def _doubtful_grains(self, instance: Instance) -> float:
@@ -102,9 +102,9 @@ class Ec2Cloud(PlainCloud):
 
     @property
     def untold_grains(self) -> float:
-        """What fails on demand is listed as ended, and no row says since when: it counts until that was seen.
+        """A failure on demand is listed as ended, and no row says since when: it counts until that was seen.
 
-        So does spot that was taken, where EC2 did not answer when somebody asked for the time.
+        So does spot that was taken, where EC2 did not answer the question for the time.
         """
         untold = [i for i in self.by_id.values() if i.why == FAILED or i.end_untold]
         seen = [i for i in untold if i.shown_s is not None and i.ended_s is not None]
@@ -114,10 +114,10 @@ class Ec2Cloud(PlainCloud):
     # ------------------------------------------------------------------ what it is made to do
 
     def notice(self, instance: Instance, in_s: float) -> None:
-        """The node itself is told, by its metadata; the provider hears of it from nobody."""
+        """The node itself is told, by its metadata; the provider is not told."""
 
     def take(self, instance: Instance, *, told: bool) -> None:
-        """Spot wants it back; it is listed as ended, and nobody is told more."""
+        """Spot wants it back; it is listed as ended, and there is no other word."""
         del told
         if instance.ended_s is None and isinstance(instance, Ec2Instance):
             instance.why = "Server.SpotInstanceTermination" if instance.spot else FAILED
@@ -137,7 +137,7 @@ class Ec2Cloud(PlainCloud):
         self.code = (call, code, self.world.now_s + for_s, struck)
 
     def crash_in(self, calls: int, *, before: bool, struck: Struck = nobody) -> None:
-        """Whoever makes that call is gone, before it is carried out or after it."""
+        """The maker of that call is gone, before it is carried out or after it."""
         self._crash_in, self._struck_by_crash = (calls, before), struck
 
     def calm(self) -> None:
@@ -167,7 +167,7 @@ class Ec2Cloud(PlainCloud):
         return True
 
     def garbled(self) -> str:
-        """What is published instead of a price; "" = the price."""
+        """The text published instead of a price; "" = the price."""
         text, until_s, struck = self._garbled
         if self.world.now_s >= until_s:
             return ""
@@ -240,7 +240,7 @@ class Ec2Cloud(PlainCloud):
 
 
 class Ec2Client:
-    """What boto3 would be, of one controller: its threads wait as long as EC2 takes."""
+    """The boto3 client of one controller: its threads wait as long as EC2 takes."""
 
     def __init__(self, cloud: Ec2Cloud, process: LoopProcess) -> None:
         self._cloud, self._process = cloud, process
@@ -269,7 +269,7 @@ class Ec2Client:
         return self._through("release", effect)
 
     def create_tags(self, Resources: Sequence[str], Tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-        """Of instances."""
+        """Tags of instances."""
 
         def effect() -> dict[str, Any]:
             for name in Resources:

@@ -1,7 +1,7 @@
-"""How jobs end, and whether that is right: whoever could finish does; nobody fails, waits or is refused for nothing.
+"""Ends of jobs, and whether they are right: a job that could finish does; all else has a cause.
 
 Law R asks the world, not the controller, for the cause: an error that the script really made, nodes that were really
-lost by a job that wants to fail then, a purse that there is, checkpoints that were really damaged.
+lost by a job that wants to fail then, a budget, or checkpoints that were really damaged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MONEY = ("purse", "budget")  # of which every refusal for money speaks
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Of one job: a word to count, and what was said of it."""
+    """The end of one job: a word to count, and the message of it."""
 
     how: str  # finished | cancelled | failed | held: ... | waits | refused | unknown
     said: str = ""
@@ -76,9 +76,9 @@ def is_right(stage: Stage, plan: JobPlan, end: End) -> bool:
 
 
 def _purse_pays(stage: Stage) -> bool:
-    """By the cloud's own bill, for one node more, which nobody rents.
+    """By the cloud's own bill, for one node more, which is not rented.
 
-    A purse that has given its last nodes up rents none until it is filled again, though some of what they reserved is
+    A budget that has given its last nodes up rents none until it is filled again, though some of what they reserved is
     left: what that would pay for ends before it trains.
     """
     controller = stage.controllers.controller
@@ -92,7 +92,7 @@ def _purse_pays(stage: Stage) -> bool:
 
 
 def _why_failed(stage: Stage, plan: JobPlan, end: End) -> str:
-    """What the world did to it, in a word; "" if nothing that a job fails of."""
+    """The world's cause of its failure, in a word; "" if there is none."""
     truth = stage.truth.jobs[stage.users.promised[plan.name]]
     own = truth.failed
     if own > RETRIES or (own and plan.sdk):  # before its first step it would fail again
@@ -110,7 +110,7 @@ def _why_failed(stage: Stage, plan: JobPlan, end: End) -> str:
 
 
 def count_ends(stage: Stage) -> Counter[str]:
-    """Of all jobs of a life, with the reason of those that failed."""
+    """Ends of all jobs of a life, with the reason of those that failed."""
     found: Counter[str] = Counter()
     for plan in stage.story.jobs:
         end = end_of(stage, plan)

@@ -1,11 +1,11 @@
-"""What a client of EC2 raises, as far as anybody looks at it: the answer of botocore's errors, or their names."""
+"""Errors of a client of EC2, as far as they are looked at: the answer of botocore's errors, or their names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 __all__ = ["NO_CODE", "Ec2Error", "NoCredentialsError", "ReadTimeoutError"]
-Code = tuple[str, str, float, Callable[[], None]]  # of which call, what is answered, until when, who is told
+Code = tuple[str, str, float, Callable[[], None]]  # of which call, the answer, until when, the listener
 NO_CODE: Code = ("", "", 0.0, lambda: None)
 
 
@@ -19,7 +19,7 @@ class Ec2Error(Exception):
 
 
 class ReadTimeoutError(Exception):
-    """As botocore's: nobody answered."""
+    """As botocore's: without an answer."""
 
 
 class NoCredentialsError(Exception):

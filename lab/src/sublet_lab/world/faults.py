@@ -1,4 +1,4 @@
-"""What can go wrong, kind by kind. Each says whether it had an effect: one that never has makes seeds look green."""
+"""Faults, kind by kind. Each says whether it had an effect: one that never has makes seeds look green."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sublet_lab.world.story import Fault
 __all__ = ["AT_CALL", "AT_COMMIT", "AT_REQUEST", "KINDS", "schedule"]
 
 AT_COMMIT, AT_CALL, AT_REQUEST = "crash_at", "crash_at_call", "crash_at_request"
-# ... of which the rng are twice the number of the commit, and one more: after it, not before
+# ... whose seed is twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)
 CUTS_S = (15.0, 27.0, 35.0, 60.0, 150.0)  # of a host: shorter than any silence, about as long, longer than a lease
 LONGEST_SLEEP_S = 90.0  # of a controller that wakes up again
@@ -115,7 +115,7 @@ def _stop_controller(stage: Stage, rng: random.Random) -> bool:
 
 
 def _second_controller(stage: Stage, rng: random.Random) -> bool:
-    """It sleeps, or is cut off, and somebody starts another one on its store; then it wakes up."""
+    """It sleeps, or is cut off, and another one is started on its store; then it wakes up."""
     return stage.controllers.succeed(rng.uniform(1.0, 120.0))
 
 
@@ -130,14 +130,14 @@ def _policy_hangs(stage: Stage, rng: random.Random) -> None:
 
 
 def _clock(stage: Stage, rng: random.Random) -> None:
-    """Whoever runs has its own time: the next to start asks this clock how long nobody was there."""
+    """The running one has its own time: the next to start asks this clock how long there was none."""
     stage.controllers.clock.set_by(rng.choice(JUMPS_S), stage.world.now_s)
     struck = stage.later("clock")
     stage.controllers.started.append(lambda _: struck())
 
 
 def _flags(stage: Stage, rng: random.Random) -> None:
-    """From now on nobody gives any. The effect is a start without."""
+    """From now on there are none. The effect is a start without."""
     stage.controllers.without_flags, stage.controllers.bare = True, stage.later("flags")
     process = stage.controllers.process
     if process is not None and not process.dead:
@@ -166,7 +166,7 @@ def _notice(stage: Stage, rng: random.Random) -> bool:
     victim, in_s = rng.choice(alive), rng.choice([120.0, 30.0, 5.0])
     stage.victim = f"{victim.node_id}, in {in_s:.0f} s"
     stage.cloud.notice(victim, in_s)
-    if rng.random() < 0.8:  # else it is taken back, and nobody says so
+    if rng.random() < 0.8:  # else it is taken back, without word
         stage.world.after(in_s, lambda: stage.cloud.take(victim, told=True))
     return True
 
@@ -226,7 +226,7 @@ def _part_node(stage: Stage, rng: random.Random) -> bool | None:
 
 
 def _cut_off(stage: Stage, rng: random.Random) -> bool | None:
-    """A host that nobody reaches and that reaches nobody, and that lives on. Likewise."""
+    """A host that is out of reach in both directions, and that lives on. Likewise."""
     hosts = sorted({instance.node_id for instance in _alive(stage)})
     if not hosts:
         return False
@@ -305,7 +305,7 @@ def _forge(stage: Stage, rng: random.Random) -> bool:
 
 
 def _wild_report(stage: Stage, rng: random.Random) -> bool:
-    """A worker says what nobody can believe."""
+    """A worker reports something unbelievable."""
     speakers = [i.node for i in _alive(stage) if i.node is not None and i.node.connected and i.node.workers]
     if not speakers:
         return False

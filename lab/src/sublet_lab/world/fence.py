@@ -27,7 +27,7 @@ ENDS_WITHIN_S = 5.0  # of waking up: a tick, and a second for slow ones
 
 
 class WatchedProvider:
-    """As one controller sees it; whoever calls is counted."""
+    """As one controller sees it; its callers are counted."""
 
     def __init__(self, real: Provider, process: LoopProcess, fence: Fence) -> None:
         self._real, self._process, self._fence = real, process, fence
@@ -70,7 +70,7 @@ class Slept:
 
 
 class Fence:
-    """Of one world."""
+    """The fence of one world."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -78,7 +78,7 @@ class Fence:
         self.renting: Counter[tuple[int, str]] = Counter()  # calls under way, by process and node
         self.late: set[str] = (
             set()
-        )  # nodes that one of them had asked for when it fell asleep: nobody can take that back
+        )  # nodes that one of them had asked for when it fell asleep: that cannot be taken back
         self.slept: list[Slept] = []
         self.crossed = ""  # two calls about one node that one controller made at once: the first ones
         self._asking: dict[tuple[int, str], str] = {}  # by process and node: the call that is under way
@@ -88,7 +88,7 @@ class Fence:
         self.on_crash: Callable[[Process], None] = lambda process: process.kill()
 
     def crash_in(self, calls: int, *, before: bool) -> None:
-        """Whoever makes that call is gone, before it or once it is answered."""
+        """The maker of that call is gone, before it or once it is answered."""
         self._crash_in = (calls, before)
 
     def calm(self) -> None:
@@ -136,7 +136,7 @@ class Fence:
         return int(self._disk.rows("SELECT value FROM meta WHERE key = 'life'")[0][0])
 
     def complaint(self, now_s: float) -> str:
-        """What one of them did that it may not; "" if they all keep still."""
+        """The forbidden act of one of them; "" if they all keep still."""
         for slept in list(self.slept):
             if slept.process.dead:
                 self.slept.remove(slept)

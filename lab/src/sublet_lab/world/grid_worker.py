@@ -1,8 +1,8 @@
 """Members of a grid in the world: what they hold, have applied and have pending are numbers, and they meet by these.
 
-What a meeting comes to is the shipped code's (`sublet.train.grid.meeting`), as are the line, the orders and the commit
-of a checkpoint. A step under way when a grid breaks is torn as a real one may be: nobody has its sums, some have, or
-some have applied it and all others have its sums.
+The logic of a meeting is the shipped code's (`sublet.train.grid.meeting`), as are the line, the orders and the commit
+of a checkpoint. A step under way when a grid breaks is torn as a real one may be: none has its sums, some have, or some
+have applied it and all others have its sums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GridWorker(SdkWorker):
 
     @property
     def truth(self) -> JobTruth:
-        """Of its job."""
+        """The truth of its job."""
         return self._truth
 
     async def sleep(self, seconds: float) -> None:
@@ -58,10 +58,10 @@ class GridWorker(SdkWorker):
         truth.held.setdefault(generation, set()).update(self.follows.units)
 
     def step_made(self, step: int, step_s: float, *, comm_s: float, ordered: bool) -> None:
-        """By all of them: every part has somebody who holds it."""
+        """By all of them: every part has a holder."""
         held = self._truth.held.get(self.follows.group.generation, set())
         if held != set(range(self._truth.blocks)):
-            self.complain("G", f"step {step} is made by those who hold {sorted(held)} of {self._truth.blocks}")
+            self.complain("G", f"step {step} is made by the holders {sorted(held)} of {self._truth.blocks}")
         super().step_made(step, step_s, comm_s=comm_s, ordered=ordered)
 
     def broke(self, why: str) -> None:
@@ -78,7 +78,7 @@ class GridWorker(SdkWorker):
             self._world.after(PARTS_AT * self._truth.write_s, self._tell_parts, self._saving, self._saves_in)
 
     def _tell_parts(self, step: int, group: TableGroup) -> None:
-        """What is worth nothing until it is committed."""
+        """Report parts that are worth nothing until they are committed."""
         if self.dead or not group.stands or self.follows.group is not group:
             return
         for part, member in group.table.others(self.follows.parts):
@@ -96,7 +96,7 @@ class GridWorker(SdkWorker):
             )
 
     def _commit(self, step: int) -> None:
-        """Only if all who wrote it are still at it; else it is begun again."""
+        """Only if all its writers are still at it; else it is begun again."""
         group = self._saves_in
         if self._saving == step and (group is None or not group.stands or self.follows.group is not group):
             self._saving = None
@@ -105,7 +105,7 @@ class GridWorker(SdkWorker):
         super()._commit(step)
 
     def settle(self) -> None:
-        """What others were to write with us is given up."""
+        """Give up checkpoints that others were to write with us."""
         self._saving = None
 
 
@@ -156,7 +156,7 @@ class GridFollowing(Follower[Entry]):
 
     async def _sit_down(self, order: Regroup | Leave, trains: int) -> TableGroup:
         facts = {"worker_id": order.worker_id, "generation": order.generation}
-        seat = Regroup(rank=order.meeting, world=order.meets, **facts)  # type: ignore[arg-type]  # of those who meet
+        seat = Regroup(rank=order.meeting, world=order.meets, **facts)  # type: ignore[arg-type] # of the members that meet
         worker = self._worker
         table = worker.meetings.table(worker.job_id, seat)
         table.trains = trains
@@ -177,7 +177,7 @@ class GridFollowing(Follower[Entry]):
         with self.line.holds(self._hang_up):
             group = await self._sit_down(order, order.world)
             source = await self._meet(group, want, order.generation)
-            await group.numbers(0)  # with those who leave
+            await group.numbers(0)  # with those that leave
         self.parts = order.parts
         if not order.stays:
             group.depart()
@@ -190,7 +190,7 @@ class GridFollowing(Follower[Entry]):
         return Entry(source=source, micro_batch=order.micro_batch)
 
     async def _meet(self, group: TableGroup, want: frozenset[int], generation: int, *, leaving: bool = False) -> str:
-        """Where the state came from. Lost."""
+        """The source of the state. Lost."""
         units = range(self._worker.truth.blocks)
         said = ((self.applied + 1) << (3 * BITS)) | ((self.pending + 1) << (2 * BITS))
         heard = await group.numbers(said | (_mask(self.units) << BITS) | _mask(want))
@@ -198,11 +198,11 @@ class GridFollowing(Follower[Entry]):
         standings = [Standing(applied=a - 1, pending=p - 1, units=_set(h)) for a, p, h, _ in rows]
         met = meet(standings, [_set(row[3]) for row in rows], dict.fromkeys(units, 1))
         if leaving and (met is None or met.anew):
-            raise Lost("a part is with nobody")
+            raise Lost("a part has no holder")
         if met is None or met.anew:
             step = await self._load(group, generation)
             if step < 0 and met is None:
-                raise Lost("a part is with nobody, and nothing was saved")
+                raise Lost("a part has no holder, and nothing was saved")
             self._take(max(step, 0), want)
             return "checkpoint" if step >= 0 else "fresh"
         if group.rank in met.roll:

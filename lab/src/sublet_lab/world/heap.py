@@ -16,9 +16,9 @@ FIRST_S = 1000.0  # of the world; no clock of anybody in it begins at zero
 MOST_UPTIME_S = 1e5  # by which the monotonic clocks of two processes may differ
 MOST_AT_ONCE = 5_000  # events at one instant: 72 in the first hundred seeds
 MOST_EVENTS, MOST_A_SECOND = 100_000, 200.0  # of a life: 12,000 there, and 26 a second
-TOLD = 12  # events before the last, for whoever asks what went round
+TOLD = 12  # events before the last, to show what went round
 
-Struck = Callable[[], None]  # told at each time that a fault has really done something to somebody
+Struck = Callable[[], None]  # told at each time that a fault has really had an effect
 
 
 def nobody() -> None:
@@ -36,7 +36,7 @@ class Livelock(Exception):
 class World:
     """Everything that will happen, in order; what is due at once, in the order in which it was put there.
 
-    Each purpose has rng of its own, so that a fault that is taken out does not move those of the others.
+    Each purpose has an RNG of its own, so that a fault that is taken out does not move those of the others.
     """
 
     def __init__(self, seed: int | str) -> None:
@@ -54,13 +54,13 @@ class World:
         return self.now_s - self.began_s
 
     def stream(self, name: str) -> random.Random:
-        """The rng of one purpose."""
+        """The RNG of one purpose."""
         if name not in self._streams:
             self._streams[name] = random.Random(f"{self.seed}/{name}")  # noqa: S311 - no secret
         return self._streams[name]
 
     def new_pid(self) -> int:
-        """Nobody else has it, or ever had."""
+        """A pid that is new for ever."""
         return next(self._pids)
 
     def at(self, when_s: float, call: Callable[..., object], *args: Any) -> None:
@@ -149,7 +149,7 @@ class Process:
         self.stopped_until_s = max(self.stopped_until_s, now_s + seconds)
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """What the kernel of its machine does when it is gone."""
+        """Called by the kernel of its machine when it is gone."""
         self._at_end.append(call)
 
     def kill(self) -> None:

@@ -26,7 +26,7 @@ class Ec2Instance(Instance):
     why: str = ""  # StateReason
     gone_s: float = math.inf  # "terminated" from then on
     shown_s: float | None = None  # when it was first listed as ended
-    end_untold: bool = False  # somebody asked when spot took it, and had no answer
+    end_untold: bool = False  # the question for the time of its end had no answer
 
 
 def in_zones(offers: Sequence[Offer]) -> list[Offer]:

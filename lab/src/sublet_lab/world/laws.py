@@ -1,4 +1,4 @@
-"""What must hold whatever goes wrong. The kernel's own laws and these are looked at as the world goes on.
+"""Laws that hold under every fault. The kernel's own laws and these are looked at as the world goes on.
 
 after every event   K the kernel's own; T finished only if all was done; I4 no checkpoint that was not committed
 at any time         X a controller does not end by itself; E no error is logged; I5 no step by an older generation;
@@ -7,7 +7,7 @@ at any time         X a controller does not end by itself; E no error is logged;
                     I32 one job per key; F, C (fence.py) one controller, and one call about a node, at a time;
                     B (heap.py) nothing goes round for ever;
                     L31 no node ends for its lease while its controller is there and reachable
-every five seconds  I1 the cloud's bill stays within the purse; I2 no node twice; I3 no paid node is unknown;
+every five seconds  I1 the cloud's bill stays within the budget; I2 no node twice; I3 no paid node is unknown;
                     I7 a plan that is waited for is being made; I18 what was promised is known;
                     P no worker is waited for on a node that is gone; N a notice that an agent heard is known
 at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I9 no secret is told; I10 every
@@ -51,7 +51,7 @@ class Broken(Exception):
 
 
 class Laws:
-    """Of one life; `each` after everything that happens."""
+    """The laws of one life; `each` after every event."""
 
     def __init__(self, stage: Stage, complaints: Complaints) -> None:
         self._stage, self._complaints = stage, complaints
@@ -61,13 +61,13 @@ class Laws:
         self._phantoms: dict[tuple[str, str], float] = {}  # (job, worker) -> since when
         self._unheard: dict[str, float] = {}  # node whose notice the controller does not know -> since when
         self._no_plan_s: float | None = None
-        self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own purse
+        self._allowed_usd: defaultdict[str, float] = defaultdict(float)  # by job, beyond its own budget
         self._swallowed: set[str] = set()  # nodes whose lines went nowhere, when it was last looked at
         self._held_gpus: Counter[str] = Counter()  # by job, when it was last looked at
         self._known: frozenset[str] = frozenset()  # nodes, as of the last event that was written down
         self.starts: set[int] = set()  # the last event that was written, at each start of a controller
         self._off_s = 0.0  # by which cloud time may be ahead, at the last start
-        self.allowed_grains = 0.0  # that the cloud may charge beyond the purse: nobody could give anything back
+        self.allowed_grains = 0.0  # that the cloud may charge beyond the budget: nothing could be given back
         stage.controllers.started.append(self._started)
 
     def break_law(self, law: str, what: str) -> None:
@@ -124,9 +124,9 @@ class Laws:
             if not meant and not self._cloud_was_silent(error):
                 self.break_law("X", f"the controller ended: {error!r}")
             if process is not None:
-                controllers.crash(process)  # somebody makes room, logs in or waits, and starts it again
+                controllers.crash(process)  # a user makes room, logs in or waits, and starts it again
         if process is not None and process.loop.failures:
-            self.break_law("E", f"nobody caught {process.loop.failures[0]}")
+            self.break_law("E", f"uncaught {process.loop.failures[0]}")
         if self._complaints.seen:
             text, error = self._complaints.seen[0]
             self._complaints.seen.clear()
@@ -139,18 +139,18 @@ class Laws:
         return self._stage.disk.was_full and "disk is full" in f"{error} {error!r}"
 
     def _policy_was_mad(self, text: str) -> bool:
-        """A plan that nobody may carry out is told as an error, as it should be."""
+        """A plan that is not allowed is told as an error, as it should be."""
         return self._stage.effects["policy_nonsense"] > 0 and text.startswith(("the plan at ", "shapes", "hold"))
 
     def _cloud_was_silent(self, error: BaseException | None) -> bool:
-        """... so does a cloud that lists nothing at a start: what is rented ends with its lease, not with a purse."""
+        """... so does a cloud that lists nothing at a start: what is rented ends with its lease, not with a budget."""
         effects, starts = self._stage.effects, not self._stage.controllers.ready
         if isinstance(error, TooManyCalls):
             return starts and effects["ec2_code"] > 0
         return isinstance(error, NoAnswer) and starts and effects["list_lie"] + effects["ec2_code"] > 0
 
     def lease_ended(self, instance: Instance) -> None:
-        """An agent went because nobody renewed it. Was there nobody?"""
+        """An agent went because it was not renewed. Was there no controller?"""
         stage, now_s = self._stage, self._stage.world.now_s
         controllers, quiet_s = stage.controllers, stage.story.lease_s * 1.2
         process = controllers.process
@@ -173,7 +173,7 @@ class Laws:
         return node.phase in (NodePhase.READY, NodePhase.NOTICED) or node_id in controller.router.hearing.silent
 
     def _started(self, away_s: float) -> None:
-        """A controller starts: what ran on while nobody was there may have cost what it liked, for a lease."""
+        """A controller starts: nodes that ran on without one may have cost anything, for a lease."""
         stage = self._stage
         self._kernel_seen, self._no_plan_s = -1, None
         self.starts.add(last_event(stage.disk))
@@ -241,13 +241,13 @@ class Laws:
         allowed = self.allowed_grains + stage.forgotten_grains + stage.cloud.short_grains
         if spent > purse_usd * GRAINS_PER_USD + allowed:
             self.break_law(
-                "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a purse of USD {purse_usd:.4f}"
+                "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a budget of USD {purse_usd:.4f}"
             )
 
     def _own_purses_hold(
         self, controller: Controller, passed_s: float, reached: set[str], *, hindered: bool, slept: bool
     ) -> None:
-        """J: like the purse of all; and nobody ends what is on a node that cannot be reached, but its lease."""
+        """J: like the budget of all; and work on a node that cannot be reached is ended by its lease alone."""
         users = self._stage.users
         offers, ledger = controller.kernel.supply.offers.values(), controller.kernel.ledger
         dearest_usd_per_s = max(ledger.price(each.id).usd_per_h / each.gpus_per_node for each in offers) / 3600.0
@@ -306,7 +306,7 @@ class Laws:
                 )
 
     def _notices_are_known(self, controller: Controller, reached: set[str]) -> None:
-        """N: whoever was or was not there when an agent first said it."""
+        """N: with or without a controller when an agent first said it."""
         stage, now_s = self._stage, self._stage.world.now_s
         known, process = controller.kernel.cluster.nodes, stage.controllers.process
         unheard = {
@@ -328,4 +328,4 @@ class Laws:
             return
         self._no_plan_s = now_s if self._no_plan_s is None else self._no_plan_s
         if now_s - self._no_plan_s > NO_PLAN_S:
-            self.break_law("I7", "a plan is waited for and nobody makes one")
+            self.break_law("I7", "a plan is waited for and none is made")

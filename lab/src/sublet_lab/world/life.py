@@ -52,7 +52,7 @@ IN_MEMORY = Path("/dev/shm")  # noqa: S108 - logs and secrets of jobs are files 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a seed."""
+    """The outcome of a seed."""
 
     story: Story
     broken: Broken | None
@@ -71,7 +71,7 @@ class Life:
     """The parts of a life, put together; `live` it once."""
 
     story: Story
-    watch: Callable[[Life], None] = lambda _: None  # before it begins, for whoever wants to look on
+    watch: Callable[[Life], None] = lambda _: None  # before it begins, for a look from outside
     keep_history: bool = False
     stage: Stage = field(init=False)
     history: list[tuple[float, str, str]] = field(default_factory=list)  # (cloud time, kind and whose, text), if kept
@@ -219,7 +219,7 @@ class Life:
 
 
 def _is_attended(stage: Stage) -> bool:
-    """Somebody is there, has recovered, and is awake."""
+    """A controller is there, has recovered, and is awake."""
     process = stage.controllers.process
     return stage.controllers.ready and process is not None and process.stopped_until_s <= stage.world.now_s
 

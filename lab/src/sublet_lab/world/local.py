@@ -1,6 +1,6 @@
 """The cloud in a box, in a world: the shipped provider with its market, notices, records and rules.
 
-Agents are forked by nobody. Its machine is the controller's, and goes with all nodes when that starts anew.
+Agents are not forked. Its machine is the controller's, and goes with all nodes when that starts anew.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class LocalCloud(PlainCloud):
         """Notices are its own market's."""
 
     def take(self, instance: Instance, *, told: bool) -> None:
-        """Somebody kills the agent; its provider watches it, whether anybody tells or not."""
+        """The agent is killed; its provider watches it, told or not."""
         del told
         self.end(instance)
 
     def sell_out(self, offer_id: str, for_s: float, struck: Struck = nobody) -> None:
-        """What can be had is its own market's."""
+        """Supply is its own market's."""
 
     def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
         """Prices are its own market's."""
@@ -115,7 +115,7 @@ class LocalCloud(PlainCloud):
     def heard(self, news: MarketNews, clock: Clock) -> None:
         """A provider has told since when nodes cost what, or that one is lost: no price from then on is its own.
 
-        So what is taken because of its price is not charged at that. Where two controllers follow the market, the one
+        So what is taken because of its price is not charged at that. If two controllers follow the market, the one
         that was succeeded among them, both tell the same.
         """
         if isinstance(news, PriceChanged):
@@ -126,12 +126,12 @@ class LocalCloud(PlainCloud):
             lost.lost_s = min(lost.lost_s, self.world.now_s)
 
     def _prices_of(self, instance: Instance) -> Sequence[tuple[float, Price]]:
-        """What it is charged at, and from when on."""
+        """Its prices, and from when on."""
         lost_s = instance.lost_s if isinstance(instance, Forked) else math.inf
         return [(since_s, price) for since_s, price in super()._prices_of(instance) if since_s < lost_s]
 
     def refuse(self, token: str, since_s: float) -> None:
-        """Its market moved as it was forked, so that it was ended: nobody rented it."""
+        """Its market moved as it was forked, so that it was ended: it was never rented."""
         for key, instance in list(self.instances.items()):
             if instance.token == token and instance.began_s >= since_s and instance.ended_s is not None:
                 del self.instances[key]
@@ -149,7 +149,7 @@ class LocalCloud(PlainCloud):
         boot_s = self._rng.uniform(request["boot_s"], MOST_BOOT_S)
         try:
             instance.node = self._boot(instance.node_id, instance.token, boot_s, lambda: self.end(instance))
-        except OSError:  # its disk does not answer: it ends before it has said who it is, so that nobody rented it
+        except OSError:  # its disk does not answer: it ends before its Hello, so that it was never rented
             self.end(instance)
             del self.instances[f"{instance.token}/{instance.pid}"]
         self.world.after(self._rng.uniform(0.0, BORN_S), self._say_who, instance)
@@ -159,7 +159,7 @@ class LocalCloud(PlainCloud):
             self.files.write(instance.life, f"{instance.pid} {instance.start}\n".encode())
 
     def end(self, instance: Instance) -> None:
-        """Its kernel tells whoever watches."""
+        """Its kernel tells the watchers."""
         if instance.ended_s is None:
             super().end(instance)
             if isinstance(instance, Forked):
@@ -171,11 +171,11 @@ class LocalCloud(PlainCloud):
         if self.is_alive(pid, start) and isinstance(node := self.by_pid[pid].node, WorldNode):
             node.kill()
 
-    # ------------------------------------------------------------------ who lives
+    # ------------------------------------------------------------------ live processes
 
     @property
     def boot(self) -> str:
-        """Of the machine."""
+        """The boot of the machine."""
         return f"boot {self.boots}"
 
     def look(self, life: Path) -> Life:
@@ -194,18 +194,18 @@ class LocalCloud(PlainCloud):
 
 
 class WorldLives:
-    """Who lives on the machine of a cloud in a box."""
+    """The live processes on the machine of a cloud in a box."""
 
     def __init__(self, cloud: LocalCloud) -> None:
         self._cloud = cloud
 
     @property
     def boot(self) -> str:
-        """Of the machine."""
+        """The boot of the machine."""
         return self._cloud.boot
 
     def look(self, life: Path) -> Life:
-        """Of the agent with this life file."""
+        """The life of the agent with this life file."""
         return self._cloud.look(life)
 
     def alive(self, pid: int, start: int) -> bool:
@@ -213,7 +213,7 @@ class WorldLives:
         return self._cloud.is_alive(pid, start)
 
     def runs(self, pid: int, start: int) -> bool:
-        """The same: nobody is ever on its way out."""
+        """The same: none is ever on its way out."""
         return self._cloud.is_alive(pid, start)
 
     def members(self, pid: int, start: int) -> list[Seen]:
@@ -222,7 +222,7 @@ class WorldLives:
 
 
 class WorldForker:
-    """Of one controller. What it was asked for is done whether or not anybody waits for the answer."""
+    """The forker of one controller. Its orders are done whether or not their answers are awaited."""
 
     def __init__(self, cloud: LocalCloud, process: LoopProcess) -> None:
         self._cloud, self._process, self.lives = cloud, process, WorldLives(cloud)
@@ -261,7 +261,7 @@ class WorldForker:
                 self._process.loop.call_soon(lambda: died() if key in watchers else None)
 
         watchers[key] = tell
-        return lambda: watchers.pop(key, None)  # type: ignore[return-value]  # nobody looks at it
+        return lambda: watchers.pop(key, None)  # type: ignore[return-value] # it is not looked at
 
     async def kill(self, pid: int, start: int) -> bool:
         """Gone in a moment, or stuck in the kernel for a while: such a process makes no step any more, but is there."""
@@ -288,7 +288,7 @@ class WorldForker:
 
         def arrive() -> None:
             if not self._is_up_since(boot):
-                return  # whoever was asked went down with the machine
+                return  # the asked one went down with the machine
             result, caught = None, None
             try:
                 result = effect()
@@ -316,7 +316,7 @@ class _Side:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What can be rented here."""
+        """Offers for rent here."""
         return self._provider.offers
 
     def price_age_s(self) -> float | None:

@@ -17,7 +17,7 @@ EVERYDAY = (wire.RenewLease, wire.Ping, wire.Stepped, wire.Busy, wire.WorkerSeen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line: when (of the world's age), from whom to whom, what."""
+    """One line: when (of the world's age), from which to which, and the message."""
 
     at_s: float
     who: str

@@ -35,7 +35,7 @@ class WorldLoop(asyncio.BaseEventLoop):
         self._rng = process.world.stream("timers")
         self._stepping = False
         self._answer_after_s = 0.0
-        self.failures: list[str] = []  # what nobody caught
+        self.failures: list[str] = []  # uncaught errors
         self.set_exception_handler(self._note_failure)
 
     def _note_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class WorldLoop(asyncio.BaseEventLoop):
         self._answer_after_s = 0.0
         try:
             result, error = func(*args), None
-        except Exception as caught:  # noqa: BLE001 - whoever awaits it is to have it
+        except Exception as caught:  # noqa: BLE001 - its awaiter is to have it
             result, error = None, caught
         if self._answer_after_s:
             self.process.world.after(self._answer_after_s, self._tell, future, result, error)
@@ -189,7 +189,7 @@ class LoopProcess(Process):
         self.bury()
 
     def bury(self) -> None:
-        """Nobody complains of what it left undone; what it had not begun is not begun when it is collected."""
+        """Its unfinished work raises no complaint; work that it had not begun is not begun when it is collected."""
         for task in asyncio.all_tasks(self.loop):
             if inspect.iscoroutine(work := task.get_coro()) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()

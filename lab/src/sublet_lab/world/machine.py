@@ -1,4 +1,4 @@
-"""What a process of the world has of its machine, and a wire across what it must not ask: the real one."""
+"""The seams of a process of the world to its machine, and a wire across the one that it must not ask: the real one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class HostClock:
     jump_s: float = 0.0  # by which it is wrong
     boots: int = 1
     on_s: float = 0.0  # the world's time of the last boot
-    set_s: float = -math.inf  # ... and of when somebody last set it
+    set_s: float = -math.inf  # ... and of when it was last set
     set_forward: bool = False  # then
-    asked: Struck = nobody  # told whenever somebody asks it
+    asked: Struck = nobody  # told whenever it is asked
 
     def set_by(self, jump_s: float, now_s: float) -> None:
         """Forward or back."""
@@ -52,22 +52,22 @@ class WorldWall:
         return EPOCH_S + self._process.world.now_s + self._clock.jump_s
 
     def since_boot(self) -> tuple[str, float]:
-        """Nobody can set this one."""
+        """This one cannot be set."""
         return f"{self._process.host}/{self._clock.boots}", self._process.world.now_s - self._clock.on_s
 
 
 class TrueWall:
-    """The time of the world itself: for whoever's clocks nothing depends on."""
+    """The time of the world itself: for clocks on which nothing depends."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def monotonic(self) -> float:
-        """Of the world."""
+        """The time of the world."""
         return self._world.now_s
 
     def unix(self) -> float:
-        """Nobody sets it."""
+        """It is not set."""
         return EPOCH_S + self._world.now_s
 
     def since_boot(self) -> tuple[str, float]:
@@ -100,7 +100,7 @@ class MemoryFiles:
         self.refused: Callable[[], None] = lambda: None  # told of every write for which there was no room
         self.before: Callable[[Path], None] = lambda _: None
         self.written: Callable[[Path], None] = lambda _: None  # ... after it
-        self.watched: dict[Path, Struck] = {}  # who is told when somebody reads this, until it is written anew
+        self.watched: dict[Path, Struck] = {}  # told when this is read, until it is written anew
 
     def read(self, path: Path) -> bytes:
         """FileNotFoundError where there is none."""
@@ -153,16 +153,16 @@ class MemoryFiles:
         self.contents = {path: data for path, data in self.contents.items() if folder not in path.parents}
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder, in order."""
+        """The names in a folder, in order."""
         return sorted({path.relative_to(folder).parts[0] for path in self.contents if folder in path.parents})
 
 
-TRIPS: list[str] = []  # what was asked of the real machine in this life, though somebody may have swallowed the error
+TRIPS: list[str] = []  # questions to the real machine in this life, though the error may have been swallowed
 
 
 @contextlib.contextmanager
 def trip_wired() -> Iterator[None]:
-    """While a world lives, nobody asks the clock, the rng or the disk of the real machine: a seam was forgotten."""
+    """While a world lives, the clock, RNG and disk of the real machine must not be used: a seam was forgotten."""
     wired = [
         (WALL, ("monotonic", "unix")),
         (RNG, ("token", "random")),

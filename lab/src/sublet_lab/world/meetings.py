@@ -1,4 +1,4 @@
-"""Where the workers of one world form groups and train: what torch, its store and its collectives are in a real one."""
+"""The meeting places of the workers of one world: torch, its store and its collectives in a real one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Meetings", "Slow", "Table", "TableGroup"]
 
 COLLECTIVE_S = 0.02  # of one, mean
 NOTICE_S = 0.5  # at most, until a member notices that another has hung up
-LOOK_AGAIN_S = 1.0  # while packets do not pass, or somebody hangs
+LOOK_AGAIN_S = 1.0  # while packets do not pass, or a member hangs
 SUM_S = 0.001  # of the gradients, per step
 REPORT_S = 1.0  # between two reports of a group: many steps at one go
 PORT = 1
@@ -45,17 +45,17 @@ class Meetings:
         self.storage = Storage(world)
         self._tables: dict[tuple[str, int], Table] = {}
         self.slow: dict[str, Slow] = {}  # by host
-        self.narrow: dict[str, tuple[float, Callable[[], None]]] = {}  # job -> no two meet until then; who is told
+        self.narrow: dict[str, tuple[float, Callable[[], None]]] = {}  # job -> no two meet until then; the listener
 
     def table(self, job_id: str, order: Regroup) -> Table:
-        """Of this generation."""
+        """The table of this generation."""
         key = (job_id, order.generation)
         if key not in self._tables:
             self._tables[key] = Table(self, job_id, order.generation, order.world)
         return self._tables[key]
 
     def slowness(self, host: str) -> float:
-        """Of its part of a step."""
+        """The slowness of its part of a step."""
         slow = self.slow.get(host)
         if slow is None or self.world.now_s >= slow.until_s:
             return 1.0
@@ -65,7 +65,7 @@ class Meetings:
         return slow.times
 
     def keeps_apart(self, job_id: str) -> bool:
-        """Whether no group of it forms now; whoever wants to know is told, once."""
+        """Whether no group of it forms now; the caller is told, once."""
         until_s, struck = self.narrow.get(job_id, (0.0, _nobody))
         if self.world.now_s >= until_s:
             return False
@@ -118,7 +118,7 @@ class Table:
         self._size = self.trains = size  # of a grid fewer train than meet
         self.torn: dict[int, tuple[int, bool]] = {}  # by rank: steps more, and whether one is pending, at the break
         self.over, self.why = False, ""
-        self._begun = False  # all who train make steps
+        self._begun = False  # all members make steps
         self.heard: dict[int, list[int]] = {}  # what was said in rounds that are over, by rank
         self._open = False
         self._members: dict[int, Trainee] = {}
@@ -127,7 +127,7 @@ class Table:
 
     @property
     def truth(self) -> JobTruth:
-        """What its job really is."""
+        """The truth of its job."""
         return self._meetings.truth.jobs[self.job_id]
 
     # ------------------------------------------------------------------ as a group forms and agrees
@@ -154,7 +154,7 @@ class Table:
             self.world.after(self._delay_s(), self._end_round, turn)
 
     def hang_up(self, why: str) -> None:
-        """Whoever waits here is told in a moment that it is over."""
+        """Each waiter here is told in a moment that it is over."""
         if self.over:
             return
         if self._training and self._begun and self.truth.blocks:
@@ -165,7 +165,7 @@ class Table:
             self.world.after(delay_s, self._tell_over, rank)
 
     def _tear(self) -> None:
-        """Members of a grid are amid a step: its sums are with nobody, with some, or with all, and some applied it."""
+        """Members of a grid are amid a step: its sums are with none, with some, or with all, and some applied it."""
         rng, ranks = self.world.stream("torn steps"), sorted(self._training)
         agreed, left = rng.random() < TORN, self.truth.steps - self._members[ranks[0]].steps
         for rank in ranks:
@@ -173,11 +173,11 @@ class Table:
             self.torn[rank] = (1, False) if applied else (0, left > 0 and (agreed or rng.random() < TORN))
 
     def depart(self, rank: int) -> None:
-        """A member that has given what it had: nobody misses it."""
+        """A member that has given what it had: it is not missed."""
         self._members.pop(rank, None)
 
     def others(self, parts: int) -> Iterator[tuple[int, Trainee]]:
-        """Of the first copy, by part, without the first."""
+        """The members of the first copy, by part, without the first."""
         return ((rank, self._members[rank]) for rank in range(1, parts) if rank in self._members)
 
     def leave(self, rank: int) -> None:
@@ -250,12 +250,12 @@ class Table:
     # ------------------------------------------------------------------ the network under it
 
     def _again(self, call: Callable[..., None], *args: Any) -> None:
-        """Nothing passes now. Where all are gone, nobody waits."""
+        """Nothing passes now. If all are gone, none waits."""
         if any(not member.dead for member in self._members.values()):
             self.world.after(LOOK_AGAIN_S, call, *args)
 
     def _stalled(self) -> bool:
-        """Somebody hangs or is gone without a word, or packets between two of them do not pass: collectives wait."""
+        """A member hangs or is gone without a word, or packets between two of them do not pass: collectives wait."""
         if any(member.dead or member.hung for member in self._members.values()):
             return True
         hosts = sorted({member.host for member in self._members.values()})
@@ -294,7 +294,7 @@ class TableGroup:
         return self._member.host, PORT
 
     async def find(self, meet: Meet, check: Callable[[], None]) -> None:
-        """Knock until somebody answers, or nobody is wanted there any more."""
+        """Knock until there is an answer, or none is wanted there any more."""
         del meet  # there is one table of a generation
         table = self.table
 
@@ -312,7 +312,7 @@ class TableGroup:
         await self.numbers(0)
 
     async def numbers(self, mine: int) -> list[int]:
-        """What each member says, by rank."""
+        """The number of each member, by rank."""
         if self.world == 1:
             return [mine]
         table, turn = self.table, self._turn
@@ -324,7 +324,7 @@ class TableGroup:
         return table.heard[turn]
 
     async def part(self) -> None:
-        """Nobody hangs up before the last has heard the last sum."""
+        """No member hangs up before the last has heard the last sum."""
         with contextlib.suppress(Broken):
             await self.numbers(0)
 

@@ -21,9 +21,9 @@ MOST_READ = 1 << 16
 
 
 class MetadataService:
-    """Of one machine.
+    """The metadata service of one machine.
 
-    `mood`: "" = well, down = nobody listens, silent = takes questions and never answers, odd = answers with errors.
+    `mood`: "" = well, down = no listener, silent = takes questions and never answers, odd = answers with errors.
     """
 
     address = "tcp:169.254.169.254:80"
@@ -33,7 +33,7 @@ class MetadataService:
         self._announced: dict[str, str] = {}
         self._tokens: dict[str, float] = {}  # -> until when
         self.mood = ""
-        self.struck: Struck = nobody  # told whenever somebody meets its mood, or hears what it has announced
+        self.struck: Struck = nobody  # told whenever its mood is met, or its announcement is heard
 
     def interrupt(self, in_s: float) -> None:
         """The machine will be taken back then."""
@@ -45,7 +45,7 @@ class MetadataService:
         self._announced[REBALANCE] = json.dumps({"noticeTime": "2025-01-01T00:00:00Z"})
 
     def garble(self) -> None:
-        """It will be taken back, in words that nobody can read."""
+        """It will be taken back, in unreadable words."""
         self._announced[ACTION] = '{"action": "terminate"}'
 
     def recover(self) -> None:

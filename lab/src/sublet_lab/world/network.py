@@ -16,8 +16,8 @@ __all__ = ["CONTROLLER", "Connection", "Network"]
 
 LEAST_DELAY_S, MEAN_MORE_S = 0.0005, 0.004  # of a packet, within one region of a cloud
 SYN_AGAIN_S = 1.0
-GIVES_UP_S = 924.6  # tcp_retries2 of Linux, for data that nobody confirms
-CONTROLLER = "controller"  # the host of an address where nobody listens now
+GIVES_UP_S = 924.6  # tcp_retries2 of Linux, for data without confirmation
+CONTROLLER = "controller"  # the host of an address without a listener
 MOST_IN_FLIGHT = 1 << 18  # bytes that a sender's kernel takes before it says no
 
 Address = tuple[str, int]
@@ -25,7 +25,7 @@ Chunk = bytes | None  # None = the other side has closed
 
 
 class Network:
-    """Between hosts, by name. What a host is told of a connection depends on whether packets pass."""
+    """Between hosts, by name. A host's view of a connection depends on whether packets pass."""
 
     def __init__(self, world: World) -> None:
         self.world, self._rng = world, world.stream("network")
@@ -33,11 +33,11 @@ class Network:
         self.connections: list[Connection] = []
         self.slowness = 1.0
         self.slowed: Struck = nobody  # told of every packet that is on its way for longer
-        self._blocked: dict[tuple[str, str], list[Struck]] = {}  # (from, to) -> who is told, of each partition
+        self._blocked: dict[tuple[str, str], list[Struck]] = {}  # (from, to) -> the listeners of each partition
         self.off: set[str] = set()  # hosts that do not answer at all
 
     def delay_s(self) -> float:
-        """Of one packet."""
+        """The delay of one packet."""
         if self.slowness > 1.0:
             self.slowed()
         return self.slowness * (LEAST_DELAY_S + self._rng.expovariate(1 / MEAN_MORE_S))
@@ -54,7 +54,7 @@ class Network:
             self._blocked.setdefault(way, []).append(struck)
 
     def unblock(self, *ways: tuple[str, str]) -> None:
-        """What was sent meanwhile arrives now: TCP sends it again."""
+        """Packets sent meanwhile arrive now: TCP sends them again."""
         for way in ways:
             if partitions := self._blocked.get(way):
                 del partitions[0]
@@ -75,7 +75,7 @@ class Network:
             connection.down.pump()
 
     def switch_on(self, host: str) -> None:
-        """It answers again, and knows of no connection that was: who speaks on one is told so (RST)."""
+        """It answers again, and knows of no earlier connection: a sender on one is told so (RST)."""
         if host in self.off:
             self.off.discard(host)
             for connection in list(self.connections):
@@ -110,7 +110,7 @@ class Network:
         return listener
 
     def connect(self, socket: WorldSocket, address: Address) -> None:
-        """A SYN, and again until somebody answers."""
+        """A SYN, and again until there is an answer."""
         self.world.after(2 * self.delay_s(), self._arrive, socket, address)
 
     def _arrive(self, socket: WorldSocket, address: Address) -> None:
@@ -130,7 +130,7 @@ class Network:
 
 
 class Listener:
-    """What asyncio calls a server."""
+    """A server, as asyncio calls it."""
 
     def __init__(
         self, network: Network, address: Address, loop: WorldLoop, factory: Callable[[], asyncio.Protocol]
@@ -138,7 +138,7 @@ class Listener:
         self._network, self._address, self.loop, self.factory = network, address, loop, factory
 
     def close(self) -> None:
-        """Nobody comes in any more."""
+        """No connection comes in any more."""
         if self._network.listeners.get(self._address) is self:
             del self._network.listeners[self._address]
 
@@ -154,7 +154,7 @@ class Way:
         self._network, self.source, self.target, self._deliver = network, source, target, deliver
         self._queue: deque[tuple[float, Chunk]] = deque()
         self._last_s = 0.0
-        self.hole = False  # what is sent arrives nowhere, and nobody says so
+        self.hole = False  # packets arrive nowhere, without word
         self.lost: Struck = nobody  # told of that
         self.unknown = False  # the other side has forgotten it, and says so when it hears of it
         self.in_flight = 0  # bytes
@@ -203,7 +203,7 @@ class Connection:
         self.down = Way(network, server, socket.host, socket.came)
         self.up.give_up, self.down.give_up = self.reset, self.reset
         self.down.drained = self.transport.drained
-        self.up.drained = lambda: socket.on_ready()  # noqa: PLW0108 - whoever listens then
+        self.up.drained = lambda: socket.on_ready()  # noqa: PLW0108 - the later listener
 
     @property
     def unconfirmed(self) -> int:

@@ -57,7 +57,7 @@ class Program(Protocol):
 
 @dataclass
 class Site:
-    """What all machines of a world share."""
+    """The common part of all machines of a world."""
 
     world: World
     network: Network
@@ -111,7 +111,7 @@ class WorldNode(Process):
         )
 
     def step(self) -> float | None:
-        """What `serving` does without the waits."""
+        """The steps of `serving` without the waits."""
         due_s, was_due = self._agent.ends_at_s - self.zero_s, self.ended_for_lease
         try:
             patience_s = self._agent.turn(self._selector.select())
@@ -151,7 +151,7 @@ class WorldNode(Process):
 
     @property
     def ended_for_lease(self) -> bool:
-        """It went because nobody renewed it."""
+        """It went because it was not renewed."""
         return self._agent.ended_for_lease
 
     def say(self, message: ToController) -> None:
@@ -198,7 +198,7 @@ class WorldNode(Process):
         self.site.log(self.host, text)
 
     def _close(self) -> None:
-        """What the kernel of its machine does when its agent is gone."""
+        """The kernel of its machine, when its agent is gone."""
         self.processes.vanish()
         for socket in list(self._selector.get_map()):
             socket.close()
@@ -229,7 +229,7 @@ class NodeProcesses:
         if order.log:
             storage.append(order.log, f"{order.note}\n" if order.note else "")
         ours, theirs = socket_pair(self._node, self._node)
-        theirs.on_ready = lambda: None  # until whoever it is listens
+        theirs.on_ready = lambda: None  # until there is a listener
         ours.short = True
         pid, host = world.new_pid(), self._node.host
         self._lines[pid] = theirs
@@ -260,7 +260,7 @@ class NodeProcesses:
             yield self._zombies.popleft()
 
     def ticks(self) -> Mapping[int, list[tuple[int, int]]]:
-        """As far as somebody is watched."""
+        """As far as it is watched."""
         return self.site.scripts.ticks(self._node.pid, self._node.host)
 
     def met_at(self, port: int) -> bool:
@@ -268,7 +268,7 @@ class NodeProcesses:
         return self.site.scripts.met_at(self._node.host, port)
 
     def are_alone(self, pids: Iterable[int]) -> bool:
-        """Nobody's: scripts of this world join their group, or wait for it."""
+        """None: scripts of this world join their group, or wait for it."""
         del pids
         return False
 
@@ -277,7 +277,7 @@ class NodeProcesses:
         return self._lines[pid]
 
     def lines(self) -> list[WorldSocket]:
-        """The workers' ends of their lines, for whoever would write there."""
+        """The workers' ends of their lines, to write there."""
         return [line for pid, line in self._lines.items() if pid in self.running and not line.closed]
 
     def vanish(self) -> None:

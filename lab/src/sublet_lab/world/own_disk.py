@@ -1,7 +1,7 @@
 """The disk of one rented machine as its agent has it: what workers save there, with a session and without, is on it.
 
-What workers of the SDK save lies on a disk that can lose power, and what scripts save on one that notes times; both see
-what the agent puts there. Everybody's folder has the name of its machine in its path, so nobody sees another's.
+Checkpoints of workers with the SDK lie on a disk that can lose power, and those of scripts on one that notes times;
+both see the files of the agent there. Each folder has the name of its machine in its path, so none sees another's.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class OwnDisk:
         return getattr(self._storage, name)
 
     def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
-        """Of both."""
+        """Folders of both."""
         yield from _walk(self._shelves.disk, Path(folder))
         yield from self._storage.below(folder, plain=plain)
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:
-        """Of either."""
+        """Facts of either."""
         with contextlib.suppress(OSError):
             found = self._shelves.disk.facts(Path(path))
             return FileFacts(found.size, found.changed_ns, found.changed_ns, is_regular=True)
         return self._storage.facts(path, follow=follow)
 
     def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
-        """Of either."""
+        """Bytes of either."""
         with contextlib.suppress(OSError), self._shelves.disk.open(Path(path)) as reading:
             memory = bytearray(reading.size)
             reading.readinto(memoryview(memory))
@@ -77,12 +77,12 @@ class OwnFiles(MemoryFiles):
         super().remove_tree(source)
 
     def remove(self, path: Path) -> None:
-        """Of all."""
+        """Remove from all."""
         super().remove(path)
         self._storage.erase(str(path))
 
     def remove_tree(self, folder: Path) -> None:
-        """Of all."""
+        """Remove from all."""
         super().remove_tree(folder)
         self._shelves.disk.remove_tree(folder)
         for path in list(self._storage.below(str(folder))):

@@ -1,6 +1,6 @@
 """A plain cloud: rents machines, keeps books, and lies, sells out, reprices and takes back as it is made to.
 
-What its provider says may be late, wrong or missing; what its books say is what a law compares with.
+Its provider's words may be late, wrong or missing; its books are the ones that a law compares with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEWS_S = 5.0  # until a cloud tells of a machine that ended from inside
 
 @dataclass
 class Lie:
-    """What is wrong with the answers to one call, for how long, and who is told of each."""
+    """The fault of the answers to one call, its duration, and its listener."""
 
     kind: str
     for_s: float
@@ -43,7 +43,7 @@ class Lie:
 
 
 class PlainCloud(Books):
-    """In memory. With `keeps_records` its provider tells what it charges; without, whoever rents has to guess."""
+    """In memory. With `keeps_records` its provider tells the charges; without, the client has to guess."""
 
     def __init__(self, world: World, offers: Sequence[Offer], boot: Boot, *, keeps_records: bool) -> None:
         super().__init__(world, offers, keeps_records=keeps_records)
@@ -52,7 +52,7 @@ class PlainCloud(Books):
         self._sold_out: dict[str, tuple[float, Struck]] = {}
         self.rates = Rates()  # as often as anybody likes
         self.sides: list[PlainProvider] = []
-        self.lied: dict[str, int] = {}  # by call: how often somebody was told something wrong
+        self.lied: dict[str, int] = {}  # by call: how often an answer was wrong
 
     def provider(self, process: LoopProcess, clock: Clock, store: Store) -> PlainProvider:
         """As one controller sees it."""
@@ -62,7 +62,7 @@ class PlainCloud(Books):
     # ------------------------------------------------------------------ what it is made to do
 
     def notice(self, instance: Instance, in_s: float) -> None:
-        """Told to whoever listens."""
+        """Told to the listeners."""
         node_id = instance.node_id
         self._tell(lambda clock: NodeNoticed(clock.now_s(), node_id, clock.now_s() + in_s))
 
@@ -101,7 +101,7 @@ class PlainCloud(Books):
     # ------------------------------------------------------------------ what its providers ask
 
     def current_prices(self) -> dict[str, tuple[float, Price]]:
-        """Of what has another than it began with, and since when."""
+        """Prices that have changed since the beginning, and since when."""
         return {offer_id: changes[-1] for offer_id, changes in self._prices.items() if len(changes) > 1}
 
     def in_cloud_time(self, at_s: float, clock: Clock) -> float:
@@ -109,7 +109,7 @@ class PlainCloud(Books):
         return max(0.0, clock.now_s() - (self.world.now_s - at_s) * clock.speedup)
 
     def lie_about(self, call: str, *kinds: str) -> str:
-        """What is wrong with this answer, of what can be wrong with it (all, if nothing is said); "" = nothing."""
+        """The fault of this answer, among its possible ones (all, if none is named); "" = none."""
         lie = self._lies.get(call)
         if lie is None or self.world.now_s >= lie.until_s or (kinds and lie.kind not in kinds):
             return ""
@@ -121,7 +121,7 @@ class PlainCloud(Books):
         return lie.kind
 
     def is_sold_out(self, offer_id: str) -> bool:
-        """Whoever asks is told."""
+        """The caller is told."""
         until_s, struck = self._sold_out.get(offer_id, (0.0, nobody))
         if self.world.now_s >= until_s:
             return False
@@ -166,7 +166,7 @@ class PlainCloud(Books):
         self.world.after(self._rng.uniform(0.1, NEWS_S), self.tell_lost, instance)
 
     def tell_lost(self, instance: Instance) -> None:
-        """To whoever listens."""
+        """To the listeners."""
 
         def news(clock: Clock) -> NodeLost:
             if not self.keeps_records:
@@ -190,7 +190,7 @@ class PlainProvider:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What it rents."""
+        """Its offers."""
         return self._cloud.offers
 
     def price_age_s(self) -> float | None:

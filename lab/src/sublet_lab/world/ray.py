@@ -43,7 +43,7 @@ class Machine:
 
 
 class RayCloud(PlainCloud):
-    """The cluster. What is gone there comes back under another name a minute later."""
+    """The cluster. A lost node comes back under another name a minute later."""
 
     def __init__(self, world: World, offers: Sequence[Offer], boot: Boot) -> None:
         self.kinds = [
@@ -60,7 +60,7 @@ class RayCloud(PlainCloud):
         super().__init__(world, [offer_from(kind, 20.0) for kind in self.kinds], boot, keeps_records=False)
         self.files = MemoryFiles()
         self.machines: dict[str, Machine] = {}
-        self.lines: dict[str, list[asyncio.Future[bytes]]] = {}  # node -> who listens for its end
+        self.lines: dict[str, list[asyncio.Future[bytes]]] = {}  # node -> the listeners for its end
         self._named = 0
         for kind in self.kinds:
             for _ in range(MACHINES):
@@ -85,10 +85,10 @@ class RayCloud(PlainCloud):
     # ------------------------------------------------------------------ what it is made to do
 
     def reprice(self, offer_id: str, price: Price, struck: Struck = nobody) -> None:
-        """Prices are those of its owner's list of nodes: nobody sets another."""
+        """Prices are those of its owner's list of nodes: they are not set."""
 
     def notice(self, instance: Instance, in_s: float) -> None:
-        """Its machine is drained; where it is not taken after all, nobody says so, and it stays."""
+        """Its machine is drained; where it is not taken after all, there is no word, and it stays."""
         if (machine := self._machine_of(instance)) is not None:
             machine.drained_unix = EPOCH_S + self.world.now_s + in_s
             self.world.after(in_s + 1.0, setattr, machine, "drained_unix", None)
@@ -262,4 +262,4 @@ class _LifeLine:
         return await self._end
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """There is no listener any more."""

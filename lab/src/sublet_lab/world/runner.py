@@ -26,7 +26,7 @@ Batch = tuple[list[int], tuple[str, ...], str, str, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one seed, as little as is worth sending to another process."""
+    """The result of one seed, as little as is worth sending to another process."""
 
     seed: int
     law: str = ""
@@ -43,7 +43,7 @@ class Result:
 
 @dataclass
 class Count:
-    """Of many seeds."""
+    """The counts of many seeds."""
 
     seeds: int = 0
     hours: float = 0.0  # of the world
@@ -154,7 +154,7 @@ def _batches(seeds: list[int]) -> list[list[int]]:
 
 
 def commit() -> str:
-    """What is checked out where this file lies; "" outside of a repository, "+" behind it = with changes."""
+    """The commit of this file's checkout; "" outside of a repository, "+" behind it = with changes."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:

@@ -1,6 +1,6 @@
 """Workers without the SDK: they print, compute, save files and read them, meet each other at a port, hang and crash.
 
-They know nothing of us but what stands in their environment, as any script. What each does at which point is drawn
+They know nothing of us but what stands in their environment, as any script. The acts of each at each point are drawn
 from the seed, once per job.
 """
 
@@ -30,7 +30,7 @@ SIGTERM, SIGKILL = 15, 9
 
 
 class OnTerm(StrEnum):
-    """What a script does when it is told to end."""
+    """The reaction of a script to SIGTERM."""
 
     DIES = "dies"
     SAVES = "saves"  # and leaves with the code that says so
@@ -66,7 +66,7 @@ class Scripts:
 
     def __init__(self, world: World, network: Network, storage: Storage, truth: Truth) -> None:
         self.world, self.network, self.storage, self.truth = world, network, storage, truth
-        self.habits: dict[str, Habits] = {}  # by job; drawn where nobody has said
+        self.habits: dict[str, Habits] = {}  # by job; drawn where unstated
         self._running: dict[int, Script] = {}
         self._crowds: dict[tuple[str, str], Crowd] = {}
         self._sockets: dict[tuple[str, int], float] = {}  # (host, port) -> until when it is seen
@@ -95,7 +95,7 @@ class Scripts:
         return script
 
     def crowd(self, job_id: str, env: Mapping[str, str]) -> Crowd:
-        """Those who meet at one port; one alone is met by nobody."""
+        """The workers that meet at one port; one alone meets none."""
         place = f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')} {env.get('SUBLET_GENERATION', '')}"
         key = (job_id, place)
         if key not in self._crowds or self._crowds[key].over:
@@ -154,7 +154,7 @@ class Script:
 
     @property
     def truth(self) -> JobTruth:
-        """What its job really is."""
+        """The truth of its job."""
         return self._scripts.truth.jobs[self.job_id]
 
     # ------------------------------------------------------------------ its work

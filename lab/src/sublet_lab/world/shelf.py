@@ -26,7 +26,7 @@ class Storage:
     def __init__(self, world: World) -> None:
         self.world, self.wall = world, TrueWall(world)
         self.disk = TornDisk(wall=self.wall)
-        self._rotten: dict[Path, Callable[[], None]] = {}  # checkpoint -> who is told when it is found
+        self._rotten: dict[Path, Callable[[], None]] = {}  # checkpoint -> the listener for its discovery
 
     def cut_power(self) -> bool:
         """It comes back with what it must have kept, and perhaps more; False if there was nothing on it."""
@@ -34,9 +34,9 @@ class Storage:
         return before > 0
 
     def rot(self, job_id: str, truth: JobTruth, rng: random.Random, found: Callable[[], None] = lambda: None) -> bool:
-        """A bit of its newest checkpoint is another one now, and `found` is told when somebody reads it.
+        """A bit of its newest checkpoint is another one now, and `found` is told when it is read.
 
-        False without two that are whole: nobody begins at 0 unasked.
+        False without two that are whole: no job begins at 0 unasked.
         """
         directory = Directory(_place_of(job_id), disk=self.disk, wall=self.wall)
         newest = directory.steps()[:2]
@@ -49,7 +49,7 @@ class Storage:
         return True
 
     def pass_over(self, place: Path) -> None:
-        """Somebody has read it, and it is damaged."""
+        """It was read, and is damaged."""
         self._rotten.pop(place, lambda: None)()
 
 
@@ -117,7 +117,7 @@ class Shelf:
         directory.sweep()
 
     def _look(self) -> None:
-        """What is committed may be loaded, told or not: no law is broken by that."""
+        """A committed checkpoint may be loaded, told or not: no law is broken by that."""
         self._truth.saved = max([self._truth.saved, *self._directory().steps()[:1]])
 
     def _directory(self) -> Directory:

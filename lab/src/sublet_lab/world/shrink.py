@@ -28,7 +28,7 @@ PLAIN_KNOBS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """What is left, what it does, and how many lives that took."""
+    """The rest of a story, its effect, and the number of lives that it took."""
 
     story: Story
     outcome: Outcome
@@ -36,7 +36,7 @@ class Shrunk:
 
 
 def shrink(story: Story, law: str, *, most_lives: int = 200, run: Callable[[Story], Outcome] = live) -> Shrunk:
-    """Of a story that breaks this law."""
+    """The shrunk form of a story that breaks this law."""
     outcome, lives = run(story), 1
     while True:
         for less in _smaller(story):
@@ -73,7 +73,10 @@ def _smaller(story: Story) -> Iterator[Story]:
 
 
 def as_code(story: Story, law: str) -> str:
-    """A test, ready to be copied. All of the story is spelt out: other rng for some knob must not change it."""
+    """A test, ready to be copied.
+
+    All of the story is spelt out: other random numbers for some knob must not change it.
+    """
     given = []
     for field in fields(Story):
         value = getattr(story, field.name)

@@ -62,12 +62,12 @@ class WorldSocket:
         self.on_ready()
 
     def connected(self, connection: Connected) -> None:
-        """Somebody has answered."""
+        """There was an answer."""
         self._connection = connection
         self.on_ready()
 
     def refused(self) -> None:
-        """Nobody listens there."""
+        """There is no listener."""
         self._error = errno.ECONNREFUSED
         self.on_ready()
 
@@ -128,7 +128,7 @@ class WorldSocket:
         return len(sent)
 
     def _taken(self, data: bytes) -> bytes:
-        """What the kernel has room for."""
+        """The bytes that the kernel has room for."""
         world = self.process.world
         rng = world.stream("sockets")
         if not self.short or len(data) <= 1 or rng.random() >= SHORT:
@@ -146,7 +146,7 @@ class WorldSocket:
         self.send(data)
 
     def recv(self, size: int) -> bytes:
-        """What is there; b"" at its end, BlockingIOError while there is nothing."""
+        """The bytes there; b"" at the end, BlockingIOError while there is nothing."""
         if self._reset:
             raise ConnectionResetError
         if self._received:

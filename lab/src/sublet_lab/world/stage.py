@@ -1,4 +1,4 @@
-"""What faults act upon, and what laws must know of it: the parts of one life, and what is disturbed until when."""
+"""Targets of faults, and facts of them for laws: the parts of one life, and the disturbed ones with their ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Kind", "Stage"]
 
 @dataclass
 class Stage:
-    """Of one life."""
+    """The stage of one life."""
 
     story: Story
     world: World
@@ -38,9 +38,9 @@ class Stage:
     effects: Counter[str] = field(default_factory=Counter)
     parted_until_s: dict[str, float] = field(default_factory=dict)  # by node
     unpaid_until_s: float = 0.0  # nodes may not be given back until then, whatever the controller does
-    most_over_grains: float = 0.0  # that the ledger may be above the bill: nobody knows when a machine went down
+    most_over_grains: float = 0.0  # that the ledger may be above the bill: the end of a machine may be unknown
     most_under_grains: float = 0.0  # ... and below it: what went down with it had slept, or not yet come back
-    forgotten_grains: float = 0.0  # spent after a copy of the store that was put back: no purse knows of it
+    forgotten_grains: float = 0.0  # spent after a copy of the store that was put back: no budget knows of it
     foreign: set[str] = field(default_factory=set)  # jobs of which the store says what no rule allows, for a while
     clock_off_s: float = 0.0  # by which cloud time may be ahead since: prices then change at another time of a record
     burn_at_boot: float = 0.0  # grains a second that all nodes cost when the controller's machine last went down
@@ -49,12 +49,12 @@ class Stage:
     under_way: frozenset[int] = frozenset()  # of these calls, by number: those that are answered in peace
     repairs: list[Callable[[], None]] = field(default_factory=list)  # of what is not mended by itself, before the peace
     ending: bool = False  # the controller was asked to end
-    victim: str = ""  # of the fault that strikes now, for whoever looks on
+    victim: str = ""  # of the present fault, for a look from outside
     on_fault: Callable[[Fault, bool | None], None] = lambda *_: None  # ... with an effect? None = it may come later
     on_effect: Callable[[str], None] = lambda _: None  # it came
 
     def later(self, kind: str, also: Callable[[], None] = lambda: None) -> Callable[[], None]:
-        """To be called whenever a fault of this kind does something to somebody; it counts once."""
+        """To be called whenever a fault of this kind has an effect; it counts once."""
         told = False
 
         def struck() -> None:

@@ -38,7 +38,7 @@ class Steady:
         self._since_s, self._most, self._rents, self._lost = at_s, len(self._held), 0, lost
 
     def hear(self, event: Mapping[str, Any], orders: Iterable[Mapping[str, Any]]) -> str:
-        """What is wrong now; "" = nothing. Both are as the log has them."""
+        """The present fault; "" = none. Both are as the log has them."""
         kind = event["type"]
         if kind in CHANGES:
             self.change(event["at_s"], lost=kind == "NodeLost")

@@ -1,4 +1,4 @@
-"""Where programs of the world keep their output and what they save: one file server, in memory, that notes times."""
+"""The file server of programs of the world, for output and checkpoints: one, in memory, that notes times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Storage:
         self._files: dict[str, _File] = {}
         self._held: dict[int, _File] = {}
         self._numbers = itertools.count(3)
-        self.gone = False  # nobody answers: a server that is away
+        self.gone = False  # no answer: a server that is away
         self.flaky: random.Random | None = None  # it answers now and then
         self.missed: Struck = nobody  # told of every question that is not answered
 
@@ -46,19 +46,19 @@ class Storage:
         file.data, file.written_ns = file.data + text.encode(), now_ns
 
     def write(self, path: str, data: bytes) -> None:
-        """A draft, put in place by a rename: whoever holds the old file still has that."""
+        """A draft, put in place by a rename: a holder of the old file still has that."""
         self._answer(path)
         now_ns = self._now_ns()
         self._files[path] = _File(data, now_ns, now_ns)
 
     def read(self, path: str) -> bytes:
-        """All of it; that somebody did is noted, as the server is mounted."""
+        """All of it; the read is noted, as the server is mounted."""
         file = self._find(path)
         self._note_read(file)
         return file.data
 
     def erase(self, path: str) -> None:
-        """Whether it is there or not; whoever holds it still has it."""
+        """Whether it is there or not; a holder still has it."""
         self._files.pop(path, None)
 
     def size_bytes(self, path: str) -> int:
@@ -80,7 +80,7 @@ class Storage:
         return (path for path in sorted(self._files) if path.startswith(f"{folder.rstrip('/')}/"))
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:
-        """Of a file; there are no links."""
+        """Facts of a file; there are no links."""
         del follow
         return _facts(self._find(path))
 
@@ -90,7 +90,7 @@ class Storage:
         return data[max(since_bytes, len(data) - most_bytes) :]
 
     def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
-        """Of its middle."""
+        """Bytes of its middle."""
         return self._find(path).data[since_bytes : since_bytes + most_bytes]
 
     def touch(self, path: str) -> None:
@@ -110,7 +110,7 @@ class Storage:
         return number
 
     def held(self, number: int) -> FileFacts:
-        """Of what is held."""
+        """Facts of a held file."""
         self._answer("")
         return _facts(self._held[number])
 
@@ -120,12 +120,12 @@ class Storage:
         self._note_read(self._held[number])
 
     def let_go(self, number: int) -> None:
-        """Of what is held; KeyError for what is not."""
+        """Let go of a held file; KeyError for any other."""
         del self._held[number]
 
     @property
     def holds(self) -> int:
-        """How many files somebody holds: none, when nobody runs."""
+        """How many files are held: none, when no process runs."""
         return len(self._held)
 
     # ------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""What one seed is about: jobs, a cloud, a purse, knobs, and the faults to come. A value, so it can be shrunk.
+"""The content of one seed: jobs, a cloud, a budget, knobs, and the faults to come. A value, so it can be shrunk.
 
-Whatever is drawn has rng of its own, every kind of fault among them: a new kind, or a new knob, leaves all seeds as
+Each drawn thing has an RNG of its own, every kind of fault among them: a new kind, or a new knob, leaves all seeds as
 they were but for itself. So a kind is added by its name here and by its function under `kinds`, at any place.
 """
 
@@ -105,8 +105,8 @@ SPAN_S = 300.0
 EARLIEST_S = 20.0
 FEWEST, MOST = 3, 12  # faults of a life, in the mean
 MANY_KINDS = 44  # with so many, or fewer, a life has as many faults as said; with every kind more, a few more
-PURSE, TIGHT = 0.5, 0.7  # of the seeds have a purse; of those, one that does not last
-CAPS = (2.0, 2.0, 5.0)  # of what is never paid more than: the nearer it is, the more of a purse is spent
+PURSE, TIGHT = 0.5, 0.7  # of the seeds have a budget; of those, one that does not last
+CAPS = (2.0, 2.0, 5.0)  # of what is never paid more than: the nearer it is, the more of a budget is spent
 LEAST_USD = 0.0139  # for a node and a cap of its price: with less nothing is rented at all
 LEASES_S = (30.0, 30.0, 30.0, 90.0)  # the last is long enough for others to go on before it ends
 TRAVELS = 0.3  # of the seeds: machines share nothing with the controller
@@ -120,7 +120,7 @@ PLANS_GRIDS = ("max-speedup", "price")  # policies that do, and serve several jo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something goes wrong at `at_s` (of the world's age); `rng` decide with whom and how, and nothing else."""
+    """A fault happens at `at_s` (of the world's age); the RNG decides on its target and form, and nothing else."""
 
     at_s: float
     kind: str
@@ -169,7 +169,7 @@ class Story:
     lease_s: float = 30.0
     span_s: float = SPAN_S
     http: bool = False  # users come through the HTTP border
-    cap: float = 5.0  # times the price at first: what is never paid more than, and kept back in a purse
+    cap: float = 5.0  # times the price at first: what is never paid more than, and kept back in a budget
     told_inside: bool = False  # machines learn from a service of their own that they will be taken
     travels: bool = False  # machines do not see the controller's disk: the files of jobs travel, and their output
     average_usd_per_h: float | None = None  # to spend in the long run
@@ -228,7 +228,7 @@ def _draw_kind(seed: int, kind: str, rate_per_s: float, span_s: float) -> Iterat
 
 
 def _draw_purse(seed: int) -> float | None:
-    """Of the run: none, one that is spent before its jobs have ended, or one that lasts."""
+    """The budget of the run: none, one that is spent before its jobs have ended, or one that lasts."""
     rng = _rng(seed, "purse")
     if rng.random() >= PURSE:
         return None
@@ -293,7 +293,7 @@ def _with_grids(story: Story) -> Story:
 
 
 def _with_choice(story: Story) -> Story:
-    """Of markets, by what may be spent in the long run: all that `price` weighs."""
+    """A story with a choice of markets, by what may be spent in the long run: all that `price` weighs."""
     rng = _rng(story.seed, "choice")
     if story.policy != "price" or rng.random() >= CHOICE:
         return story

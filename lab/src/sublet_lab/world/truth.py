@@ -1,4 +1,4 @@
-"""What jobs really are and really did: laws compare it with what the controller believes."""
+"""The real state and acts of jobs: laws compare them with the controller's beliefs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class JobTruth:
     started: int = 0  # workers, ever
     blocks: int = 0  # of a model that is cut
     reached: int = 0  # steps by a grid, since it was made or restored
-    held: dict[int, set[int]] = field(default_factory=dict)  # generation -> blocks that somebody of it holds
+    held: dict[int, set[int]] = field(default_factory=dict)  # generation -> blocks with a holder of it
     seated: dict[int, int] = field(default_factory=dict)  # generation -> steps that are applied when it begins
 
 
 @dataclass
 class Truth:
-    """Of all jobs, by id."""
+    """The truth of all jobs, by id."""
 
     jobs: dict[str, JobTruth] = field(default_factory=dict)
     complaints: list[tuple[str, str]] = field(default_factory=list)  # (law, what): workers see laws broken, too

@@ -1,4 +1,4 @@
-"""Users: they bring jobs with a key and ask until they are answered, whoever answers by then."""
+"""Users: they submit jobs with a key and ask until they are answered, by any controller."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ NO_MONEY = 110  # the exit code of what is refused because it could not be paid 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wish:
-    """What is asked about a job: by a call with its id, or by HTTP."""
+    """A request about a job: by a call with its id, or by HTTP."""
 
     verb: str
     call: Callable[[ControllerApi, str], Coroutine[Any, Any, Any]]
     body: Mapping[str, Any] = field(default_factory=dict)
-    granted: Struck = nobody  # told when somebody has said yes
+    granted: Struck = nobody  # told when it is granted
 
 
 class Users:
@@ -59,7 +59,7 @@ class Users:
             world.after(plan.at_s, self._submit, plan, TRIES)
 
     def spec_of(self, plan: JobPlan) -> JobSpec:
-        """What they submit."""
+        """Their submission."""
         return JobSpec(
             name=plan.name,
             argv=("train",),
@@ -129,18 +129,18 @@ class Users:
         self._insist(name, Wish("cancel", lambda api, job_id: api.cancel(job_id), granted=granted))
 
     def scale(self, name: str, high: int, granted: Struck = nobody) -> None:
-        """Another width."""
+        """Another worker count."""
         body = {"low": 1, "high": high}
         self._insist(name, Wish("scale", lambda api, job_id: api.scale(job_id, low=1, high=high), body, granted))
 
     def top_up(self, usd: float, granted: Struck = nobody) -> None:
-        """More for the purse of all; asked once, since twice would be twice as much."""
+        """More for the budget of all; asked once, since twice would be twice as much."""
         if self._story.purse_usd is not None:
             self.topped_up_usd += usd  # it may be there, or not: it may be spent
             self._ask_once("/v1/budget/top-up", lambda api: api.top_up(usd), usd, granted)
 
     def top_up_job(self, name: str, usd: float, granted: Struck = nobody) -> bool:
-        """More for a job's own purse; asked once, too. Whether it has one."""
+        """More for a job's own budget; asked once, too. Whether it has one."""
         job_id = self.promised.get(name)
         if job_id is None or all(plan.purse_usd is None for plan in self._story.jobs if plan.name == name):
             return False
@@ -169,14 +169,14 @@ class Users:
     # ------------------------------------------------------------------ how they ask
 
     def _insist(self, name: str, wish: Wish) -> None:
-        """One thing after the other: nobody resumes what they have not been told is paused."""
+        """One thing after the other: a job is not resumed before its pause was told."""
         wishes = self._wishes.setdefault(name, [])
         wishes.append(wish)
         if len(wishes) == 1:
             self._try(name, None, None, TRIES)
 
     def _try(self, name: str, last: Wish | None, asked: LoopProcess | None, tries: int) -> None:
-        """Ask for the first wish; once more only where whoever was asked for it is gone, or could not say."""
+        """Ask for the first wish; once more only where the asked controller is gone, or could not say."""
         wishes, job_id = self._wishes[name], self.promised.get(name)
         if not wishes or not tries or name in self.refused:
             wishes.clear()
@@ -247,7 +247,7 @@ class Users:
 
 
 async def _quietly(ask: Callable[[], Coroutine[Any, Any, Any]]) -> SubletError | None:
-    """Whatever is refused: it is an answer."""
+    """A refusal is an answer, too."""
     try:
         await ask()
     except SubletError as error:

@@ -17,7 +17,7 @@ from sublet_lab.world.written import missing, shelved, unpacked, written
 
 __all__ = ["all_settled", "check_end", "check_steady", "purse_is_spent", "unsettled"]
 
-# Until somebody does something about it; who is given up has failed then.
+# Until something is done about it; a job that is given up has failed then.
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED, Hold.SECRETS)
 UNDER_WAY = (
     Hold.GIVEN_UP,
@@ -29,7 +29,7 @@ TOLD = ("RentNode", "ReleaseNode", "StartJob", "ResizeJob", "StopJob")
 
 
 def all_settled(stage: Stage) -> bool:
-    """Nobody waits for anything any more."""
+    """Nothing is waited for any more."""
     return stage.controllers.ready and all(_is_settled(stage, plan) for plan in stage.story.jobs)
 
 
@@ -47,10 +47,10 @@ def _is_settled(stage: Stage, plan: JobPlan) -> bool:
 
 
 def purse_is_spent(stage: Stage) -> bool:
-    """What is left pays for not one node more, and none is rented: whoever waits, waits for money.
+    """The rest pays for not one node more, and none is rented: a waiting job waits for money.
 
-    Unless something else is under way: a user who will ask, a job that is given up and has not failed yet, or rests;
-    a node that is gone and that nobody has heard of, since the controller sleeps.
+    Unless something else is under way: a request to come, a job that is given up and has not failed yet, or rests; a
+    node that is gone unheard, since the controller sleeps.
     """
     controller = stage.controllers.controller
     if stage.story.purse_usd is None or controller is None or not stage.controllers.ready or stage.cloud.alive():
@@ -63,7 +63,7 @@ def purse_is_spent(stage: Stage) -> bool:
 
 
 def unsettled(stage: Stage) -> str:
-    """Who still waits, for a person."""
+    """The waiting jobs, for a person."""
     controller = stage.controllers.controller
     if controller is None:
         return "no controller"

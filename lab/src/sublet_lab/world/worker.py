@@ -98,7 +98,7 @@ class SdkWorker:
             self._line.say(message)
 
     def _listen(self) -> None:
-        """What the thread of a real one does."""
+        """The thread of a real one."""
         while not self.dead and not self.hung:
             try:
                 data = self._socket.recv(MOST_READ)
@@ -297,7 +297,7 @@ class SdkWorker:
 
 
 class Keeper:
-    """What training has come to: a number of steps."""
+    """The state of training: a number of steps."""
 
     def __init__(self, worker: SdkWorker, shelf: Shelf, task: Task, truth: JobTruth, line: AgentLine | None) -> None:
         """`line`: to an agent that carries what is saved, and brings the newest."""
@@ -339,7 +339,7 @@ class Keeper:
         return step is not None
 
     async def share(self, group: TableGroup, holders: list[int]) -> None:
-        """From the first holder to all who lack it."""
+        """From the first holder to all that lack it."""
         if len(holders) < group.world:
             await self._task.sleep(SHARE_S)
             self.steps = (await group.numbers(self.steps))[holders[0]]

@@ -27,7 +27,7 @@ def pack_work(content: Content, folder: Path, mounts: Mapping[str, Path], *, bes
 
 
 def torn_files(files: MemoryFiles, cwd: str) -> list[str]:
-    """What a worker that starts there does not find as it was submitted; nothing of a directory that did not travel."""
+    """Files that a worker there does not find as submitted; nothing of a directory that did not travel."""
     if "/work/" not in cwd:
         return []
     return [name for name, data in WORK.items() if files.contents.get(Path(cwd) / name) != data]

@@ -42,7 +42,7 @@ def archives(files: Mapping[Path, bytes], kind: Kept) -> list[Path]:
 
 
 def unpacked(data: bytes) -> bytes:
-    """What a file of the archive holds; of one that is damaged, all that anybody can see of it."""
+    """The content of a file of the archive; of a damaged one, all that can be read of it."""
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error):
@@ -50,7 +50,7 @@ def unpacked(data: bytes) -> bytes:
 
 
 def missing(numbers: Mapping[int, object]) -> list[int]:
-    """Of those from 1 to the last, the ones that are nowhere."""
+    """The missing numbers between 1 and the last."""
     return sorted(set(range(1, max(numbers, default=0) + 1)) - numbers.keys())
 
 
@@ -60,7 +60,7 @@ def last_event(disk: Disk) -> int:
 
 
 def unanswered(disk: Disk, files: Mapping[Path, bytes]) -> dict[str, str]:
-    """Nodes that the log has ordered and says no more of, each with its offer: whoever reads it knows nothing else."""
+    """Nodes that the log has ordered and says no more of, each with its offer: its reader knows nothing else."""
     found: dict[str, str] = {}
     for facts in written(disk, files, Kept.EVENTS).values() if disk.has_table("events") else ():
         found.pop(facts["event"].get("node_id", ""), None)

@@ -1,4 +1,4 @@
-"""What DeepVM (CCGrid 2024, arXiv 2403.05861) states of machines: prices, networks, scores and scaling.
+"""Facts that DeepVM (CCGrid 2024, arXiv 2403.05861) states of machines: prices, networks, scores and scaling.
 
 The figures are those of the authors' repository (lass-lab/DeepVM, 8b661e40, data.json and results/real_world). A score
 is relative, with a g3s.xlarge at 100; spot is 0.3 of on-demand, which is an assumption of the paper.
@@ -80,13 +80,13 @@ class Anchor:
         whole("most", self.most, 1)
 
 
-SENDERS: Mapping[float, int] = MappingProxyType(  # Gbit/s -> nodes that may send to one anchor, this number excluded
+SENDERS: Mapping[float, int] = MappingProxyType(  # Gbit/s -> nodes that may send to one server, this number excluded
     {0.3: 2, 1.7: 12, 5.0: 16, 10.0: 20, 12.5: 24, 15.0: 24, 25.0: 28, 30.0: 32}
 )
 
 
 def senders_per_anchor(trainer: Trainer, anchor: Anchor) -> int:
-    """Fewer nodes than this may share an anchor before the slower of the two networks is full."""
+    """Fewer nodes than this may share a checkpoint server before the slower of the two networks is full."""
     gbit_per_s = min(trainer.gbit_per_s, anchor.gbit_per_s)
     if gbit_per_s not in SENDERS:
         raise InvalidValue("gbit_per_s", gbit_per_s, f"one of the measured {', '.join(f'{g:g}' for g in SENDERS)}")

@@ -1,9 +1,9 @@
 """DeepVM's planner as published: the cluster of spot GPUs with the most `FLOPP x nodes x K(nodes)` for USD per hour.
 
-Four stages: (1) the user states a price that is willingly paid per hour; (2) every machine gets its FLOPP, score per
-dollar; (3) for each architecture the best numbers of nodes are searched; (4) the top three of both are merged. In the
-*single-anchor* architecture one of the training nodes is on demand and keeps the checkpoints; in the *tiering* one
-machines without GPUs do, enough of them that their networks are not full.
+Four stages: (1) the user states a price per hour; (2) every machine gets its FLOPP, score per dollar. (3) For each
+architecture the best numbers of nodes are searched; (4) the top three of both are merged. In the *single* architecture
+one of the training nodes is on demand and keeps the checkpoints. In the *tiering* one machines without GPUs do, enough
+of them that their networks are not full.
 
 The paper speaks of a linear program, the released planner enumerates. Both are here (`deepvm_program` has the former),
 with the planner's limits kept: it never considers one node, nor what a run costs in all, nor that nodes are taken away.
@@ -45,7 +45,7 @@ UNITS_PER_USD = 10_000  # prices are compared as whole numbers, so that 0.1 + 0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """How large a checkpoint is, in the planner's units of 100 MB, and which share of it an anchor must hold."""
+    """Size of a checkpoint, in the planner's units of 100 MB, and the share of it that a server must hold."""
 
     checkpoint: float = 2.0
     buffer: float = 0.5
@@ -64,7 +64,7 @@ USUAL = Keeping()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Nodes that train and who keeps their checkpoints: `anchor` is None where the first node does, on demand."""
+    """Nodes that train and their checkpoint server: `anchor` is None where the first node is it, on demand."""
 
     trainer: Trainer
     nodes: int
@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def usd_per_h(self) -> float:
-        """Of all nodes."""
+        """Rent of all nodes."""
         spot = units(self.trainer.spot_usd_per_h)
         if self.anchor is None:
             return (units(self.trainer.on_demand_usd_per_h) + (self.nodes - 1) * spot) / UNITS_PER_USD
@@ -81,12 +81,12 @@ class Cluster:
 
     @property
     def objective(self) -> float:
-        """What the planner maximises."""
+        """The planner's objective."""
         return self.trainer.flopp * self.nodes * self.trainer.factor(self.nodes)
 
     @property
     def performance(self) -> float:
-        """What the paper's simulation reports."""
+        """Performance as the paper's simulation reports it."""
         return self.trainer.performance(self.nodes)
 
     def __str__(self) -> str:
@@ -125,10 +125,10 @@ def performance_first(usd_per_h: float, trainers: Sequence[Trainer]) -> Cluster 
 def clusters(
     usd_per_h: float, trainers: Sequence[Trainer], anchors: Sequence[Anchor], keeping: Keeping = USUAL
 ) -> list[Cluster]:
-    """Every cluster that the planner may choose: tiering first, then single anchors, in the order of the lists.
+    """Every cluster that the planner may choose: tiering first, then single servers, in the order of the lists.
 
-    For each number of training nodes only the least number of anchors is listed: more of them cost more and change
-    nothing that the planner looks at. Cost: O(trainers x anchors x nodes).
+    For each number of training nodes only the least number of servers is listed: more of them cost more and change
+    nothing that the planner looks at. Cost: O(trainers x servers x nodes).
 
     >>> len(clusters(0.4, VIRTUAL, ANCHORS))
     60

@@ -5,9 +5,9 @@
     money       sum spot_v n tier_vwn + sum od_w anchors_w + sum (od_v + (n - 1) spot_v) single_vn <= willingness
     networks    sum_vn (n + 1) / senders_vw tier_vwn <= anchors_w <= most_w      for all w
 
-`tier_vwn` says that n spot nodes of type v train beside anchors of type w, `single_vn` that n - 1 do beside one on
-demand. K is a logistic, so every number of nodes is a variable of its own; only the numbers of anchors are counted. The
-row of networks is the published n / m < senders in whole numbers, and types of anchors whose memory is too small for a
+`tier_vwn` says that n spot nodes of type v train beside servers of type w, `single_vn` that n - 1 do beside one on
+demand. K is a logistic, so every number of nodes is a variable of its own; only the numbers of servers are counted. The
+row of networks is the published n / m < senders in whole numbers, and types of servers whose memory is too small for a
 checkpoint have no variables.
 
 >>> from sublet.advise.deepvm.planner import ANCHORS, AWS
@@ -41,7 +41,7 @@ def best_cluster(
 ) -> Cluster | None:
     """The cluster with the greatest `FLOPP x nodes x K(nodes)`; None if nothing is affordable.
 
-    Cost: branch and bound on a variable for each affordable (type, anchor, nodes), some hundredths of a second. Among
+    Cost: branch and bound on a variable for each affordable (type, server, nodes), some hundredths of a second. Among
     equals it finds any.
     """
     cap = units(usd_per_h)
@@ -57,13 +57,13 @@ def best_cluster(
     trainer, anchor, nodes, *_ = choices[int(solution_X[: len(choices)].argmax())]
     if anchor is None:
         return Cluster(trainer=trainer, nodes=nodes)
-    # HiGHS may keep more anchors than needed if there is money for them: they change nothing in the objective.
+    # HiGHS may keep more servers than needed if there is money for them: they change nothing in the objective.
     needed = nodes // senders_per_anchor(trainer, anchor) + 1
     return Cluster(trainer=trainer, nodes=nodes, anchor=anchor, anchors=needed)
 
 
 class _Choice(NamedTuple):
-    """One variable; `rent` is that of the nodes that train, `anchors` the share of anchors that they fill."""
+    """One variable; `rent` is that of the nodes that train, `anchors` the share of servers that they fill."""
 
     trainer: Trainer
     anchor: Anchor | None

@@ -93,7 +93,7 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
 
     @app.post("/v1/sessions")
     async def invite(request: Request) -> dict[str, Any]:
-        """A link that opens the page once, in a browser of whoever asks."""
+        """A link that opens the page once, in the browser of its caller."""
         return _answer(path=f"/enter?code={callers.invite(_caller(request))}", seconds=LINK_S)
 
     @app.post("/v1/sessions/end")
@@ -105,7 +105,7 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
 
     @app.get("/v1/me")
     async def me(request: Request) -> dict[str, Any]:
-        """Who asks, and what they may; whether what they see lives."""
+        """The caller and its scope; whether the controller it sees runs."""
         caller = _caller(request)
         return _answer(who=caller.who, scope=str(caller.scope), live=live)
 
@@ -123,7 +123,7 @@ def add_console(app: FastAPI, api: Api, callers: Callers, *, port: int, live: bo
         Nothing of the controller's own environment or directory gets into it.
         """
         read = partial(job_from_text, source="job file", base=Path("/"), environment={})
-        spec = await asyncio.to_thread(read, body.text)  # a long one takes a second, which nobody else waits for
+        spec = await asyncio.to_thread(read, body.text)  # a long one takes a second, in a thread of its own
         if spec.secrets:
             raise BadInput("job file", "it has secrets, which do not belong on a page", hint="sublet submit FILE")
         return _answer(name=spec.name, job=spec_to_json(spec, secrets=True), notes=list(spec.notes))

@@ -1,1 +1,1 @@
-"""What will be, and what would be with more money: futures of a controller's state, lived in a process of their own."""
+"""Forecasts, also with more money: futures of a controller's state, simulated in a process of their own."""

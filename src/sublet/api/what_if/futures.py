@@ -64,7 +64,7 @@ def answer(standing: Standing, asked: Question) -> WhatIfView:
     more = with_more(supply.budget, usd_per_h=asked.more_usd_per_h, usd=asked.more_usd)
     budgets = [supply.budget, *([more] if more != supply.budget else [])]
     found, refused = _live(standing, asked, text, days, budgets, end_s)
-    notes = [*days.notes, "what jobs have done counts as saved; nobody submits, pauses or cancels another one"]
+    notes = [*days.notes, "what jobs have done counts as saved; no job is submitted, paused or cancelled"]
     if len(found[-1]) + refused < asked.futures:
         notes.append(f"time was up after {asked.limit_s:g} s: {len(found[-1])} of {asked.futures} futures were lived")
     if refused:
@@ -86,7 +86,7 @@ def answer(standing: Standing, asked: Question) -> WhatIfView:
 def _live(
     standing: Standing, asked: Question, text: str, days: MarketDays, budgets: Sequence[Budget], end_s: float
 ) -> tuple[list[list[Future]], int]:
-    """Of each budget its futures, as many of each; and how many were refused."""
+    """Futures of each budget, as many of each; and how many were refused."""
     found: list[list[Future]] = [[] for _ in budgets]
     refused = 0
     for number in range(asked.futures):
@@ -199,7 +199,7 @@ def _branch(standing: Standing, asked: Question, budget: Budget, futures: Sequen
 
 
 def _spread(values: Sequence[float | None]) -> Spread:
-    """What is not known lies above all that is."""
+    """Unknown values lie above all known ones."""
     known = np.sort([np.inf if value is None else value for value in values])
     at = [float(known[min(len(known) - 1, int(share * len(known)))]) for share in QUANTILES]
     p10, p50, p90 = (value if np.isfinite(value) else None for value in at)
@@ -207,7 +207,7 @@ def _spread(values: Sequence[float | None]) -> Spread:
 
 
 def _fan(futures: Sequence[Future], hours: float) -> FanView:
-    """What a future has come to stays, once it is over."""
+    """Values of a future stay, once it is over."""
     hours_T = np.linspace(0.0, hours, POINTS)  # T points of time
     looks = [np.array(each.looks) for each in futures]
     usd_FT = np.array([np.interp(hours_T, each[:, 0] / SECONDS_PER_H, each[:, 1]) for each in looks])  # F futures

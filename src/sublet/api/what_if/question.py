@@ -1,4 +1,4 @@
-"""What is asked of the process that lives futures."""
+"""Question to the process that simulates futures."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def packed(standing: Standing, question: Question) -> bytes:
 
 
 def unpacked(sent: bytes) -> tuple[Standing, Question]:
-    """What our own parent has packed; nobody else writes to that pipe."""
+    """The message of our own parent, the only writer of that pipe."""
     standing, question = pickle.loads(sent)  # noqa: S301 - as above
     return standing, question

@@ -1,4 +1,4 @@
-"""What would be: futures of the state as it is, and the plan under other terms. Nothing is changed by asking."""
+"""Forecasts: futures of the state as it is, and the plan under other terms. Nothing is changed by asking."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WhatIfBody(_Body):
     futures: int = Field(default=20, ge=1, le=MOST_FUTURES)
     market: str = ""  # by a name of 'sublet traces'; "" = what the provider replays, else the longest record
     more_usd_per_h: float = Field(default=0.0, ge=0, le=MOST_USD)  # on the burn limit and on the average
-    more_usd: float = Field(default=0.0, ge=0, le=MOST_USD)  # on the purse
+    more_usd: float = Field(default=0.0, ge=0, le=MOST_USD)  # on the budget
     seed: int = Field(default=0, ge=0, le=2**31)
 
 
@@ -52,7 +52,7 @@ class TermsBody(_Body):
 
 
 class HourBody(_Body):
-    """What an hour of a job is worth."""
+    """Value of an hour of a job."""
 
     usd_per_h: float = Field(gt=0, le=MOST_USD)
 
@@ -90,7 +90,7 @@ def add_what_if(app: FastAPI, api: Api) -> None:
 
     @app.post("/v1/value-of-time")
     async def value_of_time(body: HourBody, by: Annotated[str, Depends(_by)]) -> dict[str, Any]:
-        """What an hour of a job is worth from the next plan on, where no budget says so."""
+        """Set the value of an hour of a job from the next plan on, where no budget says it."""
         api.trials.set_hour(body.usd_per_h, by=by)
         return {"schema_version": SCHEMA_VERSION, "usd_per_h": body.usd_per_h}
 

@@ -18,7 +18,7 @@ __all__ = ["profile_from", "recommendable_offers"]
 
 
 def profile_from(model: str, own: str | None, batch: int | None, as_gpu: str = "") -> Profile:
-    """Of a model that was measured, of a script that was (if on CPUs, as if on `as_gpu`), or from a user's file."""
+    """Profile of a measured model, of a measured script (if on CPUs, as if on `as_gpu`), or from a user's file."""
     from sublet.advise.profiled import profile_from_stored
     from sublet.advise.profiles import known_models, known_profile, profile_from_csv
     from sublet.domain.quantity import whole
@@ -45,7 +45,7 @@ def _is_table(path: Path) -> bool:
 
 
 def recommendable_offers(clouds: str | None, kinds: str | None) -> tuple[list[Offer], list[Quarantined], str]:
-    """What may be recommended, what may not, and the day of the newest price."""
+    """Offers that may be recommended, those that may not, and the day of the newest price."""
     from sublet.market.catalogue import load_catalogue
     from sublet.market.hygiene import outlived
 

@@ -14,7 +14,7 @@ __all__ = ["measured_names", "measured_profiles"]
 
 
 def measured_profiles(text: str) -> list[StoredProfile]:
-    """Of one job, on each kind of GPU on which it was measured."""
+    """Profiles of one job, on each kind of GPU on which it was measured."""
     from sublet.perf.profiles import PROFILES
 
     if text in {each.name for each in PROFILES}:
@@ -24,7 +24,7 @@ def measured_profiles(text: str) -> list[StoredProfile]:
 
 
 def measured_names() -> list[str]:
-    """Of all jobs that were measured here."""
+    """Names of all jobs that were measured here."""
     return sorted({each.name for each in _store().all()})
 
 

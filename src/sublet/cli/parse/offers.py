@@ -126,6 +126,6 @@ def _lists(catalogue: Catalogue, text: str) -> bool:
 
 
 def _runs_on(job: Job, gpu: str) -> bool:
-    """At its least width, or as it was asked for, on nodes of one to eight GPUs."""
+    """At its least worker count, or as it was asked for, on nodes of one to eight GPUs."""
     spreads = {packed(gpus, size) for gpus in (job.min_gpus, job.gpus) for size in (1, 4, 8)}
     return any(job.speed.rate(gpu, spread, 0.0) > 0 for spread in spreads)

@@ -35,7 +35,7 @@ BOOT_S = 120.0  # of a rented node; clouds take one to five minutes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioOptions:
-    """What `simulate` and `compare` have in common, as it was typed; a default says that an option was left out."""
+    """Options that `simulate` and `compare` share, as typed; a default says that an option was left out."""
 
     workload: str
     gpus: int | None = None
@@ -152,7 +152,7 @@ def scene_from(options: ScenarioOptions, workload: Workload) -> Scene:
 
 
 def forecast_from(options: ScenarioOptions, workload: Workload) -> tuple[Demand | None, tuple[str, ...]]:
-    """What every policy is told of the jobs to come, and a note on it."""
+    """The forecast of jobs to come for every policy, and a note on it."""
     from sublet.domain.demand import Demand
     from sublet.domain.quantity import at_least
 

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 POLICIES = ("liveput", "parcae", "greedy-live", "checkpoint-restart", "bamboo", "oracle", "ideal", "parcae-truth")
-NUMBERS = ("nan", "inf", "-inf")  # that nobody can pay: refused as numbers, not as texts
+NUMBERS = ("nan", "inf", "-inf")  # no price: refused as numbers, not as texts
 
 
 def parse_policies(text: str) -> list[str]:
@@ -108,7 +108,7 @@ def check_hours(hours: float, markets: Sequence[SpotTrace]) -> None:
 def deadline_policy(
     deadline: str | None, samples: float | None, *, usd_per_h: float, on_demand_usd_per_h: float
 ) -> Punctual | None:
-    """What has to be done by when, if it was said."""
+    """The work and its deadline, if given."""
     from sublet.domain.quantity import positive
     from sublet.sim.rides.deadline import Punctual
 

@@ -62,7 +62,7 @@ def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
 
 
 def parse_purse_of(option: str, text: str) -> PurseSet:
-    """`team:vision=500/month`, `user:ann=50/week`, `job:bert-3=20`, `org=1000/month`: a purse from the beginning on."""
+    """`team:vision=500/month`, `user:ann=50/week`, `job:bert-3=20`, `org=1000/month`: a budget from the start."""
     from sublet.domain.events import PurseSet
     from sublet.domain.money import Money
     from sublet.domain.purses import SET_BY_USERS, Holder, Level, Period
@@ -73,7 +73,7 @@ def parse_purse_of(option: str, text: str) -> PurseSet:
         raise InvalidValue(option, text, "org=USD, team:NAME=USD, user:NAME=USD or job:ID=USD, each also USD/month")
     usd, period = parse_purse(option, amount)
     if usd is None:
-        raise InvalidValue(option, text, "an amount: who is not named here has no limit")
+        raise InvalidValue(option, text, "an amount: a name left out here has no limit")
     return PurseSet(0.0, Holder(Level(level), name), Money.from_usd(usd), None if period is None else Period(period))
 
 

@@ -35,7 +35,7 @@ def print_advice(
     explain: bool,
     by_kernel: bool = False,
 ) -> None:
-    """What each costs and takes, how it may turn out, and what to know of it."""
+    """Cost and time of each, the spread of both, and notes."""
     best = advice.best
     what = f"{ask.profile.name}, {ask.samples:,.0f} samples at a batch of {ask.profile.batch}"
     typer.echo(f"{what}: {_describe_goal(ask)}\n")
@@ -75,7 +75,7 @@ def print_advice(
 
 
 def _print_windows(ask: Ask, best: ClusterChoice, shown: Mapping[ClusterChoice, ReplayedWindows]) -> None:
-    """What came of each in the windows."""
+    """Result of each in the windows."""
     limited = ask.limits.deadline_h < float("inf") or ask.limits.budget_usd < float("inf")
     rows = [
         [
@@ -119,7 +119,7 @@ def caveats(
 
 
 def _describe_checkpoints(best: ClusterChoice) -> str:
-    """Where checkpoints are kept, and what happens after a loss."""
+    """Place of checkpoints, and the events after a loss."""
     from sublet.advise.checkpointing import KEEPERS
 
     if best.keeper == "nothing":
@@ -177,7 +177,7 @@ def _reasons(best: ClusterChoice) -> list[str]:
 
 
 def _other_places(advice: Advice) -> list[str]:
-    """What the same nodes would do with checkpoints elsewhere."""
+    """The same nodes with checkpoints elsewhere."""
     from sublet.advise.checkpointing import KEEPERS
 
     return [
@@ -187,7 +187,7 @@ def _other_places(advice: Advice) -> list[str]:
 
 
 def notes_on_advice(ask: Ask, advice: Advice, quarantined: list[Quarantined], newest: str) -> list[str]:
-    """What was assumed."""
+    """Assumptions."""
     from sublet.advise.hazard import reclaims_of
 
     notes = [

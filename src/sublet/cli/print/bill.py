@@ -16,7 +16,7 @@ PARTS = ("useful", "unknown", "redone", "restart", "idle", "checkpoint", "total"
 
 
 def print_bill(found: dict[str, Any]) -> None:
-    """A row per job, for the anchor, for what no job used, and for all of it; then the bill in a sentence."""
+    """A row per job, for the controller host, for what no job used, and for all of it; then the bill in a sentence."""
     titles, rows = bill_rows(found)
     print_table(titles, rows, words=(0,))
     if found["tiers"]:
@@ -46,7 +46,7 @@ def bill_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def tier_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """What each tier of checkpoints cost and saved."""
+    """Cost and savings of each tier of checkpoints."""
     titles = ["checkpoints", "commits", "GB", "blocked, s", "USD", "resumes", "steps kept", "USD kept", "newest of"]
     rows = [
         [
@@ -66,7 +66,7 @@ def tier_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def move_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """What changes of grids cost, by kind."""
+    """Cost of changes of grids, by kind."""
     titles = ["grid changed", "times", "GB", "paused, s"]
     rows = [
         [move["kind"], f"{move['count']}", f"{move['size_bytes'] / GB:.3g}", f"{move['seconds']:.2f}"]

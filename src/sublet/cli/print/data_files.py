@@ -13,7 +13,7 @@ def is_present(file: str) -> bool:
 
 
 def describe_place(file: str, *, bundled: bool) -> str:
-    """Where its file comes from, for a table."""
+    """Origin of its file, for a table."""
     if bundled:
         return "bundled"
     return "read from SUBLET_DATA" if is_present(file) else "read from SUBLET_DATA (absent)"

@@ -30,7 +30,7 @@ NOT_FINISHED = 101
 
 
 def exit_code_of(job: Mapping[str, Any]) -> int:
-    """What a shell hears of a job, as SkyPilot says it."""
+    """Exit code for a job, as SkyPilot defines it."""
     return EXIT_CODES.get(job["phase"], NOT_FINISHED)
 
 
@@ -43,7 +43,7 @@ def phase_of(job: Mapping[str, Any]) -> str:
 
 
 def verdict(job: Mapping[str, Any]) -> str:
-    """What a job is, and why."""
+    """State of a job, and why."""
     told = job["reason"] and job["reason"] != job["phase"]
     return f"job {job['id']} ({job['name']}) is {phase_of(job)}" + (f": {job['reason']}" if told else "")
 
@@ -64,7 +64,7 @@ def fine(usd: float) -> str:
 
 
 def labels(jobs: Iterable[Mapping[str, Any]], key: str = "id") -> dict[str, str]:
-    """What to call each job where there is room for one word: its name, or its id where others have the name too."""
+    """One-word labels for jobs: the name, or the id where others have the name too."""
     rows = list(jobs)
     times = Counter(job["name"] for job in rows)
     return {job[key]: job["name"] if job["name"] and times[job["name"]] == 1 else job[key] for job in rows}

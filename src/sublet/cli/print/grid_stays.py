@@ -18,7 +18,7 @@ LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """So many copies of so many parts, and workers in all; those without a place are spare. 0 x 0: nobody sat."""
+    """So many copies of so many parts, and workers in all; those without a place are spare. 0 x 0: no worker sat."""
 
     since_s: float
     until_s: float

@@ -13,7 +13,7 @@ __all__ = ["print_job", "print_jobs"]
 
 
 def print_job(job: dict[str, Any], *, document: bool) -> None:
-    """What became of it."""
+    """The state of a job."""
     if document:
         print_document(job)
     else:
@@ -34,7 +34,7 @@ def saved_of(job: dict[str, Any]) -> str:
 
 
 def grid_of(job: dict[str, Any]) -> str:
-    """Copies x parts of a model that is cut, and who waits beside them."""
+    """Copies x parts of a model that is cut, and the spares beside them."""
     spares = f" + {job['spares']} spare" if job["spares"] else ""
     return f"{job['grid']}{spares}" if job["grid"] else "-"
 

@@ -1,4 +1,4 @@
-"""What a job prints, as it is or as a document per line, once or until the job ends."""
+"""Output of a job, as it is or as a document per line, once or until the job ends."""
 
 from __future__ import annotations
 

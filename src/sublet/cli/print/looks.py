@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
         @property
         def lines(self) -> tuple[int, ...]:
-            """Of the script, counted from 1."""
+            """Lines of the script, counted from 1."""
 
         @property
         def what(self) -> str:

@@ -20,7 +20,7 @@ __all__ = ["notes_on_offers", "notes_on_plan", "print_plan"]
 
 
 def print_plan(report: PlanReport) -> None:
-    """What to rent, why, and what was assumed."""
+    """The plan, its reasons, and its assumptions."""
     from sublet.domain.quantity import counted
     from sublet.sim.report.figures import duration
     from sublet.sim.report.frontier import reasons_from_plan, tables_from_plan
@@ -41,7 +41,7 @@ def print_plan(report: PlanReport) -> None:
 
 
 def notes_on_offers(plan: RentalPlan, quotes: Sequence[Quote], today: date) -> list[str]:
-    """What the plan rents, with the age of its price."""
+    """Notes on the offers of the plan, with the age of their prices."""
     by_id = {quote.offer.id: quote for quote in quotes}
     notes = []
     for offer in plan.offers:
@@ -55,10 +55,10 @@ def notes_on_offers(plan: RentalPlan, quotes: Sequence[Quote], today: date) -> l
 
 
 def notes_on_plan(plan: RentalPlan, provision_s: float, quotas: Mapping[str, float]) -> list[str]:
-    """What the figures rest on."""
+    """Basis of the figures."""
     boot = f" and {provision_s:g} s to boot, both" if provision_s else " (booting is not included: --provision-s),"
     notes = [
-        "means over the long run, if jobs keep arriving as they do here (number of jobs / span) and nobody ever waits",
+        "means over the long run, if jobs keep arriving as they do here (number of jobs / span) and no job ever waits",
         "a job pays for its share of a node; GPUs left over on nodes (fragmentation) are not included",
         f"every start takes the job's restart time{boot} paid for",
         "GPUs held 99% of the time: as for Poisson arrivals (M/G/infinity), exact then; bursts need more",

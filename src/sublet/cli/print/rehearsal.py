@@ -1,4 +1,4 @@
-"""What a rehearsal came to, as a table, the differences and what to do; or as a document."""
+"""Result of a rehearsal, as a table, the differences and what to do; or as a document."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def _bar(progress: float | None) -> RenderableType:
 
 
 def _nodes(status: ControllerStatus) -> RenderableType:
-    """Nodes side by side, each with its market, its price, and who is on it."""
+    """Nodes side by side, each with its market, its price, and its jobs."""
     from rich.table import Table
     from rich.text import Text
 

@@ -36,7 +36,7 @@ def print_runs(found: SpotRuns, notes: Sequence[str]) -> None:
 def notes_on_runs(
     found: SpotRuns, market: SpotTrace, *, usd_per_h: float, notice_s: float, zone: str | None, most: int
 ) -> list[str]:
-    """What the figures rest on."""
+    """Basis of the figures."""
     from sublet.perf.spot_models import least_usd_per_sample
 
     job = found.job

@@ -1,4 +1,4 @@
-"""What is said of a job that was submitted, or that would be: its plan, what it is expected to cost, and otherwise."""
+"""Report on a submitted job, or a dry run: its plan, its expected cost, and alternatives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def print_submitted(found: Mapping[str, Any], spec: JobSpec) -> None:
 
 
 def print_dry_run(found: Mapping[str, Any], spec: JobSpec) -> None:
-    """What would become of it, and what was weighed."""
+    """The plan for it, and the alternatives."""
     from sublet.runtime.jobs.interpreter import python_lines
 
     typer.echo(f"{found['name']}: {found['reason']}")
@@ -57,7 +57,7 @@ def print_dry_run(found: Mapping[str, Any], spec: JobSpec) -> None:
 
 
 def expected_line(expected: dict[str, Any] | None) -> str:
-    """What it is expected to cost, and what else it could have cost; "" where nobody can tell."""
+    """Expected cost, and the cost of alternatives; "" where it is unknown."""
     if expected is None:
         return ""
     if expected["usd"] is None:  # how much work it is, is not known: rents say as much
@@ -73,7 +73,7 @@ def expected_line(expected: dict[str, Any] | None) -> str:
 
 
 def print_alternatives(rows: list[dict[str, Any]]) -> None:
-    """What was weighed, the chosen one marked."""
+    """The alternatives, the chosen one marked."""
     if not rows:
         return
     in_money = any(row["price_usd"] is not None for row in rows)

@@ -73,7 +73,7 @@ def _yaml_from(text: str) -> str:
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int]) -> None:
     """Columns side by side: text at the places `words`, numbers elsewhere.
 
-    Where the screen is too narrow text is folded, but for the first column: it holds names, to be copied.
+    If the screen is too narrow text is folded, but for the first column: it holds names, to be copied.
     """
     widths = _widths(titles, rows, words)
     typer.echo(_bold(_lines(titles, widths, words)[0]))
@@ -84,7 +84,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, words: 
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """What a reader of the table should know, folded to the screen."""
+    """Notes on a table, folded to the screen."""
     width = min(screen_width() or 120, 120)
     for note in notes:
         typer.echo(textwrap.fill(note, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
@@ -104,7 +104,7 @@ def table_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def command_line(context: typer.Context) -> str:
-    """What the user typed, ready to be typed again."""
+    """The command of the user, ready to be typed again."""
     return str(context.obj or context.command_path)
 
 
@@ -113,7 +113,7 @@ def _natural(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _widths(titles: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> list[int]:
-    """Natural widths; what does not fit is taken from the widest column of words, letter by letter."""
+    """Natural worker counts; what does not fit is taken from the widest column of words, letter by letter."""
     widths = _natural(titles, rows)
     screen = screen_width()
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - screen if screen else 0

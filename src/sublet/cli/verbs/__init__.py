@@ -1,1 +1,1 @@
-"""One file per verb, and nothing else. What takes time to import is imported inside, so that help answers at once."""
+"""One file per verb, and nothing else. Slow imports are inside functions, so that help answers at once."""

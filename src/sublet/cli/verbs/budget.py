@@ -16,7 +16,7 @@ budget_app = typer.Typer(help="What may be spent, and what is.", rich_markup_mod
 
 @budget_app.callback(invoke_without_command=True)
 def _budget(context: typer.Context, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
-    """What may be spent, and what is; without a further word, as `show`."""
+    """Limits and spending; without a further word, as `show`."""
     if context.invoked_subcommand is None:
         show(output=output, json=json)
     elif opt.wants_document(output, json):
@@ -104,12 +104,12 @@ def _set_purse(whose: list[tuple[str, str]], amount: str | None, *, document: bo
 def top_up(
     usd: Annotated[str, typer.Argument(metavar="USD", help="Such as 5, or USD 5.")],
     job: Annotated[
-        str, typer.Option("--job", metavar="JOB", help="Into the budget of this job, instead of the purse of all.")
+        str, typer.Option("--job", metavar="JOB", help="Into the budget of this job, instead of the total budget.")
     ] = "",
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """Put more into the purse of all, or of one job; what was stopped at its limit goes on."""
+    """Put more into the budget of all, or of one job; what was stopped at its limit goes on."""
     from sublet.api.client import connect, segment
     from sublet.cli.parse.values import parse_money
     from sublet.cli.print.figures import money
@@ -143,12 +143,12 @@ def _print(found: dict[str, Any]) -> None:
     typer.echo(f"burn limit  {limit(found['burn_limit_usd_per_h'], '/h')}, now {money(found['burn_usd_per_h'])}/h")
     if found["average_usd_per_h"] is not None:
         typer.echo(f"average     {money(found['average_usd_per_h'])}/h in the long run")
-    typer.echo(f"purse       {limit(found['purse_usd'])}")
+    typer.echo(f"in all      {limit(found['purse_usd'])}")
     typer.echo(f"spent       {money(found['spent_usd'])}, and {money(found['reserved_usd'])} reserved to stop safely")
     if found["left_usd"] is not None:
         typer.echo(f"left        {money(found['left_usd'])}")
     if usd := found.get("unattended_usd"):  # not told by older controllers
-        beyond = f"{money(usd)} beyond the purse, until its nodes end"
+        beyond = f"{money(usd)} beyond the budget, until its nodes end"
         typer.echo(f"            a controller that is lost now may cost up to {beyond}")
     if found["exhausted"]:
         typer.echo("nothing more is rented\nnext: sublet budget top-up USD")

@@ -73,7 +73,7 @@ def check(
 def _try_a_node(
     context: typer.Context, provider: str | None, hosts: Path | None, purse: str, *, document: bool
 ) -> None:
-    """As `sublet up` would begin, with a purse and a folder of its own."""
+    """As `sublet up` would begin, with a budget and a folder of its own."""
     import asyncio
     from dataclasses import asdict, replace
 

@@ -32,8 +32,8 @@ def convert(
 ) -> None:
     """Print the change that makes a training script elastic, as a diff; nothing is written without -w.
 
-    What comes of it is run for some steps at one worker and at two, and with workers killed. Where that differs, or
-    cannot run, nothing is written either, and the exit code is 1.
+    The result is run for some steps at one worker and at two, and with workers killed. If that differs, or cannot run,
+    nothing is written either, and the exit code is 1.
     """
     from sublet.cli.print.looks import look_lines
     from sublet.cli.work.script.convert import found_in, tried, write_beside

@@ -36,7 +36,7 @@ def dashboard(
         )
     if client.remote:
         port = client.named.rpartition(":")[2]
-        advice = f"the controller is on its anchor: forward its port first, ssh -N -L {port}:127.0.0.1:{port} ANCHOR"
+        advice = f"the controller is on its host: forward its port first, ssh -N -L {port}:127.0.0.1:{port} ANCHOR"
         typer.echo(advice, err=True)
     elif browser and _has_screen():
         import webbrowser

@@ -37,7 +37,7 @@ def down(
         ran = away
     stopped = away or (ran and controller_process.stop(state, end_jobs=end_jobs))
     if away:
-        text = f"stopped; nothing is rented, the anchor has ended, and what it knew is in {state.path}"
+        text = f"stopped; nothing is rented, the controller host has ended, and its state is in {state.path}"
     elif not ran:
         text = f"no controller runs ({state.path})"
     elif stopped:

@@ -11,7 +11,7 @@ __all__ = ["explain"]
 
 
 def explain(job: opt.JobRef, output: opt.OutputOption = opt.Output.TABLE, json: opt.Json = False) -> None:
-    """Why this width, on which prices, and what the alternatives would cost."""
+    """Why this worker count, on which prices, and what the alternatives would cost."""
     from sublet.api.client import connect, segment
     from sublet.cli.print.figures import money, span
     from sublet.cli.print.submission import print_alternatives

@@ -138,7 +138,7 @@ def _notes(rows: Sequence[ErrorRow], markets: Sequence[SpotTrace]) -> list[str]:
 
 
 def _who(rows: Sequence[ErrorRow]) -> list[str]:
-    """What everyone does, in the words of its author."""
+    """Each forecaster, in the words of its author."""
     from sublet import plugins
     from sublet.market.forecast.score import FORECASTERS
 

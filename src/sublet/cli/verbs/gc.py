@@ -1,4 +1,4 @@
-"""`sublet gc`: find what is rented and nobody wants any more, and give it back."""
+"""`sublet gc`: find rented resources that are no longer wanted, and give them back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIRMATIONS = 60  # looks, a second apart, for EC2 to say that an instance is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Something that is paid for, or runs, and whether somebody wants it."""
+    """Something that is paid for, or runs, and whether it is wanted."""
 
     what: str
     where: str
@@ -116,7 +116,7 @@ def _local(folder: Path, *, live: bool) -> list[Left]:
 
 
 def _aws(folder: Path, regions: list[str], *, live: bool) -> list[Left]:
-    """Where aws.toml and what was rented before say; and in `regions`, also where the directory was lost."""
+    """Instances in the regions of aws.toml and earlier rents; and in `regions`, also without the directory."""
     import asyncio
 
     from sublet.runtime.providers.aws.config import config_path, read_config
@@ -159,7 +159,7 @@ def _calls(endpoint_url: str) -> Calls:
 
 
 def _judge(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
-    """Ours are orphans when our controller does not run and nobody else has renewed them since; any when nobody has."""
+    """Ours are orphans when our controller does not run and they were not renewed since; any when none was renewed."""
     import time
 
     expired = instance.expires_unix is not None and instance.expires_unix < time.time()
@@ -168,7 +168,7 @@ def _judge(instance: Instance, why_not: str, *, ours: bool, live: bool) -> Left:
     elif ours and not why_not:
         orphan, why = True, "our controller does not run"
     else:
-        whose = why_not if ours else f"of controller {instance.server}"  # an anchor's begins with anchor-
+        whose = why_not if ours else f"of controller {instance.server}"  # that of a controller host: anchor-...
         orphan, why = expired, f"{whose}, not renewed in time" if expired else f"{whose}, which renewed it"
     return _left(instance, why, orphan=orphan)
 
@@ -195,11 +195,11 @@ def _why_an_anchor_stays(instance: Instance, server: str | None, folder: Path) -
         try:
             record = read_record(folder)
         except BadInput:
-            return "an anchor of this directory, whose record cannot be read"
+            return "a controller host of this directory, whose record cannot be read"
         if record is not None and record.instance in ("", instance.id):
-            return "the anchor of this directory: 'sublet down' ends it"
+            return "the controller host of this directory: 'sublet down' ends it"
     if instance.state in ("stopping", "stopped"):
-        return "an anchor that is off, and costs its disk: who wants it gone ends it in the EC2 console"
+        return "a controller host that is off, and costs its disk: end it in the EC2 console"
     return ""
 
 
@@ -243,7 +243,7 @@ def _end(left: Left, folder: Path) -> None:
 
 
 async def _terminate(endpoint_url: str, instance: Instance) -> None:
-    """Returns when EC2 confirms it; not if somebody has renewed it since it was looked at."""
+    """Returns when EC2 confirms it; not if it was renewed since it was looked at."""
     import asyncio
 
     from sublet.errors import NoAnswer, Refused

@@ -15,7 +15,7 @@ def logs(
     job: opt.JobRef,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     rank: Annotated[
-        int | None, typer.Option(metavar="N", help="Of whoever is rank N, one worker after the other. [default: 0]")
+        int | None, typer.Option(metavar="N", help="Of rank N, one worker after the other. [default: 0]")
     ] = None,
     worker: Annotated[str, typer.Option(metavar="ID", help="Of this worker process alone.")] = "",
     every: Annotated[bool, typer.Option("--all", "-a", help="Of every worker that the job ever had.")] = False,

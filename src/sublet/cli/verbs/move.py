@@ -15,13 +15,13 @@ __all__ = ["move"]
 
 
 def move(
-    to: Annotated[str, typer.Option("--to", metavar="WHERE", help="aws: to an anchor there; local: back to here.")],
+    to: Annotated[str, typer.Option("--to", metavar="WHERE", help="aws: to a host there; local: back to here.")],
     anchor_type: opt.AnchorType = None,
     send_credentials: opt.SendCredentials = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """Save and stop all jobs, take the controller's state to an anchor or back, and go on there.
+    """Save and stop all jobs, take the controller's state to a controller host or back, and go on there.
 
     Two controllers never have one state: after a crash at any moment one of them may run, and the same command goes on.
     """
@@ -37,9 +37,9 @@ def move(
     state, document = StateDir(default_state_dir()), opt.wants_document(output, json)
     if to == "local":
         if read_record(state.path) is None:
-            raise BadInput(state.path, "it is here already: there is no anchor", hint="sublet up")
+            raise BadInput(state.path, "it is here already: there is no controller host", hint="sublet up")
         hosted.bring_back(state, quiet=document)
-        text = "the controller's state is here, and the anchor has ended; 'sublet up --provider NAME' goes on"
+        text = "the controller's state is here, and the controller host has ended; 'sublet up --provider NAME' goes on"
     else:
         before = hosted.started_with(state) if on_host(state.path) else last_run.last_settings(state.path)
         if before is None:

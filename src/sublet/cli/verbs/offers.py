@@ -35,7 +35,7 @@ def offers(  # noqa: PLR0913 - one filter each
     output: OutputOption = Output.TABLE,
     json: Json = False,
 ) -> None:
-    """What can be rented, the cheapest GPU first, with the age of every price."""
+    """Offers to rent, the cheapest GPU first, with the age of every price."""
     from sublet.domain.quantity import at_least, whole
     from sublet.market.catalogue import load_catalogue
 
@@ -89,7 +89,7 @@ def _nothing(catalogue: Catalogue, wanted: Wanted) -> str:
         for each in catalogue.quarantined
     )
     aside = f"; {kept_out} such prices are quarantined as not to be believed" if kept_out else ""
-    return f"nothing fits: nobody offers that at any price{aside}; leave out a filter"
+    return f"nothing fits: no such offer at any price{aside}; leave out a filter"
 
 
 def _rows_from_quotes(quotes: Sequence[Quote], today: date) -> list[list[str]]:

@@ -89,7 +89,7 @@ def plan(  # noqa: PLR0913 - one argument per option
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """What to rent for a workload on a budget, why, and what more money would buy."""
+    """A plan to rent for a workload on a budget, its reasons, and the gain of more money."""
     from sublet.cli.parse.offers import cheapest_quotes, find_quotes
     from sublet.cli.print.plan import notes_on_offers, notes_on_plan, print_plan
     from sublet.domain.offer import Market

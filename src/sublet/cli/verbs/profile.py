@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["profile"]
 
 INTERRUPTED = 130
-WHOLE = 100.0  # samples a second, above which nobody reads decimals
+WHOLE = 100.0  # samples a second, above which decimals do not matter
 
 
 def profile(  # noqa: PLR0913 - one argument per option

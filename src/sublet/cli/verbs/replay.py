@@ -1,9 +1,9 @@
 """`sublet replay`: a recorded history, step by step.
 
 A journal of `simulate --log`, or the store of a controller (its state directory, or `log.sqlite` in it), is lived again
-by a new kernel, which must give the same orders at every step. What another version of the kernel has recorded is only
-told: it may have had other reasons. The history of a controller (`events -o json`,
-`history.json` of a report, or the controller itself) is told again.
+by a new kernel, which must give the same orders at every step. Records of another version of the kernel are only told:
+it may have had other reasons. The history of a controller (`events -o json`, `history.json` of a report, or the
+controller itself) is told again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _show(path: Path | None) -> None:
 
 
 def _run_with(settings: Mapping[str, Any]) -> str:
-    """What matters for what was decided."""
+    """Settings that matter for the decisions."""
     markets = ", ".join(Path(name).name for name in settings["market"]) or "steady"
     who = f"provider {settings['provider']}, policy {settings['policy']}{' in a hurry' * settings['hurry']}"
     return f"run last with {who}, market {markets}, speed-up {settings['speedup']:g}"
@@ -118,7 +118,7 @@ class _Teller:
 
 
 def _recorded(path: Path, tell: _Teller) -> dict[str, Any]:
-    """Whatever kind of record this is."""
+    """Any kind of record."""
     if path.is_dir() and (path / STORE).is_file():
         path = path / STORE
     if _is_store(path):
@@ -140,7 +140,7 @@ def _recorded(path: Path, tell: _Teller) -> dict[str, Any]:
 
 
 def _settings_of(store: Store) -> dict[str, Any] | None:
-    """What its last controller was started with; None in the log of a version that did not note it."""
+    """Settings of its last controller; None in the log of a version that did not note it."""
     from dataclasses import asdict
 
     from sublet.runtime.settings import settings_from_json
@@ -235,7 +235,7 @@ def _of_another_version(header: str) -> bool:
     try:
         is_journal = {"journal", "offers"} <= jsonlib.loads(header).keys()
     except (ValueError, TypeError, AttributeError):
-        return False  # whoever lives it again will say what it is
+        return False  # a replay will say what it is
     return is_journal and version_of(header) != KERNEL_VERSION
 
 

@@ -21,10 +21,8 @@ def create(
     scope: Annotated[
         str, typer.Option(metavar="SCOPE", help="read: look at all; user: bring and change jobs; admin: everything.")
     ] = "read",
-    user: Annotated[
-        str, typer.Option(metavar="NAME", help="Who pays for the jobs that it brings. [default: its name]")
-    ] = "",
-    team: Annotated[str, typer.Option(metavar="NAME", help="The team of that user, who pays with them.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="User who pays for its jobs. [default: its name]")] = "",
+    team: Annotated[str, typer.Option(metavar="NAME", help="Team of that user, which pays with them.")] = "",
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:

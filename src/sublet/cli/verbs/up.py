@@ -23,7 +23,7 @@ __all__ = ["up"]
 
 Made = TypeVar("Made")
 BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
-DEFAULT_BURN = "2/h"  # nobody should learn of an unlimited budget from the bill
+DEFAULT_BURN = "2/h"  # an unlimited budget should not be a surprise on the bill
 FLAGS = {  # what a setting is called on the command line
     "burn_usd_per_h": "--budget",
     "average_usd_per_h": "--average",
@@ -60,13 +60,13 @@ def up(  # noqa: PLR0913 - one argument per option
     purse: opt.Purse = None,
     no_budget: Annotated[bool, typer.Option("--no-budget", help="No limit at all, from now on.")] = False,
     provider: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who rents: local is a cloud on this machine.")
+        str | None, typer.Option(metavar="NAME", help="Provider: local is a cloud on this machine.")
     ] = None,
     hosts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Your own machines, by ssh: hosts.toml. Means --provider ssh.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who runs: local or ray. [default: as the provider needs]")
+        str | None, typer.Option(metavar="NAME", help="Engine: local or ray. [default: as the provider needs]")
     ] = None,
     policy: Annotated[
         str | None,
@@ -129,7 +129,9 @@ def up(  # noqa: PLR0913 - one argument per option
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal; Ctrl-C stops it.")] = False,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="CLOUD", help="Not here, but on a small machine rented there, the anchor: aws."),
+        typer.Option(
+            "--on", metavar="CLOUD", help="Not here, but on a small machine rented there, the controller host: aws."
+        ),
     ] = None,
     anchor_type: opt.AnchorType = None,
     send_credentials: opt.SendCredentials = False,
@@ -212,7 +214,7 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
     else:
         settings = _named_by_option(partial(replace, before, **chosen))
         kept = f"{state.path} was last run with it: install what it came with again, or use 'sublet up --policy NAME'"
-        _check_policy(settings.policy, hint=kept)  # nobody has typed this name
+        _check_policy(settings.policy, hint=kept)  # this name was not typed
     changed = [] if before is None else last_run.list_changes(before, settings)
     last_run.refuse_while_rented(state.path, changed)
     refuse_to_strand(state.path, before, settings.provider)
@@ -250,7 +252,7 @@ def _start(chosen: Mapping[str, Any], *, fresh: bool, moved: bool, foreground: b
 
 
 def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, document: bool) -> None:
-    """The same on an anchor; one that is there, or was stopped, goes on as it was."""
+    """The same on a controller host; one that is there, or was stopped, goes on as it was."""
     from sublet.api.state import StateDir
     from sublet.cli.parse.values import parse_price
     from sublet.cli.work import going_on, hosted
@@ -296,7 +298,7 @@ def _tell_of_anchor(state: StateDir, record: HostRecord, settings: Settings, *, 
 
 
 def _named_by_option(make: Callable[[], Made]) -> Made:
-    """What is wrong is told by the name of the option, not of the setting that it becomes."""
+    """Errors name the option, not the setting that it becomes."""
     from sublet.errors import InvalidValue
 
     try:
@@ -310,7 +312,7 @@ def _named_by_option(make: Callable[[], Made]) -> Made:
 def _check_strikes(texts: Sequence[str]) -> None:
     if not texts:
         return
-    # Half a second of imports, for those who script losses.
+    # Half a second of imports, for scripted losses.
     from sublet.runtime.providers.local.build import strike_from_text
 
     for text in texts:

@@ -17,7 +17,7 @@ def what_if(
     usd_per_h: Annotated[
         float, typer.Option("--more", metavar="USD", help="So much more an hour, on the burn limit and the average.")
     ] = 0.0,
-    usd: Annotated[float, typer.Option("--more-purse", metavar="USD", help="So much more in the purse.")] = 0.0,
+    usd: Annotated[float, typer.Option("--more-purse", metavar="USD", help="So much more in the total budget.")] = 0.0,
     hours: Annotated[float, typer.Option(metavar="H", help="How far to look.")] = 24.0,
     futures: Annotated[int, typer.Option(metavar="N", help="How many to live.")] = 20,
     market: Annotated[

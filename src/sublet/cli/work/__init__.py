@@ -1,1 +1,1 @@
-"""What verbs do between reading their options and printing: what several share, or what is too long for one."""
+"""Work of verbs between reading options and printing: shared parts, or parts too long for one verb."""

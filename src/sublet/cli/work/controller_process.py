@@ -89,7 +89,7 @@ def _found(state: StateDir, pid: int) -> tuple[Address | None, dict[str, Any]]:
 
     try:
         address = state.address()
-        if address.pid == pid:  # else it is another's, who may live
+        if address.pid == pid:  # else it is another's, which may live
             return address, _ask_health(state, address)
     except (NoController, Refused):
         pass

@@ -1,10 +1,10 @@
-"""The process that copies checkpoints between the controller's disk and a bucket: digests of gigabytes hold nobody up.
+"""The process that copies checkpoints between the controller's disk and a bucket: digests of gigabytes delay nothing.
 
     python -m sublet.cli.work.copying SOURCE TARGET KEEP
 
 One of both is a URI. The other is a directory that workers wrote to, or after `carried:` one of what agents carried to
 the controller. It prints one line of JSON: {"step": 400, "size_bytes": 123, "seconds": 1.5}, step -1 where there is
-nothing to copy. What went wrong is on its standard error, and it ends with 1.
+nothing to copy. Its errors are on standard error, and it ends with 1.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def send(place: str, uri: str, keep: int) -> Copied | None:
 
 
 def bring(uri: str, place: str, keep: int) -> Copied | None:
-    """From a bucket, to where there is none. Nobody else looks there meanwhile: the job is held."""
+    """From a bucket, to where there is none. No other process looks there meanwhile: the job is held."""
     if not place.startswith(CARRIED):
         return copy_newest(open_store(uri), open_store(place), keep=keep, room=on_disk)
     folder = Path(place.removeprefix(CARRIED))
@@ -110,7 +110,7 @@ def _entry(anchor: Anchor, folder: Path, path: Path) -> Entry:
 
 
 class _Carried:
-    """What agents carried to the controller, read like a store."""
+    """Checkpoints that agents carried to the controller, read like a store."""
 
     def __init__(self, anchor: Anchor) -> None:
         self._anchor = anchor
@@ -146,7 +146,7 @@ class _CarriedFolder:
         return _Reading(entry.size_bytes, self.anchor.read(entry))
 
     def write(self, name: str, content: memoryview) -> str:
-        """Nobody does."""
+        """Not used."""
         raise NotImplementedError(name)
 
     def expect(self, name: str, size: int) -> None:
@@ -187,13 +187,13 @@ class _Reading:
 
 @contextlib.contextmanager
 def on_disk(size: int) -> Iterator[memoryview]:
-    """Room that the machine may write out: a file may be larger than the memory of a small anchor."""
+    """Room that the machine may write out: a file may be larger than the memory of a small controller host."""
     if not size:
         yield memoryview(b"")
         return
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
-        yield memoryview(mmap.mmap(file.fileno(), size))  # goes when the last who looks at it has: a store may go on
+        yield memoryview(mmap.mmap(file.fileno(), size))  # goes with its last user: a store may go on
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`sublet up --on aws` where an anchor has the controller already: it goes on as it was started, but for the budget.
+"""`sublet up --on aws` with a controller on its host already: it goes on as it was started, but for the budget.
 
 A limit on spending is told to the live controller. Everything else it knows from its start: an option that is another
 then is refused before anything is done, with the commands that change it.
@@ -36,7 +36,7 @@ def go_on_there(
     send_credentials: bool,
     quiet: bool,
 ) -> tuple[HostRecord, Settings]:
-    """The anchor, and what its controller goes by: the limits are those that it says itself."""
+    """The controller host, and what its controller goes by: the limits are those that it says itself."""
     from sublet.api.client import connect
 
     before = hosted.started_with(state)

@@ -1,4 +1,4 @@
-"""A controller on an anchor, from the laptop's side: what `up --on`, `down` and `move` share."""
+"""A controller on a controller host, from the laptop's side: what `up --on`, `down` and `move` share."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["bring_back", "raise_host", "started_with"]
 
 
 def started_with(state: StateDir) -> Settings:
-    """What the controller on the anchor was started with: the laptop's own file stays as it was then."""
+    """Settings of the controller on the controller host: the laptop's own file stays as it was then."""
     from sublet.errors import MissingData
     from sublet.runtime.settings import settings_from_json
 
     if not state.settings.is_file():
-        hint = "'sublet down' brings what the anchor knows here; then 'sublet up --on aws'"
+        hint = "'sublet down' brings the state of the controller host here; then 'sublet up --on aws'"
         raise MissingData(state.settings, hint=hint)
     return settings_from_json(state.settings.read_text(encoding="utf-8"), source=state.settings)
 
@@ -35,7 +35,7 @@ def started_with(state: StateDir) -> Settings:
 def raise_host(
     state: StateDir, settings: Settings, *, kind: str = "", send_credentials: bool = False, quiet: bool = False
 ) -> HostRecord:
-    """The controller of this state runs on an anchor when it returns."""
+    """The controller of this state runs on a controller host when it returns."""
     import asyncio
 
     from sublet.api.client import connect
@@ -53,7 +53,7 @@ def raise_host(
 
 
 def bring_back(state: StateDir, *, end_jobs: bool = False, quiet: bool = False) -> None:
-    """Its jobs are saved, its nodes given back, its state is here again, and the anchor has ended."""
+    """Its jobs are saved, its nodes given back, its state is here again, and the controller host has ended."""
     import asyncio
 
     anchor = _anchor(state.path, quiet=quiet)
@@ -78,7 +78,7 @@ def _choose_where_nothing_is_said(state_dir: Path, *, send_credentials: bool, qu
     from sublet.runtime.providers.aws.config import config_path
 
     path = config_path(state_dir)
-    if path.exists() or path != state_dir / "aws.toml":  # somebody named another place: it should be there
+    if path.exists() or path != state_dir / "aws.toml":  # another place was named: it should be there
         return
     make = client_maker()  # that the extra is missing is said as such
     import boto3
@@ -126,7 +126,7 @@ def _as_text(settings: Settings) -> str:
 
 
 def _own_credentials() -> dict[str, str]:
-    """Of this laptop, as boto3 finds them; they are sent because their owner said so."""
+    """Credentials of this laptop, as boto3 finds them; they are sent because their owner said so."""
     from sublet.errors import NoAccess
     from sublet.runtime.providers.aws.calls import client_maker
 

@@ -1,4 +1,4 @@
-"""What is asked of one job of the controller."""
+"""Requests about one job of the controller."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The process that looks into a bucket for a job's checkpoints: a store that does not answer holds nobody up.
+"""The process that looks into a bucket for a job's checkpoints: a store that does not answer delays nothing.
 
     python -m sublet.cli.work.looking URI
 
 It prints one line of JSON: {"step": 400}, the highest step that is committed and of which all objects are there in
-their sizes; -1 where there is none. What went wrong is on its standard error, and it ends with 1.
+their sizes; -1 where there is none. Its errors are on standard error, and it ends with 1.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ OFTEN_S = 300.0  # between decisions where zones are chosen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotMarket:
-    """What there was to be had, for how much, and how long before a loss it is announced.
+    """Supply, price, and notice of a spot market.
 
-    `record` has all zones together, for those who know it beforehand; `supply` has each.
+    `record` has all zones together, for policies with foresight; `supply` has each.
     """
 
     record: Record

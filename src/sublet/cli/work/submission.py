@@ -61,7 +61,7 @@ def _of_an_anchor(usd_per_h: float, state_dir: Path) -> list[str]:
     hours = pays_every_h(usd_per_h, lease_s=config.lease_s, anchor_usd_per_h=rent)
     lost = loss_usd(usd_per_h, config.lease_s)
     told = (
-        f"if this machine is closed while it trains, its nodes cost USD {lost:.2f} more and end: an anchor "
-        f"(sublet move --to aws, USD {rent:g}/h) pays if that happens more often than every {hours:.1f} h"
+        f"if this machine is closed while it trains, its nodes cost USD {lost:.2f} more and end: a host "
+        f"for the controller (sublet move --to aws, USD {rent:g}/h) pays if that is more often than every {hours:.1f} h"
     )
     return [told]

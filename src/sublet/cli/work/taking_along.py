@@ -1,8 +1,8 @@
 """Jobs go with their controller: from nodes that see its disk to nodes that do not, and back.
 
-Where nodes are processes of the controller's machine, a job's files are where its owner has them, its checkpoints in
-`jobs/ID/checkpoints`. Elsewhere files travel by content, and checkpoints are what was carried home. What a job has in
-the one way is written in the other, beside it: whoever is cut short, or goes back after all, has lost nothing.
+If nodes are processes of the controller's machine, a job's files are where its owner has them, its checkpoints in
+`jobs/ID/checkpoints`. Elsewhere files travel by content, and checkpoints are what was carried home. Files of a job in
+one form are written in the other, beside it: an interruption, or a return, loses nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def refuse_to_strand(state_dir: Path, before: Settings | None, after: str) -> No
 
 
 def take_along(state_dir: Path, before: Settings | None, after: str, tell: Callable[[str], None]) -> None:
-    """Of a controller that does not run: jobs that have not ended have all that they need, also there."""
+    """Convert the files of a stopped controller: jobs that have not ended have all that they need, also there."""
     if before is None or (before.provider == SHARED) == (after == SHARED):
         return
     for job in _jobs(state_dir):

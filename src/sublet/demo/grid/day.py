@@ -29,8 +29,8 @@ MOST_S = 200_000.0  # of the record: a job that does not end by then never does
 def same_day(settings: Settings, job: Job, policy: Policy, *, boot_s: float, until_s: float = math.inf) -> Run:
     """A job as a controller knows it, on the market of these settings.
 
-    A node that a script kills without a word has its notice here: the simulator has one notice for all. That is to the
-    good of whoever must save before a node goes.
+    A node that a script kills without a word has its notice here: the simulator has one notice for all. That gives time
+    to jobs that must save before a node goes.
     """
     traces = [load_trace(name, polarity=settings.polarity, repeat=True) for name in settings.market]
     offers = [replace(offer, boot_s=boot_s) for offer in local_offers(settings, traces)]
@@ -58,7 +58,7 @@ class Started:
         return self.changes.lead_s
 
     def pause_s(self, change: Change) -> float:
-        """Where it is in no grid yet it starts."""
+        """Pause of a change; a start if it is in no grid yet."""
         return self.start_s if change.was is None else self.changes.pause_s(change)
 
 
@@ -83,7 +83,7 @@ def restarting(job: Job, start_s: float) -> Job:
 
 
 def struck_supply(settings: Settings, supply: Iterator[AvailabilityChanged]) -> Iterator[AvailabilityChanged]:
-    """What the record has, less what the script has taken and not given back."""
+    """Supply of the record, less the nodes that the script has taken and not given back."""
     strikes = sorted((strike_from_text(text) for text in settings.strikes), key=lambda strike: strike.at_s)
     last: AvailabilityChanged | None = None
     gone = 0

@@ -1,7 +1,7 @@
 """`sublet demo --grid`: a small GPT in copies of 3 parts, on a market that takes its nodes away.
 
 In fewer than 3 parts it does not fit, and how many it has is the plan's to choose (`stages: auto`). With 9 nodes 3 x 3
-is the fastest grid, with 6 to 8 it is 2 x 3, with 5 it is 1 x 5, and with 4 or 3 it is 1 x 3: so a day on which nodes
+is the fastest grid, with 6 to 8 it is 2 x 3, with 5 it is 1 x 5, and with 4 or 3 it is 1 x 3. So a day on which nodes
 come and go has changes of each kind.
 """
 
@@ -53,7 +53,7 @@ def demo_settings(state_dir: Path) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class GridDemo:
-    """What came of it, in figures and for people."""
+    """Results, in figures and for people."""
 
     ok: bool
     facts: dict[str, object]
@@ -116,7 +116,7 @@ def told(lived: Lived, alike: Run, again: Run) -> GridDemo:
     seen, ends_s = _since_zero(lived), (view["ended_s"] or 0.0) / lived.speedup
     signs = marks(lived.events, lived.speedup)
     lines = places_text(seen, signs, ends_s=ends_s)
-    svg = places_svg(seen, signs, ends_s=ends_s, title="Who had which part of which copy")
+    svg = places_svg(seen, signs, ends_s=ends_s, title="Parts and copies by worker")
     made = GridDemo(ok, facts, lines, _notes(lived))
     page = document("sublet demo --grid", _body(made, svg, lived, found))
     return replace(made, files={PICTURE: svg.encode(), PAGE: page.encode()})
@@ -147,7 +147,7 @@ def _hours(seconds: float) -> str:
 
 
 def _notes(lived: Lived) -> list[str]:
-    """What the figures are of."""
+    """Basis of the figures."""
     return [
         "samples are counted by what each worker wrote down of each step; hours and USD are cloud time and its prices",
         "the simulator has the same kernel, market and losses, and the speeds and pauses measured in this run",

@@ -1,4 +1,4 @@
-"""What the workers of a paced grid wrote down: who sat where, when, and whether each sample was taken once."""
+"""Diaries of the workers of a paced grid: their places over time, and whether each sample was taken once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Accounts", "Row", "Span", "accounts", "read_rows", "spans", "steps_p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one worker did in one step that was applied."""
+    """One applied step of one worker."""
 
     worker: str
     generation: int
@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """Of all steps that somebody says were applied."""
+    """Accounts of all steps that a worker reports as applied."""
 
     steps: int
     missing: int  # samples of these steps that no copy says it took
@@ -54,9 +54,9 @@ class Accounts:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Of all workers that wrote there, in order of time; a line that is being written is left out.
+    """Rows of all workers that wrote there, in order of time; a line that is being written is left out.
 
-    Who was killed, or lost its place, before it could say that a step was applied has said which samples it took. They
+    A worker that was killed, or lost its place, before it could report a step has said which samples it took. They
     count if others say that the step was applied in that very generation: made again, it is of a later one.
     """
     found, took = [], dict[tuple[int, int, str], dict[str, Any]]()
@@ -128,7 +128,7 @@ def steps_per_s(*runs: Sequence[Row]) -> dict[tuple[int, int], float]:
 
 
 def spans(rows: Sequence[Row]) -> list[Span]:
-    """Who sat where, each from the first step that it began there to the last that it ended, by place and time."""
+    """Places of workers, each from the first step that it began there to the last that it ended, by place and time."""
     found: list[Span] = []
     last: dict[tuple[int, int], tuple[Span, int]] = {}
     for row in rows:

@@ -1,8 +1,8 @@
 """Changes of a grid as its workers lived through them: their kinds, and how long they took.
 
-Where every member had the part before that it has now, it is a change within parts. Where one came from another part,
-from the spares or from outside it is one between parts, and with another number of parts it is one of depth. Where
-nobody stayed it is a restart: all saved and ended, and others loaded what was saved.
+If every member had the part before that it has now, it is a change within parts. If one came from another part, from
+the spares or from outside it is one between parts, and with another number of parts it is one of depth. Where no worker
+stayed it is a restart: all saved and ended, and others loaded what was saved.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def moves_seen(events: Sequence[Mapping[str, Any]], rows: Sequence[Row], speedup
                 now=new[0].grid,
                 at_s=since_s - zero_s,
                 decided_s=since_s - asked[-1],
-                paused_s=max(0.0, since_s - max(row.at_s for row in old)),  # who is slow to write it down may be later
+                paused_s=max(0.0, since_s - max(row.at_s for row in old)),  # a slow writer may be later
             )
         )
     return found

@@ -46,12 +46,12 @@ def places_svg(spans: Sequence[Span], marks: Sequence[Mark], *, ends_s: float, t
         place = f'x1="{x(at_s):.1f}" x2="{x(at_s):.1f}" y1="{TOP - 6}" y2="{foot}"'
         dashes = ' stroke-dasharray="4 3"' if kind == "notice" else ""
         parts.append(f'<line {place} stroke="{MARK_COLOURS[kind]}" stroke-width="1.5"{dashes}/>')
-    said = f"0 to {ends_s:.0f} s; dashed: notice to a node; red: a node killed without; white: nobody trained"
+    said = f"0 to {ends_s:.0f} s; dashed: notice to a node; red: a node killed without; white: no worker trained"
     return "".join([*parts, f'<text x="{LEFT}" y="{foot + 18}">{said}</text></svg>\n'])
 
 
 def places_text(spans: Sequence[Span], marks: Sequence[Mark], *, ends_s: float, columns: int = 60) -> list[str]:
-    """The same for a terminal: a letter is a worker, a dot nobody; the last line has `n` for notices, `k` for kills."""
+    """The same for a terminal: a letter is a worker, a dot an empty place; below, `n` for notices, `k` for kills."""
     places, names = _places(spans), _names(spans)
     lines = []
     for copy, part in places:

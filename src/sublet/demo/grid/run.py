@@ -28,7 +28,7 @@ from sublet.runtime.settings import Settings
 
 __all__ = ["GridJob", "Lived", "Tell", "boots_s", "live", "marks"]
 
-Tell = Callable[[str], None]  # what is being run now, for whoever waits
+Tell = Callable[[str], None]  # the present run, for progress messages
 
 SCRIPT = Path(__file__).with_name("script.py")
 LOOK_S, TELL_S = 0.2, 5.0
@@ -83,7 +83,7 @@ class GridJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lived:
-    """What really happened. `events` are in cloud time; `zero_s` is when that began, by the monotonic clock."""
+    """The real run. `events` are in cloud time; `zero_s` is when that began, by the monotonic clock."""
 
     view: JobView
     rows: tuple[Row, ...]
@@ -96,7 +96,7 @@ class Lived:
 
     @property
     def boot_s(self) -> float:
-        """Of a node, cloud time."""
+        """Boot of a node, cloud time."""
         return fmean(boots_s(self.events))
 
     @property
@@ -111,7 +111,7 @@ class Lived:
         return moves_seen(self.events, self.rows, self.speedup, self.zero_s)
 
     def samples_between(self, since_s: float, until_s: float, batch: int) -> float:
-        """Of steps that ended between two instants of cloud time."""
+        """Samples of steps that ended between two instants of cloud time."""
         ended = {row.step: self.speedup * (row.at_s - self.zero_s) for row in self.rows}
         return float(batch * sum(since_s <= at_s < until_s for at_s in ended.values()))
 

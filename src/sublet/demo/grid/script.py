@@ -6,8 +6,8 @@ Tensors, gradients, messages and updates are real. A block sleeps a third of a u
 each micro-batch: what a machine with few cores can do does not decide how fast a grid is. In fewer parts than it is
 told to fit in it runs out of memory, as torch says it of a GPU.
 
-Each worker writes what it did to `FOLDER/<worker>`, a line of JSON for each step: `diaries.Row`; and before it one for
-each micro-batch, without a loss: a step may be applied whose worker has to go before it can say so.
+Each worker writes what it did to `FOLDER/<worker>`, a line of JSON for each step: `diaries.Row`. Before it comes one
+for each micro-batch, without a loss: a step may be applied whose worker has to go before it can say so.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the same shape."""
+        """Output of the same shape."""
         x = _Paced.apply(x, self.unit_s)  # type: ignore[no-untyped-call]  # torch does not say
         many, length, width = x.shape
         heads = (many, length, HEADS, width // HEADS)

@@ -1,4 +1,4 @@
-"""What came after moments like this one: a Markov model of instances and losses, smoothed by a kernel."""
+"""The successors of moments like this one: a Markov model of instances and losses, smoothed by a kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Kernel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What came after moments with about as many instances and losses of late: a Markov model, smoothed by a kernel.
+    """The successors of moments with about as many recent instances and losses: a Markov model, smoothed by a kernel.
 
     Every past moment has a say, the more the nearer it was in both; no change has a say of `calm` moments exactly like
     this one. The answer is the weighted median of what changed within each number of steps: few moments move nothing.

@@ -23,9 +23,9 @@ class ParcaeForecast:
     """As published with Parcae: an ARIMA on the last minutes, and a set of rules around it.
 
     The ARIMA(1, 1, 0) has a constant. The rules, in order: blips of up to three ticks are removed; all before an
-    interior extremum is made flat; a flat past stays as it is; forecasts are rounded, kept within 3 of the first and
-    within the bounds; where the forecast is flat and the past was not, losses are drawn at random; and after a steady
-    rise or fall of 5 or more, rises or falls are scaled down, for good. On the public traces all this errs more than
+    interior extremum is made flat; a flat past stays as it is. Forecasts are rounded, kept within 3 of the first and
+    within the bounds. Where the forecast is flat and the past was not, losses are drawn at random. After a steady rise
+    or fall of 5 or more, rises or falls are scaled down, for good. On the public traces all this errs more than
     persistence.
     """
 
@@ -70,7 +70,7 @@ class ParcaeForecast:
         return rng.poisson(min(falls.std(), falls.var(), falls.mean()), steps).astype(np.float64)
 
     def _damping(self, history: Floats, window: int) -> tuple[float, float]:
-        """Of rises and of falls: what the last steady rise or fall so far has set; nothing ever resets it."""
+        """Damping of rises and of falls by the last steady rise or fall so far; nothing ever resets it."""
         rise = fall = 0.0
         first, last = max(window + 1, self.since), len(history)
         while last >= first and not (rise and fall):  # backwards, block by block: the last word counts
@@ -122,7 +122,7 @@ def _parcae_cleaned(seen: tuple[float, ...]) -> Floats:
 
 @lru_cache(maxsize=4096)
 def _parcae_damping(seen: tuple[float, ...]) -> tuple[float, float]:
-    """What this window sets for rises and for falls; 0 where it sets nothing."""
+    """Damping that this window sets for rises and for falls; 0 where it sets nothing."""
     past = _parcae_cleaned(seen)
     steps, swing = np.diff(past), float(np.ptp(past))
     scale = 0.5 if swing >= 10 else 0.75 if swing >= SWING else 0.0  # noqa: PLR2004 - of the original

@@ -1,4 +1,4 @@
-"""How many instances there will be: everyone who forecasts, by name, and how wrong they are."""
+"""The number of instances to come: every forecaster, by name, and its errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def forecaster(name: str, *, most: int | None = None) -> Forecaster:
 
 
 def forecasters_for(trace: SpotTrace) -> dict[str, Forecaster]:
-    """Everyone who forecasts, by name, bounded by what was asked for in all zones of the trace."""
+    """Every forecaster, by name, bounded by what was asked for in all zones of the trace."""
     most = trace.max_available * len(trace.zones)
     return {name: forecaster(name, most=most) for name in plugins.names(FORECASTERS)}
 
@@ -71,7 +71,7 @@ class ForecastError:
 def forecast_error(
     trace: SpotTrace, of: Forecaster, *, tick_s: float = 60.0, horizon: int = 12, warm_up: int = FIRST_TICKS
 ) -> ForecastError:
-    """Of one forecaster, at every tick that has `warm_up` ticks behind it and `horizon` ahead, all zones together."""
+    """The error of one forecaster over all zones, at every tick with `warm_up` ticks behind and `horizon` ahead."""
     return forecast_errors(trace, {"": of}, tick_s=tick_s, horizon=horizon, warm_up=warm_up)[""]
 
 

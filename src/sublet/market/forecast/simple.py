@@ -1,4 +1,4 @@
-"""What a forecaster is, and those that need nothing but a glance at the past."""
+"""The protocol of a forecaster, and those that need nothing but a glance at the past."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Drift", "Forecaster", "Foreknown", "Persistence", "asked_for", "boun
 class Forecaster(Protocol):
     """A value with one verb; what it answers depends on its arguments alone, so any history can be asked about.
 
-    Who is registered under `sublet.forecasters` is a frozen dataclass with the field `most`: how many instances there
-    can be at all, None where nobody knows. No forecast is above it, and none below 0.
+    A forecaster under `sublet.forecasters` is a frozen dataclass with the field `most`: how many instances there can be
+    at all, None where it is unknown. No forecast is above it, and none below 0.
     """
 
     def forecast(self, history: Floats, steps: int) -> Floats:
@@ -44,7 +44,7 @@ def asked_for(history: Floats, steps: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persistence:
-    """What is there now stays."""
+    """Forecast that the present supply stays."""
 
     most: int | None = None
 
@@ -85,5 +85,5 @@ class Foreknown:
     truth: Floats
 
     def forecast(self, history: Floats, steps: int) -> Floats:
-        """What comes after so many ticks."""
+        """The forecast after so many ticks."""
         return self.truth[len(history) : len(history) + steps]

@@ -1,12 +1,14 @@
-"""The forecaster to use when in doubt: what is there stays, until somebody has proved to know better.
+"""The forecaster to use when in doubt: the supply stays, until another forecaster has proved to be better.
 
-Others forecast beside it on paper, once every `horizon` ticks, so that no tick is judged twice. For each step ahead,
-who has erred less than persistence over the last blocks by three standard errors of the mean is followed; of several
-the one that gained most; nobody while there are fewer than 20 blocks. Only ticks that have passed have a say.
+Others forecast beside it on paper, once every `horizon` ticks, so that no tick is judged twice. For each step ahead, a
+forecaster is followed that has erred less than persistence over the last blocks by three standard errors of the mean.
+Among several it is the one that gained most; there is none while there are fewer than 20 blocks. Only ticks that have
+passed have a say.
 
-What it can lose: proof takes gains of at least 2.9 times the largest single loss among the same blocks, so one loss
-that is not small against all that was gained ends it. Nothing is lost where nobody has skill: there it is persistence,
-to the last digit. A market that rewards somebody for days and then turns can cost the blocks until the turn is seen.
+Its possible loss is bounded: proof takes gains of at least 2.9 times the largest single loss among the same blocks, so
+one loss that is not small against all that was gained ends it. Nothing is lost without skill: there it is persistence,
+to the last digit. A market that rewards a forecaster for days and then turns can cost the blocks until the turn is
+seen.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ RIDES = 32  # histories that are remembered, such as one per zone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skilled:
-    """What is there stays, unless somebody has been clearly better at telling of late."""
+    """Persistence, unless another forecaster has been clearly better of late."""
 
     most: int | None = None
     candidates: tuple[Forecaster, ...] = CANDIDATES
@@ -47,7 +49,7 @@ class Skilled:
         positive("proof", self.proof)
 
     def forecast(self, history: Floats, steps: int) -> Floats:
-        """Step by step from who is trusted with it."""
+        """Each step from the forecaster that is trusted with it."""
         asked_for(history, steps)
         judged = min(steps, self.horizon)
         ahead = np.full(steps, history[-1], dtype=np.float64)
@@ -70,7 +72,7 @@ NOBODY = -1
 
 
 def _choose_trusted(of: Skilled, gain_CBH: Floats) -> Ints:
-    """Who is trusted with each step: the place among the candidates, or nobody."""
+    """The forecaster trusted with each step: its place among the candidates, or none."""
     _, blocks, horizon = gain_CBH.shape
     if blocks < of.least_blocks:
         return np.full(horizon, NOBODY)
@@ -81,7 +83,7 @@ def _choose_trusted(of: Skilled, gain_CBH: Floats) -> Ints:
 
 
 class _Paper:
-    """What was computed about one history, so that a tick more costs a block at most; it never changes an answer."""
+    """A cache for one history, so that a tick more costs a block at most; it never changes an answer."""
 
     def __init__(self) -> None:
         self._history = np.zeros(0)

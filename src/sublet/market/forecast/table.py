@@ -26,7 +26,7 @@ MOMENTS_OF_MANY = 300  # of each of many traces
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ErrorRow:
-    """One trace: the error of every forecaster, and why somebody is left out."""
+    """One trace: the error of every forecaster, and why one is left out."""
 
     trace: str
     horizon: int
@@ -52,7 +52,7 @@ class ErrorRow:
 
 
 def error_row(trace: SpotTrace, *, horizon: int = 12, moments: int = MOMENTS) -> ErrorRow:
-    """Everyone at the same moments; who needs something that is not installed is left out."""
+    """Every forecaster at the same moments; one that needs something not installed is left out."""
     whole("moments", moments, 1)
     errors: dict[str, ForecastError] = {}
     left_out: dict[str, str] = {}

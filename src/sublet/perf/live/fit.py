@@ -1,8 +1,8 @@
 """The step time of one job on one kind of GPU, fitted to what was measured of it, with an error.
 
 Rows of earlier runs and predicted ones are priors: rows as well, less sure, left out where the same form was measured.
-What no row says anything about is hoped for: an exchange costs nothing before two GPUs were tried, and a network is
-little slower than the inside of a node. So growing is tried once, and then known.
+Facts that no row tells are hoped for: an exchange costs nothing before two GPUs were tried, and a network is little
+slower than the inside of a node. So growing is tried once, and then known.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fitted_step(rows: tuple[StepRow, ...]) -> FittedStep:
         [(row.gpus, row.nodes, row.samples, row.piece_s, row.wait_s, row.other_s, row.error) for row in rows],
         dtype=np.float64,
     ).T
-    wait_s = np.where(gpus > 1, wait_s, 0.0)  # one GPU waits for nobody
+    wait_s = np.where(gpus > 1, wait_s, 0.0)  # one GPU does not wait
     least = least_samples(local, piece_s, error)
     fit = pollux_fit(gpus, nodes, np.maximum(local, least), piece_s + wait_s, piece_s, error)
     seen = frozenset(_reach(row.gpus, row.nodes) for row in rows)

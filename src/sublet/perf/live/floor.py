@@ -54,7 +54,7 @@ def _misfit(local: Floats, piece_s: Floats, weight: Floats, least: float) -> flo
 
 
 def _line(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
-    """Of alpha + beta x with the least weighted squares: both, neither below 0."""
+    """The line alpha + beta x with the least weighted squares: both, neither below 0."""
     w = weight**2
     total, mean_x, mean_y = float(np.sum(w)), float(np.average(x, weights=w)), float(np.average(y, weights=w))
     spread = float(np.sum(w * (x - mean_x) ** 2))

@@ -1,4 +1,4 @@
-"""What was measured of a job's steps in one form: so many GPUs, so many samples at a time."""
+"""Measurements of a job's steps in one form: so many GPUs, so many samples at a time."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class StepRow:
 
     @property
     def other_s(self) -> float:
-        """What is left of a step: the update, and what the script does between steps."""
+        """The rest of a step: the update, and what the script does between steps."""
         return max(0.0, self.step_s - self.pieces * self.piece_s - self.wait_s)
 
     @property
     def form(self) -> tuple[str, int, int, int, int]:
-        """What two rows have in common that measured the same."""
+        """The key that two rows share that measured the same."""
         return (self.gpu, self.gpus, self.nodes, self.samples, self.pieces)
 
 
 def earlier(row: StepRow) -> StepRow:
-    """What a run that is over has measured, for one that begins."""
+    """A row of a finished run, for one that begins."""
     return replace(row, error=max(row.error, EARLIER_ERROR), source=Source.EARLIER)
 
 

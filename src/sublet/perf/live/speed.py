@@ -1,10 +1,10 @@
-"""The speed of a job whose batch may change: by width and batch, in the samples that it counts.
+"""The speed of a job whose batch may change: by worker count and batch, in the samples that it counts.
 
 A sample of a larger batch is worth less: (noise + initial) / (noise + batch) of one at the initial batch. The job
 counts samples, whatever they are worth. So its rate elsewhere is told in samples of the batch that it has now: staying
 takes as long as it will take, and another batch as long as the same progress would take there.
 
-Where the noise grows there are phases (`trend`). A batch is for the first of them: in each later one the best is
+If the noise grows there are phases (`trend`). A batch is for the first of them: in each later one the best is
 reckoned with, since it can be changed then.
 """
 
@@ -59,9 +59,9 @@ def _equal(known: str, gpu: str) -> float:  # noqa: ARG001 - as little is known 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LiveSpeed(ConstantRate):
-    """Of one job as it is known now; bound to a shape, it is that at the batch of the shape.
+    """The speed of one job as it is known now; bound to a shape, it is that at the batch of the shape.
 
-    Where nobody names a batch (`rate`), it is at the best one. A shape without one is at the batch that it has.
+    Without a named batch (`rate`), it is at the best one. A shape without one is at the batch that it has.
     """
 
     rows: tuple[StepRow, ...]  # of all kinds of GPU
@@ -72,7 +72,7 @@ class LiveSpeed(ConstantRate):
     phases: tuple[tuple[float, float], ...] = ()  # (end, noise) of each, as it grows; () = it stays as it is
     most_samples: int = 0  # at a time on one GPU; 0 = all of its share
     unit: float = 1.0  # samples to one unit of work
-    sizes: tuple[int, ...] = ()  # widths that the owner allows; () = all
+    sizes: tuple[int, ...] = ()  # worker counts that the owner allows; () = all
     kinds: tuple[str, ...] = ()  # of GPU on which it runs at all; () = all, with `ratio` for those without rows
     ratio: Callable[[str, str], float] = _equal  # (kind with rows, kind without) -> how many times as long it computes
     _found: dict[tuple[str, Spread, int], tuple[tuple[int, ...], Floats]] = field(
@@ -101,7 +101,7 @@ class LiveSpeed(ConstantRate):
 
     @property
     def ends(self) -> tuple[float, ...]:
-        """Of its phases, in units of work."""
+        """Ends of its phases, in units of work."""
         return tuple(end for end, _ in self.phases)
 
     def rate(self, gpu: str, spread: Spread, done: float) -> float:
@@ -244,7 +244,7 @@ class LiveSpeed(ConstantRate):
         return np.ceil(share_C / pieces_C), pieces_C
 
     def _rows_of(self, gpu: str) -> tuple[StepRow, ...]:
-        """Of this kind; of a kind without any they are reckoned from those of the best known one."""
+        """Rows of this kind; for a kind without any they are reckoned from those of the best known one."""
         own = tuple(row for row in self.rows if row.gpu == gpu)
         if own:
             return own

@@ -1,4 +1,4 @@
-"""What a job measured of itself on one kind of GPU, as a file: a person can read it, and share it.
+"""Measurements of a job on one kind of GPU, as a file: a person can read it, and share it.
 
 A line of JSON behind a `#` says which job and script, on what and when; the table below it has a line for each form.
 """
@@ -33,7 +33,7 @@ CPU = "cpu"  # the device of workers without a GPU, as PyTorch calls it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProfile:
-    """Of one job on one kind of GPU."""
+    """The stored profile of one job on one kind of GPU."""
 
     name: str
     script: str  # digest
@@ -67,7 +67,7 @@ class StoredProfile:
 
     @classmethod
     def from_text(cls, text: str, source: str) -> StoredProfile:
-        """What `to_text` wrote; BadInput says where it is not that."""
+        """The inverse of `to_text`; BadInput says where it is not that."""
         try:
             return cls._from_text(text, source)
         except (csv.Error, OverflowError) as error:

@@ -1,7 +1,7 @@
 """Phases from the trend of the gradient noise: late ones are noisier, so that larger batches, and more GPUs, gain more.
 
-The noise at sample s is n exp(g (s - s0)), with a cap: what grew so far does not grow for ever. What is left of the job
-is cut into a few pieces in which it grows by less than half each, and each has the noise of its middle.
+The noise at sample s is n exp(g (s - s0)), with a cap: what grew so far does not grow for ever. The rest of the job is
+cut into a few pieces in which it grows by less than half each, and each has the noise of its middle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sublet.domain.quantity import positive
 
 __all__ = ["MOST_GROWTH", "noise_phases"]
 
-MOST_GROWTH = 8.0  # times what it is now: further on nobody has seen it
+MOST_GROWTH = 8.0  # times what it is now: there are no measurements further on
 STEP = 1.5  # by which it grows in a piece, at most, while the pieces last
 PIECES = 8
 FASTEST = 100.0  # of the logarithm over a whole job: what is told beyond it is chance

@@ -1,11 +1,11 @@
 """Finds Pollux's seven parameters from measured step times.
 
 The residuals are those of Pollux (logarithm of the compute time, logarithm of the step time), and so are the rules for
-what was not observed. Two things differ: the sum of squares is minimised instead of the sum of two root mean squares,
-which has no derivative at a perfect fit; and the pull towards small gamma and small slopes is a thousand times weaker,
-so that it decides between equally good fits and does not bend good ones.
+what was not observed. Two things differ. The sum of squares is minimised instead of the sum of two root mean squares,
+which has no derivative at a perfect fit. The pull towards small gamma and small slopes is a thousand times weaker, so
+that it decides between equally good fits and does not bend good ones.
 
-Rows may have errors: who is less sure weighs less. From them follows how far off a prediction may be.
+Rows may have errors: a less certain row weighs less. From them follows how far off a prediction may be.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pollux_fit(
 
 
 def load_solver() -> None:
-    """Half a second, once in a process: for whoever cannot wait at the first fit. From any thread."""
+    """Half a second, once in a process: for callers that cannot wait at the first fit. From any thread."""
     import scipy.optimize  # noqa: F401 - slow to import
 
 

@@ -102,7 +102,7 @@ class EpochSpeed:
             epoch += 1
 
     def left_s(self, gpus_per_node: int, done: float) -> list[float]:
-        """What the simulator's Optimus expects on 1, 2, ... GPUs, on as few nodes as possible.
+        """The forecast of the simulator's Optimus on 1, 2, ... GPUs, on as few nodes as possible.
 
         That is the iterations of a run at this batch times the step time. They are counted from the end of the epoch in
         which the job is, and are one at least.

@@ -1,8 +1,8 @@
 """The one model of reclaims: how much of its speed a job keeps on nodes that are taken back, and where the rest goes.
 
-Whoever asks how long or how dear a shape is asks here: policies, the rental plan, `ps`, `--dry-run` and `explain` for
-shapes (`shapes`), the adviser for what traces say (`cycles`). Hazard is per node-hour everywhere; how often a job is
-hit follows from its spot nodes (`reclaims`).
+All forecasts of the time or cost of a shape come from here: for policies, the rental plan, `ps`, `--dry-run` and
+`explain` for shapes (`shapes`), and the adviser for traces (`cycles`). Hazard is per node-hour everywhere; how often a
+job is hit follows from its spot nodes (`reclaims`).
 
 A job of n such nodes is hit L times per hour. Every hit costs a pause: g seconds until other nodes are there, as far as
 the notice did not cover them, and the restart r; another hit meanwhile makes it begin anew. Work since the last
@@ -12,11 +12,11 @@ to the next everything starts afresh, and the mean work over the mean time of su
     noticed          exp(-L (g + r))
     not noticed      exp(-L (g + r)) x L T / (exp(L (T + w)) - 1)      every T seconds a checkpoint that takes w
 
-The second is the whole of Daly's model (2006), not its first order, which is 1 - w / T - L (T / 2 + g + r). Where the
-pool is sold out for s seconds after a hit, nothing trains and nothing can be lost meanwhile: the cycle is that much
-longer, and the speed is divided by 1 + L s. Where survivors keep the state of the job (`Job.survives`), work is lost
-only with the last copy of the model (`survivors`), and those who are left train until new nodes are there
-(`carrying_on`). How far a run may be from the mean is in `finish`.
+The second is the whole of Daly's model (2006), not its first order, which is 1 - w / T - L (T / 2 + g + r). If the pool
+is sold out for s seconds after a hit, nothing trains and nothing can be lost meanwhile: the cycle is that much longer,
+and the speed is divided by 1 + L s. If survivors keep the state of the job (`Job.survives`), work is lost only with the
+last copy of the model (`survivors`), and the survivors train until new nodes are there (`carrying_on`). How far a run
+may be from the mean is in `finish`.
 """
 
 from sublet.perf.preemption.cycles import (

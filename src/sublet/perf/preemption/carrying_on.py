@@ -1,15 +1,15 @@
 """A job whose survivors carry on: from one time that it begins anew from storage to the next.
 
-It is at full width, hit L times per second. A hit makes it begin anew with chance p; else its survivors pause for a,
-train at their share until new nodes are there after g, and pause for b until these train too, so that a hit costs a
-stay of D = g + b. A hit meanwhile makes that stay, or the new beginning, start over. So a stay ends at full width with
-chance s = e / (1 - q), e = exp(-L D), q = (1 - p) (1 - e), and full width ends in a new beginning at the rate
+It has all workers, hit L times per second. A hit makes it begin anew with chance p. Else its survivors pause for a,
+train at their share until new nodes are there after g, and pause for b until these train too. So a hit costs a stay of
+D = g + b. A hit meanwhile makes that stay, or the new beginning, start over. So a stay ends with all workers with
+chance s = e / (1 - q), e = exp(-L D), q = (1 - p) (1 - e), and the full state ends in a new beginning at the rate
 
     f = L (1 - (1 - p) s)
 
-of time at full width. Checkpoints are written every T seconds of that time, and take w; what survivors do meanwhile is
-in the next. So between two new beginnings 1 / (exp(f (T + w)) - 1) checkpoints are finished, each with T and what the
-survivors did, and all is exact. With p = 1 it is Daly's formula (`cycles`), and with p = 0 nothing is ever redone.
+of time with all workers. Checkpoints are written every T seconds of that time, and take w; what survivors do meanwhile
+is in the next. So between two new beginnings 1 / (exp(f (T + w)) - 1) checkpoints are finished, each with T and what
+the survivors did, and all is exact. With p = 1 it is Daly's formula (`cycles`), and with p = 0 nothing is ever redone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TINY = 1e-300  # in the place of 0, where 0 is divided by it
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Stay:
-    """What follows a hit that leaves survivors, until all train again or nobody does; per visit."""
+    """The time after a hit that leaves survivors, until all train again or none does; per visit."""
 
     through_C: Floats  # the chance that all train again
     lasts_C: Floats  # seconds
@@ -58,7 +58,7 @@ def carry_on(
     write_s: float,
     every_s: float | None,
 ) -> Toll:
-    """What is kept by survivors who go on, or wait, whichever is better. Cost: O(C).
+    """The speed kept by survivors that go on, or wait, whichever is better. Cost: O(C).
 
     `again_C` is the chance that a hit makes the job begin anew, `share_C` the speed of the survivors. `every_s` 0: a
     notice leaves the time to write a checkpoint; None: after Young and Daly, by how often it begins anew.
@@ -107,7 +107,7 @@ def _toll(
     write_s: float,
     every_s: float | None,
 ) -> Toll:
-    """All per second at full width."""
+    """All per second with all workers."""
     stays_C = (1.0 - again_C) * hits_C
     anew_C = hits_C - stays_C * stay.through_C
     anew_C = np.where(again_C < RARE, 0.0, anew_C)  # what is left are rounding errors
@@ -157,8 +157,8 @@ def _varies(
     every_C: Floats,
     write_s: float,
 ) -> Floats:
-    """Variance of the finish time per second of work. What survivors do saves the time that it takes on average."""
-    well_C = hits_C - anew_C  # stays that end well, per second at full width
+    """Variance of the finish time per second of work. The work of survivors saves the time that it takes on average."""
+    well_C = hits_C - anew_C  # stays that end well, per second with all workers
     gain_C = share_C * stay.saved_C
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         net_C = 1.0 - share_C * stay.tried_C / kept_C / stay.try_C  # of what a try takes
@@ -175,7 +175,7 @@ def _varies(
 
 
 def _finished(anew_C: Floats, cycle_C: Floats) -> Floats:
-    """Checkpoints that are finished per second at full width, those before a new beginning that is not reached."""
+    """Checkpoints that are finished per second with all workers, those before a new beginning that is not reached."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         found_C = np.where(anew_C < RARE, 1.0 / cycle_C, anew_C / np.expm1(anew_C * cycle_C))
     return np.where(np.isfinite(found_C), found_C, 0.0)

@@ -30,7 +30,7 @@ RARE = 1e-12  # a loss with this chance, or a hit in as many seconds, is left ou
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recovery:
-    """What a hit costs a job."""
+    """The cost of a hit to a job."""
 
     every_s: npt.ArrayLike  # trained between two checkpoints; 0 = a notice leaves the time to write one
     write_s: npt.ArrayLike
@@ -42,12 +42,12 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Toll:
-    """Where the time of a job goes under reclaims, in parts of all its time; they add up to 1."""
+    """The use of a job's time under reclaims, in parts of all its time; they add up to 1."""
 
     hits_C: Floats  # per second
     none_left_C: Floats  # the chance that a hit leaves no whole copy of the model
     kept_C: Floats  # of its undisturbed speed: what all of this is about
-    paused_C: Floats  # nobody trains
+    paused_C: Floats  # none trains
     slower_C: Floats  # survivors train, and this is what they lack
     written_C: Floats  # checkpoints are written
     redone_C: Floats  # what is done is lost again
@@ -67,7 +67,7 @@ class Toll:
         best_C: Floats,
         varies_C: Floats,
     ) -> Toll:
-        """What is in none of the other parts was done in vain."""
+        """Work that is in none of the other parts was done in vain."""
         redone_C = np.maximum(0.0, 1.0 - kept_C - paused_C - slower_C - written_C)
         return cls(
             hits_C=hits_C,
@@ -83,7 +83,7 @@ class Toll:
 
     @classmethod
     def nothing(cls, shapes: int) -> Toll:
-        """Of shapes that are not reclaimed."""
+        """The toll of shapes that are not reclaimed."""
         none_C, all_C = np.zeros(shapes), np.ones(shapes)
         return cls.of(
             hits_C=none_C,
@@ -109,7 +109,7 @@ class Toll:
 def speed_kept(hits_per_s_C: Floats, recovery: Recovery, survivors_C: npt.ArrayLike | None = None) -> Floats:
     """The part of its undisturbed speed that a job keeps if it is hit so often, and recovers like this.
 
-    From one hit to the next it does (kept work) in (1 / L + sold out); with survivors the nodes that are left train
+    From one hit to the next it does (kept work) in (1 / L + sold out). With survivors the remaining nodes train
     meanwhile, until the others are there or the next hit comes, and only a hit that leaves none waits.
 
     Precondition: hits are independent of one another, and a recovery is hit as often as the whole job. Cost: O(C).
@@ -138,7 +138,7 @@ def speed_kept(hits_per_s_C: Floats, recovery: Recovery, survivors_C: npt.ArrayL
 
 
 def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Floats) -> Toll:
-    """Where the time goes of a job that loses its work at every hit, and waits for new nodes. Cost: O(C)."""
+    """The use of time of a job that loses its work at every hit, and waits for new nodes. Cost: O(C)."""
     hits_C = np.asarray(hits_per_s_C, dtype=np.float64)
     kept_C = speed_kept(hits_C, recovery)
     every_C, write_C = np.asarray(recovery.every_s, dtype=np.float64), np.asarray(recovery.write_s, dtype=np.float64)
@@ -170,7 +170,7 @@ def toll_of_waiting(hits_per_s_C: Floats, recovery: Recovery, none_left_C: Float
 
 
 def undisturbed(every_C: Floats, write_s: npt.ArrayLike) -> Floats:
-    """What a job keeps that writes checkpoints and is never hit; all where it writes only at a notice, or never."""
+    """The share kept by a job that writes checkpoints and is never hit; all if it writes only at a notice."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.isfinite(every_C) & (every_C > 0.0), every_C / (every_C + np.asarray(write_s)), 1.0)
 
@@ -178,7 +178,7 @@ def undisturbed(every_C: Floats, write_s: npt.ArrayLike) -> Floats:
 def hit_cost_s(
     hits_per_s_C: Floats, speed_C: Floats, every_s: npt.ArrayLike = 1.0, write_s: npt.ArrayLike = 0.0
 ) -> Floats:
-    """What one hit costs on average, whatever it consists of: what is lost but not to writing, over how often.
+    """The mean cost of one hit, whatever it consists of: what is lost but not to writing, over how often.
 
     >>> hit_cost_s(np.array([1 / 3600]), np.array([0.9])).round(6).tolist()
     [360.0]
@@ -222,7 +222,7 @@ def missing_nodes(hits_per_s_C: Floats, at_once_C: Floats, nodes_C: Floats, gone
 
 
 def _kept(hits_C: Floats, every_C: Floats, write_C: Floats) -> Floats:
-    """Of the time that it trains at full width, what is in a checkpoint when the next hit comes; 1 where all is."""
+    """The share of its time with all workers that is in a checkpoint when the next hit comes; 1 where all is."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         kept_C = hits_C * every_C / np.expm1(hits_C * (every_C + write_C))
     kept_C = np.where(np.isfinite(kept_C), kept_C, 0.0)  # a job that never writes keeps nothing

@@ -1,8 +1,8 @@
 """When a job ends, with how sure that is: the finish time under reclaims as a distribution, not as its mean alone.
 
 Without a hit, a job of W seconds of work takes W' (its checkpoints are written all the same). With hits L per second it
-takes W' + c_1 + ... + c_N, with N a Poisson number of mean L W': the chance that nothing happens is exact. What a hit
-costs is taken to have the mean that makes the mean of all of it exact (`Toll.kept_C`), and the variance that follows
+takes W' + c_1 + ... + c_N, with N a Poisson number of mean L W': the chance that nothing happens is exact. The cost of
+a hit is taken to have the mean that makes the mean of all of it exact (`Toll.kept_C`), and the variance that follows
 from pauses and what is redone (`Toll.varies_C`). Given N, the end is taken to be lognormal, as is how far the speed may
 be from what is believed. Many hits make it normal, few leave it with a tail: one run in ten is hit, and that is p95.
 """

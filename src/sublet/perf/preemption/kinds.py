@@ -1,4 +1,4 @@
-"""What losses leave of the shapes of one kind of job, whatever the market: asked once for each, and kept.
+"""Shapes of one kind of job after losses, on any market: asked once for each, and kept.
 
 Markets change with every node that is taken, and jobs hardly ever. So what depends on a job, a shape and how many are
 lost is kept by these, and only how likely that is is computed anew.
@@ -36,7 +36,10 @@ class Kind:
         self.rates: dict[tuple[int, int, int, int | None], float] = {}
 
     def rate(self, like: Shape, gpus: int) -> float:
-        """Of so many survivors of a shape, at the beginning. Where its GPUs are makes none of them faster."""
+        """The rate of so many survivors of a shape, at the beginning.
+
+        The place of its GPUs makes none of them faster.
+        """
         copies, parts = 0, 0
         if like.grid is not None:
             copies, parts = min(like.grid.copies, gpus // like.grid.parts), like.grid.parts
@@ -56,7 +59,7 @@ def kind_of(job: Job, gpu: str, per_node: int) -> Kind:
 
 @lru_cache(maxsize=ROWS)
 def shares_left(kind: Kind, shape: Shape, spot: int, most: int) -> Floats:
-    """Of the speed of a shape with so many nodes on spot, what is left if up to `most` of them are lost."""
+    """The rest of the speed of a shape with so many nodes on spot, if up to `most` of them are lost."""
     share_K = np.zeros(most + 1)
     if not (whole := kind.rate(shape, shape.gpus)) > 0.0:
         return share_K
@@ -92,7 +95,7 @@ def whole_chances(spot: int, wide: int, deep: int, most: int) -> Floats:
     return np.asarray(ways_1K[0] / np.maximum(choose(spot, np.arange(most + 1)), 1.0))
 
 
-# ---------------------------------------------------------------------- who is alike, and who is left
+# ---------------------------------------------------------------------- equal nodes, and the rest
 
 
 class _Alike:

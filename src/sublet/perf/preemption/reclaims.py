@@ -53,7 +53,7 @@ NO_RECLAIMS = Reclaims()
 
 
 def read_reclaims(offer: Offer, boot_s: float | None = None) -> Reclaims:
-    """What an offer says of itself, with the boot of its nodes as it is known elsewhere."""
+    """An offer's own facts, with the boot of its nodes as it is known elsewhere."""
     if offer.market is not Market.SPOT or not offer.hazard_per_h:
         return NO_RECLAIMS
     return Reclaims(
@@ -65,11 +65,11 @@ def read_reclaims(offer: Offer, boot_s: float | None = None) -> Reclaims:
 
 
 def believe_reclaims(states: Sequence[OfferState]) -> Reclaims:
-    """What is said of the spot offers of a pool, corrected by what was seen of them, and rounded.
+    """The stated rates of the spot offers of a pool, corrected by what was seen of them, and rounded.
 
-    What is said comes from elsewhere: a record in which all that could be had was held. Who holds less loses less.
-    Where nothing was seen, what is said is taken as it is; and so are offers that are said not to be reclaimed. Those
-    on demand are: in a pool of both markets this is what befalls the nodes on spot.
+    The stated rates come from elsewhere: a record in which all that could be had was held. A smaller holder loses less.
+    If nothing was seen, what is said is taken as it is; and so are offers that are said not to be reclaimed. Those on
+    demand are: in a pool of both markets this is what befalls the nodes on spot.
     """
     states = [state for state in states if state.offer.market is Market.SPOT]
     offers = [state.offer for state in states]
@@ -88,7 +88,7 @@ def believe_reclaims(states: Sequence[OfferState]) -> Reclaims:
 def hits_per_h(reclaims: Reclaims, nodes_C: npt.ArrayLike) -> Floats:
     """How often a job on so many nodes loses at least one.
 
-    One at a time that is nodes x hazard. Where a reclaim takes each node with probability q, reclaims come hazard / q
+    One at a time that is nodes x hazard. If a reclaim takes each node with probability q, reclaims come hazard / q
     times per hour, and spare all n nodes with probability (1 - q)^n.
 
     >>> hits_per_h(Reclaims(per_h=0.5), [1, 8]).tolist()

@@ -1,4 +1,4 @@
-"""What reclaims take of the speed of shapes: whoever asks how long or how dear a shape is asks here."""
+"""The cost of reclaims in the speed of shapes: all forecasts of the time or cost of a shape come from here."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def shapes_kept(
 ) -> Floats:
     """The part of its undisturbed speed that a job keeps in each of these shapes of one pool.
 
-    `reclaims` is what befalls the spot nodes of the pool (`believe_reclaims` of its offers, of whatever markets).
-    Each shape says how many of its GPUs are on demand (`steady`) and how it is cut (`grid`); `spot_nodes_C` says how
-    many nodes may be taken, else as few as hold the rest. All on demand keeps 1, exactly. Jobs without `survives` lose
-    what they did since their last checkpoint at every hit, and wait: with nothing on demand that is `spot_speed`, to
-    the digit. Jobs with it go on with the survivors, or wait where that is quicker, and begin anew from storage only
-    where no whole copy is left, or, if their own `pauses` know how to restore a part, where nobody is.
+    `reclaims` is what befalls the spot nodes of the pool (`believe_reclaims` of its offers, of whatever markets). Each
+    shape says how many of its GPUs are on demand (`steady`) and how it is cut (`grid`); `spot_nodes_C` says how many
+    nodes may be taken, else as few as hold the rest. All on demand keeps 1, exactly. Jobs without `survives` lose what
+    they did since their last checkpoint at every hit, and wait: with nothing on demand that is `spot_speed`, to the
+    digit. Jobs with it go on with the survivors, or wait where that is quicker. They begin anew from storage only where
+    no whole copy is left, or, if their own `pauses` know how to restore a part, where no worker is.
 
     Precondition: hits are independent of one another, a recovery is hit as often as the whole job, and what is lost by
     then is there again when it is hit; equal speeds and pauses answer alike, whenever they are asked. Cost: O(C), with
@@ -50,7 +50,7 @@ def shapes_kept(
     >>> shapes_kept(Reclaims(per_h=0.5, boot_s=300.0), job, "T4", 1, shapes).round(4).tolist()
     [0.9093, 0.9303, 1.0]
     """
-    if not job.survives and job.pauses is None:  # who is left makes no difference
+    if not job.survives and job.pauses is None:  # the survivors make no difference
         return spot_speed(reclaims, job, spot_nodes(shapes, gpus_per_node) if spot_nodes_C is None else spot_nodes_C)
     return toll_of(reclaims, job, gpu, gpus_per_node, shapes, spot_nodes_C).kept_C
 
@@ -63,7 +63,7 @@ def toll_of(
     shapes: Sequence[Shape],
     spot_nodes_C: Ints | None = None,
 ) -> Toll:
-    """Where the time goes: what is kept, and what hits cost. As `shapes_kept`."""
+    """The use of time: the part that is kept, and the cost of hits. As `shapes_kept`."""
     spot_C = spot_nodes(shapes, gpus_per_node) if spot_nodes_C is None else np.asarray(spot_nodes_C, dtype=np.intp)
     if reclaims.per_h == 0.0 or not spot_C.any():
         return Toll.nothing(len(shapes))

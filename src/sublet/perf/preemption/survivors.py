@@ -1,4 +1,4 @@
-"""What a hit leaves of a shape: whether a whole copy of the model is among the survivors, and how fast they are.
+"""A shape after a hit: whether a whole copy of the model is among the survivors, and how fast they are.
 
 A hit takes one spot node, or each of them with the chance that one reclaim takes (`Reclaims.share`), at least one.
 Nodes on demand stay. A copy of the model is left if every part that has no seat on demand keeps a GPU: only how many of
@@ -30,7 +30,7 @@ TINY = 1e-300  # in the place of 0, where 0 is divided by it
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Nodes:
-    """Where the shapes of a job stand: how many of their nodes may be taken, and what stands on those."""
+    """The nodes of a job's shapes: how many may be taken, and what stands on those."""
 
     shapes: Sequence[Shape]
     per_node: int  # GPUs
@@ -42,9 +42,9 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Survivors:
-    """What one hit leaves, of each shape."""
+    """Each shape after one hit."""
 
-    gone_C: Floats  # the chance that it leaves nobody
+    gone_C: Floats  # the chance that it leaves none
     none_left_C: Floats  # the chance that it leaves no whole copy; 0 where one is on demand
     share_C: Floats  # of the undisturbed speed, the mean of what is left where a copy is
     any_share_C: Floats  # the same where anybody is
@@ -66,7 +66,7 @@ def spot_nodes(shapes: Sequence[Shape], per_node: int) -> Ints:
 
 
 def nodes_of(shapes: Sequence[Shape], per_node: int, spot_C: Ints) -> Nodes:
-    """Where the shapes stand, if so many of their nodes may be taken."""
+    """The nodes of the shapes, if so many of them may be taken."""
     facts = [(each.gpus, each.steady, *_grid_of(each)) for each in shapes]
     gpus_C, steady_C, copies_C, parts_C = np.array(facts, dtype=np.intp).reshape(len(facts), 4).T
     parts_left_C = np.maximum(0, parts_C - steady_C)
@@ -81,7 +81,7 @@ def nodes_of(shapes: Sequence[Shape], per_node: int, spot_C: Ints) -> Nodes:
 
 
 def survivors_of(reclaims: Reclaims, kind: Kind, nodes: Nodes) -> Survivors:
-    """What a hit leaves of each shape. Cost: O(C K), and more for what is new."""
+    """Each shape after a hit. Cost: O(C K), and more for what is new."""
     chance_CK = _lost_chance(reclaims.share, nodes.spot_C)
     most = chance_CK.shape[1] - 1
     whole_CK = chance_CK * _whole_chance(nodes, most)
@@ -99,7 +99,7 @@ def survivors_of(reclaims: Reclaims, kind: Kind, nodes: Nodes) -> Survivors:
 
 
 def pausing(reclaims: Reclaims, kind: Kind, nodes: Nodes) -> Pausing:
-    """What the job says that changes cost it. Cost: four questions for each new shape, if it has pauses of its own."""
+    """The job's own costs of changes. Cost: four questions for each new shape, if it has pauses of its own."""
     if kind.job.pauses is None:
         restart_C = np.full(len(nodes.shapes), kind.job.restart_s)
         return Pausing(shrink_C=restart_C, grow_C=restart_C, refill_C=restart_C, fresh_C=restart_C)
@@ -133,13 +133,13 @@ def _whole_chance(nodes: Nodes, most: int) -> Floats:
 
 
 def _share_left(kind: Kind, nodes: Nodes, most: int) -> Floats:
-    """Of the speed of a shape, what is left if k nodes are lost."""
+    """The rest of the speed of a shape, if k nodes are lost."""
     each = zip(nodes.shapes, nodes.spot_C.tolist(), strict=True)
     return _padded([shares_left(kind, shape, spot, min(spot, most)) for shape, spot in each], most)
 
 
 def _padded(rows: Sequence[Floats], most: int) -> Floats:
-    """Rows of 0, 1 ... nodes lost side by side; nobody loses more than there are."""
+    """Rows of 0, 1 ... nodes lost side by side; none loses more than there are."""
     found_CK = np.zeros((len(rows), most + 1))
     long_C = np.array([len(row) for row in rows])
     found_CK[np.arange(most + 1) < long_C[:, None]] = np.concatenate(rows)

@@ -1,9 +1,9 @@
 """Tiers of checkpoints: how often each is written, what that costs training, and what a loss costs then.
 
-    peers     the memory of data-parallel copies on other nodes     survives the loss of some nodes
-    disk      that of the node                                      survives the death of processes
-    anchor    the controller's machine, on demand                   survives the loss of all nodes
-    bucket    an object store                                       survives the loss of the anchor
+    peers             memory of data-parallel copies on other nodes     survives the loss of some nodes
+    disk              that of the node                                  survives the death of processes
+    controller host   the controller's machine, on demand               survives the loss of all nodes
+    bucket            an object store                                   survives the loss of the controller host
 
 A loss takes the tiers up to some one, and the job goes on from the next. Of tier k these are h_k per second; a copy
 costs training c_k seconds, is there l_k after the step that it is of, and takes r_k to be had back. Written every T_k,
@@ -41,7 +41,7 @@ TIERS: Mapping[Tier, str] = MappingProxyType(
         "peers": "the loss of some nodes",
         "disk": "the death of processes",
         "anchor": "the loss of all nodes",
-        "bucket": "the loss of the anchor",
+        "bucket": "the loss of the controller host",
     }
 )
 ROUNDS = 2  # of multiples: the second starts from the intervals of the first
@@ -59,7 +59,7 @@ class Ladder:
     least_s: npt.ArrayLike = 0.0  # no more often than that
 
     def arrays(self) -> tuple[Floats, ...]:
-        """Of one shape."""
+        """The intervals and costs of one shape."""
         return np.broadcast_arrays(*(np.asarray(getattr(self, each.name), dtype=np.float64) for each in fields(self)))
 
 
@@ -88,12 +88,12 @@ class Tiering:
 
 
 def copy_s(size_bytes: npt.ArrayLike, bytes_per_s: npt.ArrayLike) -> Floats:
-    """Of a copy, to a tier or back from it: bytes over bandwidth. What `sublet advise` takes for each, too."""
+    """The time of a copy, to a tier or back from it: bytes over bandwidth. `sublet advise` uses it for each, too."""
     return np.asarray(size_bytes, dtype=np.float64) / np.asarray(bytes_per_s, dtype=np.float64)
 
 
 def tiering(ladder: Ladder, every_s_KC: npt.ArrayLike) -> Tiering:
-    """What these intervals come to. Cost: O(K C)."""
+    """The result of these intervals. Cost: O(K C)."""
     every_KC = np.asarray(every_s_KC, dtype=np.float64)
     hits_KC, cost_KC, lag_KC, read_KC, _, every_KC = np.broadcast_arrays(*ladder.arrays(), every_KC)
     redone_C, resuming_C = np.zeros(hits_KC.shape[1:]), np.zeros(hits_KC.shape[1:])
@@ -136,7 +136,7 @@ def _choices(hits_KC: Floats, *, skips: bool) -> Iterator[Bools]:
 
 
 def _intervals(ladder: Ladder, used_KC: Bools, free_KC: Bools, most: float) -> Floats:
-    """Of the tiers in use; infinite for all others."""
+    """The intervals of the tiers in use; infinite for all others."""
     hits_KC, cost_KC, _, _, least_KC = ladder.arrays()
     hits_KC = _folded(hits_KC, used_KC, free_KC)
     cost_KC, least_KC = np.where(used_KC, cost_KC, 0.0), np.where(used_KC, least_KC, 0.0)
@@ -192,7 +192,7 @@ def _young(cost_C: Floats, hits_C: Floats) -> Floats:
 
 
 def _multiples(wanted_KC: Floats, chained_KC: Bools, base_C: Floats, up: tuple[bool, ...]) -> Floats:
-    """Of the nearest interval, each a multiple of the one before it: just below what is wanted, or above it."""
+    """Multiples of the nearest interval, each of the one before it: just below what is wanted, or above it."""
     times_KC = np.ones_like(wanted_KC)
     for at in range(1, len(wanted_KC)):
         with np.errstate(divide="ignore", invalid="ignore"):

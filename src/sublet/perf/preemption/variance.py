@@ -50,9 +50,9 @@ def varies_per_s(
 ) -> Floats:
     """Variance of the finish time per second of undisturbed work, in seconds.
 
-    `full_C` is the time at full width per second of work, `anew_C` and `stays_C` the rates of new beginnings and of
-    stays that end well in it, `cycle_C` the time of one checkpoint (0: none is needed), `begin` the mean and mean
-    square of what a new beginning takes, `stay_square_C` the mean square of what a stay costs.
+    `full_C` is the time with all workers per second of work. `anew_C` and `stays_C` are the rates of new beginnings and
+    of stays that end well in it, `cycle_C` the time of one checkpoint (0: none is needed). `begin` is the mean and mean
+    square of the time of a new beginning, `stay_square_C` the mean square of the cost of a stay.
     """
     begin_C, begin_square_C = begin
     cycle_C = np.where(anew_C > 0.0, cycle_C, 0.0)  # never ended, and never lost

@@ -1,1 +1,1 @@
-"""What runs on a node: one agent that starts, watches and ends workers, and a warm template that it is forked from."""
+"""The processes of a node: an agent that starts, watches and ends workers, and a warm template to fork them from."""

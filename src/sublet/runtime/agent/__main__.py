@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _lead_a_session() -> None:
-    """All that this node starts is found by its session; whoever leads a group already needs a fork to get one."""
+    """All that this node starts is found by its session; a process that leads a group needs a fork to get one."""
     if os.getsid(0) == os.getpid():
         return
     if os.getpgid(0) == os.getpid() and os.fork():

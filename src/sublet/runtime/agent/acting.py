@@ -17,12 +17,12 @@ from sublet.runtime.agent.disk import Disk, FileFacts
 __all__ = ["Acting", "ActingDisk", "acting_as", "as_we_are"]
 
 Acting = Callable[[str], AbstractContextManager[None]]  # of a path
-AT_ONCE = 1_000  # names of a folder, as somebody else
-NOBODY = -1  # that asks who one is, and changes nothing
+AT_ONCE = 1_000  # names of a folder, as another user
+NOBODY = -1  # that asks for the identity, and changes nothing
 
 
 def as_we_are(_: str) -> AbstractContextManager[None]:
-    """Where jobs are the user that the agent is."""
+    """For machines on which jobs run as the agent's user."""
     return nullcontext()
 
 
@@ -40,7 +40,7 @@ def acting_as(number: int) -> Iterator[None]:
 
 
 def _be(number: int) -> None:
-    """For files alone; they say who one was, so it takes another question to see whether it went well."""
+    """For files alone; they return the earlier identity, so it takes another question to see whether it went well."""
     for change in _changes():
         change(number)
         if change(NOBODY) != number:
@@ -68,7 +68,7 @@ class ActingDisk:
             yield from names
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:
-        """Of a file."""
+        """Facts of a file."""
         with self._acting(path):
             return self._disk.facts(path, follow=follow)
 
@@ -88,7 +88,7 @@ class ActingDisk:
             self._disk.touch(path)
 
     def set_back(self, file: str | int) -> None:
-        """It was read before it was written. What is held was found as the job."""
+        """It was read before it was written. Set a held file back as the job."""
         with nullcontext() if isinstance(file, int) else self._acting(file):
             self._disk.set_back(file)
 
@@ -98,7 +98,7 @@ class ActingDisk:
             return self._disk.hold(path)
 
     def held(self, number: int) -> FileFacts:
-        """Of what is held."""
+        """Facts of a held file."""
         return self._disk.held(number)
 
     def peek(self, number: int) -> None:
@@ -106,5 +106,5 @@ class ActingDisk:
         self._disk.peek(number)
 
     def let_go(self, number: int) -> None:
-        """Of it."""
+        """Let go of it."""
         self._disk.let_go(number)

@@ -1,7 +1,7 @@
-"""The agent of a node: starts, watches and ends workers for the controller, and ends itself when nobody renews it.
+"""The agent of a node: it starts, watches and ends workers, and ends itself when its lease is not renewed.
 
-One thread and one loop over descriptors, because it forks. What it hears from either side may be wrong or too much:
-bad lines are logged and skipped, what cannot be sent is kept within bounds, nothing waits for a slow peer.
+One thread and one loop over descriptors, because it forks. Input from either side may be wrong or too much: bad lines
+are logged and skipped, what cannot be sent is kept within bounds, nothing waits for a slow peer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PING = to_line(Ping())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFacts:
-    """Whose agent it is, and where its controller listens (`unix:/path`, `tcp:` or `tls:host:port`)."""
+    """Identity of an agent, and the address of its controller (`unix:/path`, `tcp:` or `tls:host:port`)."""
 
     node_id: str
     token: str
@@ -75,24 +75,27 @@ class AgentFacts:
     gpus: Sequence[str] | None = None  # for workers, as CUDA_VISIBLE_DEVICES names them; None = all that `run` finds
     lease_s: float = FIRST_LEASE_S
     boot_s: float = 0.0  # seconds on the wall before it is there, as a cloud's machine takes
-    metadata_url: str = ""  # where the machine learns that it will be taken; "" = somebody else tells
+    metadata_url: str = ""  # where the machine learns that it will be taken; "" = told otherwise
     lease_file: str = ""  # touched whenever the lease is renewed, for a dead man's switch outside
 
 
 def folder_of(facts: AgentFacts) -> Path:
-    """Where it keeps what came for jobs."""
+    """The folder of files that came for jobs."""
     return Path(f"{facts.notice_file}.files")
 
 
 class Attentive(Protocol):
-    """Who waits for a descriptor of its own: the line to the controller, the metadata service, signals."""
+    """A waiter for a descriptor of its own: the line to the controller, the metadata service, signals."""
 
     def attend(self, events: int, /) -> object:
         """It is ready. Of the line: whether it has just been made."""
 
 
 class Agent:
-    """What it knows, and what it does when something is ready or due. Nothing happens before its first turn."""
+    """The state of an agent, and its reactions when something is ready or due.
+
+    Nothing happens before its first turn.
+    """
 
     def __init__(self, facts: AgentFacts, machine: Machine) -> None:
         self._facts, self._machine, self._wall, self._log = facts, machine, machine.wall, machine.log
@@ -112,12 +115,12 @@ class Agent:
         self._host = facts.host
         self._metadata = self._service(facts.metadata_url) if facts.metadata_url else None
         self._notice: Noticed | None = None  # the last one, told again to a controller that comes back
-        self.ends_at_s = self._wall.monotonic() + facts.boot_s + facts.lease_s  # if nobody renews it
+        self.ends_at_s = self._wall.monotonic() + facts.boot_s + facts.lease_s  # without a renewal
         self._lease_s = facts.lease_s
         self._frames = False  # the controller reads them
         self._going = False  # no new workers; gone with the last one
         self._asked = False  # by SIGTERM, to go
-        self.ended_for_lease = False  # nobody renewed it
+        self.ended_for_lease = False  # it was not renewed
 
     def turn(self, ready: Iterable[tuple[selectors.SelectorKey, int]]) -> float | None:
         """See to what is ready, has ended or is due: seconds until something else may be; None when it is over."""
@@ -199,7 +202,7 @@ class Agent:
         if not self._going:
             self.ends_at_s = self._wall.monotonic() + self._lease_s
             if self._facts.lease_file:
-                with contextlib.suppress(OSError):  # whoever watches it then ends the node, as they should
+                with contextlib.suppress(OSError):  # its watcher then ends the node, as it should
                     self._machine.disk.touch(self._facts.lease_file)
 
     def _go(self, grace_s: float) -> None:
@@ -253,7 +256,7 @@ class Agent:
         self._tell(message)
 
     def _say(self, message: Travelling | Preparing) -> None:
-        """What is said again if it is lost."""
+        """Send a message that is said again if it is lost."""
         if isinstance(message, Part) and self._frames:
             self._link.carry(to_frame(message))
         else:

@@ -1,4 +1,4 @@
-"""What workers save on a node's own disk is carried to the controller, behind all else that is said.
+"""Checkpoints on a node's own disk are carried to the controller, behind all other messages.
 
 The agent offers the newest checkpoint of each job and sends the parts that it is asked for; what was not answered is
 offered again, also on a new line. A worker that has ended as it should counts as there until what it saved is carried,
@@ -21,7 +21,7 @@ from sublet.wire.travel import Lacks, Part, Preparing
 __all__ = ["Carrying"]
 
 AGAIN_S = 10.0  # without a word about what was offered: offer it again
-TELL_S = 5.0  # that a worker which has ended is held, so that nobody waits for it in vain
+TELL_S = 5.0  # that a worker which has ended is held, so that it is not waited for in vain
 STALLED_S = 60.0  # without a part that is asked for and was not sent before, while a worker is held: it is given up
 MOST_TRIES = 5  # at one checkpoint that changes while it is read, before that is told
 ORDERLY = frozenset({0, EXIT_LEFT, -15})  # ends of workers that may have saved a last time
@@ -41,7 +41,7 @@ class _Job:
     urgent: bool = False  # its last worker here has ended, or its node will be taken
     tries: int = 0  # at what is being carried
     moved_s: float = 0.0  # when something of it last went ...
-    sent: set[str] = field(default_factory=set)  # ... on this line: who wants the same again and again keeps nothing
+    sent: set[str] = field(default_factory=set)  # ... on this line: asking for the same again and again keeps nothing
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _Held:
 
 
 class Carrying:
-    """Of one node. `tell_end` passes on the end of a worker that was held."""
+    """The carrier of one node. `tell_end` passes on the end of a worker that was held."""
 
     def __init__(self, machine: Machine, say: Say, tell_end: Callable[[WorkerDown], None]) -> None:
         self._machine, self._say, self._tell_end = machine, say, tell_end
@@ -66,11 +66,11 @@ class Carrying:
         job.finder, job.worker_id, job.urgent = finder, worker_id, False
 
     def renew(self, job_id: str) -> None:
-        """Somebody goes on from here: what is offered in the name of whoever was here before is offered anew."""
+        """A worker goes on from here: checkpoints that were offered by earlier ones are offered anew."""
         self._drop(self._jobs[job_id])
 
     def finder(self, job_id: str) -> Finder | None:
-        """Of a job that was carried from here."""
+        """The finder of a job that was carried from here."""
         return self._jobs[job_id].finder if job_id in self._jobs else None
 
     def note_saved(self, job_id: str, worker_id: str) -> None:
@@ -100,7 +100,7 @@ class Carrying:
                 self._settle(job, carried=not message.why)
 
     def line_is_new(self) -> None:
-        """What was said on the old one may not have arrived."""
+        """Messages on the old line may not have arrived."""
         for job in self._jobs.values():
             job.sent.clear()
             if job.offered_s is not None:
@@ -155,7 +155,7 @@ class Carrying:
         return min([due_s, *(min(held.told_s + TELL_S, held.until_s) for held in self.held.values())])
 
     def keep_time(self, now_s: float) -> None:
-        """Read on, offer again, and say who is held."""
+        """Read on, offer again, and name held workers."""
         for job in self._jobs.values():
             if job.snapshot is None and now_s >= job.finder.due_s():
                 self._look(job, now_s)

@@ -35,7 +35,7 @@ __all__ = ["Crew"]
 REMEMBERED_ENDS = 64  # workers whose end is told again to a controller that comes back
 MOST_COMPLAINTS = 100  # about one worker, in the log
 MOST_BAD_LINES = 1000  # of one worker, before its line is closed: it does not speak our language
-LAST_READS = 64  # of a line that somebody else may still hold and write to
+LAST_READS = 64  # of a line that another process may still hold and write to
 CHUNK = 1 << 16
 
 Tell = Callable[[GpuSeen | AboutWorker | FromWorker], None]
@@ -65,7 +65,7 @@ class Crew:
             return
         own_env = {**node_env, "SUBLET_WORKER_ID": order.worker_id, "SUBLET_JOB_ID": order.job_id}
         gpus = self._devices.take(order.worker_id, count=order.gpus, together=order.together)
-        if gpus and VISIBLE not in order.env:  # whoever chooses in the job file knows better
+        if gpus and VISIBLE not in order.env:  # a choice in the job file goes first
             own_env[VISIBLE] = ",".join(gpus)
         try:
             if not order.argv:
@@ -134,7 +134,7 @@ class Crew:
     # ------------------------------------------------------------------ their lines
 
     def attend(self, worker: Worker, events: int) -> None:
-        """Its line is ready. Whatever comes on it is this worker's doing, and costs no other anything."""
+        """Its line is ready. Events on it are this worker's doing, and cost no other anything."""
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(worker)

@@ -29,7 +29,7 @@ def least_used(names: Sequence[str], used: Mapping[str, int], count: int) -> tup
 
 
 class Devices:
-    """Gives a GPU to every worker. Where there are fewer GPUs than workers, these share."""
+    """Gives a GPU to every worker. If there are fewer GPUs than workers, these share."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)

@@ -56,7 +56,7 @@ def address_from(text: str) -> tuple[socket.AddressFamily, Address]:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of one that is no file."""
+    """Host and port of an address that is no file."""
     _, place = address_from(address)
     if isinstance(place, str):
         raise InvalidValue("address", address, "tcp:host:port or tls:host:port")

@@ -16,7 +16,7 @@ BACK_NS = 1_000_000_000  # before the last write, as whole seconds are all that 
 
 
 class FileFacts(NamedTuple):
-    """What a directory says of a file."""
+    """A directory's facts of a file."""
 
     size_bytes: int
     written_ns: int
@@ -25,35 +25,35 @@ class FileFacts(NamedTuple):
 
 
 class Disk(Protocol):
-    """Of one machine. Errors are OSError, as everywhere."""
+    """The disk of one machine. Errors are OSError, as everywhere."""
 
     def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
-        """Where there are files below a folder, at any depth; none where there is no folder.
+        """Folders with files below a folder, at any depth; none where there is no folder.
 
         `plain`: not below hidden folders, nor below those that tools keep for themselves; last of all below links
         directly in the folder that lead to another one. Links below these are not followed, so there are no circles.
         """
 
     def facts(self, path: str, *, follow: bool = True) -> FileFacts:
-        """Of a file; `follow`: of what a symbolic link leads to."""
+        """Facts of a file; `follow`: of the target of a symbolic link."""
 
     def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
         """The end of a file, without its first `since_bytes`; OSError where it is no plain file, as of `piece`."""
 
     def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
-        """What comes after the first `since_bytes` of a file."""
+        """The bytes after the first `since_bytes` of a file."""
 
     def touch(self, path: str) -> None:
         """It was written just now, as far as others see; it must be there."""
 
     def set_back(self, file: str | int) -> None:
-        """Of a path or what is held: it was read before it was written, so that the next read is noted."""
+        """Set back a path or a held file: it was read before it was written, so that the next read is noted."""
 
     def hold(self, path: str) -> int:
         """A number by which the file is found when it has been replaced or deleted, without opening it."""
 
     def held(self, number: int) -> FileFacts:
-        """Of what is held."""
+        """Facts of a held file."""
 
     def peek(self, number: int) -> None:
         """Read a byte of what is held."""
@@ -112,7 +112,7 @@ class _MachineDisk:
 
 
 def _opened(path: str) -> BinaryIO:
-    """To read. A job may put a link or a pipe where its file was: that leads nowhere, and holds nobody up."""
+    """To read. A job may put a link or a pipe where its file was: that leads nowhere, and delays nothing."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

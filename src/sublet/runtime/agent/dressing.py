@@ -1,4 +1,4 @@
-"""What a command is run through: a process that keeps folders alike with buckets, a container."""
+"""Wrappers of a command: a process that syncs folders with buckets, a container."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dressed(order: StartWorker, travel: Travel) -> StartWorker:
 
 
 def preparing_text(order: StartWorker, travel: Travel) -> str:
-    """What the node runs before the first worker: outside of a container what comes from elsewhere, inside the rest."""
+    """Commands of a node before the first worker: outside of a container for files from elsewhere, else inside."""
     if not travel.image:
         return travel.setup
     facts = _facts(order, travel, f"{order.job_id}-setup")

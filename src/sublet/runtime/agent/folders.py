@@ -1,8 +1,8 @@
 """The folder that a script without the SDK saves to, as an agent sees it from outside: carried as a whole, when quiet.
 
-Nobody says when something is saved. A folder that has changed, and is the same at two looks, is taken as it is; one
-that never rests, because a log grows in it, is taken after a while, file by file as each stood. What changes while it
-is read is read again.
+There is no message about a save. A folder that has changed, and is the same at two looks, is taken as it is; one that
+never rests, because a log grows in it, is taken after a while, file by file as each stood. Files that change while they
+are read are read again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Signature = tuple[tuple[str, int, int], ...]  # path below the folder, length, w
 
 
 def files_in(folder: str, disk: Disk) -> Signature:
-    """What there is to carry, in order; no links, and one file more than may be."""
+    """The files to carry, in order; no links, and one file more than may be."""
     found = []
     for path in islice(disk.below(folder), MOST_FILES + 1):
         with contextlib.suppress(OSError):  # it was replaced while we looked
@@ -44,14 +44,14 @@ class FolderFinder:
         self._seen: Signature = ()
         self._looked_s, self._look_s = now_s, now_s + LOOK_S
         self._restless_s: float | None = None  # since when it changes
-        self.watched = False  # somebody saves there
+        self.watched = False  # saves were seen there
 
     def touch(self) -> None:
-        """Somebody has ended, or will: look at once."""
+        """A worker has ended, or will: look at once."""
         self._look_s = float("-inf")
 
     def due_s(self) -> float:
-        """At every look, while somebody saves there."""
+        """At every look, while there are saves."""
         return self._look_s if self.watched or self._look_s == float("-inf") else float("inf")
 
     def find(self, now_s: float, *, urgent: bool) -> Found | None:
@@ -80,7 +80,7 @@ class FolderFinder:
         self._carried = mark if carried else self._carried
 
     def came(self, generation: int, step: int) -> None:
-        """What is here is what the controller has, if anything was brought; else it is to be carried."""
+        """The files here are those of the controller, if anything was brought; else they are to be carried."""
         self.generation = generation
         if step >= 0:
             self._carried = files_in(self.folder, self._disk)

@@ -56,7 +56,7 @@ class Forked:
             os.close(log)
             theirs.close()
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # the child does it too: whoever comes first
+            os.setpgid(pid, pid)  # the child does it too, in any order
         ours.settimeout(0.0)
         self._started.add(pid)
         return Worker(order, pid, ours, log_from)
@@ -89,7 +89,7 @@ class Forked:
                 yield pid, seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
 
     def ticks(self) -> Mapping[int, list[tuple[int, int]]]:
-        """Of all that run on this machine."""
+        """CPU ticks of all processes on this machine."""
         return ticks_by_parent()
 
     def met_at(self, port: int) -> bool:

@@ -1,7 +1,7 @@
 """A home for each job on a node, below what its agent keeps: what is brought to ~ replaces nothing of the machine's.
 
 Programs look in ~ for caches, packages and settings, so what is in the machine's home is there, too, by links: a job
-reads and writes through them as if it had them. Where something is brought, the links give way.
+reads and writes through them as if it had them. If something is brought, the links give way.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MOST_LINKS = 10_000  # of one folder
 
 
 class Homes:
-    """In `folder`, one for each job; `machines` is the home of whoever the agent runs as."""
+    """In `folder`, one for each job; `machines` is the home of the agent's user."""
 
     def __init__(self, folder: Path, machines: Path) -> None:
         self._folder, self._machines = folder, machines
 
     def home(self, job_id: str, place: str, mounted: Iterable[str]) -> Path:
-        """Of a job that works in `place`; nothing of the machine's is where something is `mounted` below ~/."""
+        """The home of a job in `place`; nothing of the machine's is where something is `mounted` below ~/."""
         home = self._folder / job_id
         if not home.is_dir():
             self._furnish(home)

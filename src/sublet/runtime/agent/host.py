@@ -1,4 +1,4 @@
-"""Where other machines reach this one: its address, the network interface that has it, and free ports. IPv4 only."""
+"""The address of this machine for others: the network interface that has it, and free ports. IPv4 only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 LOOPBACK = "127.0.0.1"
-ELSEWHERE = ("192.0.2.1", 9)  # TEST-NET-1: nobody is there, and nothing is sent; the kernel only looks up the way
+ELSEWHERE = ("192.0.2.1", 9)  # TEST-NET-1: it has no host, and nothing is sent; the kernel only looks up the way
 SIOCGIFADDR = 0x8915
 NOARP = 0x80  # IFF_NOARP
 TRIES = 100
@@ -43,16 +43,16 @@ class Place(Protocol):
     """A machine in its network."""
 
     def address(self, line: str) -> str:
-        """Where others reach it, by the address of our end of the line to the controller; NoAddress if nowhere."""
+        """Its address for others, by that of our end of the line to the controller; NoAddress if there is none."""
 
     def machine_id(self) -> str:
         """The same for all that run on it."""
 
     def network_env(self, host: str) -> dict[str, str]:
-        """What workers need to meet those of other machines at this address."""
+        """Variables with which workers meet those of other machines at this address."""
 
     def free_port(self, taken: Container[int]) -> int:
-        """One that nobody listens on; OSError without any."""
+        """One without a listener; OSError without any."""
 
 
 class _ThisPlace:
@@ -94,7 +94,7 @@ def own_address(line: str) -> str:
 
 
 def machine_id() -> str:
-    """Of the machine, and of its network: containers of one machine may have addresses of their own."""
+    """The id of the machine, and of its network: containers of one machine may have addresses of their own."""
     try:
         return f"{BOOT_ID.read_text(encoding='ascii').strip()} {NAMESPACE.readlink()}"
     except OSError:
@@ -102,7 +102,7 @@ def machine_id() -> str:
 
 
 def network_env(host: str) -> dict[str, str]:
-    """What workers need to meet those of other machines here; left to itself, gloo believes the hosts file.
+    """Variables with which workers meet those of other machines here; left to itself, gloo believes the hosts file.
 
     Gloo takes the name as it stands; to NCCL it is the beginning of names (eth1 is eth10, too) unless "=" says that it
     is all of it.
@@ -118,7 +118,7 @@ def interface_of(host: str) -> str:
 
 
 def free_port(taken: Container[int]) -> int:
-    """A port that nobody listens on, and that we have not given to anybody who is still to listen on it."""
+    """A port without a listener that we have not given to another process that is still to listen on it."""
     for _ in range(TRIES):
         with contextlib.closing(socket.socket()) as probe:
             probe.bind(("", 0))  # on all addresses, as torch's store will; never listened on
@@ -138,7 +138,7 @@ def _by_the_way_out() -> str:
 
 
 def _best_of_ours() -> str:
-    """Of the first interface among those that most likely lead to other machines."""
+    """The first interface among those that most likely lead to other machines."""
     ranked = [(rank, address) for name, address in _interfaces() if (rank := _rank(name, address)) is not None]
     return min(ranked, key=lambda each: each[0])[1] if ranked else ""
 
@@ -152,7 +152,7 @@ def _rank(name: str, address: str) -> int | None:
     if address.startswith("127.") or _word(folder / "operstate") in ("down", "lowerlayerdown"):
         return None
     if not folder.exists():
-        return 1  # nobody describes devices here
+        return 1  # devices are not described here
     if (folder / "bridge").exists():  # docker0 and virbr0 have the same address everywhere; nothing leaves by them
         return 0 if any((NETWORK / port.name / "device").exists() for port in (folder / "brif").glob("*")) else None
     if (folder / "device").exists() or (folder / "bonding").exists():
@@ -160,7 +160,7 @@ def _rank(name: str, address: str) -> int | None:
     kind = next((word for word in OVERLAYS if f"DEVTYPE={word}" in _word(folder / "uevent").split()), "")
     if kind or (folder / "tun_flags").exists():
         return 2
-    if int(_word(folder / "flags") or "0", 16) & NOARP:  # nobody is asked who has an address there: a dummy, say
+    if int(_word(folder / "flags") or "0", 16) & NOARP:  # addresses are not resolved there: a dummy, say
         return 2 if _word(folder / "iflink") != _word(folder / "ifindex") else None
     return 1
 

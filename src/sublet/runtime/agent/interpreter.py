@@ -45,7 +45,7 @@ def is_environment(python: str) -> bool:
 
 
 def enter(python: str, variables: MutableMapping[str, str]) -> str:
-    """Whoever asks for `python` from now on finds this one, or the agent's where it is not here; its path."""
+    """From now on `python` is this one, or the agent's where it is not here; its path."""
     given = bool(python) and os.access(python, os.X_OK)
     python = python if given else sys.executable
     folder, found = str(Path(python).parent), shutil.which("python", path=variables.get("PATH", ""))

@@ -51,7 +51,7 @@ class Keeping:
         return order
 
     def is_here(self, order: StartWorker) -> bool:
-        """What a script is to find, which cannot ask for it. OSError if that cannot be brought."""
+        """Whether all files are here for a script, which cannot ask for them. OSError if that cannot be brought."""
         worker_id = order.worker_id
         if not order.watch or worker_id not in self._workers:
             return True
@@ -116,7 +116,7 @@ class Keeping:
             self.restoring.hear(message)
 
     def line_is_new(self) -> None:
-        """What was said on the old one may not have arrived."""
+        """Messages on the old line may not have arrived."""
         self.carrying.line_is_new()
         self.restoring.line_is_new()
 
@@ -156,7 +156,7 @@ class Keeping:
         )
 
     def _generation_of(self, job_id: str) -> int:
-        """Of whoever last went on from what is on this disk; -1 = nobody that we know of."""
+        """The generation of the worker that last went on from the files on this disk; -1 = none that we know of."""
         finder = self.carrying.finder(job_id)
         return -1 if finder is None else finder.generation
 

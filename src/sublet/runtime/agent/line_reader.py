@@ -19,11 +19,11 @@ class LineReader:
         self._lacking = 0  # bytes of it that have not come
 
     def feed(self, data: bytes) -> list[Message | BadInput]:
-        """What is complete with these bytes: messages, and what was wrong with lines that are none."""
+        """The lines that are complete with these bytes: messages, and the faults of lines that are none."""
         return [message_from(line) for line in self.whole(data)]
 
     def whole(self, data: bytes) -> list[bytes | BadInput]:
-        """The lines and frames that are complete with these bytes, unread: for whoever may hang up after the first."""
+        """The lines and frames that these bytes complete, unread: for a reader that may hang up after the first."""
         read: list[bytes | BadInput] = []
         at = 0
         while at < len(data):
@@ -61,7 +61,7 @@ class LineReader:
 
 
 def message_from(line: bytes | BadInput) -> Message | BadInput:
-    """What it says, or what is wrong with it."""
+    """The message, or what is wrong with the line."""
     if isinstance(line, BadInput):
         return line
     try:

@@ -25,7 +25,7 @@ LONGEST_PAUSE_S = 2.0
 PING_S = 5.0  # both sides say something as often, or more where a lease is short
 CONNECT_S = 5.0  # for a host that does not answer
 MOST_UNSENT = 4 << 20  # bytes kept for a controller that is away or slow
-MOST_CARRIED = 8 << 20  # bytes of parts that wait; whoever asked for more asks again
+MOST_CARRIED = 8 << 20  # bytes of parts that wait; the rest is asked for again
 CHUNK = 1 << 16
 MOST_READ = 1 << 18  # bytes at once, before others are seen to
 LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -37,7 +37,7 @@ def ping_s(lease_s: float) -> float:
 
 
 def lost_s(lease_s: float) -> float:
-    """Of silence, after which a line is lost, whatever the network says: it is cut, and dialled again."""
+    """Seconds of silence after which a line is lost, whatever the network says: it is cut, and dialled again."""
     return 3 * ping_s(lease_s)
 
 
@@ -92,7 +92,7 @@ class Link:
     def watch(self, lease_s: float, ping: bytes) -> bool:
         """Say something now and then; a line that is silent for three times as long is lost: False, and it is dialled.
 
-        A network that drops everything tells nobody: without this an agent would wait on such a line until its end.
+        A network that drops everything gives no sign: without this an agent would wait on such a line until its end.
         """
         now_s = self._wall.monotonic()
         if not self._connected:
@@ -111,7 +111,7 @@ class Link:
         self._drop()
         try:
             self._socket = self._dial(self._address)
-        except OSError:  # nobody listens, and this is known at once
+        except OSError:  # no listener, and this is known at once
             self._fail()
             return
         self._due_s = self._wall.monotonic() + CONNECT_S
@@ -157,7 +157,7 @@ class Link:
         return False
 
     def heard(self) -> list[Message | BadInput]:
-        """What has come since the last call."""
+        """Messages since the last call."""
         heard, self._heard = self._heard, []
         return heard
 
@@ -212,7 +212,7 @@ class Link:
     # ------------------------------------------------------------------
 
     def _read(self) -> None:
-        """What is there, but not without end: TLS gives it in small pieces."""
+        """Read with a bound: TLS gives input in small pieces."""
         read = 0
         while self._socket is not None and read < MOST_READ:
             try:
@@ -229,7 +229,7 @@ class Link:
             self._heard += self._reader.feed(data)
 
     def _first(self) -> bytes:
-        """What is to be sent next: what was begun, a line, a part; b"" = nothing."""
+        """The next bytes to send: a begun one, a line, a part; b"" = nothing."""
         if not self._amid_part:
             if self._unsent:
                 return self._unsent[0][0]

@@ -1,4 +1,4 @@
-"""What workers print on a node whose disk the controller does not see: sent to it, piece by piece, as far as it has it.
+"""Output of workers on a node whose disk the controller does not see: sent to it, piece by piece, as far as it has it.
 
 One piece of each worker is under way at a time, so that nothing else on the line is late by more; what was not answered
 is sent again. The last of it goes ahead of the news of the worker's end.
@@ -33,7 +33,7 @@ class _Stream:
 
 
 class LogStreams:
-    """Of one node."""
+    """The log streams of one node."""
 
     def __init__(self, disk: Disk, wall: Wall, say: Callable[[Printed], None]) -> None:
         self._disk, self._wall, self._say = disk, wall, say

@@ -1,4 +1,4 @@
-"""What an agent has of the machine that it runs on. It asks for nothing else, so another machine may be put there."""
+"""The seams of an agent to its machine. It asks for nothing else, so another machine may be put there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Processes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The one that this process runs on, unless somebody says otherwise."""
+    """The machine of this process, unless told otherwise."""
 
     selector: selectors.BaseSelector
     pid: int = field(default_factory=os.getpid)

@@ -1,4 +1,6 @@
-"""What an EC2 instance can read about itself: that it will be taken back, or may be. Never waits, as all of the agent.
+"""Facts that an EC2 instance can read about itself: that it will be taken back, or may be.
+
+Never waits, as all of the agent.
 
 One question at a time over HTTP/1.0, each on a connection of its own: a session token first (IMDSv2), then the notice
 of a spot interruption, then the recommendation to rebalance. AWS advises to ask every five seconds.

@@ -54,7 +54,7 @@ class Nursery:
         self._line.settimeout(ANSWERS_S)
 
     def fileno(self) -> int:
-        """What a loop waits for until it is `ready`."""
+        """The descriptor that a loop waits for until it is `ready`."""
         return self._line.fileno()
 
     def attend(self, _: int = 0) -> None:

@@ -1,7 +1,7 @@
-"""What NVIDIA's driver tells of the GPUs of a machine: their names, how busy each is, how much of its memory is taken.
+"""Facts of NVIDIA's driver on the GPUs of a machine: their names, how busy each is, how much of its memory is taken.
 
 NVML comes with the driver, so nothing has to be installed, and it knows GPUs without a CUDA context. It is opened for
-each look and closed again: an agent forks, and nothing of a driver shall be open in its children. Where there is no
+each look and closed again: an agent forks, and nothing of a driver shall be open in its children. If there is no
 driver, no GPU, or one that does not tell (a slice of one, say), there is nothing to tell.
 """
 
@@ -21,7 +21,7 @@ BY_UUID = ("GPU-", "MIG-")  # how such names begin; others are numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One GPU, at one moment. Whoever else uses it is counted too."""
+    """One GPU, at one moment. Use by other processes is counted too."""
 
     busy: float  # of the time lately, in which something ran on it: 0 to 1
     memory_bytes: int
@@ -37,7 +37,7 @@ class _Memory(ctypes.Structure):
 
 
 def gpu_uuids() -> tuple[str, ...]:
-    """Of all GPUs, which mean the same in every process; () where there is no driver."""
+    """The ids of all GPUs, which mean the same in every process; () where there is no driver."""
     with _driver() as nvml:
         count = ctypes.c_uint(0)
         if nvml is None or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):

@@ -1,4 +1,4 @@
-"""Files of jobs at paths of the machine, outside of what its agent keeps: whose each is, so that nobody's is replaced.
+"""Files of jobs at paths of the machine, outside of the agent's own: their owners, so that no file is replaced.
 
 A file is put where nothing is, or where one lies that came for a job that no longer runs here and was not written
 since. It is deleted with the node. The register is written before the files: of one that dies, the next deletes them.
@@ -42,7 +42,7 @@ def is_outside(entry: Entry) -> bool:
 
 
 class Outside:
-    """Of one node, in whose `folder` the register is; `runs` says whether a job has workers here."""
+    """The outside files of one node, in whose `folder` the register is; `runs` says whether a job has workers here."""
 
     def __init__(self, folder: Path, files: Files, disk: Disk, runs: Callable[[str], bool]) -> None:
         self._register, self._files, self._disk, self._runs = folder / REGISTER, files, disk, runs
@@ -53,7 +53,7 @@ class Outside:
     ) -> Iterator[int]:
         """The lengths of those that are written, one by one; OSError where one cannot be, and then none is.
 
-        They are written `acting` as whoever has `place`.
+        They are written `acting` as the owner of `place`.
         """
         wanted = [entry for entry in entries if not self._is_there(job_id, entry, data_of)]
         if not wanted:
@@ -90,7 +90,7 @@ class Outside:
             if facts.is_regular and facts.size_bytes == entry.size_bytes:
                 with suppress(OSError):
                     if self._files.read(Path(entry.path)) == data_of(entry):
-                        return True  # somebody has put the same there, and it stays theirs
+                        return True  # another has put the same there, and it stays theirs
             raise refused(entry.path, "something is there that did not come for a job of this node")
         if claim.what == what and job_id in claim.jobs:
             return True  # as the worker before it has left it
@@ -138,5 +138,5 @@ def _shape(facts: FileFacts) -> list[int]:
 
 
 def refused(path: str, why: str) -> FileExistsError:
-    """What is there stays."""
+    """The file there stays."""
     return FileExistsError(errno.EEXIST, f"file_mounts.{path}: {why}, and stays; {NEXT}")

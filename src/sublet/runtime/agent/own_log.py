@@ -1,4 +1,4 @@
-"""What an agent has to say about itself: lines on standard error, which is its log, kept small."""
+"""Messages of an agent about itself: lines on standard error, which is its log, kept small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers begin with: libraries that take seconds to import, imported once per machine before they are needed."""
+"""Libraries that take seconds to import, imported once per machine before workers need them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.sessions.
 
 
 def import_all(names: Sequence[str]) -> None:
-    """What cannot be imported is left to the workers that need it, who say why. Only forks come after it."""
+    """A failed import is left to the workers that need it, which say why. Only forks come after it."""
     gc.disable()  # of what is imported nothing is garbage: to look for it takes a tenth of the time
     for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - whatever a library does when it is imported
-            print(f"not preloaded: {name}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the log of whoever forks
+            print(f"not preloaded: {name}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the log of the parent
     gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, every page

@@ -1,6 +1,6 @@
-"""What stands between the order to start a worker and its process: its files are fetched, its setup is run.
+"""The steps between the order to start a worker and its process: its files are fetched, its setup is run.
 
-The process that workers are copies of may still be importing: nobody begins before it is done.
+The process that workers are copies of may still be importing: no worker begins before it is done.
 
 Workers that wait here count as the node's own: a controller that comes back hears of them, and may end them.
 """
@@ -30,7 +30,7 @@ from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 
 __all__ = ["Preparations"]
 
-TELL_S = 5.0  # that a worker is being prepared, so that nobody waits for it in vain
+TELL_S = 5.0  # that a worker is being prepared, so that it is not waited for in vain
 HOME = "HOME"
 ENDED = -9  # of one that was ended before it began
 
@@ -50,7 +50,7 @@ class _Waiting:
 
 
 class Preparations:
-    """In `folder`. Whoever needs nothing starts at once; others are `waiting` until they can, or cannot."""
+    """In `folder`. A worker that needs nothing starts at once; others are `waiting` until they can, or cannot."""
 
     def __init__(self, folder: Path, machine: Machine, crew: Crew, say: Say, keeping: Keeping) -> None:
         self._folder, self._machine, self._crew, self._say, self._keeping = folder, machine, crew, say, keeping
@@ -96,7 +96,7 @@ class Preparations:
             self._forget_unwanted()
 
     def drop_all(self) -> None:
-        """Nobody is."""
+        """Drop all."""
         for worker_id in list(self.waiting):
             self.drop(worker_id)
 
@@ -115,11 +115,11 @@ class Preparations:
         self._proceed()
 
     def go_on(self) -> None:
-        """What somebody waits for may be there."""
+        """A missing file may have come."""
         self._proceed()
 
     def line_is_new(self) -> None:
-        """What was said on the old one may not have arrived."""
+        """Messages on the old line may not have arrived."""
         self._fetching.ask_again()
         self.logs.send_again()
 
@@ -146,7 +146,7 @@ class Preparations:
         )
 
     def keep_time(self, now_s: float) -> None:
-        """Ask again, go on with what is put together, and say who is being prepared."""
+        """Ask again, go on with what is put together, and name the workers in preparation."""
         self._fetching.keep_time(now_s)
         self._setups.keep_time(now_s)
         self.logs.keep_time(now_s)
@@ -270,7 +270,7 @@ class Preparations:
             return False
 
     def _shares_place(self, travel: Travel) -> bool:
-        """The directory that its job has named is the controller's own, whoever else's disk it is."""
+        """The directory that its job has named is the controller's own, on any disk."""
         try:
             return bool(travel.shared) and bool(self._machine.disk.facts(travel.shared))
         except OSError:
@@ -295,7 +295,7 @@ class Preparations:
         self._forget_unwanted()
 
     def _forget_unwanted(self) -> None:
-        """What nobody waits for is not fetched, put together or run any further."""
+        """Files that are not waited for are not fetched, put together or run any further."""
         codes = {waiting.travel.code for waiting in self.waiting.values()}
         self._fetching.keep_only(codes)
         self._trees = {key: tree for key, tree in self._trees.items() if tree.whole or key[1] in codes}

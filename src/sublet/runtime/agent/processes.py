@@ -1,7 +1,7 @@
-"""Processes as the kernel of the machine sees them: who lives, since when, in which session; and their ends.
+"""Processes as the kernel of the machine sees them: which live, since when, in which session; and their ends.
 
 A pid may be used again, a pid with its start time may not. An instance is a session whose leader is the agent; while
-one process of a session lives, the kernel gives its number to nobody else.
+one process of a session lives, the kernel does not give its number away.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def everybody() -> list[Process]:
 
 
 def children() -> list[int]:
-    """Of this process, if it has one thread; without a look at everybody, where the kernel lists them."""
+    """Children of this process, if it has one thread; without a look at all processes, where the kernel lists them."""
     me = os.getpid()
     try:
         with open(f"/proc/self/task/{me}/children", "rb") as file:  # noqa: PTH123 - as above
@@ -113,7 +113,7 @@ def instance(agent_pid: int, start: int) -> list[Process]:
     seen = {process.pid: process for process in everybody()}
     leader = seen.get(agent_pid)
     if leader is not None and leader.start != start:
-        return []  # the number has been given to somebody else, so nobody of the session is left
+        return []  # the number has been given away, so none of the session is left
     found = {pid: process for pid, process in seen.items() if agent_pid in (pid, process.session)}
     grown = True
     while grown:
@@ -124,7 +124,7 @@ def instance(agent_pid: int, start: int) -> list[Process]:
 
 
 def kill_instance(agent_pid: int, start: int, known: Iterable[Process] = ()) -> bool:
-    """SIGKILL to all of it, until nobody is left; `known` are members that may have left the session since.
+    """SIGKILL to all of it, until none is left; `known` are members that may have left the session since.
 
     The agent goes first, so that it does not report its workers' deaths as theirs.
     """
@@ -182,7 +182,7 @@ def are_alone(pids: Iterable[int]) -> bool:
 
 
 def _listening() -> Iterator[str]:
-    """The sockets, by inode, at which somebody of this machine may be called."""
+    """The listening sockets of this machine, by inode."""
     for line in _sockets():
         fields = line.split()
         if fields[3] == LISTENS:
@@ -200,7 +200,7 @@ def adopt_orphans() -> None:
 
 
 def rename(name: str) -> None:
-    """What `ps -o comm` calls this process, 15 bytes at most."""
+    """The name of this process in `ps -o comm`, 15 bytes at most."""
     _libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 

@@ -1,9 +1,9 @@
 """Whether a script that is started again reads what it had saved: seen in the access times of the files.
 
 The usual mounts (relatime) note the first read after a write; so that the first read of this start is noted too, the
-access time is set back before it. A descriptor of each file is held that opens nothing, so that one that is replaced
-or deleted right after it was read still says so; they are let go at the first look that settles it, since the disk
-keeps what they hold.
+access time is set back before it. A descriptor of each file is held that opens nothing, so that one that is replaced or
+deleted right after it was read still says so. They are let go at the first look that settles it, since the disk keeps
+what they hold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Reading:
 
     @classmethod
     def of(cls, paths: Iterable[str], disk: Disk = DISK) -> Reading:
-        """Of these files alone."""
+        """A reading of these files alone."""
         made = cls("", disk)
         made._begin(paths, disk)
         return made
@@ -57,7 +57,7 @@ class Reading:
         return self.told
 
     def let_go(self) -> None:
-        """Of the files."""
+        """Let go of the files."""
         for held in self._held:
             self._disk.let_go(held)
         self._held.clear()

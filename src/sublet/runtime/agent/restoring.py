@@ -1,7 +1,7 @@
 """The newest checkpoint of a job, brought to a node before a worker goes on from it: only what the node lacks is sent.
 
-It is put together beside and renamed, so that a worker finds all of it or none. What lies on the node's own disk and is
-newer counts only if nobody else has gone on with the job since it was written.
+It is put together beside and renamed, so that a worker finds all of it or none. A newer checkpoint on the node's own
+disk counts only if no other worker has gone on with the job since it was written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Place = tuple[str, int, int]  # where a part is on this node: in which file, fro
 
 @dataclass(slots=True)
 class _Bringing:
-    """What is brought to `folder`, for a worker."""
+    """Files that are brought to `folder`, for a worker."""
 
     wants: Wants
     folder: Path
@@ -46,7 +46,7 @@ class _Bringing:
 
 
 class Restoring:
-    """Of one node; parts are kept in `folder` on the way.
+    """The restorer of one node; parts are kept in `folder` on the way.
 
     `done` hears of each worker which step is here (-1: what was here before), or why it cannot go on.
     """
@@ -70,7 +70,7 @@ class Restoring:
     def want(self, wants: Wants, folder: str, own: Callable[[], int] | None = None) -> None:
         """The newest is to be there before this worker goes on.
 
-        Of a script the whole folder is, unless it is `own`: the generation of whoever wrote last to what is here.
+        For a script it is the whole folder, unless it is `own`: the generation of the last writer here.
         """
         now_s = self._machine.wall.monotonic()
         bringing = self._by_worker[wants.worker_id] = _Bringing(wants, Path(folder), own, now_s)
@@ -97,7 +97,7 @@ class Restoring:
         self._proceed()
 
     def line_is_new(self) -> None:
-        """What was asked on the old one may not have arrived."""
+        """Requests on the old line may not have arrived."""
         for bringing in self._by_worker.values():
             if bringing.newest is None:
                 bringing.since_s = self._machine.wall.monotonic()
@@ -119,7 +119,7 @@ class Restoring:
         self._fetching.keep_time(now_s)
         for worker_id, bringing in list(self._by_worker.items()):
             if bringing.newest is None and now_s >= bringing.since_s + UNANSWERED_S:
-                self._end(worker_id, bringing, "nobody says which checkpoint is the newest")
+                self._end(worker_id, bringing, "there is no word on which checkpoint is the newest")
             elif bringing.newest is None and now_s >= bringing.asked_s + AGAIN_S:
                 self._ask(bringing)
         self._proceed()
@@ -151,7 +151,7 @@ class Restoring:
         self._done(bringing.wants, bringing.step, why)
 
     def _tidy(self) -> None:
-        """What nobody waits for is not fetched any further, and its parts are not kept."""
+        """Files that are not waited for are not fetched any further, and their parts are not kept."""
         roots = {each.newest.root for each in self._by_worker.values() if each.newest is not None}
         self._fetching.keep_only(roots)
         if not self._by_worker:
@@ -227,7 +227,7 @@ class Restoring:
                     yield WORKED
 
     def _part(self, digest: str, here: dict[str, Place]) -> bytes | None:
-        """What came was checked as it came; what was on the disk may have changed since we looked."""
+        """A part that came was checked as it came; one on the disk may have changed since we looked."""
         if digest not in here:
             return self._content.packed(digest, sure=False)
         return data if digest_of(data := self._piece(*here[digest])) == digest else None

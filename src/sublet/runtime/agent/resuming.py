@@ -1,4 +1,4 @@
-"""What a script without a session writes below its own directory, and whether its next start goes on from it.
+"""Files of a script without a session below its own directory, and whether its next start goes on from them.
 
 A file that an earlier start of the job has written, and that this start reads, is a checkpoint; what this start writes
 under the same name, but for numbers in it, is saved. Logs, code, and what tools keep for themselves are none.
@@ -25,7 +25,7 @@ NO_STATE = (".py", ".pyc", ".pyo", ".sh", ".log", ".out", ".err", ".lock")
 
 
 class OwnFiles(NamedTuple):
-    """What there is to see of them; times are wall seconds ago."""
+    """The visible facts of them; times are wall seconds ago."""
 
     looked: bool = False  # at all of them
     wrote_ago_s: float | None = None  # None = in this life it has written none that was seen
@@ -79,7 +79,7 @@ class Resuming:
         )
 
     def let_go(self) -> None:
-        """Of the files."""
+        """Let go of the files."""
         for reading in self._readings.values():
             reading.let_go()
         self._readings.clear()
@@ -88,7 +88,7 @@ class Resuming:
         reading, before_ns, as_it_was = self._readings[path], self._before[path], False
         with contextlib.suppress(OSError):  # it was replaced while we looked
             as_it_was = self._disk.facts(path, follow=False).written_ns == before_ns
-        told = reading.look(settled=not as_it_was)  # whoever reads what this start wrote does not go on from it
+        told = reading.look(settled=not as_it_was)  # reading what this start wrote is not going on from it
         if told == "yes":
             self._loaded_ns = max(self._loaded_ns, before_ns)
             self._kinds.add(_kind(path))

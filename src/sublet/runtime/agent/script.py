@@ -1,7 +1,7 @@
 """A Python script, run inside a process that was forked warm, as if `python script.py` had been started.
 
-What would differ from a fresh interpreter is set right (arguments, search path, random numbers, threads), or the
-script is not run this way: `warm_command` refuses options and variables that only a fresh interpreter can obey.
+Differences from a fresh interpreter are set right (arguments, search path, random numbers, threads), or the script is
+not run this way: `warm_command` refuses options and variables that only a fresh interpreter can obey.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTERRUPTED = 130  # as a shell says of SIGINT
 
 
 class AtExit:
-    """What is registered with `atexit` from now on: only the end of the interpreter calls that, and a fork has none."""
+    """Functions registered with `atexit` from now on: only the end of the interpreter calls them, not a fork."""
 
     def __init__(self) -> None:
         self._calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
@@ -69,7 +69,7 @@ class WarmCommand(NamedTuple):
 
 
 def warm_command(argv: Sequence[str], env: Mapping[str, str]) -> WarmCommand | None:
-    """What to run in a forked process; None = start the command afresh."""
+    """The command for a forked process; None = start it afresh."""
     if not argv or not is_this_python(argv[0]) or any(name.startswith(COLD_VARIABLES) for name in env):
         return None
     rest = list(argv[1:])
@@ -140,7 +140,7 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _refresh() -> None:
-    """What libraries decided when they were imported, before the fork."""
+    """Redo the choices of libraries at their import, before the fork."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text stream, as it was not replaced yet
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]

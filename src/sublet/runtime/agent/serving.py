@@ -52,7 +52,7 @@ def run(facts: AgentFacts, nursery: Nursery | None = None, *, own_users: bool = 
 
 
 def _sweep_containers(leaving: int = 0) -> None:
-    """What earlier agents of this machine have left, and at its end this one; nothing where none had any."""
+    """Remove containers of earlier agents of this machine, and at its end those of this one."""
     if any(leaving in (0, each.agent) for each in records()):
         command = [
             sys.executable,
@@ -67,7 +67,7 @@ def _sweep_containers(leaving: int = 0) -> None:
 
 
 def _as_found(facts: AgentFacts) -> AgentFacts:
-    """With what nobody has said, but the environment or the machine does."""
+    """Facts with unstated values from the environment or the machine."""
     gpus = found_devices(os.environ) if facts.gpus is None else facts.gpus
     return replace(facts, gpus=gpus, host=facts.host or os.environ.get("SUBLET_HOST", ""))
 
@@ -139,13 +139,13 @@ class _Wake:
         for end in (self._heard, self._writer):
             end.settimeout(0.0)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # it wakes the loop, which looks who it was
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it wakes the loop, which looks which one it was
         signal.signal(signal.SIGTERM, lambda *_: agent.ask_to_go())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def fileno(self) -> int:
-        """What the loop waits for."""
+        """The descriptor that the loop waits for."""
         return self._heard.fileno()
 
     def attend(self, _: int) -> None:

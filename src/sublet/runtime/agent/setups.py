@@ -22,7 +22,7 @@ from sublet.wire.travel import Travel
 
 __all__ = ["PYTHON", "SETUP_S", "Key", "SetupEnd", "Setups", "key_of"]
 
-SETUP_S = 3600.0  # for all of it: one that waits for somebody at a terminal is not paid for for ever
+SETUP_S = 3600.0  # for all of it: one that waits at a terminal is not paid for for ever
 PYTHON = "SUBLET_PYTHON"  # the variable that names the Python of the agent, which has Sublet
 TOO_LONG = 124  # as `timeout` says of a command
 SHELL = ("bash", "-euo", "pipefail", "-c")
@@ -46,12 +46,12 @@ class _Run:
 
 
 def key_of(order: StartWorker, travel: Travel) -> Key:
-    """Of the setup that this worker needs."""
+    """The key of the setup that this worker needs."""
     return order.cwd, f"{travel.setup}\0{travel.image}\0{travel.inside}", travel.code
 
 
 class Setups:
-    """Of one node."""
+    """The setups of one node."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -75,7 +75,7 @@ class Setups:
         return False
 
     def python(self, order: StartWorker, travel: Travel) -> str:
-        """What this worker's setup has made, else that of the order."""
+        """The Python that this worker's setup has made, else that of the order."""
         return self._done.get(key_of(order, travel), "") or order.python
 
     def ended(self, pid: int, code: int) -> SetupEnd | None:
@@ -108,7 +108,7 @@ class Setups:
                 self._machine.processes.end(run.process.pid, signal.SIGKILL)
 
     def end_unwanted(self, wanted: Collection[Key]) -> None:
-        """Nobody waits for others any more."""
+        """No worker waits for others any more."""
         for key in self._running.keys() - set(wanted):
             run = self._running.pop(key)
             run.process.close()

@@ -1,8 +1,7 @@
-"""What is in a folder of checkpoints at one moment, by content: named part by part, read again when it is asked for.
+"""The content of a folder of checkpoints at one moment: named part by part, read again when it is asked for.
 
-Nothing is copied. A file that changes between the two, or is thrown away, spoils the snapshot. One whose length and
-time of writing are as they were is taken for the same, and read with more care if whoever asked for it, and checks what
-comes, has doubts.
+Nothing is copied. A file that changes between the two, or is thrown away, spoils the snapshot. One with the same length
+and time of writing is taken for the same. It is read with more care if the receiver, which checks it, has doubts.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class Found(NamedTuple):
     step: int = -1
     done: float = 0.0
     written_ns: int = 0  # when the last of it was, by the clock of the disk; 0 = it does not matter
-    mark: object = None  # by which whoever found it knows it again
+    mark: object = None  # by which its finder knows it again
 
 
 class Finder(Protocol):
-    """Where checkpoints of one job are on this node, and which of them is to be carried next."""
+    """The checkpoints of one job on this node, and which of them is to be carried next."""
 
     folder: str
     generation: int  # of the last that went on from here
@@ -43,16 +42,16 @@ class Finder(Protocol):
         """When to look next."""
 
     def find(self, now_s: float, *, urgent: bool) -> Found | None:
-        """What is to be carried now; if it is `urgent`, whether or not all is quiet."""
+        """The next to be carried now; if it is `urgent`, whether or not all is quiet."""
 
     def is_still(self, found: Found) -> bool:
         """All of it is as it was found."""
 
     def settle(self, found: Found, *, carried: bool) -> None:
-        """It is carried, or will not be, for whoever goes on from here now."""
+        """It is carried, or will not be, for the worker that goes on from here now."""
 
     def came(self, generation: int, step: int) -> None:
-        """The newest that the controller has was brought here, for somebody of this generation."""
+        """The newest that the controller has was brought here, for a worker of this generation."""
 
 
 class Spoiled(Exception):
@@ -60,7 +59,7 @@ class Spoiled(Exception):
 
 
 class Snapshot:
-    """Of files below `folder`, by their paths there. `root` is its name, once all of it has been read."""
+    """A snapshot of files below `folder`, by their paths there. `root` is its name, once all of it has been read."""
 
     def __init__(self, disk: Disk, folder: str, paths: Sequence[str]) -> None:
         self._disk, self._folder, self._paths = disk, folder, tuple(paths)

@@ -1,6 +1,6 @@
 """The checkpoints of the SDK as an agent sees them from outside: folders called step-N, each with a manifest.
 
-One that is there was committed by a rename, and nobody changes it: the highest is to be carried.
+One that is there was committed by a rename, and does not change: the highest is to be carried.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Steps:
         self._changed = True
 
     def came(self, generation: int, step: int) -> None:
-        """The newest that the controller has was brought here, for somebody of this generation."""
+        """The newest that the controller has was brought here, for a worker of this generation."""
         self._carried = self._settled = max(self._carried, step)
         self.generation, self._changed = generation, True
 
 
 def steps_in(folder: str, disk: Disk, *, above: int = -1) -> list[Step]:
-    """Those above a step, the highest first; none that nobody could load."""
+    """Those above a step, the highest first; none that could not be loaded."""
     found: dict[int, list[str]] = defaultdict(list)
     for path in disk.below(folder):
         name = path[len(folder) + 1 :]

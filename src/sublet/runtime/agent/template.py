@@ -1,7 +1,7 @@
 """One warm process per machine, with the libraries of training imported and nothing else done; agents are its forks.
 
-It speaks over a socket pair with whoever started it: a request is one JSON object, with the node's life file beside it
-as an open descriptor; the answer is the pid. It ends when its requester is gone; the agents stay.
+It speaks over a socket pair with its parent: a request is one JSON object, with the node's life file beside it as an
+open descriptor; the answer is the pid. It ends when its requester is gone; the agents stay.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def serve(requests: socket.socket, preload: Sequence[str]) -> None:
         if not data:
             return
         request = json.loads(data)
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # nobody may take the newborn for an orphan
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # the newborn must not be taken for an orphan
         pid = os.fork()
         if pid == 0:
             requests.close()

@@ -27,7 +27,7 @@ class Lost(Exception):
 class Tree:
     """The files of one manifest below `place`; those of paths with ~/ below `home`.
 
-    `give` makes the place the job's own; all of it is written `acting` as whoever owns the place.
+    `give` makes the place the job's own; all of it is written `acting` as the owner of the place.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Tree:
         return True
 
     def data_of(self, entry: Entry) -> bytes:
-        """What is in it; Lost as above."""
+        """Its bytes; Lost as above."""
         return b"".join(map(self._part, entry.parts))
 
     def _part(self, digest: str) -> bytes:

@@ -1,9 +1,9 @@
 """A user for each job, where the agent of a rented machine is root: jobs read neither the node's key nor each other.
 
-A user is a number that nobody on the machine has, with a home of its own; there is no account. All that root alone may
+A user is a number that is unused on the machine, with a home of its own; there is no account. All that root alone may
 read stays root's: key, token, the content that files are made of. A job owns its home, its working directory, its
-checkpoints on this disk, and what it prints, and nothing that was there before. Where a job can have put links, root
-acts as the job. Devices and shared memory are reached as before, by the groups of root.
+checkpoints on this disk, and what it prints, and nothing that was there before. If a job can have put links, root acts
+as the job. Devices and shared memory are reached as before, by the groups of root.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sublet.wire.messages import StartWorker
 
 __all__ = ["User", "Users"]
 
-FIRST, MOST = 60_200, 800  # Debian leaves 60000 to 64999 to whoever needs some; systemd takes them from 61184 on
+FIRST, MOST = 60_200, 800  # Debian leaves 60000 to 64999 for such uses; systemd takes them from 61184 on
 DEVICES = ("video", "render")  # groups that GPUs may belong to
 NEED_ROOT = ("sublet.runtime.file_sync.mounted", "sublet.runtime.file_sync.contained")
 WITHOUT = "own_users = false in aws.toml"
@@ -34,13 +34,13 @@ PR_SET_DUMPABLE = 4  # linux/prctl.h
 
 
 class User(NamedTuple):
-    """Whom the workers of a job run as."""
+    """The user of a job's workers."""
 
     number: int
     home: Path
 
     def variables(self) -> dict[str, str]:
-        """What programs ask for where they would look for an account."""
+        """Variables for programs that would look for an account."""
         return {"HOME": str(self.home), "USER": f"job{self.number}", "LOGNAME": f"job{self.number}"}
 
     def become(self) -> None:
@@ -53,7 +53,7 @@ class User(NamedTuple):
 
 
 class Users:
-    """Of one machine; `folder` is the agent's, and has the jobs' directories."""
+    """The users of one machine; `folder` is the agent's, and has the jobs' directories."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._users = folder, dict[str, User]()
@@ -79,7 +79,7 @@ class Users:
         return self._users[job_id]
 
     def home(self, job_id: str, place: str, mounted: Sequence[str]) -> Path:
-        """Where ~ is for its files; there is nothing but its own."""
+        """The home of its files; there is nothing but its own."""
         del mounted
         user = self.of(job_id)
         with acting_as(user.number):
@@ -92,7 +92,7 @@ class Users:
         if any(word.startswith(NEED_ROOT) for word in order.argv[1:4]):
             raise OSError(f"buckets that are mounted, and containers, need root: {WITHOUT}")
         if order.log:
-            os.fchown(log, user.number, user.number)  # for whoever opens /dev/stdout again
+            os.fchown(log, user.number, user.number)  # for a process that opens /dev/stdout again
         if self._is_ours_to_give(order.job_id, order.cwd):
             self._give(order.job_id, user, order.cwd)
         if (saved := env.get("SUBLET_CHECKPOINT_DIR", "")).startswith("/"):
@@ -106,7 +106,7 @@ class Users:
         return user
 
     def give(self, job_id: str, folder: str) -> None:
-        """What came for it there is its own."""
+        """Files that came for it there become its own."""
         self._given.discard((job_id, folder))
         if self._is_ours_to_give(job_id, folder) and Path(folder).exists():
             self._give(job_id, self.of(job_id), folder)
@@ -128,7 +128,7 @@ class Users:
     def _give(self, job_id: str, user: User, folder: str) -> None:
         """Once: what is there, and what it finds there when it comes again, is its own.
 
-        It may run meanwhile: no link is followed, and what has several names may be somebody else's.
+        It may run meanwhile: no link is followed, and a file with several names may be another's.
         """
         if (job_id, folder) in self._given:
             return
@@ -157,7 +157,7 @@ def _try(saved: Path, user: User) -> None:
 
 
 def _open_the_way(folder: Path) -> None:
-    """One may go through folders of root's on the way; what is in them says itself who may read it."""
+    """A job may go through folders of root's on the way; their files have rights of their own."""
     for place in (folder, *folder.parents):
         seen = place.stat()
         if seen.st_uid == 0 and not seen.st_mode & 0o001:

@@ -49,7 +49,7 @@ class Watch:
         self._reading, self._own = reading, own
         self._met_at, self._are_alone, self._disk, self._wall = met_at, are_alone, disk, wall
         self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
-        self._newest = newest_before  # of the files, by the clock of whoever keeps them
+        self._newest = newest_before  # of the files, by the clock of their disk
         self._saved_s: float | None = None  # by ours
         self._active_s = self._looked_s = now_s
         self._ticks, self._printed = 0, self._length()
@@ -57,7 +57,7 @@ class Watch:
         self._life = env.get(LIFE, "")  # of a container, whose processes do not descend from ours
 
     def look(self, now_s: float, everybody: Mapping[int, list[tuple[int, int]]]) -> WorkerSeen:
-        """What there is to see; `everybody` is what runs on this machine (`ticks_by_parent`)."""
+        """The facts to see; `everybody` is what runs on this machine (`ticks_by_parent`)."""
         family = _family((self._pid, *self._inside()), everybody)
         ticks, printed = sum(family.values()), self._length()
         allowed = BUSY * (now_s - self._looked_s) * TICKS_PER_S
@@ -97,8 +97,8 @@ class Watch:
     def _saved_ago_s(self, now_s: float) -> float | None:
         """Since the last write below its checkpoint directory; None if there was none in its life.
 
-        Files have the times of whoever keeps them, which may be another machine with another clock: they are compared
-        with each other, and ours only tells when within the time since the last look it was.
+        Files have the times of their disk's machine, which may have another clock. They are compared with each other,
+        and ours only tells when within the time since the last look it was.
         """
         newest = newest_below(self._folder, self._disk) if self._folder else None
         if newest is not None and (self._newest is None or newest > self._newest):

@@ -36,7 +36,7 @@ LAST_BYTES = 8192  # looked at for the last lines, however long they are
 
 
 def why_not_started(error: OSError | ValueError) -> int:
-    """The exit code that stands for it: the script's own fault, or nobody's, which is tried again for longer."""
+    """The exit code that stands for it: the script's own fault, or none, which is tried again for longer."""
     short = isinstance(error, OSError) and error.errno in SHORT_OF
     return EXIT_LOST if short else CANNOT_START
 
@@ -63,7 +63,7 @@ class Worker:
             self.line = None
 
     def said(self) -> str:
-        """What it has written on its line, as words; of a process that speaks no messages."""
+        """Its lines as words; of a process that speaks no messages."""
         if self.line is None:
             return ""
         with suppress(OSError):
@@ -79,5 +79,5 @@ class Worker:
         except OSError as error:
             return f"its log cannot be read: {error}"
         lines = data.decode(errors="replace").splitlines()
-        cut = len(data) == LAST_BYTES and len(lines) > 1  # in its first line: half a secret is one that nobody hides
+        cut = len(data) == LAST_BYTES and len(lines) > 1  # in its first line: half a secret would not be hidden
         return "\n".join(lines[cut:][-LAST_LINES:])

@@ -1,7 +1,7 @@
-"""What is left of an anchor that was ended: its log, and what nodes and jobs are known by, in a bucket.
+"""The backup of a controller host in a bucket: its log, and the records by which nodes and jobs are known.
 
 Two objects: `state.tar.gz` when the log has grown, and `content.tar.gz`, the parts of jobs' files, when there are
-others. Checkpoints that are on the anchor's disk alone have objects of their own (kept_checkpoints.py).
+others. Checkpoints that are on the controller host's disk alone have objects of their own (kept_checkpoints.py).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ KEPT = ("settings.json", "aws.toml", "identity", "profiles", "aws")  # beside th
 
 
 def place_of(uri: str, server: str) -> str:
-    """Where the backup of one controller lies: several may name the same bucket, and none has another's state."""
+    """The place of the backup of one controller: several may name the same bucket, and none has another's state."""
     return f"{uri.rstrip('/')}/{server}"
 
 
 class Backup:
-    """Of one state directory, to one URI; what has not changed since the last time is not written again."""
+    """Backup of one state directory, to one URI; unchanged files are not written again."""
 
     def __init__(self, state_dir: Path, uri: str) -> None:
         self._state_dir, self._uri = state_dir, uri
@@ -64,7 +64,7 @@ class Backup:
         copy.mkdir(mode=0o700)
         source, target = sqlite3.connect(log), sqlite3.connect(copy / "log.sqlite")
         try:
-            source.backup(target)  # whole, whoever writes meanwhile
+            source.backup(target)  # whole, also during writes
         finally:
             source.close()
             target.close()
@@ -93,7 +93,7 @@ def _look(path: Path) -> tuple[int, int] | None:
 
 
 def restore_backup(uri: str, state_dir: Path, spare: Sequence[str]) -> list[str]:
-    """What was last written there takes the place of what is here; what is to be said of each checkpoint."""
+    """Replace the files here by the last ones written there; the messages on each checkpoint."""
     return restore_from(open_uri(uri), state_dir, spare)
 
 
@@ -112,7 +112,7 @@ def restore_from(objects: FileObjects, state_dir: Path, spare: Sequence[str]) ->
 
 
 def _without_secrets(state_dir: Path) -> list[str]:
-    """Of jobs that had some: no backup has them."""
+    """Jobs that had secrets: no backup has them."""
     if not (state_dir / "log.sqlite").is_file():
         return []
     store, files = Store(state_dir / "log.sqlite"), SecretFiles(state_dir)

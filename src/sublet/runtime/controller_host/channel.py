@@ -1,8 +1,8 @@
-"""The way from a laptop to its anchor: ssh to a host key that is pinned, by a key that was made for this anchor.
+"""The way from a laptop to its controller host: ssh to a pinned host key, by a key that was made for it.
 
 At first nothing is known of the machine's host key. Its user data hold a nonce, and its boot writes HMAC(nonce, key) of
-every host key down: whoever shows a key and cannot show that is somebody else, and is told nothing. From then on the
-key is pinned.
+every host key down: a peer whose key lacks that is another machine, and is told nothing. From then on the key is
+pinned.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LAST_BYTES = 500  # of what a command complained with
 
 
 def new_key(state_dir: Path) -> str:
-    """A key pair for this anchor alone, made where there is none; its public half."""
+    """A key pair for this controller host alone, made where there is none; its public half."""
     asyncssh, path = import_asyncssh(), folder_of(state_dir) / "id_ed25519"
     if not path.is_file():
         path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -71,24 +71,24 @@ async def connected(record: HostRecord, state_dir: Path, *, pinned: bool = True)
         )
     except (OSError, TimeoutError, asyncssh.Error) as error:
         why = f"it cannot be reached by ssh ({error or type(error).__name__})"
-        hint = "'sublet up --on aws' looks at the anchor, and starts it again where it was stopped"
-        raise NoController(f"anchor {record.instance} at {record.address}", why, hint=hint) from None
+        hint = "'sublet up --on aws' looks at the controller host, and starts it again where it was stopped"
+        raise NoController(f"controller host {record.instance} at {record.address}", why, hint=hint) from None
     async with connection:
         yield connection
 
 
 async def meet(record: HostRecord, state_dir: Path) -> HostRecord:
-    """With its host key, proven by the nonce; NoController while it is not up, Refused where it is somebody else."""
+    """With its host key, proven by the nonce; NoController while it is not up, Refused where it is another machine."""
     async with connected(record, state_dir, pinned=False) as connection:
         shown = connection.get_server_host_key().export_public_key().decode().split()[:2]
         told = await connection.run(f"cat {PROOF}", check=False)
     wanted = hmac.new(record.nonce.encode(), " ".join(shown).encode(), hashlib.sha256).hexdigest()
     proofs = str(told.stdout or "").split()
     if not proofs:
-        raise NoController(f"anchor {record.instance}", "its first boot is not over")
+        raise NoController(f"controller host {record.instance}", "its first boot is not over")
     if not any(hmac.compare_digest(wanted, proof) for proof in proofs):
         raise Refused(
-            f"what answers at {record.address} is not the anchor that was rented: it cannot prove its host key"
+            f"what answers at {record.address} is not the controller host that was rented: it cannot prove its host key"
         )
     return replace(record, host_key=" ".join(shown))
 
@@ -100,11 +100,11 @@ class Remote:
         self._connection, self._record = connection, record
 
     async def run(self, *words: str, data: bytes = b"", timeout_s: float = SHIP_S) -> bytes:
-        """What it printed; Refused with its last words where it fails."""
+        """Its output; Refused with its last words where it fails."""
         return await self.shell(shlex.join(words), data=data, timeout_s=timeout_s)
 
     async def module(self, name: str, *words: str, data: bytes = b"") -> bytes:
-        """Of our own code over there."""
+        """The output of a module of ours over there."""
         return await self.shell(self._command(name, *words), data=data)
 
     async def shell(self, text: str, *, data: bytes = b"", timeout_s: float = SHIP_S) -> bytes:
@@ -114,7 +114,7 @@ class Remote:
         return bytes(done.stdout or b"")
 
     async def send(self, pieces: Iterator[bytes], name: str, *words: str) -> None:
-        """What a module of ours over there reads, piece by piece: the next is made when the one before has gone."""
+        """Input of a module of ours over there, piece by piece: the next is made when the one before has gone."""
         async with self._process(name, *words) as process:
             with contextlib.suppress(BrokenPipeError):  # it has ended, and will say why
                 while piece := await asyncio.to_thread(next, pieces, b""):
@@ -124,7 +124,7 @@ class Remote:
             self._check(await asyncio.wait_for(process.wait(), SHIP_S))
 
     async def fetch(self, file: IO[bytes], name: str, *words: str, data: bytes = b"") -> None:
-        """What a module of ours over there writes, piece by piece, into a file."""
+        """Output of a module of ours over there, piece by piece, into a file."""
         async with self._process(name, *words) as process:
             process.stdin.write(data)
             process.stdin.write_eof()
@@ -141,7 +141,7 @@ class Remote:
     def _check(self, done: Any) -> None:
         if done.returncode:
             said = bytes(done.stderr or b"").decode(errors="replace").strip()[-LAST_BYTES:]
-            raise Refused(f"on the anchor {self._record.instance}: {said or f'exit code {done.returncode}'}")
+            raise Refused(f"on the controller host {self._record.instance}: {said or f'exit code {done.returncode}'}")
 
 
 async def ship(remote: Remote, python: str, home: str, parcel: Parcel) -> str:
@@ -168,7 +168,7 @@ class Way:
         try:
             return self._ready.result(OPEN_S)
         except TimeoutError:
-            raise NoController(f"anchor {self._record.instance}", "it says nothing", silent=True) from None
+            raise NoController(f"controller host {self._record.instance}", "it says nothing", silent=True) from None
 
     @property
     def is_open(self) -> bool:
@@ -207,25 +207,25 @@ class Way:
                 listener.close()
                 for task in (broken, over):
                     task.cancel()
-        except Exception as error:  # noqa: BLE001 - told to whoever waits, in whatever way it failed
+        except Exception as error:  # noqa: BLE001 - any failure is told to the waiting side
             if self._ready.done():
                 return
             self._ready.set_exception(error if isinstance(error, NoController) else _nobody(self._record, ""))
 
 
 def _nobody(record: HostRecord, words: str) -> NoController:
-    """On the anchor; `words` are the last ones of a controller that did not live there."""
+    """On the controller host; `words` are the last ones of a controller that did not live there."""
     said = words.partition("\n  next: ")[0].strip()
     why = f"none lives on it: {said}" if said else "none answers on it"
     hint = "'sublet up --on aws' starts it again; keeper.log and controller.log lie in its state directory"
-    return NoController(f"anchor {record.instance}", why, hint=hint)
+    return NoController(f"controller host {record.instance}", why, hint=hint)
 
 
 _ways: dict[tuple[Path, str, str], tuple[Way, tuple[int, dict[str, Any], str]]] = {}
 
 
 def open_way(record: HostRecord, state_dir: Path) -> tuple[int, dict[str, Any], str]:
-    """One for this process and this anchor, closed at its end."""
+    """One for this process and this controller host, closed at its end."""
     key = (state_dir, record.instance, record.address)
     if key not in _ways or not _ways[key][0].is_open:
         way = Way(record, state_dir)

@@ -1,14 +1,16 @@
-"""What a laptop asks of its anchor by ssh: `python -m sublet.runtime.controller_host.desk VERB STATE_DIR ...`, one at a time.
+"""Requests of a laptop by ssh: `python -m sublet.runtime.controller_host.desk VERB STATE_DIR ...`.
+
+One runs at a time.
 
 look     what is there, and what is lacking of the modules that are named besides: JSON, see `_look`
 staged   large files that came with a `put` that broke: JSON {path: SHA-256}
 put      a state directory comes on standard input; its controller may not run yet
-get      it goes on standard output, but for what is said on standard input to be staged; its controller may not run
+get      it goes to standard output, but for files named as staged on standard input; its controller may not run
 fence    from now on no controller may run here
-mind     turn the machine off if no controller lives on it, and nobody asks for anything: see idle.py
+mind     turn the machine off if no controller lives on it, and no request comes: see idle.py
 free     ... it may again
-start    keep a controller running: see keeper.py; what one before it left does not count any more
-stop     tell the controller by a signal to save and end; where it is fenced, nobody starts it again
+start    keep a controller running: see watchdog.py; files of an earlier one do not count any more
+stop     tell the controller by a signal to save and end; where it is fenced, it is not started again
 trust    variables with credentials come on standard input, for the controller here
 """
 
@@ -38,7 +40,7 @@ __all__ = ["NEEDED", "main"]
 NEEDED = ("boto3", "cryptography", "fastapi", "numpy", "pathspec", "prometheus_client", "pydantic", "scipy")
 IDLE = "sublet.runtime.controller_host.idle"
 NEEDED_TOO = ("sortedcontainers", "uvicorn", "yaml")
-LAST_BYTES = 1000  # of what the keeper has written
+LAST_BYTES = 1000  # of the watchdog's output
 
 
 def main(words: list[str]) -> None:
@@ -46,7 +48,7 @@ def main(words: list[str]) -> None:
     verb, state_dir, *more = words
     folder = Path(state_dir)
     FILES.make_folder(folder)
-    with (folder / DESK).open("a") as lock:  # whoever is about to turn the machine off sees that somebody is here
+    with (folder / DESK).open("a") as lock:  # a process about to turn the machine off sees this lock
         fcntl.flock(lock, fcntl.LOCK_SH)
         os.utime(folder / DESK)
         _answer(verb, folder, more)

@@ -1,8 +1,8 @@
 """From an account and nothing else to an `aws.toml`: what `sublet up --on aws` chooses where there is none, and says.
 
-Everything that is chosen is asked for at AWS, told, and written down with its reason: from then on the file counts, and
-whoever wants it otherwise changes a line. The role and the security group cost nothing, are named after this
-controller, and stay for the next time.
+Every choice is asked for at AWS, told, and written down with its reason: from then on the file counts, and a user
+changes a line of it. The role and the security group cost nothing, are named after this controller, and stay for the
+next time.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def region_from(found: str | None, environment: Mapping[str, str] = os.environ) 
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or found
     if not region:
         hint = "'aws configure' asks for one, or set AWS_REGION; or write aws.toml (docs/guides/rent-on-aws.md)"
-        raise BadInput("AWS", "no region is set: nobody knows where to rent", hint=hint)
+        raise BadInput("AWS", "no region is set", hint=hint)
     return region
 
 
 def choose(
     make: Make, region: str, server: str, *, credentials_sent: bool = False, catalogue: Catalogue | None = None
 ) -> list[Choice]:
-    """All that a controller on an anchor needs to be told; NoAccess or BadInput where something cannot be had."""
+    """All settings of a controller on a controller host; NoAccess or BadInput where something cannot be had."""
     listed = [each for each in (catalogue or load_catalogue()).listings if each.region == region]
     if not (kinds := _kinds_among(each.instance_type for each in listed)):
         hint = "another AWS_REGION; or aws.toml with the types that you want (docs/guides/rent-on-aws.md)"
@@ -84,7 +84,7 @@ def choose(
         Choice(name="containers", value="docker", why="which that image has"),
         Choice(name="anchor_type", value=ANCHOR, why="carries the controller"),
         Choice(name="anchor_usd_per_h", value=usd_per_h, why=of_price),
-        Choice(name="anchor_user", value=LOGIN, why="who logs in on that image"),
+        Choice(name="anchor_user", value=LOGIN, why="the login of that image"),
         Choice(name="anchor_install", value=NEEDS, why="what a controller imports"),
         Choice(name="anchor_subnet", value=ground.subnet, why=ground.why),
     ]
@@ -105,7 +105,7 @@ def _kinds_among(types: Iterable[str]) -> list[str]:
 
 
 def write_choices(path: Path, chosen: list[Choice], *, files: Files = FILES) -> None:
-    """The file, for whoever wants it otherwise."""
+    """The file, for users to edit."""
     head = "# Chosen by 'sublet up --on aws', because there was no such file. Change what you like; see docs/guides.\n"
     files.write(path, (head + "".join(f"{each}\n" for each in chosen)).encode())
 

@@ -1,4 +1,4 @@
-"""What an anchor stands on in an account that has nothing: a subnet, a security group and a role, found or made.
+"""Network and role of a controller host in an empty account: subnet, security group and role, found or made.
 
 Each is looked for by its name before it is made, so that the second time finds what the first one made, also where the
 first was cut short.
@@ -31,9 +31,9 @@ Make = Callable[[str, str], Any]
 
 
 class Ground(NamedTuple):
-    """Where an anchor and its nodes are."""
+    """Network and role of a controller host and its nodes."""
 
-    subnet: str  # of the anchor
+    subnet: str  # of the controller host
     network: str
     why: str
     subnets: Mapping[str, str]  # of nodes, by zone id, where no zone has a default one
@@ -59,7 +59,7 @@ def place_for_it(make: Make, region: str) -> Ground:
 
 
 def own_group(make: Make, region: str, network: str, server: str) -> str:
-    """Its members reach one another; ssh comes in from anywhere, to those who have a key."""
+    """Its members reach one another; ssh comes in from anywhere, with a key."""
     name = f"sublet-{server}"
     with _asking("ec2:CreateSecurityGroup"):
         client = make("ec2", region)
@@ -69,7 +69,7 @@ def own_group(make: Make, region: str, network: str, server: str) -> str:
             group = str(found[0]["GroupId"])
         else:
             tags = [{"ResourceType": "security-group", "Tags": [{"Key": SERVER_TAG, "Value": server}]}]
-            text = "Sublet: an anchor and its nodes"
+            text = "Sublet: a controller host and its nodes"
             made = client.create_security_group(GroupName=name, Description=text, VpcId=network, TagSpecifications=tags)
             group = str(made["GroupId"])
         for rule in (
@@ -94,7 +94,7 @@ def own_role(make: Make, config: AwsConfig, server: str) -> str:
 
 
 def role_name(server: str) -> str:
-    """Of the role that is made for an anchor, and of its profile."""
+    """The name of the role that is made for a controller host, and of its profile."""
     return f"sublet-anchor-{server}"
 
 
@@ -121,7 +121,7 @@ def _unless_there(verb: Callable[..., Any], **request: Any) -> None:
 
 @contextmanager
 def _asking(what: str, hint: str = "write aws.toml yourself: docs/guides/laptop-to-aws.md") -> Iterator[None]:
-    """What AWS refuses is told with what to do instead."""
+    """Refusals of AWS are told with the next step."""
     try:
         yield
     except SubletError:

@@ -1,12 +1,13 @@
 """A state changes hands, step by step, so that after a crash at any step exactly one side may run its controller.
 
-The register (`record.home`, on the laptop) says whose turn it is; the anchor cannot see it, and has a fence of its own.
+The register (`record.home`, on the laptop) says whose turn it is; the controller host cannot see it, and has a fence of
+its own.
 
-    to the anchor   stop here -> copy, fenced there -> register: anchor -> free there -> start there
-    back            fence there -> stop there -> copy -> register: here -> end of the anchor
+    to the controller host   stop here -> copy, fenced there -> register: controller host -> free there -> start there
+    back            fence there -> stop there -> copy -> register: here -> end of the controller host
 
-Before the register changes, all can be taken back; after it, all can only go on. Whoever repeats the order after a
-crash goes on from what is found (`next_step`); every step may be repeated.
+Before the register changes, all can be taken back; after it, all can only go on. A repeated order after a crash goes on
+from the present state (`next_step`); every step may be repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["Situation", "Step", "after_step", "may_run", "next_step"]
 
 
 class Step(StrEnum):
-    """What is done next."""
+    """The next step."""
 
     STOP_HERE = "stop here"
     COPY_THERE = "copy there"
@@ -35,18 +36,18 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What can be seen of both sides. A copy is `fresh` if it is the state as the last controller left it."""
+    """The visible state of both sides. A copy is `fresh` if it is the state as the last controller left it."""
 
     home: Home
     runs_here: bool = False
     runs_there: bool = False
-    fenced: bool = True  # the anchor; a machine that has just come is
+    fenced: bool = True  # the controller host; a machine that has just come is
     fresh_here: bool = True
     fresh_there: bool = False
 
 
 def may_run(now: Situation) -> list[Home]:
-    """Whose controller would start if somebody asked it to."""
+    """The sides on which a controller would start if asked to."""
     here = [Home.HERE] if now.home is Home.HERE else []
     there = [Home.ANCHOR] if not now.fenced else []
     return here + there
@@ -72,7 +73,7 @@ def next_step(now: Situation, to: Home) -> Step | None:
 
 
 def after_step(now: Situation, step: Step) -> Situation:
-    """What the step changes, once it is done; one that a crash cuts short changes nothing, or all of it."""
+    """The state after the step; one that a crash cuts short changes nothing, or all of it."""
     match step:
         case Step.STOP_HERE:
             return replace(now, runs_here=False, fresh_there=False)

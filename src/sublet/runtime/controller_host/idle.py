@@ -1,7 +1,7 @@
 """A machine on which no controller lives costs as much as one with it: after ten minutes it turns itself off.
 
-Its disk stays, and `sublet up --on aws` or `sublet down` start it again. As long as a laptop asks something of it, or
-somebody keeps a controller there, it stays on.
+Its disk stays, and `sublet up --on aws` or `sublet down` start it again. As long as a laptop asks something of it, or a
+watchdog runs there, it stays on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOK_S = 1.0
 
 
 def is_left_alone(folder: Path, wall: Wall = WALL, look_s: float = LOOK_S) -> bool:
-    """Returns when it is known: True after ten minutes of nobody, False once somebody keeps a controller here."""
+    """Returns when it is known: True after ten minutes without a watchdog or request, False once there is one."""
     pause, since_s, seen = threading.Event(), wall.monotonic(), _last_asked(folder)
     while not (is_held(folder, CONTROLLER) or is_held(folder, KEEPER)):
         asked = _last_asked(folder)
@@ -40,7 +40,7 @@ def turn_off(why: str) -> None:
     """The machine is stopped, and its disk stays."""
     if not (Path.home() / ANCHORED).exists():
         return
-    print(f"{why}: the machine is stopped", flush=True)  # noqa: T201 - the keeper's log
+    print(f"{why}: the machine is stopped", flush=True)  # noqa: T201 - the watchdog's log
     for command in (("sudo", "-n", "shutdown", "-h", "now"), ("shutdown", "-h", "now")):
         with contextlib.suppress(OSError):
             if subprocess.run(command, check=False).returncode == 0:  # noqa: S603 - our own words
@@ -50,7 +50,7 @@ def turn_off(why: str) -> None:
 def main(folder: Path) -> None:
     """For a controller that ended, or was never there."""
     if is_left_alone(folder):
-        turn_off(f"no controller lives here, and nobody has asked for anything for {IDLE_S:g} s")
+        turn_off(f"no controller lives here, and no request came for {IDLE_S:g} s")
 
 
 def _last_asked(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""The anchor's instance at EC2: found by its tag, launched once, started again where it was stopped, and ended."""
+"""The controller host at EC2: found by its tag, launched once, started again where it was stopped, and ended."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ for path in found:
 
 
 def anchor_server(server: str) -> str:
-    """Whose instance it says it is: not the controller's own nodes', which it ends when it does not know them."""
+    """The server name on its instance: not that of the controller's own nodes, of which it ends unknown ones."""
     return f"{PREFIX}{server}"
 
 
 def is_anchor(server: str) -> bool:
-    """Whether this is what an anchor says."""
+    """Whether this is what a controller host says."""
     return server.startswith(PREFIX)
 
 
 def launch_request(record: HostRecord, config: AwsConfig, *, server: str, home: str, key: str) -> dict[str, Any]:
-    """RunInstances for the anchor; on demand, because nobody may take it away."""
+    """RunInstances for the controller host; on demand, because it must not be reclaimed."""
     tags = {
         "Name": "sublet anchor",
         SERVER_TAG: anchor_server(server),
@@ -102,7 +102,7 @@ def _template() -> str:
 
 
 async def find(calls: Calls, region: str, server: str) -> list[dict[str, Any]]:
-    """Every anchor of this controller that is not ended."""
+    """Every controller host of this controller that is not ended."""
     filters = [
         {"Name": f"tag:{SERVER_TAG}", "Values": [anchor_server(server)]},
         {"Name": "instance-state-name", "Values": list(ALIVE)},
@@ -149,7 +149,7 @@ async def wait_until_on(calls: Calls, record: HostRecord) -> HostRecord:
             return replace(record, address=row.get("PublicIpAddress") or inner, inner=inner)
         if state in ("shutting-down", "terminated"):
             why = (row.get("StateReason") or {}).get("Message", "")
-            raise Refused(f"the anchor {record.instance} has ended {why}\n  next: sublet up --on aws")
+            raise Refused(f"the controller host {record.instance} has ended {why}\n  next: sublet up --on aws")
         if state == "stopped" and not started:
             await calls.call(record.region, "start_instances", InstanceIds=[record.instance])
             started = True
@@ -158,7 +158,7 @@ async def wait_until_on(calls: Calls, record: HostRecord) -> HostRecord:
 
 
 async def stay_when_off(calls: Calls, record: HostRecord) -> None:
-    """From now on there is something to lose: who shuts the machine down stops it, and its disk stays."""
+    """From now on there is something to lose: a shutdown stops the machine, and its disk stays."""
     value = {"Value": "stop"}
     verb = "modify_instance_attribute"
     await calls.call(record.region, verb, InstanceId=record.instance, InstanceInitiatedShutdownBehavior=value)

@@ -1,11 +1,11 @@
-"""The newest checkpoint of each job that lies on an anchor's disk alone, in a bucket: for when the anchor is ended.
+"""Backup in a bucket of the newest checkpoint of each job that lies on a controller host's disk alone.
 
     checkpoints/JOB/HEAD        its register with that one commit, and which parts are in which pack
     checkpoints/JOB/pack-...    parts, each behind its name and length
 
 A part is written once, whichever checkpoints have it. A head is replaced when all its parts are there, so that a reader
-finds the newest whole one; packs of which it needs nothing go after that. What jobs keep in buckets of their own is not
-here: they find it there.
+finds the newest whole one; packs of which it needs nothing go after that. Checkpoints in buckets of the jobs' own are
+not here: they find them there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CheckpointCopies:
         self._folder, self._objects = state_dir / FOLDER, objects
         self._draft = state_dir / ".backup-pack"
         self._jobs: dict[str, _Kept] = {}
-        self._gone = False  # what nobody has here any more was removed over there
+        self._gone = False  # checkpoints that are gone here were removed over there
 
     def write_some(self) -> bool:
         """A pack at most; whether there was anything to write."""
@@ -82,14 +82,14 @@ class CheckpointCopies:
         return packed
 
     def _forget_others(self, here: list[str]) -> None:
-        """Of jobs that are no more."""
+        """Forget jobs that are no more."""
         found = [each.key for each in self._objects.list(FOLDER)]
         self._objects.delete([key for key in found if key.split("/")[1] not in here])
         self._gone = True
 
 
 class _Kept:
-    """What is over there of one job."""
+    """The checkpoint of one job over there."""
 
     def __init__(self, objects: FileObjects, job_id: str) -> None:
         self._objects, self._place = objects, f"{FOLDER}/{job_id}"

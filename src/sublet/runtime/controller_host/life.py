@@ -1,4 +1,4 @@
-"""The life of an anchor, as its laptop leads it: rented, met, given the state, started; and back, and ended."""
+"""The life of a controller host, as its laptop leads it: rented, met, given the state, started; and back, and ended."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ Tell = Callable[[str], None]
 
 @dataclass(kw_only=True)
 class ControllerHost:
-    """Of one state directory. `tell` hears what goes on; `credentials` are sent only if they are given."""
+    """The controller host of one state directory.
+
+    `tell` hears what goes on; `credentials` are sent only if they are given.
+    """
 
     state_dir: Path
     tell: Tell
@@ -56,18 +59,18 @@ class ControllerHost:
         self.config: AwsConfig = read_config(config_path(self.state_dir))
         self._calls = Calls(client_maker(self.config.endpoint_url))
         self._server = server_of(self.state_dir)
-        self._minded = False  # somebody over there turns the machine off once nobody wants it
+        self._minded = False  # a process over there turns the machine off once it is not wanted
 
     # ------------------------------------------------------------------ up
 
     async def up(self, settings: Settings, kind: str = "") -> HostRecord:
-        """A controller with these settings runs on the anchor when it returns; where it fails, nothing is rented."""
+        """A controller with these settings runs on its host when it returns; where it fails, nothing is rented."""
         record = await self._after_its_end(read_record(self.state_dir))
         begun = record is not None and record.home is Home.ANCHOR
         if not begun and not self.config.anchor_profile and not self.credentials:
             raise _no_credentials()
         if self.config.anchor_backup:
-            check_uri("anchor_backup", self.config.anchor_backup)  # whoever cannot read it has no backup
+            check_uri("anchor_backup", self.config.anchor_backup)  # without rights to read there is no backup
         try:
             with while_it_opens():
                 record = await self._rented(record, kind or self.config.anchor_type)
@@ -75,30 +78,32 @@ class ControllerHost:
             return await self._given(record, settings)
         except BaseException:
             if begun and record is not None:
-                self.tell(f"the anchor {record.instance} stays, for its disk has all that it knew: {self._cost()}")
+                self.tell(
+                    f"the controller host {record.instance} stays, for its disk has all that it knew: {self._cost()}"
+                )
             else:
                 await self._give_up()
             raise
 
     def _cost(self) -> str:
-        """Of one on which no controller may live."""
+        """The cost of one on which no controller may live."""
         if self._minded:
             return f"with no controller it turns itself off {IDLE_S / 60:g} minutes after anybody asked for it"
         return f"if it is on, it costs USD {self.config.anchor_usd_per_h:g}/h until 'sublet down' ends it"
 
     async def _after_its_end(self, record: HostRecord | None) -> HostRecord | None:
-        """None where the anchor was ended by somebody else: its backup is here then, and another may be rented."""
+        """None where the controller host was ended elsewhere: its backup is here then, and another may be rented."""
         if record is None or record.home is Home.HERE:
             return record
         if not await instance.has_ended(self._calls, record, self._server):
             return record
         if not self.config.anchor_backup:
-            why = f"the anchor {record.instance} was ended, and its disk with it: what it knew since it began is lost"
+            why = f"the controller host {record.instance} was ended, and its disk with it: its state is lost"
             hint = "'sublet down' goes back to what is here, from before; anchor_backup = \"s3://...\" prevents it"
             raise BadInput(self.state_dir, why, hint=hint)
         await self._restore()
         forget(self.state_dir)
-        self.tell(f"the anchor {record.instance} was ended: its last backup is here, and goes to another")
+        self.tell(f"the controller host {record.instance} was ended: its last backup is here, and goes to another")
         return None
 
     async def _restore(self) -> None:
@@ -111,8 +116,8 @@ class ControllerHost:
         found = {row["InstanceId"] for row in await instance.find(self._calls, region, self._server)}
         if record is None:
             if found:
-                why = f"{', '.join(sorted(found))} is an anchor of this controller, and was made from another place"
-                hint = "use it from there; or end it in the EC2 console if nobody wants it any more"
+                why = f"{', '.join(sorted(found))} is the host of this controller, and was made from another place"
+                hint = "use it from there; or end it in the EC2 console if it is not wanted any more"
                 raise BadInput(self.state_dir, why, hint=hint)
             record = HostRecord(
                 region=region,
@@ -132,7 +137,9 @@ class ControllerHost:
                 record, self.config, server=self._server, home=home_of(self.state_dir), key=key
             )
             record = keep(self.state_dir, await instance.launch(self._calls, record, request))
-            self.tell(f"anchor {record.instance}: a {record.kind} on demand, USD {self.config.anchor_usd_per_h:g}/h")
+            self.tell(
+                f"controller host {record.instance}: a {record.kind} on demand, USD {self.config.anchor_usd_per_h:g}/h"
+            )
         return keep(self.state_dir, await instance.wait_until_on(self._calls, record))
 
     async def _met(self, record: HostRecord) -> HostRecord:
@@ -149,7 +156,7 @@ class ControllerHost:
             home = (await remote.shell('printf %s "$HOME"')).decode()
             code = await ship(remote, record.python, home, whole_code())
             record = keep(self.state_dir, replace(record, code=code, state_dir=f"{home}/{PLACE}"))
-        self.tell(f"anchor {record.instance}: reached at {record.address}, Sublet is there")
+        self.tell(f"controller host {record.instance}: reached at {record.address}, Sublet is there")
         return record
 
     async def _given(self, record: HostRecord, settings: Settings) -> HostRecord:
@@ -224,14 +231,14 @@ class ControllerHost:
                 hint = (
                     f"see controller.log and keeper.log in {record.state_dir} there; 'sublet up --on aws' tries again"
                 )
-                raise Refused(f"anchor {record.instance}: {_words(facts)}\n  next: {hint}")
+                raise Refused(f"controller host {record.instance}: {_words(facts)}\n  next: {hint}")
             await asyncio.sleep(LOOK_S)
-        raise NoController(f"anchor {record.instance}", f"its controller was not up within {UP_S:g} s")
+        raise NoController(f"controller host {record.instance}", f"its controller was not up within {UP_S:g} s")
 
     # ------------------------------------------------------------------ back
 
     async def back(self) -> None:
-        """The controller there has ended, its state is here, and the anchor is no more."""
+        """The controller there has ended, its state is here, and the controller host is no more."""
         record = read_record(self.state_dir)
         if record is None:
             return
@@ -239,7 +246,7 @@ class ControllerHost:
             if self.config.anchor_backup:
                 await self._restore()
             what = "its last backup" if self.config.anchor_backup else "what is"
-            self.tell(f"the anchor {record.instance} was ended by somebody else: {what} here counts")
+            self.tell(f"the controller host {record.instance} was ended elsewhere: {what} here counts")
             forget(self.state_dir)
             return
         if record.home is Home.ANCHOR:
@@ -247,7 +254,7 @@ class ControllerHost:
         await instance.end(self._calls, record, self._server)
         forget(self.state_dir)
         if record.instance:
-            self.tell(f"anchor {record.instance}: ended")
+            self.tell(f"controller host {record.instance}: ended")
 
     async def _brought_back(self, record: HostRecord) -> HostRecord:
         async with self._remote(record, until_s=WALL.monotonic() + MEET_S) as remote:
@@ -276,7 +283,9 @@ class ControllerHost:
             now_s = WALL.monotonic()
             if now_s > began_s + DOWN_S:
                 hint = "try again; see controller.log there"
-                raise NoController(f"anchor {record.instance}", f"it did not stop within {DOWN_S:g} s", hint=hint)
+                raise NoController(
+                    f"controller host {record.instance}", f"it did not stop within {DOWN_S:g} s", hint=hint
+                )
             if now_s >= signal_s:
                 await remote.module(DESK, "stop", record.state_dir)
                 signal_s = now_s + HEARD_S
@@ -286,8 +295,8 @@ class ControllerHost:
         """A start that failed leaves nothing that is paid for; where that fails too, it is said."""
         try:
             await self.back()
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody must know
-            self.tell(f"the anchor may still be there, and cost money: 'sublet down' tries again ({error})")
+        except Exception as error:  # noqa: BLE001 - any failure must be told
+            self.tell(f"the controller host may still be there, and cost money: 'sublet down' tries again ({error})")
 
     # ------------------------------------------------------------------
 
@@ -333,7 +342,10 @@ class _Reached:
 def _words(facts: Mapping[str, Any]) -> str:
     """Why no controller is there: its own words, after its exit code; else the last ones of what keeps it."""
     said = str(facts["failure"]).partition("\n")[2].partition("\n  next: ")[0].strip()
-    return said or f"neither a controller nor what keeps it lives on the anchor: {facts['last'].strip() or 'no word'}"
+    return (
+        said
+        or f"neither a controller nor its watchdog lives on the controller host: {facts['last'].strip() or 'no word'}"
+    )
 
 
 def _situation(
@@ -349,10 +361,10 @@ def _situation(
 
 
 def _no_credentials() -> SubletError:
-    why = "the anchor has no way to rent: its controller needs credentials of its own"
+    why = "the controller host has no way to rent: its controller needs credentials of its own"
     hint = (
         "make a role with the policy of 'sublet check --iam', and write its instance profile into aws.toml: "
-        "anchor_profile = NAME; or send your own along with --send-credentials, which lie on the anchor's disk then"
+        "anchor_profile = NAME; or send your own along with --send-credentials, which lie on its disk then"
     )
     return BadInput("aws.toml", why, hint=hint)
 

@@ -1,8 +1,9 @@
 """A state directory as a stream of bytes: what a controller needs to go on elsewhere, and nothing of its old place.
 
 An archive (tar) goes in pieces, packed where that is worth it, each behind its length; after the last comes the SHA-256
-of all of it. Neither end holds more than a piece in memory. What arrives is put together beside, and takes its place
-when all of it is there; if the way breaks, the large files that came whole are named next time, and not sent again.
+of all of it. Neither end holds more than a piece in memory. Files that arrive are put together beside, and take their
+place when all of it is there. If the way breaks, the large files that came whole are named next time, and not sent
+again.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from sublet.errors import BadInput
 __all__ = ["ARRIVING", "PIECE_BYTES", "Arriving", "pack_state", "staged", "take_place", "unpack_state"]
 
 ARRIVING = "anchor.arriving"
-# Of the place, not of the run: who listens where, who holds the lock, what a laptop knows of its anchor.
+# Of the place, not of the run: the address, the holder of the lock, the laptop's record of its controller host.
 STAYS = ("anchor", "anchor.new", "controller.json", "controller.lock", "fenced", "keeper.log", "keeper.lock", "nodes")
 STAYS_TOO = ("token", "token.read", "start-failure.txt", "witness", "credentials.env", "desk.lock", ARRIVING)
 STAYS_ALSO = ("keeper-troubles.json",)
-LARGE = "checkpoints"  # the folder whose files nobody changes once they are there
+LARGE = "checkpoints"  # the folder whose files do not change once they are there
 OF_WORKERS = re.compile(rf"jobs/([^/]+)/{LARGE}/")  # which workers of this machine wrote
 FRESH, LISTED = "anchor.new", ".parcel.json"
 PIECE_BYTES = 1 << 18
@@ -43,7 +44,7 @@ BAD = "did not arrive whole"
 def pack_state(
     state_dir: Path, instead: Mapping[str, str] | None = None, have: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
-    """Of a controller that does not run, piece by piece; `instead` are files as they are to be over there.
+    """Pack the state of a stopped controller, piece by piece; `instead` are files as they are to be over there.
 
     `have` is what the other side has `staged`: of that, whatever is the same here is not sent.
     """
@@ -64,7 +65,7 @@ def staged(state_dir: Path) -> dict[str, str]:
 
 
 def unpack_state(source: IO[bytes], state_dir: Path, spare: Collection[str] = ()) -> None:
-    """What comes takes the place of what is there; what does not come stays, and so does `spare`."""
+    """New files take the place of old ones; others stay, and so does `spare`."""
     fresh, arriving = state_dir / FRESH, Arriving(source)
     fresh.mkdir(parents=True, mode=0o700, exist_ok=True)
     for path in fresh.iterdir():
@@ -197,14 +198,14 @@ def _entry(info: tarfile.TarInfo, file: IO[bytes]) -> Iterator[bytes]:
     while left:
         data = file.read(min(left, PIECE_BYTES))
         if not data:
-            raise BadInput(info.name, "became shorter while it was read", hint="see that nobody writes there")
+            raise BadInput(info.name, "became shorter while it was read", hint="see that it has no writer")
         left -= len(data)
         yield data
     yield bytes(-info.size % tarfile.BLOCKSIZE)
 
 
 def _in_pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Of full length, but for the last: small files are many."""
+    """Pieces of full length, but for the last: small files are many."""
     rest = bytearray()
     for part in parts:
         rest += part
@@ -249,7 +250,7 @@ def _extract(arriving: Arriving, fresh: Path) -> set[str]:
 
 
 def _keep_only(fresh: Path, came: Collection[str]) -> None:
-    """What a stream before this one left, and this one does not know, goes; what it counts on must be there."""
+    """Files of an earlier stream that this one does not know go; those it counts on must be there."""
     found = {str(path.relative_to(fresh)): path for path in fresh.rglob("*") if path.is_file()}
     if missing := set(came) - found.keys():
         raise ValueError(f"{min(missing)} is not here")

@@ -1,4 +1,4 @@
-"""Who is at work in the state directory of an anchor: a controller, somebody who keeps it, a laptop that asks."""
+"""Processes in the state directory of a controller host: a controller, its watchdog, a laptop that asks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAM = b"sublet.api.main"  # a word of a controller's command line
 
 
 def is_held(folder: Path, name: str) -> bool:
-    """Whether somebody holds this lock. Those who only look are in nobody's way but that of who takes it just now."""
+    """Whether a process holds this lock. A look delays only a process that takes it just now."""
     if not (folder / name).exists():
         return False
     how = fcntl.LOCK_EX if name == DESK else fcntl.LOCK_SH  # several may be at the desk, and share it

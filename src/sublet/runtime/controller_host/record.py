@@ -1,7 +1,7 @@
-"""What a laptop knows of its anchor, `anchor/record.json` in its state directory: the register of whose turn it is.
+"""Register of a controller host on the laptop, `anchor/record.json`: which of the two may run the controller.
 
-`home` is the one word that decides: the controller of this state may run here, or on the anchor. It changes by one
-rename; the other side is fenced before (the file `fenced` in its state directory), so that no crash leaves two.
+`home` is the one word that decides: the controller of this state may run here, or on the controller host. It changes by
+one rename; the other side is fenced before (the file `fenced` in its state directory), so that no crash leaves two.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sublet.machine.files import FILES, Files
 
 __all__ = ["FENCED", "Home", "HostRecord", "folder_of", "forget", "keep", "on_host", "read_record", "refuse_if_away"]
 
-FENCED = "fenced"  # on the anchor: its controller may not run, until the laptop says so
+FENCED = "fenced"  # on the controller host: its controller may not run, until the laptop says so
 
 
 class Home(StrEnum):
-    """Where the controller of a state directory may run."""
+    """The side on which the controller of a state directory may run."""
 
     HERE = "here"
     ANCHOR = "anchor"
@@ -28,7 +28,7 @@ class Home(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRecord:
-    """One anchor, from the intent to rent it to its end."""
+    """One controller host, from the intent to rent it to its end."""
 
     region: str
     token: str  # of the launch: asked again, it is the same one
@@ -48,12 +48,12 @@ class HostRecord:
 
 
 def folder_of(state_dir: Path) -> Path:
-    """What belongs to the anchor and stays on the laptop: the record, and the key that opens it."""
+    """Files of the controller host that stay on the laptop: the record, and the key that opens it."""
     return state_dir / "anchor"
 
 
 def read_record(state_dir: Path, *, files: Files = FILES) -> HostRecord | None:
-    """None where there is no anchor."""
+    """None where there is no controller host."""
     path = folder_of(state_dir) / "record.json"
     try:
         facts = json.loads(files.read(path))
@@ -61,7 +61,7 @@ def read_record(state_dir: Path, *, files: Files = FILES) -> HostRecord | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        hint = "'sublet gc' shows the anchor; put a backup of the file back, or end the anchor and remove the folder"
+        hint = "'sublet gc' shows the host; put a backup of the file back, or end the host and remove the folder"
         raise BadInput(path, f"cannot be read ({error})", hint=hint) from None
 
 
@@ -79,7 +79,7 @@ def forget(state_dir: Path, *, files: Files = FILES) -> None:
 
 
 def on_host(state_dir: Path) -> HostRecord | None:
-    """The anchor that has the controller of this directory; None where the controller is here."""
+    """The controller host that has the controller of this directory; None where the controller is here."""
     record = read_record(state_dir)
     return record if record is not None and record.home is Home.ANCHOR else None
 
@@ -87,7 +87,7 @@ def on_host(state_dir: Path) -> HostRecord | None:
 def refuse_if_away(state_dir: Path) -> None:
     """BadInput where the controller of this state may not run here: it is elsewhere, or on its way."""
     if (record := on_host(state_dir)) is not None:
-        why = f"its controller lives on the anchor {record.instance} ({record.address})"
+        why = f"its controller lives on the controller host {record.instance} ({record.address})"
         hint = "all commands work through it; 'sublet up --on aws' mends it, 'sublet move --to local' brings it back"
         raise BadInput(state_dir, why, hint=hint)
     if (state_dir / FENCED).exists():

@@ -1,4 +1,4 @@
-"""What `up --on aws` and the anchor's own role may do besides: rent one machine, renew it and end it; its backup."""
+"""Extra rights of `up --on aws` and of the controller host's own role: rent, renew and end one machine; its backup."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def anchor_statements(config: AwsConfig, server: str) -> list[dict[str, Any]]:
 
 
 def own_statements(config: AwsConfig, server: str) -> list[dict[str, Any]]:
-    """What the machine itself needs of these: to say that it is wanted, and to write its backup."""
+    """The machine's own rights among these: to say that it is wanted, and to write its backup."""
     machines = f"arn:aws:ec2:{config.regions[0]}:*:instance/*"
     found = {f"aws:ResourceTag/{SERVER_TAG}": anchor_server(server)}
     only_expiry = {"ForAllValues:StringEquals": {"aws:TagKeys": [EXPIRES_TAG]}}
@@ -59,7 +59,7 @@ def _place(config: AwsConfig, region: str) -> list[dict[str, Any]]:
 
 
 def _backup(config: AwsConfig, server: str) -> list[dict[str, Any]]:
-    """In a bucket of S3: what lies below the name of this controller, and nobody else's."""
+    """In a bucket of S3: objects below the name of this controller, and no others."""
     scheme, _, rest = place_of(config.anchor_backup, server).partition("://")
     if not config.anchor_backup or scheme != "s3":
         return []

@@ -1,4 +1,4 @@
-"""Whether the purse of an anchor is spent and nothing is rented any more: then the machine is to cost no more, too."""
+"""Whether the budget of a controller host is spent and nothing is rented any more: then the machine ends, too."""
 
 from __future__ import annotations
 

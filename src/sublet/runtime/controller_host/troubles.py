@@ -1,7 +1,7 @@
-"""What goes wrong beside a controller on its anchor: whoever keeps it writes it down, and the controller tells it.
+"""Troubles beside a controller on its host: the watchdog writes them down, and the controller tells them.
 
-A backup that is not made, or an anchor that is not renewed, is no reason to end a controller; but its owner, who reads
-its events and not the logs of that machine, must hear of it in time.
+A missing backup, or a controller host that is not renewed, is no reason to end a controller. But its owner reads its
+events and not the logs of that machine, and must hear of it in time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ FILE = "keeper-troubles.json"
 OFTEN = 3  # failures in a row, before anybody is told: one may be the network's
 LOOK_S = 30.0
 REMIND_S = 3600.0
-UNKEPT = "nobody keeps this controller: it is not started again if it ends, nor its state copied; 'sublet up --on aws'"
+UNKEPT = (
+    "this controller has no watchdog: it is not started again if it ends, nor its state copied; 'sublet up --on aws'"
+)
 
 
 class Troubles:
-    """On the side of whoever keeps the controller."""
+    """On the side of the watchdog."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._row = folder / FILE, Counter[str]()
         self._told: dict[str, str] = {}
-        self._path.unlink(missing_ok=True)  # of another keeper
+        self._path.unlink(missing_ok=True)  # of another watchdog
 
     def failed(self, what: str, why: object) -> None:
         """Once more; told from the third time in a row on."""
@@ -57,7 +59,7 @@ class Troubles:
 
 
 def is_anchor(folder: Path) -> bool:
-    """Whether somebody keeps, or has kept, the controller of this directory."""
+    """Whether a watchdog keeps, or has kept, the controller of this directory."""
     return (folder / KEEPER).exists()
 
 
@@ -75,7 +77,7 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """What is new is said at once, and what stays, every hour."""
+        """News are told at once, and what stays, every hour."""
         now_s, found = self._wall.monotonic(), self._found()
         for text in found:
             if now_s - self._told.get(text, -REMIND_S) >= REMIND_S:

@@ -1,10 +1,10 @@
-"""Keeps the controller of an anchor running, and says at EC2 that the anchor is wanted: `keeper STATE INSTANCE REGION`.
+"""Watchdog of the controller on a controller host, which also renews the host at EC2: `watchdog STATE INSTANCE REGION`.
 
 The controller is started again where it was killed; where that happens often, later each time, and it is told. It is
-not started where it ended by itself, nor where it does not live for a minute, five times in a row: its last words are
-then where `sublet up --on aws` shows them, and the machine turns itself off in a while (idle.py), as it does when the
-purse is spent and nothing is rented. What goes wrong beside the controller (a backup, the tag by which `sublet gc` sees
-that the anchor is wanted) does not end it: it is told through it, as an alarm (troubles.py).
+not started where it ended by itself, nor where it does not live for a minute, five times in a row. Its last words are
+then where `sublet up --on aws` shows them. The machine turns itself off in a while (idle.py), as it does when the
+budget is spent and nothing is rented. Troubles beside the controller (a backup, the tag by which `sublet gc` sees that
+the controller host is wanted) do not end it: they are told through it, as an alarm (troubles.py).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Verdict = tuple[bool, int]  # (start it again, short lives in a row)
 
 
 def after(code: int, lived_s: float, short: int, *, fenced: bool) -> Verdict:
-    """What follows from the end of a controller."""
+    """The step after the end of a controller."""
     short = short + 1 if lived_s < SHORT_S else 0
     again = code not in (0, STALE) and not fenced and short < MOST_SHORT
     return again, short
@@ -79,11 +79,11 @@ def pause_s(crashes: int) -> float:
 
 
 def main(words: list[str], wall: Wall = WALL) -> None:
-    """Until the controller has ended for good, and the machine is off or somebody else's to keep."""
+    """Until the controller has ended for good, and the machine is off or another's to keep."""
     folder, instance, region = Path(words[0]), words[1], words[2]
     with (folder / KEEPER).open("a") as lock:
         if not _take(lock):
-            return  # one of them; whoever comes second ends here
+            return  # one of them; the second ends here
         try:
             spent = _keep(folder, instance, region, wall)
         except Exception as error:
@@ -92,13 +92,13 @@ def main(words: list[str], wall: Wall = WALL) -> None:
         finally:
             (folder / "controller.json").unlink(missing_ok=True)
     if spent:
-        idle.turn_off("the purse is spent")
+        idle.turn_off("the budget is spent")
     else:
         idle.main(folder)
 
 
 def _take(lock: IO[str]) -> bool:
-    """Not at the first attempt where somebody looks whether it is taken."""
+    """Not at the first attempt where another process looks whether it is taken."""
     for _ in range(LOCK_TRIES):
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,14 +108,14 @@ def _take(lock: IO[str]) -> bool:
 
 
 def _keep(folder: Path, instance: str, region: str, wall: Wall) -> bool:
-    """Until the controller has ended for good; whether that is because the purse is spent."""
+    """Until the controller has ended for good; whether that is because the budget is spent."""
     if (folder / "credentials.env").is_file():  # what a laptop has sent, because its owner said so
         os.environ.update(line.partition("=")[::2] for line in (folder / "credentials.env").read_text().splitlines())
     config = read_config(config_path(folder))
     client = client_maker(config.endpoint_url)("ec2", region)
     troubles = Troubles(folder)
-    chores = [Chore("renewing the anchor's tag", RENEW_S, partial(_renew, client, folder, instance, wall))]
-    spent = Chore("looking at the purse", SPENT_S, partial(is_spent, folder), due_s=wall.monotonic() + SPENT_S)
+    chores = [Chore("renewing the controller host's tag", RENEW_S, partial(_renew, client, folder, instance, wall))]
+    spent = Chore("looking at the budget", SPENT_S, partial(is_spent, folder), due_s=wall.monotonic() + SPENT_S)
     if config.anchor_backup:
         place = place_of(config.anchor_backup, server_of(folder))
         chores.append(Chore(f"the backup to {place}", BACKUP_S, Backup(folder, place).write))
@@ -130,7 +130,7 @@ def _keep_alive(folder: Path, chores: list[Chore], spent: Chore, troubles: Troub
     while again:
         began_s, logged = wall.monotonic(), _size(folder / "controller.log")
         code = _watch(_controller(folder), [*chores, crashes.forgetting(), spent], troubles, wall)
-        (folder / "controller.json").unlink(missing_ok=True)  # nobody listens there any more
+        (folder / "controller.json").unlink(missing_ok=True)  # it has no listener any more
         if spent.found:
             return True
         again, short = after(code, wall.monotonic() - began_s, short, fenced=(folder / FENCED).exists())
@@ -149,7 +149,7 @@ def _wait(seconds: float) -> None:
 
 
 class _Crashes:
-    """Of controllers, within the last hour."""
+    """Crashes of controllers, within the last hour."""
 
     def __init__(self, troubles: Troubles, wall: Wall) -> None:
         self._troubles, self._wall = troubles, wall
@@ -166,7 +166,7 @@ class _Crashes:
         return wait_s
 
     def forgetting(self) -> Chore:
-        """Once it has lived for long, nobody is told any more."""
+        """Once it has lived for long, there is no alarm any more."""
         return Chore("forgetting crashes", SHORT_S, self._forget)
 
     def _forget(self) -> None:
@@ -177,7 +177,7 @@ class _Crashes:
 
 
 def _leave_words(folder: Path, why: str) -> None:
-    """Where `sublet up` looks for them; what the controller itself has left there counts more."""
+    """Write the words where `sublet up` looks for them; those of the controller itself count more."""
     path = folder / "start-failure.txt"
     if not path.is_file():
         path.write_text(f"1\n{why}", encoding="utf-8")
@@ -188,7 +188,7 @@ def _size(path: Path) -> int:
 
 
 def _end_of(path: Path, begin: int) -> str:
-    """What one controller has written, or the last of it; nothing where no log is kept."""
+    """The output of one controller, or the last of it; nothing where no log is kept."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(begin, _size(path) - LAST_BYTES))
         return file.read().decode(errors="replace").strip()
@@ -208,7 +208,7 @@ class Running(Protocol):
 
 
 def _controller(folder: Path) -> Running:
-    """A new one, or that of a keeper before us, which lives on."""
+    """A new one, or that of an earlier watchdog, which lives on."""
     if is_held(folder, CONTROLLER):
         return _Adopted(folder)
     (folder / "controller.json").unlink(missing_ok=True)
@@ -217,7 +217,7 @@ def _controller(folder: Path) -> Running:
 
 
 class _Adopted:
-    """A controller that is no child of ours: it lives as long as it holds its lock, and nobody knows how it ended."""
+    """A controller that is no child of ours: it lives as long as it holds its lock, and its exit code is unknown."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -236,7 +236,7 @@ class _Adopted:
 
 @dataclass(slots=True)
 class Chore:
-    """Something to do every so often; it must not end the keeper."""
+    """A periodic task; it must not end the watchdog."""
 
     name: str
     every_s: float

@@ -1,1 +1,1 @@
-"""Who runs: how messages reach the agents of nodes, all behind `Engine`."""
+"""Engines: how messages reach the agents of nodes, all behind `Engine`."""

@@ -1,4 +1,4 @@
-"""One connection to an agent, or to a stranger who has not said yet who it is.
+"""One connection to an agent, or to an unknown peer before its Hello.
 
 Parts of files go behind everything else, one at a time: an order waits for the rest of one part at most.
 """
@@ -20,20 +20,20 @@ from sublet.wire.travel import Part
 
 __all__ = ["HELLO_S", "Complaints", "Line", "LineOwner"]
 
-HELLO_S = 5.0  # for a stranger to say who it is
-LONGEST_HELLO = 1 << 18  # bytes of a stranger's first line, and of what comes with it at once
-MOST_COMPLAINTS = 20  # a minute, in the log, about strangers or about one agent
+HELLO_S = 5.0  # for a peer to say its Hello
+LONGEST_HELLO = 1 << 18  # bytes of a peer's first line, and of what comes with it at once
+MOST_COMPLAINTS = 20  # a minute, in the log, about unknown peers or about one agent
 MOST_UNREAD = 4 << 20  # bytes that an agent may leave unread before its line is cut
-MOST_CARRIED = 8 << 20  # bytes of parts that wait; whoever asked for more asks again
+MOST_CARRIED = 8 << 20  # bytes of parts that wait; the rest is asked for again
 
 _log = logging.getLogger(__name__)
 
 
 class LineOwner(Protocol):
-    """Who hears what happens on a line."""
+    """The receiver of what happens on a line."""
 
     def add_unknown(self, line: Line) -> None:
-        """Somebody has connected and has not said who it is."""
+        """A peer has connected, without a Hello yet."""
         ...
 
     def drop_line(self, line: Line) -> None:
@@ -41,12 +41,12 @@ class LineOwner(Protocol):
         ...
 
     def take_message(self, line: Line, message: Message | BadInput) -> None:
-        """A line of an agent, or of somebody who says so."""
+        """A line of an agent, or of a peer that claims to be one."""
         ...
 
 
 class Complaints:
-    """What goes to the log about somebody who may send anything: so many lines a minute, each of them short."""
+    """Log lines about a peer that may send anything: so many lines a minute, each of them short."""
 
     def __init__(self) -> None:
         self._since_s, self._told, self._untold = -60.0, 0, 0
@@ -74,7 +74,7 @@ class Line(asyncio.Protocol):
         self._reader = LineReader(LONGEST_HELLO)
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self.node_id = ""  # "" = has not said who it is
+        self.node_id = ""  # "" = no Hello yet
         self.pings = False
         self.heard_s = 0.0  # the loop's time
         self.complaints = Complaints()
@@ -94,7 +94,7 @@ class Line(asyncio.Protocol):
         self._owner.add_unknown(self)
 
     def settle(self) -> None:
-        """Somebody else waits for what comes next."""
+        """Another waits for what comes next."""
         if self._deadline is not None:
             self._deadline.cancel()
 
@@ -108,7 +108,7 @@ class Line(asyncio.Protocol):
         self.heard_s = asyncio.get_running_loop().time()
         for line in self._reader.whole(data):
             if self._transport is None or self._transport.is_closing():
-                return  # the rest is not even read: a stranger must not cost time
+                return  # the rest is not even read: an unknown peer must not cost time
             self._owner.take_message(self, message_from(line))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 
 class MakeEngine(Protocol):
-    """What is registered under `sublet.engines`."""
+    """The type registered under `sublet.engines`."""
 
     def __call__(self, address: str, *, lease_s: float, port_field: str) -> Engine:
         """An engine whose agents come to `address`; `port_field` is the setting that names its port, or ""."""

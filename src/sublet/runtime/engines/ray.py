@@ -1,9 +1,9 @@
 """The engine beyond one machine: agents that stewards have put on nodes of a Ray cluster come to us over its network.
 
 Ray places agents and takes them away with the node; what is said goes over our own lines, in order and at once. New
-state directories have certificates for that (tls.py). This engine is for those of before, whose agents know no other: a
-line lies on the network that Ray itself uses, and like Ray's it is not encrypted; whoever comes needs the token of a
-node, which the agent gets through Ray.
+state directories have certificates for that (tls.py). This engine is for those of before, whose agents know no other. A
+line lies on the network that Ray itself uses, and like Ray's it is not encrypted. A peer needs the token of a node,
+which the agent gets through Ray.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server that agents connect to: who may come in, what they say, and leases that are renewed while it is open.
+"""The server that agents connect to: access, messages, and leases that are renewed while it is open.
 
 Every engine is this server behind a guard of its own, which says where it may listen (local.py, ray.py).
 """
@@ -45,8 +45,8 @@ HANG_UP_S = 1.0  # for what was sent to be read, when the engine closes
 class AgentServer:
     """Agents connect to `address`, `unix:/path` or `tcp:host:port`.
 
-    `port_field` is the setting that its port is from, if people chose it.
-    Whoever connects is a stranger until its first line, which must come soon and be a Hello with the token of a node.
+    `port_field` is the setting that its port is from, if people chose it. A peer is unknown until its first line, which
+    must come soon and be a Hello with the token of a node.
     """
 
     def __init__(self, address: str, *, lease_s: float = LEASE_S, port_field: str = "") -> None:
@@ -111,13 +111,13 @@ class AgentServer:
     # ------------------------------------------------------------------ what lines report
 
     def add_unknown(self, line: Line) -> None:
-        """Somebody has connected and has not said who it is."""
+        """A peer has connected, without a Hello yet."""
         self._strangers[line] = None
         while len(self._strangers) > MOST_STRANGERS:
             oldest = next(iter(self._strangers))
             self.drop_line(oldest)
             oldest.cut()
-            self._complaints.log("more than %d strangers at once: the oldest is hung up on", MOST_STRANGERS)
+            self._complaints.log("more than %d unknown peers at once: the oldest is hung up on", MOST_STRANGERS)
 
     def drop_line(self, line: Line) -> None:
         """A connection is gone."""
@@ -126,7 +126,7 @@ class AgentServer:
             del self._lines[line.node_id]
 
     def take_message(self, line: Line, message: Message | BadInput) -> None:
-        """A line of an agent, or of somebody who says so."""
+        """A line of an agent, or of a peer that claims to be one."""
         if not line.node_id:
             self._admit(line, message)
         elif isinstance(message, Ping | Noticed | GpuSeen | AboutWorker | FromWorker | Travelling):
@@ -141,9 +141,9 @@ class AgentServer:
 
     def _admit(self, line: Line, hello: Message | BadInput) -> None:
         if (why := self._reason_to_refuse(line, hello)) or not isinstance(hello, Hello):
-            self._complaints.log("hung up on a stranger: %s", why)
+            self._complaints.log("hung up on an unknown peer: %s", why)
             line.cut()
-            if isinstance(hello, Hello) and self._is_expected(line, hello):  # whoever waits for it is to know
+            if isinstance(hello, Hello) and self._is_expected(line, hello):  # its waiter is to know
                 self._pass_up(hello.node_id, replace(hello, trouble=why, workers={}))
             return
         before = self._lines.get(hello.node_id)
@@ -156,7 +156,7 @@ class AgentServer:
         self._pass_up(hello.node_id, hello)
 
     def _reason_to_refuse(self, line: Line, hello: Message | BadInput) -> str:
-        """What is wrong with the first line of somebody; "" for an agent that may come in."""
+        """The fault of a peer's first line; "" for an agent that may come in."""
         if not isinstance(hello, Hello):
             return str(hello) if isinstance(hello, BadInput) else f"it begins with {type(hello).__name__}, not Hello"
         if not self._is_expected(line, hello):
@@ -167,7 +167,7 @@ class AgentServer:
         return ""
 
     def _is_expected(self, line: Line, hello: Hello) -> bool:
-        """Whatever `line` is, here: it does not leave the machine, and who knows the token is who it says."""
+        """On any `line`, here: it does not leave the machine, and the token is the identity."""
         del line
         return self._knows(hello.node_id, hello.token)
 

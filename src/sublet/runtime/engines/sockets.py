@@ -1,4 +1,4 @@
-"""Where agents come to: a socket that only this user can open, and what is said when a port cannot be had."""
+"""Sockets for agents: one that only this user can open, and the message when a port cannot be had."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["identity_of", "port_error", "private_socket", "refuse_taken", "remov
 
 
 def port_error(address: str, port: int, field: str, error: OSError) -> BadInput:
-    """Nobody can be heard at this port, which the setting `field` names."""
+    """The port that the setting `field` names cannot be had."""
     why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-    hint = f"see who does with ss -ltnp 'sport = :{port}', and end it"
+    hint = f"see which process does with ss -ltnp 'sport = :{port}', and end it"
     hint += "; or set another port there, and let the tunnel end there" if field else ""
     return BadInput(f"{field} = {port}" if field else address, f"agents cannot be heard at {address}: {why}", hint=hint)
 
 
 def refuse_taken(address: str, field: str = "") -> None:
-    """As whoever listens there would be refused; nothing is changed. `field` names the setting of its port."""
+    """An error as for a taken address; nothing is changed. `field` names the setting of its port."""
     _, place = address_from(address)
     if isinstance(place, str):
         _refuse_answering(place)
@@ -53,7 +53,7 @@ def private_socket(path: str) -> socket.socket:
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """What tells this file from another one at the same place; None where there is none."""
+    """The identity of this file among others at the same place; None where there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - a path of a socket is text
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def identity_of(path: str) -> tuple[int, int] | None:
 
 
 def remove_socket(path: str, identity: tuple[int, int] | None) -> None:
-    """Nobody listens there any more; one that somebody else has put there since stays."""
+    """Remove a socket without a listener; one that another process has put there since stays."""
     if identity is not None and identity_of(path) == identity:
         Path(path).unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
-"""The engine between machines: agents come over TLS, and are whoever their certificate says.
+"""The engine between machines: agents come over TLS, and their certificate is their identity.
 
-Who has none yet may ask for one, once, with the secret of a node that is expected, or for the code that agents are
-made of, and is hung up on after the answer. Everybody counts as a stranger until its Hello: at most so many at once,
-whatever they send or do not send.
+A node without one may ask for it, once, with the secret of a node that is expected, or for the code that agents are
+made of, and is hung up on after the answer. Each peer is unknown until its Hello: at most so many at once, whatever
+they send or do not send.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TlsEngine(AgentServer):
         return hello.node_id in self._tokens and line.identity == hello.node_id
 
     def came(self, arrival: Arrival, transport: asyncio.Transport, node_id: str) -> None:
-        """Hands were shaken with somebody: with a node, or with who wants to become one."""
+        """The handshake is done: with a node, or with an applicant."""
         self.drop_line(arrival)
         line = Line(self, identity=node_id) if node_id else Applicant(self)
         transport.set_protocol(line)
@@ -50,23 +50,26 @@ class TlsEngine(AgentServer):
             line.data_received(data)
 
     def vouch(self, line: bytes) -> bytes:
-        """For whoever asks; b"" = no."""
+        """The certificate for a request; b"" = no."""
         if (wanted := wanted_in(line)) is not None:
             return self._code_for(wanted)
         asked = asked_in(line)
         if asked is None or not self._knows(asked.node, asked.secret):
-            self._complaints.log("hung up on a stranger: no certificate for it")
+            self._complaints.log("hung up on an unknown peer: no certificate for it")
             return b""
         try:
             return answer_to(self._authority.enrol(asked.node, asked.secret, asked.request))
         except (SubletError, OSError) as error:
-            self._complaints.log("hung up on a stranger: %s", error)
+            self._complaints.log("hung up on an unknown peer: %s", error)
             return b""
 
     def _code_for(self, wanted: Wanted) -> bytes:
-        """It is no secret, but a stranger shall not make us send a megabyte. The node's own secret is not used up."""
+        """It is no secret, but an unknown peer shall not make us send a megabyte.
+
+        The node's own secret is not used up.
+        """
         if not self._knows(wanted.node, wanted.secret) or wanted.code != own_code().digest:
-            self._complaints.log("hung up on a stranger: no code for it")
+            self._complaints.log("hung up on an unknown peer: no code for it")
             return b""
         return own_code().data
 
@@ -88,7 +91,7 @@ class Arrival(Line):
             self._shaking = asyncio.get_running_loop().create_task(self._shake_hands(transport))
 
     def data_received(self, data: bytes) -> None:
-        """Nobody can send much before our side of the handshake is done with."""
+        """A peer cannot send much before our side of the handshake is done with."""
         self.early.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,7 +104,7 @@ class Arrival(Line):
         loop = asyncio.get_running_loop()
         try:
             secured = await loop.start_tls(transport, self, self._door, server_side=True, ssl_handshake_timeout=HELLO_S)
-        except (OSError, EOFError):  # ssl's errors are OSErrors; who it was is not known
+        except (OSError, EOFError):  # ssl's errors are OSErrors; the peer is not known
             secured = None
         if secured is None:
             self._owner.drop_line(self)
@@ -113,7 +116,7 @@ class Arrival(Line):
 
 
 class Applicant(Line):
-    """Somebody without a certificate: one line, one answer."""
+    """A peer without a certificate: one line, one answer."""
 
     def __init__(self, engine: TlsEngine) -> None:
         super().__init__(engine)

@@ -1,4 +1,4 @@
-"""What a process of the controller's that opens a bucket of a job's has of the job's variables: keys, and no more.
+"""The variables of a job for a process of the controller that opens its bucket: keys, and no more.
 
 Any other variable could make it run a command of the job's (a profile with `credential_process`), or send what is
 signed with the controller's keys, or its role's token, to an address of the job's.

@@ -1,7 +1,7 @@
 """`python -m sublet.runtime.file_sync.bringing URI PLACE ...`: what lies in buckets, brought to where a job wants it.
 
-A node runs it before the job's setup, with the job's variables. A file is written beside and renamed when it is whole;
-one that came from the same object, by its tag, and was not written since is not fetched again, so that a second try
+A node runs it before the job's setup, with the job's variables. A file is written beside and renamed when it is whole.
+One that came from the same object, by its tag, and was not written since is not fetched again, so that a second try
 goes on where the first ended.
 """
 
@@ -43,7 +43,7 @@ def bring(uri: str, place: Path, *, machines: bool = False) -> int:
 
 
 def _is_anybodys(objects: Objects, found: Found, path: Path, came: Came) -> bool:
-    """Whether the same is there, and somebody else's. FileExistsError where something else is."""
+    """Whether the same is there, and another's. FileExistsError where something else is."""
     if not os.path.lexists(path) or (path.is_dir() and not found.size):
         return False
     if came.tag_of(found.key, path) is not None:
@@ -68,7 +68,7 @@ def _are_same(objects: Objects, found: Found, path: Path) -> bool:
 
 
 def _notes_of(place: Path) -> Path:
-    """In the home of whoever the job runs as, beside those of folders that are mounted."""
+    """In the home of the job's user, beside those of folders that are mounted."""
     name = hashlib.sha256(str(place.absolute()).encode()).hexdigest()[:24]
     return Path.home() / ".sublet" / "brought" / f"{name}.jsonl"
 

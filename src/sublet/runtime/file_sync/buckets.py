@@ -2,7 +2,7 @@
 
     python -m sublet.runtime.file_sync.buckets --make URI URI ...   one line of JSON for each
 
-The controller runs it in a process of its own, so that a store that does not answer holds nobody up. Where a job brings
+The controller runs it in a process of its own, so that a store that does not answer delays nothing. If a job brings
 keys of its own, they are used, and none of the controller's (`access`). A bucket after `--make` is made where there is
 none.
 """
@@ -32,7 +32,7 @@ MAKE: Final = "--make"
 
 
 async def check_buckets(spec: JobSpec, *, make: bool) -> list[str]:
-    """What is to be noted; InvalidValue where one cannot be had, with its size where that is why."""
+    """Notes on them; InvalidValue where one cannot be had, with its size where that is why."""
     asked = {there: uri for there, uri in spec.mounts.items() if is_remote(uri)}
     if not asked:
         return []
@@ -53,7 +53,10 @@ async def check_buckets(spec: JobSpec, *, make: bool) -> list[str]:
 
 
 def judge(asked: Mapping[str, str], kept: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By what was answered for each. What is only read may be had by nodes alone; what they write, we must know of."""
+    """By what was answered for each.
+
+    A bucket that is only read may be open to nodes alone; one that they write must be open to us.
+    """
     notes = []
     for (there, uri), answer in zip(asked.items(), answers, strict=True):
         field = f"file_mounts.{there}"

@@ -1,7 +1,8 @@
 """One object to one file, and a note of which object it was: size and time are not enough to tell two apart.
 
-An object that is replaced within the second by one of the same length has their like. What differs is its tag, so that
-is noted before the file is there: whoever was ended in between finds a note without its file, which says nothing.
+An object that is replaced within the second by one of the same length has their like. Its tag tells the versions apart,
+so that is noted before the file is there: an interruption in between leaves a note without its file, which says
+nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ DRAFT: Final = ".sublet-part"  # ends the name of a file that is not whole yet
 
 
 class Shape(NamedTuple):
-    """What changes when a file is written."""
+    """The facts that change when a file is written."""
 
     size: int
     written_ns: int
 
 
 def shape_of(facts: os.stat_result) -> Shape:
-    """Of a file."""
+    """The shape of a file."""
     return Shape(facts.st_size, facts.st_mtime_ns)
 
 
@@ -47,7 +48,7 @@ class Came:
                     self._known[facts["key"]] = shape, str(facts["tag"]), uri
 
     def tag_of(self, key: str, place: Path) -> str | None:
-        """Of the object that the file at `place` was fetched from; None where it was not, or was written since."""
+        """The tag of the object from which `place` was fetched; None where it was not, or was written since."""
         try:
             shape, tag, _ = self._known[key]
             return tag if shape_of(place.stat()) == shape else None
@@ -55,7 +56,7 @@ class Came:
             return None
 
     def uri_of(self, key: str) -> str:
-        """Under which the key was when it was noted last; "" where nobody knows."""
+        """Under which the key was when it was noted last; "" where it is unknown."""
         return self._known[key][2] if key in self._known else ""
 
     def note(self, found: Found, shape: Shape, uri: str) -> None:

@@ -54,7 +54,7 @@ exit $code"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What does not change between the setup and the workers of a job on a node; no secrets."""
+    """Facts that do not change between the setup and the workers of a job on a node; no secrets."""
 
     image: str
     agent: int = 0  # its pid and its birth
@@ -188,7 +188,7 @@ def _run(engine: Engine, facts: Facts, image: str, argv: Sequence[str], becomes:
 
 
 def _note_pid(engine: Engine, container: str, record: Record, process: subprocess.Popen[bytes]) -> None:
-    """Where the processes inside are found from outside: their time on processors is a sign of life."""
+    """A record by which the processes inside are found from outside: their time on processors is a sign of life."""
     for _ in range(50):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
@@ -232,7 +232,7 @@ def _watch(record: Record) -> int:
 
 
 def _remove(record: Record) -> bool:
-    """What it names, and then the record; whether that is so. One that was removed before is nothing to tell."""
+    """Remove the container, and then the record; whether that is so. One that was removed before is nothing to tell."""
     if not record.is_there():
         return True
     words = ["rmi", "--force", record.name] if record.is_image else ["rm", "--force", record.name]
@@ -244,7 +244,7 @@ def _remove(record: Record) -> bool:
 
 
 def sweep(leaving: int = 0) -> int:
-    """What agents that are no more have left, or that one which leaves: containers first, which use their images."""
+    """Remove the containers of dead agents, or of the one that leaves: containers first, which use their images."""
     dead = [each for each in records() if each.agent == leaving or not alive(each.agent, each.born)]
     return sum(_remove(record) for record in sorted(dead, key=lambda record: record.is_image))
 

@@ -1,8 +1,8 @@
 """Parts of files by what is in them: named by their SHA-256, packed, in one folder. Both ends of the line have one.
 
-A part is whole or not there: it is written beside and renamed, and whoever reads it checks that it is what its name
-says. Code is packed by zlib, which every Python has: a node needs nothing installed to unpack what comes first.
-Checkpoints are kept as they are, since they hardly pack, and come by the gigabyte.
+A part is whole or not there: it is written beside and renamed, and a reader checks its content against its name. Code
+is packed by zlib, which every Python has: a node needs nothing installed to unpack what comes first. Checkpoints are
+kept as they are, since they hardly pack, and come by the gigabyte.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Keep(Enum):
 
     PACKED = auto()  # each for good, as soon as it is here
     RAW = auto()  # for good when `settle` was called; until then, all but the last few
-    PASSING = auto()  # raw, for whoever looks now: nothing is left to a later process
+    PASSING = auto()  # raw, for a reader of now: nothing is left to a later process
 
 
 class Content:
@@ -54,7 +54,7 @@ class Content:
     def __init__(self, folder: Path, files: Files = FILES, keep: Keep = Keep.PACKED) -> None:
         self.folder, self._files, self._keep = folder, files, keep
         self._most_bytes = PART_BYTES if keep is Keep.PACKED else LARGE_PART_BYTES
-        self._names: set[str] | None = None  # None = nobody has looked yet
+        self._names: set[str] | None = None  # None = not looked at yet
         self._drafts: dict[str, int] = {}  # those that are not for good yet, with their lengths
         self._left: list[str] = []  # by a process that is gone, or by one that writes while we only read
 
@@ -76,7 +76,7 @@ class Content:
         return digest
 
     def take(self, digest: str, packed: bytes) -> bool:
-        """What came over a line under this name; False if it is something else, and nothing is kept."""
+        """Keep the bytes that came over a line under this name; False if they are something else."""
         if not is_digest(digest) or (data := _unpacked(digest, packed, self._most_bytes)) is None:
             return False
         if self.data(digest) is None:
@@ -84,12 +84,12 @@ class Content:
         return True
 
     def packed(self, digest: str, *, sure: bool = True) -> bytes | None:
-        """For a line; None where there is none of this name, or, if whoever asks is to be `sure`, it is not it."""
+        """For a line; None where there is none of this name, or, if the caller is to be `sure`, it is not it."""
         packed = self._read(digest)
         return packed if packed is None or not sure or self._checked(digest, packed) is not None else None
 
     def data(self, digest: str) -> bytes | None:
-        """What is in it; None where there is none of this name, or what is there is not it."""
+        """The content of a part; None where there is none of this name, or what is there is not it."""
         return None if (packed := self._read(digest)) is None else self._checked(digest, packed)
 
     def settle(self) -> None:
@@ -147,14 +147,14 @@ class Content:
             self.settle()
 
     def _tidy(self) -> None:
-        """Whoever writes is the only one who does: what others left is of no use, and nobody knows if it is whole."""
+        """There is only one writer: files of others are of no use, and may not be whole."""
         left, self._left = self._left, []
         for name in left:
             with contextlib.suppress(OSError):
                 self._files.remove(self.folder / name)
 
     def _disown(self, digests: Iterable[str]) -> None:
-        """A disk would not have them for good, and nobody knows which it has: none of them is here."""
+        """A disk would not have them for good, and which it has is unknown: none of them is here."""
         for digest in digests:
             self._remove(digest)
             with contextlib.suppress(OSError):
@@ -171,13 +171,13 @@ class Content:
 
 
 def _packed_part(data: bytes) -> bytes:
-    """What its beginning shows cannot be made smaller is wrapped and no more: that is ten times as quick."""
+    """A part whose beginning cannot be made smaller is wrapped and no more: that is ten times as quick."""
     sample = data[:SAMPLE_BYTES]
     return zlib.compress(data, LEVEL if len(zlib.compress(sample, LEVEL)) < WORTH * len(sample) else 0)
 
 
 def _unpacked(digest: str, packed: bytes, most_bytes: int) -> bytes | None:
-    """What is in a part, if it is the one of this name; nobody can make us unpack more than a part."""
+    """The content of a part, if it is the one of this name; no peer can make us unpack more than a part."""
     if packed.startswith(ZLIB):
         unpacker = zlib.decompressobj()
         with contextlib.suppress(zlib.error):

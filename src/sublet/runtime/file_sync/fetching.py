@@ -1,4 +1,4 @@
-"""What one end of a line asks the other for: the parts of a manifest that it lacks, a few at a time, until all came."""
+"""Requests for the missing parts of a manifest over a line, a few at a time, until all came."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Fetch:
             self.give_up(str(error))
 
     def go_on(self, without: Collection[str]) -> None:
-        """To the parts of its files, but for those that somebody has."""
+        """To the parts of its files, but for those that are there."""
         self._held = False
         self.look()
         self.missing = {digest: size for digest, size in self.missing.items() if digest not in without}
@@ -98,7 +98,7 @@ class Fetching:
         return self._fetches[root]
 
     def keep_only(self, roots: Collection[str]) -> None:
-        """Nobody waits for others any more: whoever asks for one next begins anew."""
+        """The others are not waited for any more: a later request begins anew."""
         self._fetches = {root: fetch for root, fetch in self._fetches.items() if root in roots}
         missing = {digest for fetch in self._fetches.values() for digest in fetch.missing}
         self._asked = {digest: size for digest, size in self._asked.items() if digest in missing}

@@ -26,7 +26,7 @@ def travelling_files(
 ) -> Iterator[tuple[str, Path]]:
     """(path below `folder`, where it is) of each; nothing below `besides`. A link is what it leads to, if that is here.
 
-    With `whole`, nothing is left out: somebody has named this very folder.
+    With `whole`, nothing is left out: this very folder was named.
 
     BadInput for a link that leads out of the folder, or nowhere, for what cannot be read, and for keys.
     """

@@ -1,7 +1,7 @@
-"""What never travels with a folder, wherever it lies in it: the keys of its owner, and those of a controller.
+"""Files that never travel with a folder, wherever they lie in it: the keys of its owner, and those of a controller.
 
-A job file that lies in somebody's home would send all of that home to every node. Whoever wants one of these on a node
-names it: a file or folder in `file_mounts` is meant.
+A job file that lies in a home directory would send all of that home to every node. A file or folder that is named in
+`file_mounts` travels all the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HINT = "leave it out by .subletignore; a job that needs a key has 'secrets', or 
 
 
 def refuse_home(folder: Path, *, decided: bool) -> None:
-    """BadInput for the home of whoever runs this, and for what it is in, unless somebody has `decided` what goes."""
+    """BadInput for the home of the present user, and for the folders around it, unless it is `decided` what goes."""
     if not decided and Path.home().resolve().is_relative_to(folder):
         hint = (
             f"put the job's files into a folder of their own and name it in 'workdir', or write {folder}/.subletignore"

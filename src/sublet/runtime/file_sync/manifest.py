@@ -1,4 +1,4 @@
-"""What a folder held: the path, the mode, the length and the parts of every file. It travels in parts itself.
+"""The content of a folder: the path, the mode, the length and the parts of every file. It travels in parts itself.
 
 The *root*, one part, names the parts of the manifest; the name of the root is all that an order to start carries.
 """
@@ -32,12 +32,12 @@ class Entry:
 
     @property
     def part_bytes(self) -> int:
-        """Of each part but the last: there are two lengths, and their number tells which."""
+        """Bytes of each part but the last: there are two lengths, and their number tells which."""
         return PART_BYTES if len(self.parts) == -(-self.size_bytes // PART_BYTES) else LARGE_PART_BYTES
 
 
 class Parts(Protocol):
-    """Where parts are kept: a `Content`, say."""
+    """A store of parts: a `Content`, say."""
 
     def add(self, data: bytes) -> str:
         """Its name."""
@@ -49,7 +49,7 @@ def is_below(path: str) -> bool:
 
 
 def in_parts(data: bytes) -> Iterator[bytes]:
-    """Of a file; none of an empty one."""
+    """The parts of a file; none of an empty one."""
     return (data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES))
 
 
@@ -69,7 +69,7 @@ def names_in(root: bytes) -> list[str]:
 
 
 def entries_from(text: bytes) -> list[Entry]:
-    """Of the text of a manifest; BadInput for one that nobody should unpack."""
+    """Entries of the text of a manifest; BadInput for one that should not be unpacked."""
     try:
         rows = json.loads(text)
         entries = [

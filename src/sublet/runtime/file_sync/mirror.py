@@ -1,8 +1,8 @@
 """A bucket as a folder of a node: filled from it, and what is written there goes back, a whole file at a time.
 
 `pull` brings what is new in the bucket, `push` takes back what is new in the folder. An index, outside the folder, says
-what of each file is in both, so that a second pull or push goes on where the first was ended. Where folder and bucket
-were both written, the later one stays; of all who write an object, the last whole one.
+what of each file is in both, so that a second pull or push goes on where the first was ended. If folder and bucket were
+both written, the later one stays; if several write an object, the last whole one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SAME_NS: Final = 2_000_000  # two times that differ by less went through a float
 
 
 class NotOurs(OSError):
-    """The folder has files of somebody else."""
+    """The folder has files of another owner."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Entry:
 
 
 class Pushed(NamedTuple):
-    """What a push did, and what it could not."""
+    """The result of a push, and its failures."""
 
     uploaded: int
     deleted: int
@@ -84,7 +84,7 @@ class Mirror:
         fcntl.flock(users, fcntl.LOCK_SH)
 
     def _clear(self) -> None:
-        """Nobody uses it any more: what is in the bucket that was there goes, and nothing else."""
+        """It is not used any more: objects in the bucket that was there go, and nothing else."""
         with self._alone():
             files = self._load()
             here = dict(self._files())
@@ -143,7 +143,7 @@ class Mirror:
             return entry is None or not (entry.ours and entry.tag == found.tag)  # what the job deleted of its own
         if entry is not None and (entry.tag == found.tag or entry.shape == shape):
             return entry.tag != found.tag
-        return _differ(found, shape) > 0  # both were written: by whom last?
+        return _differ(found, shape) > 0  # both were written: which was last?
 
     def _make_room(self, wanted: Sequence[Found]) -> None:
         needed, free = sum(found.size for found in wanted), shutil.disk_usage(self._place).free
@@ -172,7 +172,7 @@ class Mirror:
     # ------------------------------------------------------------------ back
 
     def push(self, *, last: bool = False) -> Pushed:
-        """What is new in the folder, if it has been quiet since the last time and nobody writes it; or all of it."""
+        """New files in the folder, if it has been quiet since the last time and has no writers; or all of it."""
         with self._alone():
             files, here = self._load(), dict(self._files())
             changed = [key for key, shape in here.items() if key not in files or files[key].shape != shape]
@@ -189,12 +189,12 @@ class Mirror:
         return done
 
     def _closed(self, keys: list[str], *, besides: int | None) -> list[str]:
-        """What nobody writes; at the end of a worker what others do, who will take it back themselves."""
+        """Files without writers; at the end of a worker those of others, which will take them back themselves."""
         busy = open_for_writing(besides=besides) if keys else set()
         return [key for key in keys if (self._place / key).exists() and _identity(self._place / key) not in busy]
 
     def _upload(self, keys: Sequence[str], here: dict[str, Shape], files: dict[str, Entry]) -> Pushed:
-        """Where one fails, those that did not are still noted."""
+        """If one fails, those that did not are still noted."""
         count, failed = 0, None
 
         def upload(key: str) -> str | StoreFailed | None:
@@ -218,7 +218,7 @@ class Mirror:
         return Pushed(count, 0, failed)
 
     def _delete(self, keys: Sequence[str], files: dict[str, Entry], done: Pushed) -> Pushed:
-        """What the job wrote here and deleted, if it is still what is in the bucket."""
+        """Files that the job wrote here and deleted, if they are still those in the bucket."""
         deleted = 0
         try:
             for key in keys:
@@ -253,7 +253,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Of all workers on this node that have the folder."""
+        """Exclude all other workers on this node that have the folder."""
         self._index.parent.mkdir(parents=True, exist_ok=True)
         with self._index.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -292,7 +292,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def files_among(listed: Sequence[Found], uri: str) -> dict[str, Found]:
-    """Some tools make an empty object for a folder; its name is a folder here. What no disk can have is told."""
+    """Some tools make an empty object for a folder; its name is a folder here. Names that no disk can have are told."""
     folders = {parent.as_posix() for found in listed for parent in Path(found.key).parents}
     if both := next((found.key for found in listed if found.size and found.key in folders), None):
         hint = f"rename one of them, or name what lies below {uri}/{both}"

@@ -1,8 +1,8 @@
 """`python -m sublet.runtime.file_sync.mounted URI PLACE ... -- COMMAND`: runs it with buckets as folders.
 
 The folders are filled first. While the command runs, files that are closed and quiet are taken to their bucket; when it
-has ended, all that is left. Then this ends as the command did, so that whoever waits for it knows that all is there.
-Without a command the folders are filled, and that is all.
+has ended, all that is left. Then this ends as the command did, so that its parent knows that all is there. Without a
+command the folders are filled, and that is all.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Mounted:
 
 
 def index_of(place: Path) -> Path:
-    """What is known of this folder."""
+    """The index of this folder."""
     return Path.home() / ".sublet" / "mounts" / f"{hashlib.sha256(str(place).encode()).hexdigest()[:24]}.json"
 
 

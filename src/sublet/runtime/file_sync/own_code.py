@@ -75,7 +75,7 @@ os.rename(place + ".new", place)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a node asks for the code with."""
+    """A node's request for the code."""
 
     node: str
     secret: str
@@ -83,7 +83,7 @@ class Wanted:
 
 
 def wanted_in(line: bytes) -> Wanted | None:
-    """What it says; None where that is nothing of the kind."""
+    """The request in a line; None where that is nothing of the kind."""
     with contextlib.suppress(ValueError, RecursionError):
         facts: Any = json.loads(line)
         names = ("node", "secret", "code")
@@ -101,13 +101,13 @@ class Parcel:
 
     @property
     def place(self) -> str:
-        """Where it is unpacked, below the home directory."""
+        """Its folder, below the home directory."""
         return f"{CACHE}/{self.digest[:32]}"
 
 
 @cache
 def own_code() -> Parcel:
-    """What agents are made of: the same bytes for the same code, whenever and wherever it is packed."""
+    """The code of agents: the same bytes for the same code, whenever and wherever it is packed."""
     root = Path(sublet.__file__).parent
     names = (path.relative_to(root) for path in root.rglob("*.py"))
     code = [name for name in names if name.parts[0] != DATA or len(name.parts) == 2]  # noqa: PLR2004 - data/KIND/...: none of ours
@@ -116,7 +116,7 @@ def own_code() -> Parcel:
 
 @cache
 def whole_code() -> Parcel:
-    """What a controller is made of: all that is installed here, and the names by which its parts are found."""
+    """The code of a controller: all that is installed here, and the names by which its parts are found."""
     root, here = Path(sublet.__file__).parent, metadata.distribution("sublet")
     files = [path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     found = {f"sublet/{path.relative_to(root).as_posix()}": path.read_bytes() for path in files}

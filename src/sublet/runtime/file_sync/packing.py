@@ -76,7 +76,7 @@ def pack_texts(content: Content, texts: Mapping[str, bytes]) -> str:
 
 
 def packed_names(content: Content, root: str) -> list[str]:
-    """Of the files of a manifest; none where there is no manifest, or none that can be read."""
+    """Names of the files of a manifest; none where there is no manifest, or none that can be read."""
     try:
         parts = [content.data(name) or b"" for name in names_in(content.data(root) or b"")]
         return [entry.path for entry in entries_from(b"".join(parts))]

@@ -1,4 +1,4 @@
-"""What an agent has made on a machine that outlives a process: a record before it is there, none when it is gone."""
+"""Things of an agent on a machine that outlive a process: a record before one is there, none when it is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = "SUBLET_RECORDS"  # the variable by which an agent tells where they are
 
 
 def folder() -> Path:
-    """Of all records of this user, whatever a job calls its home."""
+    """The folder of all records of this user, whatever a job calls its home."""
     return Path(os.environ.get(FOLDER) or Path.home() / ".sublet" / "containers")
 
 

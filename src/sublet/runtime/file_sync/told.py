@@ -1,4 +1,4 @@
-"""What is said at submit of files that travel, or stay, so that nobody finds out later."""
+"""Notes at submit on files that travel, or stay, so that a surprise later is avoided."""
 
 from __future__ import annotations
 

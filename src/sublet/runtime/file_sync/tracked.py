@@ -18,7 +18,7 @@ IMPORTED = re.compile(r"^\s*(?:from|import)\s+sublet\.integrations(?:\.(\w+)|\s+
 
 
 def tracker_notes(spec: JobSpec, files: Files) -> list[str]:
-    """What to say of its trackers; nothing where a folder of the job's goes back to a bucket by itself."""
+    """Notes on its trackers; nothing where a folder of the job's goes back to a bucket by itself."""
     script = next((word for word in spec.argv if word.endswith(".py")), None)
     if script is None or spec.kept_mounts:
         return []

@@ -1,4 +1,4 @@
-"""What both machines share: the order that is followed, the workers, and what is told of a failure."""
+"""The common base of both machines: the order that is followed, the workers, and the text of a failure."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LAST_GRACE_S = 5.0  # wall, at most, for workers that have nothing to save any m
 
 
 class Verdict(Enum):
-    """What follows from a failure."""
+    """The consequence of a failure."""
 
     RETRY = auto()
-    NARROW = auto()  # with fewer workers: the placement is that of the last width that worked
+    NARROW = auto()  # with fewer workers: the placement is that of the last worker count that worked
     GIVE_UP = auto()
 
 
@@ -74,7 +74,7 @@ class GroupCore(ABC):
         self.places = Places(spec.cut, spec.stages)
         self.ranging = Ranging(spec.shards if spec.sdk and not spec.cut else Shards.OFF)
         self._ends_before: list[wire.WorkerDown] | None = None  # of workers, until all agents have come; then None
-        self._came_back = False  # of an earlier controller, and nobody was started since
+        self._came_back = False  # of an earlier controller, and none was started since
 
     @property
     def outbox(self) -> list[tuple[str, wire.ToAgent]]:
@@ -143,7 +143,7 @@ class GroupCore(ABC):
         self._nodes |= {node_id for node_id, _ in placement}
 
     def _next_round(self) -> None:
-        """Of a new order; a new round under the same one is `self.round.after()`."""
+        """The next round, of a new order; a new round under the same one is `self.round.after()`."""
         self.round = max(self.round.after(), Round(self._era, self.generation))
 
     def _answer_move(self) -> None:
@@ -174,7 +174,7 @@ class GroupCore(ABC):
         self.broken = not trains
 
     def _rests_on(self, wall_s: float) -> bool:
-        """Nobody is here, and the pause that an earlier controller began is not over: this one begins no other."""
+        """No worker is here, and the pause that an earlier controller began is not over: this one begins no other."""
         rests = self._came_back and not self.workers and self.patience.rests(self.failures.total(), wall_s)
         self._came_back = False
         return rests
@@ -212,7 +212,7 @@ class GroupCore(ABC):
         return ours
 
     def _expire_workers(self, wall_s: float) -> None:
-        """Those of which nobody knows anything are gone; those that do not leave are ended."""
+        """Workers of which nothing is known are gone; those that do not leave are ended."""
         patience_s = max(self.spec.grace_s, LEAVE_S)
         for worker in list(self.workers.values()):
             if worker.missing_s is not None and wall_s - worker.missing_s > JUDGE_S:
@@ -262,10 +262,10 @@ class GroupCore(ABC):
     def _judge(self, failure: Failure, wall_s: float, *, script: bool, hopeless: bool) -> Verdict:
         """Count it and tell of it; what follows.
 
-        `script`: it may be what the script does at this width. `hopeless`: it would fail in the same way again.
+        `script`: it may be what the script does at this worker count. `hopeless`: it would fail in the same way again.
         """
         crashed = script and failure.fault is Fault.USER and failure.code != 0
-        cut = self.places.grid is not None  # another width is another grid, and for a plan to choose
+        cut = self.places.grid is not None  # another worker count is another grid, and for a plan to choose
         if (failure.unfit or crashed) and not cut:
             width = self.widths.back_from(self._wanted, self.spec, crashed=crashed)
             if width is not None:
@@ -278,7 +278,7 @@ class GroupCore(ABC):
             and not (self.spec.per_node or cut)
             and (width := self.widths.last_resort(self._wanted, self.spec)) is not None
         ):
-            self.patience.forgive(1)  # this one, too: it is the width's
+            self.patience.forgive(1)  # this one, too: it is the worker count's
             self._narrow(width, failure)
             return Verdict.NARROW
         if spent or (hopeless and failure.fault is Fault.USER):
@@ -287,7 +287,7 @@ class GroupCore(ABC):
         return Verdict.RETRY
 
     def _narrow(self, width: int, failure: Failure) -> None:
-        """The width of the order does not work: go on with the last that did, and let the kernel know."""
+        """The worker count of the order does not work: go on with the last that did, and let the kernel know."""
         self._tell(Outcome.NARROWED, failure, width=self._wanted, back_to=width)
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
         self._placement = narrow_placement(self._placement, width, here)

@@ -1,4 +1,4 @@
-"""Which widths a job has shown that it can train at, where it goes back to from one that it cannot, and what fits."""
+"""Worker counts that a job is known to train at, the one to go back to from a failure, and what fits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["WorkerCounts", "narrow_placement", "widest_below"]
 
-TRIES = 2  # of a group to form at a width, before it is taken for one that never will
+TRIES = 2  # of a group to form at a worker count, before it is taken for one that never will
 
 
 class WorkerCounts:
-    """What is known of one job."""
+    """The knowledge of one job."""
 
     def __init__(self) -> None:
         self.worked = 0  # workers with which it last made a step; 0 = it never did
@@ -23,12 +23,12 @@ class WorkerCounts:
         self.micro_batch = 0  # most samples of a worker at a time, as more did not fit; 0 = as the script has it
 
     def facts(self) -> dict[str, int]:
-        """What the next controller must find again: where it can go back to."""
+        """Facts that the next controller must find again: where it can go back to."""
         found = {"worked": self.worked, "widest": self.widest}
         return found | {"micro_batch": self.micro_batch} if self.micro_batch else found
 
     def restore(self, facts: Mapping[str, int]) -> None:
-        """What `facts` gave; nothing is known of a job whose facts do not say."""
+        """The inverse of `facts`; nothing is known of a job whose facts do not say."""
         self.worked, self.widest = facts.get("worked", 0), facts.get("widest", 0)
         self.micro_batch = facts.get("micro_batch", 0)
 
@@ -49,10 +49,10 @@ class WorkerCounts:
         return True
 
     def back_from(self, width: int, spec: JobSpec, *, crashed: bool) -> int | None:
-        """`width` failed before its first step: the width to go back to, None = try again.
+        """`width` failed before its first step: the worker count to go back to, None = try again.
 
         A script that crashes (`crashed`) is tried no narrower than it is known to work: it may just be wrong. A group
-        that does not form may do so with fewer, whom nothing has to carry from one to the other.
+        that does not form may do so with fewer, which have nothing to exchange.
         """
         self.failures += 1
         narrow = self.worked or (0 if crashed else spec.least_workers)
@@ -61,7 +61,7 @@ class WorkerCounts:
         return narrow
 
     def last_resort(self, width: int, spec: JobSpec) -> int | None:
-        """Its group forms no more at `width`, where it did: the width to try before it is given up."""
+        """Its group forms no more at `width`, where it did: the worker count to try before it is given up."""
         narrow = spec.least_workers
         return narrow if self.failures >= TRIES and narrow < width else None
 
@@ -74,7 +74,7 @@ def widest_below(spec: JobSpec, width: int | None, back_to: int | None = None) -
 
 
 def narrow_placement(placement: Placement, width: int, workers: Iterable[Worker]) -> Placement:
-    """As much of the placement as `width` workers need, first where those are who have made the most steps."""
+    """As much of the placement as `width` workers need, first where the workers with the most steps are."""
     steps: dict[str, int] = {}
     for worker in workers:
         steps[worker.node_id] = max(worker.step, steps.get(worker.node_id, -1))

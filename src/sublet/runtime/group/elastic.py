@@ -84,7 +84,7 @@ class ElasticGroup(InGrid):
         """See the protocol."""
         if isinstance(self.state, Over):
             return
-        tail = isinstance(self.state, Ending)  # all is saved, and nobody listens to Leave any more
+        tail = isinstance(self.state, Ending)  # all is saved, and no worker listens to Leave any more
         self.generation = generation
         self._next_round()
         self._unjudged = Unjudged()
@@ -163,7 +163,7 @@ class ElasticGroup(InGrid):
             case Ending() if ours and self.workers:
                 pass  # the others have all that is left to do
             case Training() if ours and self.places.grid is not None and self._is_whole and not self.broken:
-                pass  # spares were there, and nobody else
+                pass  # spares were there, and no other worker
             case _ if ours:
                 self._unjudged = Unjudged()
                 self.state = Idle(wall_s)
@@ -185,13 +185,13 @@ class ElasticGroup(InGrid):
         self._placement = tuple(part for part in self._placement if part[0] not in doomed)
         self.round = self.round.after()
         if all(worker.node_id in doomed for worker in members):
-            self._tell_to_leave(members, wall_s)  # whoever is to come takes the state over from the checkpoint
+            self._tell_to_leave(members, wall_s)  # a new worker takes the state over from the checkpoint
         if not self._placement and not self._roster.members:
             self.state = Idle(wall_s)
             return
         self._gather(wall_s, safe=True)
         members = self._roster.members
-        if isinstance(self.state, Gathering) and members:  # whoever is to come may take longer than the node lasts
+        if isinstance(self.state, Gathering) and members:  # a new worker may take longer than the node lasts
             staying = [worker for worker in members if worker.node_id not in doomed]
             leaving = [worker for worker in members if worker.node_id in doomed]
             self._form(staying, leaving, wall_s, interim=True)
@@ -252,7 +252,7 @@ class ElasticGroup(InGrid):
                 self.state = replace(state, progress_s=wall_s, adopted=False)
                 if message.generation == self.round.number or self._was_formed_before(message.generation):
                     self.widths.note_step(self._wanted)
-            case Gathering(saving=Saving() as saving) as state if first:  # whoever makes steps can save
+            case Gathering(saving=Saving() as saving) as state if first:  # a worker that makes steps can save
                 self.state = replace(state, saving=replace(saving, until_s=wall_s + overdue.SAVE_S))
 
     def _hear_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
@@ -267,7 +267,7 @@ class ElasticGroup(InGrid):
                     self.broken = True
                     self.state = replace(state, cry=state.cry or Cry(message.why, wall_s))
             case Gathering() if formed:
-                self.broken = True  # nobody trains on while we gather
+                self.broken = True  # no worker trains on while we gather
             case Ending() if formed:
                 self.broken = True  # the one that had the last word is gone before all had heard it
                 self._gather_anew(wall_s)
@@ -298,9 +298,11 @@ class ElasticGroup(InGrid):
         if isinstance(self.state, Over | Stopping | Ending):
             return
         waiting = self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY)
-        if self.broken or self._torn:  # the others lost somebody before they heard it, and wait for one who is through
+        if self.broken or self._torn:  # the others lost a member before they heard it, and wait for one that is through
             waiting += [worker for worker in self._roster.members if worker.id != message.worker_id]
-        elif isinstance(self.state, Forming):  # the last step was made before the order to meet came: nobody will
+        elif isinstance(
+            self.state, Forming
+        ):  # the last step was made before the order to meet came: there is none to come
             waiting += [worker for worker in self._roster.members if not worker.met]
         for worker in waiting:
             self._roster.end(worker, 0.0, wall_s)
@@ -339,7 +341,7 @@ class ElasticGroup(InGrid):
                 if waited_s > overdue.TAIL_S:
                     self._finish(wall_s)
             case Forming() | Stopping() | Over():
-                pass  # of a group that forms: who failed is judged first, and the others cry because it left
+                pass  # of a group that forms: the failed worker is judged first, and the others cry because it left
             case _:
                 assert_never(state)
 
@@ -371,8 +373,8 @@ class ElasticGroup(InGrid):
                 self._unjudged == Unjudged()
                 and overdue.is_old(state.cry, wall_s)
                 and not any(w.short for w in self._roster.members)
-            ):  # somebody who has failed is why the others cry: that is judged, and told
-                why = state.cry.why or "the group fell apart, though nobody is gone"
+            ):  # a failed worker is why the others cry: that is judged, and told
+                why = state.cry.why or "the group fell apart, though no member is gone"
                 self._fail(Failure(fault=Fault.INFRA, why=why, keep=True, unfit=True), wall_s)
         elif state.adopted and wall_s - state.progress_s > overdue.ADOPTED_S:
             self._gather_anew(wall_s)  # perhaps they were about to form a group when the last controller died

@@ -1,4 +1,4 @@
-"""What counts as whose failure, in which words it is told, and how often a job may fail before it is given up."""
+"""The blame for a failure, its text, and how often a job may fail before it is given up."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = [
 
 SHELL = 128  # a shell says 128 + n of a command that signal n ended
 OWN_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP})
-FORGIVEN_S = 600.0  # wall: training for so long makes up for failures that were nobody's fault
+FORGIVEN_S = 600.0  # wall: training for so long makes up for failures without blame
 BACK_OFF_S = 0.5  # wall, before the first retry, doubled at each further one
 LONGEST_BACK_OFF_S = 60.0
 
 
 class Fault(StrEnum):
-    """Whose fault it is that a worker ended."""
+    """The blame for the end of a worker."""
 
     USER = "user"
     INFRA = "infra"
@@ -46,8 +46,8 @@ class Failure:
     fault: Fault
     why: str
     code: int | None = None  # of the process that ended, if one did
-    keep: bool = False  # those who are left go on with their state; otherwise all are started anew
-    unfit: bool = False  # nobody is to blame for it but, perhaps, the width
+    keep: bool = False  # the survivors go on with their state; otherwise all are started anew
+    unfit: bool = False  # it has no blame but, perhaps, the worker count
     silent_s: float = 0.0  # wall: it hung for so long
 
 
@@ -68,7 +68,7 @@ class Unjudged:
 
 
 class Patience:
-    """How long failures are borne that are nobody's fault: they count in a row, those of the user for ever."""
+    """How long failures without blame are borne: they count in a row, those of the user for ever."""
 
     def __init__(self) -> None:
         self.in_a_row = 0  # without long enough training between them
@@ -99,7 +99,7 @@ def back_off_s(failures: int) -> float:
 
 
 def fault_of(code: int) -> Fault:
-    """A signal from outside is nobody's bug; a crash or an exit code of its own is the script's."""
+    """A signal from outside is no bug of the script; a crash or an exit code of its own is."""
     if code in (EXIT_LEFT, EXIT_LOST, EXIT_MEMORY, SHELL + signal.SIGKILL, SHELL + signal.SIGTERM):
         return Fault.INFRA
     return Fault.INFRA if code < 0 and -code not in OWN_FAULTS else Fault.USER
@@ -137,7 +137,7 @@ def how_it_stopped_short(phase: WorkerPhase, worker_id: str = "") -> str:
 
 
 def how_it_ended(worker_id: str, code: int) -> str:
-    """Of a worker that nobody had told to."""
+    """The end of a worker that was not told to go."""
     if code == 0:
         return f"{worker_id} ended with exit code 0 while the others train on"
     return f"{worker_id} was ended by {ending_of(code)}" if code < 0 else f"{worker_id} ended with {ending_of(code)}"

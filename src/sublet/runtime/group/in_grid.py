@@ -1,4 +1,4 @@
-"""A group whose job is cut: it forms as a grid, from old and new members together, and lets nobody go before.
+"""A group whose job is cut: it forms as a grid, from old and new members together, and lets none go before.
 
     gather    those who hold state train on until the places of the new grid can be filled
     form      all of the old and the new grid meet; who has no place any more gives, says Left, and waits or goes
@@ -30,13 +30,13 @@ __all__ = ["InGrid"]
 
 
 class InGrid(Regrouping):
-    """What is different where a job is cut."""
+    """The differences where a job is cut."""
 
-    _leaves_in = -1  # number of the round in which those who leave save together
+    _leaves_in = -1  # number of the round in which leaving workers save together
     _left_again = 0  # times that their mesh failed
 
     def _trains_as(self, placement: Placement, form: Form | None) -> bool:
-        """It makes steps in just this form, and nobody is on the way; a grid may have spares on the way."""
+        """It makes steps in just this form, and none is on the way; a grid may have spares on the way."""
         if not isinstance(self.state, Training) or self.broken or self.state.cry is not None:
             return False
         here, room = Counter(worker.node_id for worker in self._roster.members), Counter(dict(placement))
@@ -48,7 +48,7 @@ class InGrid(Regrouping):
         return here == room
 
     def _form_if_ready(self, wall_s: float) -> None:
-        """The places of the grid can be filled, or those of a smaller one if nobody trains meanwhile."""
+        """The places of the grid can be filled, or those of a smaller one if none trains meanwhile."""
         if self.places.grid is None:
             super()._form_if_ready(wall_s)
             return
@@ -58,7 +58,7 @@ class InGrid(Regrouping):
         staying, leaving = split_by_room(here, self._placement)
         holds = any(worker.phase is WorkerPhase.MEMBER for worker in here)
         if not holds and self._roster.in_phase(WorkerPhase.LEAVING):
-            return  # they may be saving: whoever comes goes on from that
+            return  # they may be saving: a new worker goes on from that
         grid = self.places.possible(len(staying), broken=self.broken and holds)
         if grid is None:
             return
@@ -109,7 +109,7 @@ class InGrid(Regrouping):
     # ------------------------------------------------------------------ leaving, and what is saved then
 
     def _tell_to_leave(self, members: Iterable[Worker], wall_s: float) -> str:
-        """In a grid nobody can save alone: all who hold something meet once more, and go when it is committed."""
+        """In a grid no worker can save alone: all with state meet once more, and go when it is committed."""
         if self.places.formed is None:
             return super()._tell_to_leave(members, wall_s)
         told = {worker.id: worker for worker in members}
@@ -134,7 +134,7 @@ class InGrid(Regrouping):
             self._roster.send(worker, leave)
 
     def _leave_again(self) -> None:
-        """Somebody is gone whom those who save together wait for: they meet without it, unless it is over."""
+        """A member of those that save together is gone: they meet without it, unless it is over."""
         waiting = [worker for worker in self.workers.values() if self._saves_with_others(worker)]
         if waiting and not any(worker.left for worker in self.workers.values()):
             self.broken = True
@@ -156,11 +156,11 @@ class InGrid(Regrouping):
         return ours
 
     def _breaks_saving(self, worker: Worker, message: wire.Broke) -> bool:
-        """The mesh of those who save together has failed; once for each that they formed."""
+        """The mesh of those that save together has failed; once for each that they formed."""
         if not self._saves_with_others(worker):
             return False
         if message.generation == self._leaves_in and self._left_again < AT_ONCE:
-            self._left_again += 1  # who is gone is heard of by its agent: this is for lines that failed
+            self._left_again += 1  # a gone worker is heard of by its agent: this is for lines that failed
             self._leave_again()
         return True
 
@@ -178,7 +178,7 @@ class InGrid(Regrouping):
         self._placement = tuple(part for part in self._placement if part[0] not in doomed)
         self.round = self.round.after()
         grid = self.places.possible(len(staying), broken=True)
-        if grid is None:  # too few are left: whoever comes takes the state over from the checkpoint
+        if grid is None:  # too few are left: a new worker takes the state over from the checkpoint
             self._tell_to_leave(members, wall_s)
             self.state = Idle(wall_s)
             return
@@ -187,7 +187,7 @@ class InGrid(Regrouping):
             self._form_grid(staying, [worker for worker in members if worker.node_id in doomed], grid, wall_s)
 
     def _lose_worker(self, worker: Worker, code: int, error: str, wall_s: float) -> None:
-        """One who only gives is gone before all had what it has: they meet again. Of a spare nobody misses anything."""
+        """A worker that only gives is gone before all had what it has: they meet again. A spare is not missed."""
         waits = worker.phase in (WorkerPhase.LAUNCHED, WorkerPhase.READY)
         if self._saves_with_others(worker) and code not in (0, EXIT_LEFT):
             super()._lose_worker(worker, code, error, wall_s)
@@ -219,7 +219,9 @@ class InGrid(Regrouping):
             worker.left = worker.phase is WorkerPhase.LEAVING
             if worker.left:
                 self._send_away(worker)
-        elif worker.saves and (worker.met or worker.step or message.step):  # if not, it has met nobody yet, and knows 0
+        elif worker.saves and (
+            worker.met or worker.step or message.step
+        ):  # if not, it has met no other yet, and knows 0
             self.step, self.done = message.step, message.done
 
     def _refuses(self, worker: Worker, message: wire.Ready, wall_s: float) -> bool:
@@ -253,7 +255,7 @@ class InGrid(Regrouping):
     def _differs(self, worker: Worker, message: wire.Ready, wall_s: float) -> bool:
         """It would not understand those of another sublet, nor they it: all are started anew, with what is there now.
 
-        Where it was installed anew while they trained, all have the same then; where nodes differ, the job ends so.
+        If it was installed anew while they trained, all have the same then; where nodes differ, the job ends so.
         """
         worker.version = message.version
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
@@ -282,7 +284,7 @@ class InGrid(Regrouping):
             self.broken = True
             self._gather_anew(wall_s)
 
-    # ------------------------------------------------------------------ news of those who meet
+    # ------------------------------------------------------------------ news of meetings
 
     def _hear_ready(self, worker: Worker, message: wire.Ready, wall_s: float) -> None:
         if self._refuses(worker, message, wall_s):
@@ -297,7 +299,7 @@ class InGrid(Regrouping):
                 self._gather_anew(wall_s)
 
     def _hear_leading(self, worker: Worker, message: wire.Leading) -> None:
-        """Where the others meet rank 0, or the first of those who save together before they go."""
+        """The meeting place of rank 0, or of the first of those that save together before they go."""
         saves = self._saves_with_others(worker)
         if message.generation != (self._leaves_in if saves else self.round.number):
             return

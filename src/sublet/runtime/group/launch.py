@@ -34,7 +34,8 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
     Its rank 0 is started before that is known: the agent there finds a free port, and tells.
 
     One that never has more than one worker, and was not submitted with `torchrun`, is as if started by hand: many
-    (nanoGPT, say) train distributed as soon as they find RANK. Any other joins its group at each width, at one too.
+    (nanoGPT, say) train distributed as soon as they find RANK. Any other joins its group at each worker count, at one
+    too.
     """
     users = {**spec.env, **spec.secrets}
     env = {name: value for name, value in ours.items() if name not in USERS_FIRST}
@@ -65,7 +66,7 @@ def start_order(  # noqa: PLR0913 - each is a fact about this worker
 
 
 def _node_env(job_id: str, spec: JobSpec, rank: int, placement: Placement, hosts: Sequence[str]) -> dict[str, str]:
-    """What SkyPilot would set, for a command that is started once per node and starts the rest itself.
+    """Variables as SkyPilot sets them, for a command that is started once per node and starts the rest itself.
 
     Two of its nodes may be on one machine: each has its own GPUs there.
     """
@@ -84,7 +85,7 @@ def _node_env(job_id: str, spec: JobSpec, rank: int, placement: Placement, hosts
 
 
 def _torchrun_env(job_id: str, rank: int, placement: Placement, restarts: int) -> dict[str, str]:
-    """What torchrun would set, for a script that knows nothing of us."""
+    """Variables as torchrun sets them, for a script that knows nothing of us."""
     slots = [(local, at) for at, (_, gpus) in enumerate(placement) for local in range(gpus)]
     local_rank, node_rank = slots[rank]
     return {

@@ -1,4 +1,4 @@
-"""What takes too long, and as what failure that counts. All times are wall time."""
+"""Delays that count as failures, and of which kind. All times are wall time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FIRST_STEP_S = 300.0  # the same for the first step in a process, which may comp
 STEPS = 5.0
 FORM_S = 30.0  # from the order to the first joined member, before silence counts as failure
 READY_S = 600.0  # from the start of a worker to its session: imports, downloads, data
-APART_S = 2.0  # from a member's cry that the group fell apart until we regroup though nobody is missing
+APART_S = 2.0  # from a member's cry that the group fell apart until we regroup though none is missing
 JUDGE_S = 2.0  # one that fails may do so because another is gone, of which we have not heard yet
 QUIT_S = 10.0  # from one worker's good end to the others', or it has ended too early
 LEAVE_S = 60.0  # for a worker to go when told; then it is killed
-PARK_S = 60.0  # survivors that nobody has a place for save and leave; they would not wait for ever
+PARK_S = 60.0  # survivors without a place save and leave; they would not wait for ever
 ADOPTED_S = 5.0  # without a step after the controller came back, until all meet anew
-SAVE_S = 60.0  # for a checkpoint before a width that was never tried; then it is tried all the same
+SAVE_S = 60.0  # for a checkpoint before a worker count that was never tried; then it is tried all the same
 TAIL_S = 600.0  # for what a script does after its training
 COPIES_S = 60.0  # of several workers each at work for itself, until they train as many copies
 LOOKED_S = 15.0  # since when a look at a worker says what it does now
-WORKS_S = 60.0  # a script without the SDK that runs for so long at a width can train at it
+WORKS_S = 60.0  # a script without the SDK that runs for so long at a worker count can train at it
 
 
 def parked_s(spec: JobSpec) -> float:
@@ -49,7 +49,7 @@ def late_start(worker: Worker) -> Failure:
 
 
 def is_old(cry: Cry | None, wall_s: float) -> bool:
-    """Somebody cried so long ago that word of whoever is gone would have come."""
+    """A cry is so old that word of a gone worker would have come."""
     return cry is not None and wall_s - cry.at_s > APART_S
 
 

@@ -1,4 +1,4 @@
-"""The grid of a group: which one was ordered, who sits where, who takes part in handing over, and who has joined."""
+"""The grid of a group: the ordered one, its seats, the members of the hand-over, and those that have joined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOO_FEW = "a part of its model does not fit into memory, of {} parts; next: para
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an order says of a grid, and which of the nodes that it names are on demand."""
+    """An order for a grid, and which of the nodes that it names are on demand."""
 
     grid: Grid
     on_demand: frozenset[str] = frozenset()
@@ -30,7 +30,7 @@ class Form:
 
 
 class Places:
-    """Of one group; without a grid it is data parallel, and nothing here is asked."""
+    """The places of one group; without a grid it is data parallel, and nothing here is asked."""
 
     def __init__(self, cut: str = "", stages: int = 0) -> None:
         self.cut = cut  # as the wire has it; "" = nothing of this job is cut
@@ -41,7 +41,7 @@ class Places:
         self.memory = PartMemory()
         self._generation = -1  # of the orders that led there
         self.joined: dict[str, wire.Joined] = {}  # of this round
-        self._awaited: frozenset[str] = frozenset()  # all who are to join
+        self._awaited: frozenset[str] = frozenset()  # all that are to join
 
     @property
     def grid(self) -> Grid | None:
@@ -53,7 +53,7 @@ class Places:
         self.form = self.form_of(form, workers)
 
     def form_of(self, form: Form | None, workers: int) -> Form | None:
-        """What an order means: copies of one part need no plan of their own, there is one for each worker."""
+        """The form of an order: copies of one part need no plan of their own, there is one for each worker."""
         if self.cut and form is None and self.stages == 1:
             return Form(Grid(max(1, workers)))
         return form if self.cut else None
@@ -76,7 +76,7 @@ class Places:
         )
 
     def hear_step(self, message: wire.Stepped) -> None:
-        """What steps take beside the state, and that parts as they are fit: they are made."""
+        """Steps take the state along, and show that parts as they are fit."""
         beside, worked = max(self.memory.beside_bytes, message.beside_bytes), self.memory.worked
         if self.formed is not None and message.generation == self._generation:
             worked = min(worked or self.formed.parts, self.formed.parts)
@@ -84,7 +84,7 @@ class Places:
             self.memory = replace(self.memory, beside_bytes=beside, worked=worked)
 
     def possible(self, workers: int, *, broken: bool) -> Grid | None:
-        """What so many can be now: the grid that was ordered; in a broken one fewer copies of the one before.
+        """The possible grid of so many now: the ordered one; in a broken one fewer copies of the one before.
 
         One whose parts do not fit is not even tried: it is the shallowest that does, until the plan, which hears of it,
         orders another.
@@ -117,12 +117,15 @@ class Places:
         return f"{self.memory.describe(self.blocks, most)}; next: GPUs with more memory, or a smaller micro_batch"
 
     def spares(self, workers: Iterable[Worker]) -> int:
-        """Those who wait, in no place: some of them may keep a part."""
+        """Waiting workers, in no place: some of them may keep a part."""
         waits = (WorkerPhase.READY, WorkerPhase.MEMBER)
         return sum(self.formed is not None and each.place is None and each.phase in waits for each in workers)
 
     def seat(self, staying: Sequence[Worker], leaving: Sequence[Worker], grid: Grid) -> Seats:
-        """Everybody has a new place after it, or none. Who has not given yet what it was to give is still needed."""
+        """Everybody has a new place after it, or none.
+
+        A worker that has not given yet what it was to give is still needed.
+        """
         everyone = [*staying, *leaving]
         found = seats(
             {worker.id: worker.place for worker in everyone},
@@ -146,7 +149,7 @@ class Places:
     def prepare(
         self, workers: Sequence[Worker], doomed: Collection[str], generation: int, to: Grid | None
     ) -> Iterator[tuple[Worker, wire.Keep]]:
-        """Nodes will go: what their loss leads to, those who stay keep from now on. They count as holders of it."""
+        """Nodes will go: the survivors keep the state for their loss from now on. They count as holders of it."""
         if self.formed is None:
             return
         by_id = {worker.id: worker for worker in workers}
@@ -168,7 +171,7 @@ class Places:
     def orders(
         self, found: Seats, workers: Iterable[Worker], generation: int, *, batch: int, broken: bool, micro_batch: int
     ) -> Iterator[wire.Regroup]:
-        """One for each who meets: it knows who stays by its rank."""
+        """One order for each member: it knows staying workers by their rank."""
         assert self.formed is not None  # noqa: S101 - they have just been seated
         grid, order, self._generation = self.formed, found.meeting(self.formed.parts), generation
         by_id = {worker.id: worker for worker in workers}
@@ -204,6 +207,6 @@ class Places:
             seen[worker.node_id] += stays
 
     def has_joined(self, message: wire.Joined) -> bool:
-        """Whether that was the last who was waited for."""
+        """Whether that was the last awaited one."""
         self.joined[message.worker_id] = message
         return self._awaited <= self.joined.keys()

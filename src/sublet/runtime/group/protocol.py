@@ -1,4 +1,4 @@
-"""What the controller asks of the workers of one job, and what it gets back.
+"""Orders of the controller to the workers of one job, and its answers.
 
 A group is pure: no clock, no socket. Every verb takes the wall time and leaves what is to be sent in `outbox` and what
 the kernel is to hear in `news`. Two machines keep this promise: `elastic` for scripts with the SDK, which regroup while
@@ -27,7 +27,7 @@ __all__ = ["Group", "GroupNews", "Outcome"]
 
 
 class Outcome(StrEnum):
-    """What the kernel, or the controller, has to know of a group."""
+    """A result of a group for the kernel or the controller."""
 
     MOVED = "moved"  # trains in the shape of the last order
     STOPPED = "stopped"  # has left all its GPUs, saved
@@ -47,7 +47,7 @@ class GroupNews:
     why: str = ""
     exit_code: int | None = None
     width: int = 0  # that it cannot train at
-    back_to: int = 0  # the width that it goes on with instead
+    back_to: int = 0  # the worker count that it goes on with instead
     silent_s: float = 0.0  # wall: it hung for so long before this was seen
 
 
@@ -56,19 +56,19 @@ class Group(Protocol):
 
     spec: JobSpec
     generation: int  # of the kernel's last order
-    round: Round  # of its last agreement on who belongs to it
-    broken: bool  # a member is gone: nobody can make a step
+    round: Round  # of its last agreement on its members
+    broken: bool  # a member is gone: no step can be made
     step: int  # as last reported, like the next four
     done: float
     work: float | None
     joined: wire.Joined | None
     stepped: wire.Stepped | None
     failures: Counter[str]  # by whose fault: user, infra
-    patience: Patience  # with those that are nobody's
+    patience: Patience  # with failures without blame
     before: Census  # its workers, as the last controller knew them
     widths: WorkerCounts  # that it has trained at
     places: Places  # of its grid
-    barred: bool  # nobody of it is started: nobody knows what it is to run
+    barred: bool  # none of it is started: its command is unknown
     finished: bool  # its session has said that all is done; a script without one never does
 
     @property
@@ -81,11 +81,11 @@ class Group(Protocol):
 
     @property
     def outbox(self) -> list[tuple[str, wire.ToAgent]]:
-        """Messages to agents, by node: whoever sends them clears the list."""
+        """Messages to agents, by node: the sender clears the list."""
 
     @property
     def news(self) -> list[GroupNews]:
-        """What the kernel is to hear: whoever passes it on clears the list."""
+        """News for the kernel: the receiver clears the list."""
 
     @property
     def training(self) -> bool:
@@ -106,7 +106,7 @@ class Group(Protocol):
     def move(self, generation: int, placement: Placement, batch: int, wall_s: float, form: Form | None = None) -> None:
         """Start or resize: be `placement`, by whatever way keeps most; if the job is cut, in the grid of this `form`.
 
-        Where the placement has more GPUs than the grid, those are spare: their workers wait.
+        If the placement has more GPUs than the grid, those are spare: their workers wait.
         """
 
     def stop(self, generation: int, *, resumable: bool, wall_s: float) -> None:
@@ -128,10 +128,10 @@ class Group(Protocol):
         wall_s: float,
         form: Form | None = None,
     ) -> None:
-        """A restarted controller: the job holds these GPUs, told this batch (0 = none); agents will say who lives."""
+        """A restarted controller: the job holds these GPUs and this batch (0 = none); agents will name live workers."""
 
     def all_agents_came(self, wall_s: float) -> None:
-        """After adoption: whoever has not come by now is gone; start what is missing."""
+        """After adoption: a worker that has not come by now is gone; start what is missing."""
 
     def agent_came(self, node_id: str, worker_ids: list[str], wall_s: float) -> None:
         """An agent came (back) with these workers of ours."""
@@ -140,13 +140,13 @@ class Group(Protocol):
         """The node is gone with all on it; if the kernel counted it as ours, it will say where to go on."""
 
     def evacuate(self, node_id: str, wall_s: float, others: Collection[str] = ()) -> None:
-        """The node will be gone in a moment, and `others` with it: go on without, or save if there is nobody else."""
+        """The node will be gone in a moment, and `others` with it: go on without, or save if no other is left."""
 
     def prepare(self, doomed: Collection[str], grid: Grid | None) -> None:
         """These nodes will be gone: get ready, while it trains, for what follows; `grid` if that is known already."""
 
     def node_released(self, node_id: str, wall_s: float) -> None:
-        """The node was given back: whoever was on it had left, or was to end."""
+        """The node was given back: its workers had left, or were to end."""
 
     def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
         """A worker said something, or its process came up or ended."""

@@ -13,7 +13,10 @@ ROOM = 0.9  # of a device, for state: what is computed with it needs some too
 
 
 class Ranging:
-    """Of one group. `auto` is decided by the first session that is ready, and stays: all members must be alike."""
+    """The ranges of one group.
+
+    `auto` is decided by the first session that is ready, and stays: all members must be alike.
+    """
 
     def __init__(self, asked: Shards) -> None:
         self.on = asked is Shards.ON

@@ -56,7 +56,7 @@ class Regrouping(GroupCore):
         super().__init__(job_id, spec, log_of=log_of, env=env, host_of=host_of, era=era)
         self.state: ElasticState = Idle(0.0)
         self._unjudged = Unjudged()
-        self._torn = False  # somebody was gone on its way out, before the next group had formed without it
+        self._torn = False  # one was gone on its way out, before the next group had formed without it
         self._unformed = 0  # rounds in a row that did not form
         self._kept = 0  # steps that are in a checkpoint, as far as we heard
         self._limit_told = 0  # samples at a time, to the members of this round; 0 = none
@@ -87,16 +87,16 @@ class Regrouping(GroupCore):
             self._roster.send(worker, wire.SaveNow(worker_id=worker.id))
 
     def _savers(self) -> list[Worker]:
-        """Who can be asked to save now: rank 0, or all if only the last controller knew which one that is."""
+        """The workers that can be asked to save now: rank 0, or all if only the last controller knew rank 0."""
         members = self._roster.members if self.training else []
         return [w for w in members if w.rank == 0] or [w for w in members if w.rank < 0]
 
     # ------------------------------------------------------------------ groups of the last controller
 
     def _keep_old_group(self, wall_s: float) -> None:
-        """An order was under way when the last controller died: if all are here who trained before it, they train on.
+        """An order was under way when the last controller died: if all are here that trained before it, they train on.
 
-        Newcomers start again, unless they have said that they are ready: nobody knows whether they did before.
+        Newcomers start again, unless they have said that they are ready: whether they did before is unknown.
         """
         members = self._roster.members
         old = [worker for worker in members if not was_started_under(worker, self.generation)]
@@ -128,7 +128,7 @@ class Regrouping(GroupCore):
             self._gather(wall_s)
 
     def _gather_anew(self, wall_s: float) -> None:
-        """A new round under the same order, with all who are here."""
+        """A new round under the same order, with all that are here."""
         self.round = self.round.after()
         self._gather(wall_s)
 
@@ -141,7 +141,7 @@ class Regrouping(GroupCore):
         if len(staying) < self._wanted or not staying:
             return
         if not any(worker.phase is WorkerPhase.MEMBER for worker in staying):
-            # Nobody stays to hand the state over: it goes through a checkpoint. The old processes still hold the
+            # No worker stays to hand the state over: it goes through a checkpoint. The old processes still hold the
             # GPUs, and a whole group of them might train on.
             if old := [worker for worker in leaving if worker.phase is WorkerPhase.MEMBER]:
                 self._tell_to_leave(old, wall_s)
@@ -153,7 +153,7 @@ class Regrouping(GroupCore):
         self._form(staying, leaving, wall_s)
 
     def _awaits_save(self, state: Gathering, wall_s: float) -> bool:
-        """Nobody knows whether it can train so wide: all that was made until now is to be in a checkpoint first."""
+        """It is unknown whether it can train with so many: all progress until now is to be in a checkpoint first."""
         if self.broken or state.safe:
             return False
         untried = self._wanted > self.widths.widest and self.step > self._kept
@@ -187,7 +187,7 @@ class Regrouping(GroupCore):
         self.state = Forming(wall_s, interim=interim)
 
     def _train(self, wall_s: float, *, interim: bool) -> None:
-        """All have met; in the interim, all but those who are still on their way."""
+        """All have met; in the interim, all but those that are still on their way."""
         self.broken, self._torn, self._unformed, self.finished = False, False, 0, False
         if interim:
             self._gather_anew(wall_s)
@@ -203,7 +203,7 @@ class Regrouping(GroupCore):
         return self._roster.tell_to_leave(members, self.round.number, wall_s, broken=self.broken)
 
     def _save_elsewhere(self, stopping: Stopping, wall_s: float) -> None:
-        """Somebody died on the way out: unless the one that saves is through, or still at it, another must."""
+        """A worker died on the way out: unless the one that saves is through, or still at it, another must."""
         waiting = [w for w in self._roster.in_phase(WorkerPhase.LEAVING) if not w.left]
         saver = None if stopping.saver is None else self.workers.get(stopping.saver)
         if stopping.saver is None or not waiting or (saver is not None and not saver.left):
@@ -228,7 +228,7 @@ class Regrouping(GroupCore):
             self.news.append(GroupNews(outcome=Outcome.STOPPED, generation=self.generation))
 
     def _hear_damaged(self, message: wire.Damaged, wall_s: float) -> None:
-        """If none is left, nobody begins at 0 unasked: the order counts as followed, and the job will be held."""
+        """If none is left, no job begins at 0 unasked: the order counts as followed, and the job will be held."""
         if message.step < 0 and isinstance(self.state, Forming):
             self.broken = True
             self.state = Idle(wall_s)
@@ -256,7 +256,7 @@ class Regrouping(GroupCore):
         if isinstance(state, Idle):
             return  # the kernel's next order finds it missing
         if worker.short and not isinstance(state, Ending | Resting):
-            self._gather_anew(wall_s)  # nobody's failure: the next one takes fewer samples at a time
+            self._gather_anew(wall_s)  # no failure: the next one takes fewer samples at a time
             return
         failure = failure_of(worker, code, error)
         if failure.fault is Fault.INFRA and not isinstance(state, Ending):
@@ -271,7 +271,7 @@ class Regrouping(GroupCore):
             self._unjudged = replace(before, quit=before.quit or ended)
         else:  # in the tail of a script the rest of it may still end well
             self._unjudged = replace(before, failed=before.failed or ended)
-        if not self._roster.staying:  # nobody is left to wait for
+        if not self._roster.staying:  # none is left to wait for
             self._end_as_all_have(worker, code, wall_s)
 
     def _is_counted(self, worker: Worker) -> bool:
@@ -325,7 +325,7 @@ class Regrouping(GroupCore):
 
 
 def failure_of(worker: Worker, code: int, error: str) -> Failure:
-    """Of a worker that nobody had told to go."""
+    """The failure of a worker that was not told to go."""
     if code == 0:
         return Failure(fault=Fault.USER, why=how_it_stopped_short(worker.phase, worker.id), code=code)
     why = error if code > 0 and error else how_it_ended(worker.id, code)

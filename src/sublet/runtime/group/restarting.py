@@ -4,9 +4,9 @@
 
 One that opens a session all the same is ended, and told as such: its job has an elastic group from then on.
 
-Rank 0 starts first: its agent finds a port where the others meet it, and says so. What such a script has saved is its
-own affair; that it does something is what its agent sees. One that saves with `train.checkpointed` tells how far it is,
-and can be asked to save. All states are in `states`, what takes too long in `overdue`.
+Rank 0 starts first: its agent finds a port where the others meet it, and says so. Checkpoints of such a script are its
+own affair; its agent sees its activity. One that saves with `train.checkpointed` tells how far it is, and can be asked
+to save. All states are in `states`, what takes too long in `overdue`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RestartingGroup(GroupCore):
     # ------------------------------------------------------------------ orders of the kernel
 
     def move(self, generation: int, placement: Placement, batch: int, wall_s: float, form: Form | None = None) -> None:
-        """All end, and the last to go starts the others; nobody can cut what has no session."""
+        """All end, and the last to go starts the others; a job without a session cannot be cut."""
         del form
         if isinstance(self.state, Over):
             return  # the kernel is about to hear why
@@ -114,7 +114,7 @@ class RestartingGroup(GroupCore):
             self._finish(wall_s)
             return
         if self.spec.per_node and self.workers and all(down.code == 0 for down in ends):
-            # One may work for all, and nodes with nothing to do are through: nobody remembers who was, before us.
+            # One may work for all, and nodes with nothing to do are through: which ones were, before us, is unknown.
             self.state = replace(self.state, through=(self._wanted - self.size) // self._each)
             return
         self.broken = True
@@ -127,13 +127,13 @@ class RestartingGroup(GroupCore):
     # ------------------------------------------------------------------ news of nodes and workers
 
     def agent_came(self, node_id: str, worker_ids: list[str], wall_s: float) -> None:
-        """See the protocol; a worker that nobody knows is of a round that is over, unless the controller is new too."""
+        """See the protocol; an unknown worker is of a round that is over, unless the controller is new too."""
         self._meet_agent(node_id, worker_ids, wall_s, wanted=self._ends_before is not None)
         if self.spec.per_node and isinstance(self.state, Starting):
             self._proceed(wall_s)
 
     def node_lost(self, node_id: str, wall_s: float) -> None:
-        """See the protocol; whoever is left ends too, because it cannot go on without the others."""
+        """See the protocol; the other workers end too, because they cannot go on without it."""
         ours = self._forget_node(node_id)
         if isinstance(self.state, Over):
             return
@@ -154,7 +154,7 @@ class RestartingGroup(GroupCore):
         self._roster.end_all(self.spec.grace_s, wall_s)
 
     def hear(self, message: wire.FromWorkerMessage | wire.AboutWorker, wall_s: float) -> None:
-        """What agents say of a process, and the few words of one that has checkpoints and a loop of its own."""
+        """Reports of agents on a process, and the few words of one that has checkpoints and a loop of its own."""
         if self._is_end_before(message):
             return
         worker = self.workers.get(message.worker_id)
@@ -183,7 +183,7 @@ class RestartingGroup(GroupCore):
                 pass  # more of a session, which it is to open anew
 
     def _hear_up(self, worker: Worker, message: wire.WorkerUp, wall_s: float) -> None:
-        """It runs. Where the first of them is met is known now, and the others may start."""
+        """It runs. The meeting place of the first is known now, and the others may start."""
         if worker.phase is not WorkerPhase.LAUNCHED:
             return
         self._roster.enter(worker, WorkerPhase.READY, wall_s)
@@ -196,7 +196,7 @@ class RestartingGroup(GroupCore):
 
     @property
     def _awaits_address(self) -> bool:
-        """Nobody knows yet where the first worker is met: it is to start before the others."""
+        """The meeting place is not known yet: the first worker is to start before the others."""
         starts = isinstance(self.state, Starting) and self.state.address is None
         return starts and self._wanted > 1 and not self.spec.per_node
 
@@ -206,10 +206,10 @@ class RestartingGroup(GroupCore):
         return not self.spec.per_node or all(self._host_of(node_id) for node_id, _ in self._placement)
 
     def _proceed(self, wall_s: float) -> None:
-        """One that was to go has gone, or nobody was there: perhaps all waited for that."""
+        """One that was to go has gone, or there was none: perhaps all waited for that."""
         state = self.state
         if isinstance(state, Starting):
-            if not self.workers and self._may_launch:  # whoever of them was met, or was through, is gone with the rest
+            if not self.workers and self._may_launch:  # any of them that was met, or was through, is gone with the rest
                 self.state = replace(state, address=None, through=0)
                 self._launch_missing(wall_s, first=self._awaits_address)
             self._run_if_ready(wall_s)
@@ -258,7 +258,7 @@ class RestartingGroup(GroupCore):
             self._end_if_last(wall_s)
 
     def _end_if_last(self, wall_s: float) -> None:
-        """One has ended by itself; if nobody is left to wait for, that is its end."""
+        """One has ended by itself; if none is left to wait for, that is its end."""
         self._run_if_ready(wall_s)
         state = self.state
         if self._roster.staying or not isinstance(state, Starting | Running):
@@ -274,7 +274,7 @@ class RestartingGroup(GroupCore):
         self.news.append(GroupNews(outcome=Outcome.FINISHED, generation=self.generation, exit_code=0))
 
     def _fail(self, failure: Failure, wall_s: float, *, hopeless: bool = False) -> None:
-        """What hangs or is wrong in one is wrong in all: all are started anew, or it is given up."""
+        """A hang or fault of one is one of all: all are started anew, or it is given up."""
         verdict = self._judge(failure, wall_s, script=not hopeless, hopeless=hopeless)
         self._roster.end_all(0.0, wall_s)
         if verdict is Verdict.GIVE_UP:

@@ -1,8 +1,8 @@
-"""One agreement on who belongs to a group, told from all others: those of earlier orders and earlier controllers.
+"""One agreement on the members of a group, told from all others: those of earlier orders and earlier controllers.
 
 The era of a controller is the time at which it began, and is above that of every controller that its store knows. So
-the rounds of a store that is older than what was done under it, a backup that was put back, are above all of those
-that it has forgotten: neither workers that still run nor the fence of a checkpoint meet a number again.
+the rounds of a store that is older than its use, a backup that was put back, are above all of those that it has
+forgotten. Neither workers that still run nor the fence of a checkpoint meet a number again.
 
 >>> Round(era=3, generation=2).number
 1000030000020000
@@ -41,7 +41,7 @@ class Round(NamedTuple):
 
     @classmethod
     def from_number(cls, number: int) -> Round:
-        """What `number` gave."""
+        """The inverse of `number`."""
         if number < FIRST:
             return cls(0, *divmod(number, OLD_ROUNDS))
         rest, round_ = divmod(number - FIRST, ROUNDS)
@@ -53,9 +53,9 @@ class Round(NamedTuple):
 
 
 def era_after(last: int, unix_s: float, passed_s: float = 0.0) -> int:
-    """Of a controller that begins now: above the last that is known, also where the clock was set back meanwhile.
+    """The era of a controller that begins now: above the last known one, also if the clock was set back.
 
-    `passed_s` have passed since then at least, whatever the clock says: whoever begins later on the same store, put
-    back, is above whoever began on it before.
+    `passed_s` have passed since then at least, whatever the clock says: a later start on the same store, put back, is
+    above any earlier one.
     """
     return max(last + 1 + int(passed_s), int(unix_s) - BEGIN_S)

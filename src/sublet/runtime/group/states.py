@@ -1,4 +1,4 @@
-"""Where a group stands, as values: each holds what is known there and nowhere else. Times are wall time.
+"""States of a group, as values: each holds what is known there and nowhere else. Times are wall time.
 
     elastic      Idle -> Gathering -> Forming -> Training -> Ending -> Over
     restarting   Idle -> Starting  ------------> Running  -----------> Over
@@ -52,7 +52,7 @@ class Stopping:
 
     since_s: float
     resumable: bool  # a job that will not be resumed ends without saving
-    saver: str | None = None  # who saves on the way out; "" = rank 0, whoever that is; None = nobody was asked to
+    saver: str | None = None  # the worker that saves on the way out; "" = rank 0; None = none was asked to
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Gathering:
     """Newcomers are on their way; members train on, unless the group is broken."""
 
     since_s: float
-    saving: Saving | None = None  # before a width that was never tried: it may cost all that is not in a checkpoint
+    saving: Saving | None = None  # before an untried worker count: it may cost all that is not in a checkpoint
     safe: bool = False  # no checkpoint is awaited any more
 
 
@@ -96,7 +96,7 @@ class Forming:
 
     since_s: float
     cry: Cry | None = None
-    interim: bool = False  # without those who are still on their way; it gathers again at once
+    interim: bool = False  # without those that are still on their way; it gathers again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ ElasticState = Idle | Gathering | Forming | Training | Resting | Stopping | Endi
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Its old processes end, then its new ones begin: the first before the others, who must know where to meet it."""
+    """Its old processes end, then its new ones begin: the first before the others, which must know where to meet it."""
 
     since_s: float
     address: tuple[str, int] | None = None  # where the first is met

@@ -1,4 +1,4 @@
-"""The workers of a group as data: who is where, which rank each gets, who stays when the group changes."""
+"""The workers of a group as data: their places, their ranks, and those that stay when the group changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Roster", "Worker", "WorkerPhase", "regroup_orders", "split_by_room",
 
 
 class WorkerPhase(StrEnum):
-    """Where a worker stands."""
+    """The phase of a worker."""
 
     LAUNCHED = "launched"  # its process was ordered or runs; its session has not opened
     READY = "ready"  # waits for a group
@@ -53,7 +53,7 @@ class Worker:
     gives: bool = False  # it has none in the new grid, and takes part in handing over
     gpu: wire.GpuSeen | None = None  # its GPUs, when its agent last looked
     version: int | None = None  # of what it says to others of its grid; None = it was ready before this controller
-    meets_to_save: bool = False  # it was told to leave a grid: all who do save together
+    meets_to_save: bool = False  # it was told to leave a grid: all such workers save together
 
     def note_seen(self, seen: wire.WorkerSeen, wall_s: float) -> None:
         """Its agent has looked at it."""
@@ -71,7 +71,7 @@ class Worker:
 
 
 class Roster:
-    """The workers of one group, and the messages to them that nobody has sent yet."""
+    """The workers of one group, and the messages to them that are not sent yet."""
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
@@ -83,12 +83,12 @@ class Roster:
 
     @property
     def members(self) -> list[Worker]:
-        """Those that train, or would if nobody were gone."""
+        """Those that train, or would if none were gone."""
         return self.in_phase(WorkerPhase.MEMBER)
 
     @property
     def staying(self) -> list[Worker]:
-        """Those whom nobody has told to go."""
+        """Those that were not told to go."""
         return self.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY, WorkerPhase.MEMBER)
 
     def on_node(self, node_id: str) -> list[Worker]:
@@ -114,7 +114,7 @@ class Roster:
             self.end(worker, grace_s, wall_s)
 
     def tell_to_leave(self, members: Iterable[Worker], generation: int, wall_s: float, *, broken: bool) -> str:
-        """They end by themselves at the next step, and rank 0 saves; in a broken group nobody knows who that is.
+        """They end by themselves at the next step, and rank 0 saves; in a broken group its identity is unknown.
 
         There the one with the most steps does: the answer is its id, "" for rank 0.
         """
@@ -128,7 +128,7 @@ class Roster:
 
 
 def was_started_under(worker: Worker, generation: int) -> bool:
-    """By this order of the kernel: its name, JOB.ROUND.NUMBER, says so, whoever started it."""
+    """By this order of the kernel: its name, JOB.ROUND.NUMBER, says so, under any controller."""
     number = worker.id.split(".")[-2:][0]
     return number.isdecimal() and Round.from_number(int(number)).generation == generation
 
@@ -156,7 +156,7 @@ def regroup_orders(
     micro_batch: int = 0,
     in_ranges: bool = False,
 ) -> Iterator[wire.Regroup]:
-    """An order for each; it takes its new rank here. Those who have made steps come first, so that rank 0 has."""
+    """An order for each; it takes its new rank here. Workers with steps come first, so that rank 0 has some."""
     members = sorted(staying, key=lambda w: (w.phase is not WorkerPhase.MEMBER, -w.step, w.rank))
     nodes = list(dict.fromkeys(worker.node_id for worker in members))
     on_node = Counter(worker.node_id for worker in members)

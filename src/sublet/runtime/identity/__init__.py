@@ -1,1 +1,1 @@
-"""Who is who on a line that leaves the machine: an authority of our own, and certificates for one node each."""
+"""Identities on a line that leaves the machine: an authority of our own, and certificates for one node each."""

@@ -1,8 +1,7 @@
-"""The authority of one state directory: it vouches for its controller, and for each node whose secret it knows.
+"""The authority of one state directory: it signs for its controller, and for each node whose secret it knows.
 
-A node's secret is used once. Whoever uses it sends a key of its own; the same key may come again, from a node whose
-answer was lost on the way, and any other is refused. So nobody makes a second node of what an instance's user data,
-or somebody's log, has told him.
+A node's secret is used once. A node sends a key of its own; the same key may come again, from a node whose answer was
+lost on the way, and any other is refused. So an instance's user data, or a log, cannot be used to make a second node.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Authority:
             raise BadInput(path, f"cannot be read ({error})", hint=hint) from None
 
     def door(self) -> ssl.SSLContext:
-        """For a server: who has no certificate comes in to get one, who has another's does not come in."""
+        """For a server: a peer without a certificate comes in to get one, a peer with another's does not come in."""
         path = self._folder / "controller.pem"  # ssl reads from files alone
         self._files.write(path, self._made.new_controller(self._pem, self._wall.unix()), durable=False)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -63,6 +62,6 @@ class Authority:
             self._files.write(path, key.encode())  # before anybody has the answer
             return certificate
         if not hmac.compare_digest(before, key):
-            hint = "let the node end, and see who else could read its user data"
+            hint = "let the node end, and see which accounts can read its user data"
             raise NoAccess(f"enrolment of {node_id}", "its secret was used before, with another key", hint=hint)
         return certificate

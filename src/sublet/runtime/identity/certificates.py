@@ -17,7 +17,7 @@ __all__ = ["certificate_in", "key_asked_for", "new_authority", "new_controller",
 
 DAY = timedelta(days=1)
 AUTHORITY_LIFE = 3650 * DAY
-LIFE = 365 * DAY  # a lease ends long before; whoever comes is asked for it each time
+LIFE = 365 * DAY  # a lease ends long before; a peer is asked for it each time
 EARLY = DAY  # clocks differ
 ENCIPHERS = ("key_encipherment", "data_encipherment", "encipher_only", "decipher_only")
 UNUSED = ("content_commitment", "key_agreement", *ENCIPHERS)
@@ -44,13 +44,13 @@ def new_node(authority: bytes, request: str, node_id: str, unix_s: float) -> str
     """For the key of this request, whatever name it has there."""
     key = x509.load_pem_x509_csr(request.encode()).public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("not a key on an elliptic curve")  # noqa: TRY004 - what somebody has sent, not a bug of ours
+        raise ValueError("not a key on an elliptic curve")  # noqa: TRY004 - input from outside, not a bug of ours
     name, use = x509.UniformResourceIdentifier(NODE + quote(node_id, safe="")), ExtendedKeyUsageOID.CLIENT_AUTH
     return _issue(authority, key, "node", name, use, unix_s)
 
 
 def new_request() -> tuple[bytes, str]:
-    """A key, and the request to vouch for it."""
+    """A key, and the request to sign it."""
     key = ec.generate_private_key(ec.SECP256R1())
     request = x509.CertificateSigningRequestBuilder().subject_name(_named("node")).sign(key, hashes.SHA256())
     return _key(key), request.public_bytes(serialization.Encoding.PEM).decode()

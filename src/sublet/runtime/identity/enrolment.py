@@ -29,7 +29,7 @@ ENROL_S = 5.0  # for each step of it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a node wants a certificate with."""
+    """A node's request for a certificate."""
 
     node: str
     secret: str
@@ -37,7 +37,7 @@ class Asked:
 
 
 def asked_in(line: bytes) -> Asked | None:
-    """What it says; None where that is nothing of the kind."""
+    """The request in a line; None where that is nothing of the kind."""
     with contextlib.suppress(ValueError, RecursionError):
         facts: Any = json.loads(line)
         names = ("node", "secret", "request")
@@ -52,7 +52,7 @@ def answer_to(certificate: str) -> bytes:
 
 
 class Passport:
-    """Of one node: got when it is first needed, kept in `folder`, shown on every line."""
+    """The certificate of one node: got when it is first needed, kept in `folder`, shown on every line."""
 
     def __init__(self, node_id: str, secret: str, authority: str, folder: Path, *, files: Files = FILES) -> None:
         self._asks, self._authority, self._folder, self._files = (node_id, secret), authority, folder, files
@@ -60,7 +60,10 @@ class Passport:
         self._context: ssl.SSLContext | None = None
 
     def secure(self, line: socket.socket, address: str) -> socket.socket:
-        """What is spoken on a way that is there: itself, or TLS before its handshake. OSError where nobody vouches."""
+        """The channel over an open connection: itself, or TLS before its handshake.
+
+        OSError where no authority signs.
+        """
         if not is_secure(address):
             return line
         if self._context is None:
@@ -68,7 +71,7 @@ class Passport:
         return self._context.wrap_socket(line, server_hostname=CONTROLLER, do_handshake_on_connect=False)
 
     def _enrolled(self, address: str) -> ssl.SSLContext:
-        """It waits, and may: whoever has no line yet has nothing else to do."""
+        """It waits, and may: without a line there is nothing else to do."""
         node_id, secret = self._asks
         asked = json.dumps({"node": node_id, "secret": secret, "request": self._request}).encode() + b"\n"
         context = self._trusting()
@@ -83,7 +86,7 @@ class Passport:
         try:
             certificate = str(json.loads(answer)["certificate"])
         except (ValueError, TypeError, KeyError):
-            raise ConnectionRefusedError("the controller does not vouch for this node") from None
+            raise ConnectionRefusedError("the controller does not sign for this node") from None
         path = self._folder / f"{node_id}.pem"
         self._files.write(path, self._key + certificate.encode(), durable=False)
         context.load_cert_chain(path)

@@ -1,4 +1,4 @@
-"""The module that makes certificates needs an extra; who does without it is told so."""
+"""The module that makes certificates needs an extra; without it there is a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What certificates say of whom, and how the two ends of a line take it."""
+"""Names in certificates, and how the two ends of a line check them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from urllib.parse import unquote
 
 __all__ = ["CONTROLLER", "NODE", "node_of"]
 
-CONTROLLER = "controller.sublet"  # every controller, to its nodes: they know it by who vouches for it
+CONTROLLER = "controller.sublet"  # every controller, to its nodes: they know it by its authority
 NODE = "sublet://node/"
 
 
 def node_of(line: ssl.SSLObject | ssl.SSLSocket) -> str:
-    """Whose certificate the other end has shown; "" = it has none."""
+    """The node in the certificate of the other end; "" = it has none."""
     names: Any = (line.getpeercert() or {}).get("subjectAltName", ())
     found = [name.removeprefix(NODE) for kind, name in names if kind == "URI" and name.startswith(NODE)]
     return unquote(found[0]) if found else ""

@@ -1,4 +1,4 @@
-"""A key of a node's own and the request to vouch for it: by `cryptography`, or by the openssl that every image has."""
+"""A key of a node's own and the request to sign it: by `cryptography`, or by the openssl that every image has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REQUEST = ("req", "-new", "-sha256", "-key", "/dev/stdin", "-subj", "/CN=node")
 
 
 def new_request() -> tuple[bytes, str]:
-    """(key, request), both as text; MissingExtra where nobody here can make them."""
+    """(key, request), both as text; MissingExtra where they cannot be made here."""
     try:
         made: tuple[bytes, str] = certificates().new_request()
     except MissingExtra:

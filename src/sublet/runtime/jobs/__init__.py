@@ -1,1 +1,1 @@
-"""What a user submits: the job file, its bounds, and the specification that it becomes."""
+"""Job files: their bounds, and the specification that they become."""

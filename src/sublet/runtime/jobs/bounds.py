@@ -1,7 +1,7 @@
 """How large the parts of a job may be, and of which letters: the same for a job file, the command line and the API.
 
 A job's name is part of paths and of ids, its variables and its command go to the kernel of a node as they are, and its
-numbers are divided by one another: what is let in here must do for all of them.
+numbers are divided by one another. The checks here must do for all of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 
 MOST_WORKERS: Final = 4096  # of one job: a group meets at one rank and re-forms at every loss, which no wider one does
 MOST_STAGES: Final = 8
-MOST_USD: Final = 1e9  # a purse beyond this is a slip of the keyboard
+MOST_USD: Final = 1e9  # a budget beyond this is a slip of the keyboard
 LEAST_KEPT, MOST_KEPT = 2, 1000  # checkpoints: the newest may be damaged
 MOST_NODES: Final = 10_000  # that a file may ask for; how many workers they make is bounded beside it
 MOST_STEPS: Final = 10**12  # and samples, and samples per step: beyond it a number is a slip of the keyboard
@@ -115,7 +115,7 @@ class Shards(StrEnum):
 
 
 class OnNodeLoss(StrEnum):
-    """What a job does that loses a node."""
+    """The reaction of a job that loses a node."""
 
     CONTINUE = "continue"  # the survivors go on
     REPLACE = "replace"  # they wait for another node in its place, for a while
@@ -153,7 +153,7 @@ def workers(low: int, high: int, sizes: Sequence[int] = ()) -> None:
 
 
 def copies(joins: str, low: int, high: int, *, alone: bool) -> None:
-    """What is known of a script's process group (`jobs.groups`); one without any is for one worker, if it is `alone`.
+    """Checks against a script's process group (`jobs.groups`); one without any is for one worker, if it is `alone`.
 
     A script is that which has no session and is started once for each GPU.
     """
@@ -235,7 +235,7 @@ def checkpoints_kept(count: int) -> None:
 
 
 def command(argv: Sequence[str]) -> None:
-    """What one worker runs."""
+    """The command of one worker."""
     if not argv or not argv[0]:
         raise InvalidValue("run", argv, "a command")
     if len(argv) > MOST_WORDS:
@@ -268,14 +268,12 @@ def checkpoint_copies_at(place: str, folder: str, *, sdk: bool) -> None:
     if is_remote(folder):
         raise InvalidValue("checkpoint.copy", place, "left out: checkpoint.uri is in an object store already")
     if not sdk:
-        allowed = (
-            "left out: only checkpoints of the SDK are copied, of a script's own files nobody knows when they are whole"
-        )
+        allowed = "left out: only checkpoints of the SDK are copied, a script's own files may not be whole"
         raise InvalidValue("checkpoint.copy", place, allowed)
 
 
 def absolute(field: str, value: str) -> None:
-    """A path of a job that is brought: whose own directory a relative one is meant from, nobody here can know."""
+    """A path of a job from elsewhere: the directory that a relative one is meant from is unknown here."""
     if is_remote(value):
         check_uri(field, value)
     elif value and not value.startswith("/"):
@@ -322,7 +320,7 @@ def per_node(gpus: int, low: int, high: int, *, sdk: bool, core: int) -> None:
 
 
 def notes(given: Sequence[str]) -> None:
-    """What is said of a job beside it."""
+    """Notes on a job beside it."""
     if len(given) > MOST_NOTES:
         raise InvalidValue("notes", f"{len(given)} of them", f"at most {MOST_NOTES}")
     for text in given:

@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a file means beyond its text: where it lies, whose variables it may take, when it is read."""
+    """The context of a file beyond its text: where it lies, whose variables it may take, when it is read."""
 
     places: Places  # what paths are relative to; `workdir`, too
     environment: Mapping[str, str]
@@ -51,7 +51,7 @@ class _Collector:
     found: list[InvalidValue] = field(default_factory=list)
 
     def attempt(self, make: Callable[[], Made]) -> Made | None:
-        """What it makes, or None and one mistake more."""
+        """The result of `make`, or None and one mistake more."""
         try:
             return make()
         except InvalidValue as error:
@@ -149,7 +149,7 @@ def _build(
 
 
 def _if_given(**values: float | None) -> dict[str, Any]:
-    """What a file leaves out has the default of a job."""
+    """Options left out of a file have the default of a job."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -158,7 +158,7 @@ def _workdir(file: JobFile, places: Places, notes: list[str]) -> Path:
         raise InvalidValue("workdir", file.workdir, "a directory of this machine; clone a repository in setup")
     cwd, near = find_path(file.workdir, places), replace(places, bases=places.bases[:1])
     if cwd is None or cwd.is_file():
-        there = places.bases[0] / os.path.expanduser(file.workdir)  # noqa: PTH111 - of nobody's home it makes no error
+        there = places.bases[0] / os.path.expanduser(file.workdir)  # noqa: PTH111 - an unknown home makes no error
         raise InvalidValue("workdir", file.workdir, f"a directory that exists; {there} does not")
     if cwd != find_path(file.workdir, near):
         notes.append(f"workdir = {file.workdir!r}: there is none beside the file, so it is {cwd}")
@@ -167,7 +167,7 @@ def _workdir(file: JobFile, places: Places, notes: list[str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one process of a job runs, and on how many GPUs."""
+    """The command of one process of a job, and its GPUs."""
 
     argv: tuple[str, ...]
     width: Width
@@ -177,7 +177,7 @@ class Command:
 
     @classmethod
     def nothing(cls, file: JobFile) -> Command:
-        """Of a file whose command cannot be read."""
+        """The command of a file that cannot be read."""
         return cls(("true",), width_of(file, own=True, foreign=False))
 
 

@@ -36,7 +36,7 @@ BEFORE = ("env", "exec", "command", "nice", "nohup", "time", "if", "then", "else
 VARIABLE = re.compile(r"\w+=")
 MODULES = "torch.distributed."  # run and launch: torchrun by other names
 FLAGS = {"standalone", "no-python", "no_python", "m", "module"}  # of torchrun, without a value
-SCRIPT_BYTES = 4 << 20  # a longer file is no script that somebody wrote
+SCRIPT_BYTES = 4 << 20  # a longer file is no hand-written script
 
 
 def argv_from_run(text: str) -> tuple[str, ...]:

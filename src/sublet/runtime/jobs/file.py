@@ -1,6 +1,6 @@
 """Job files: YAML in, JobSpec out. Names are SkyPilot's where the meaning is the same.
 
-What is wrong is told with its place in the file, its value, what is allowed and the next step. A key that SkyPilot or
+A mistake is told with its place in the file, its value, what is allowed and the next step. A key that SkyPilot or
 dstack know and Sublet does not is refused as that, not as a typo: nothing in a file is silently ignored.
 """
 
@@ -115,7 +115,7 @@ def job_from_command(
 
 
 def json_schema() -> dict[str, Any]:
-    """What an editor needs to complete and check job files."""
+    """The schema with which an editor completes and checks job files."""
     _require_pydantic()
     from sublet.runtime.jobs.schema import JobFile
 

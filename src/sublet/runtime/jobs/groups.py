@@ -1,6 +1,6 @@
 """Whether the workers of a script without a session join one another: by its text and that of the modules beside it.
 
-The text is searched for the words by which groups are joined. Where there are none, a model is trained, and nothing is
+The text is searched for the words by which groups are joined. If there are none, a model is trained, and nothing is
 run that cannot be read, each of several workers would train a copy of its own. Otherwise nothing is said.
 """
 
@@ -128,7 +128,7 @@ def _look_through(texts: list[tuple[str, Path]], root: Path) -> str:
 
 
 def _imported(tree: ast.AST, folder: Path, root: Path) -> Iterator[tuple[str, list[Path]]]:
-    """Of each import: the library that it would be ("" = none), and the files here that it would be first."""
+    """For each import: the library that it would be ("" = none), and the files here that it would be first."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -143,7 +143,7 @@ def _imported(tree: ast.AST, folder: Path, root: Path) -> Iterator[tuple[str, li
 
 
 def _files(base: Path, parts: Sequence[str]) -> list[Path]:
-    """Of the module, and of all packages that it is in."""
+    """Files of the module, and of all packages that it is in."""
     found = []
     for number in range(1, len(parts) + 1):
         place = base.joinpath(*parts[:number])

@@ -31,7 +31,7 @@ LOOK = (
 
 
 class Interpreter(NamedTuple):
-    """What one says of itself."""
+    """An interpreter's own facts."""
 
     path: str
     active: bool  # of a virtual or conda environment, and not the system's
@@ -53,7 +53,7 @@ def with_python(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> J
 
 
 def python_lines(spec: JobSpec) -> list[str]:
-    """What is told of it at submit, and a warning where it is seen to lack what the script imports."""
+    """Lines on it at submit, and a warning where it is seen to lack what the script imports."""
     if spec.image:
         return ["python: that of the image"]
     named = _named(spec)

@@ -1,4 +1,4 @@
-"""What is wrong with a job file: every mistake at once, each with its line, its value and what is allowed there."""
+"""Mistakes in a job file: all of them at once, each with its line, its value and what is allowed there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sublet.runtime.jobs.yaml_lines import Document
 
 __all__ = ["Mistake", "as_error", "shorten", "validate_document"]
 
-MOST_SHOWN = 50  # mistakes at once: all of any file that somebody wrote
+MOST_SHOWN = 50  # mistakes at once: all of any hand-written file
 LONGEST_VALUE = 60  # letters of a wrong value that are repeated
 HINT = "sublet schema shows every key"
 
@@ -38,8 +38,8 @@ class Mistake:
 def validate_document(document: Document) -> tuple[JobFile | None, list[Mistake], list[str]]:
     """The file as pydantic reads it, its mistakes, and what is noted of it.
 
-    What is wrong is left out and the rest read again, until it can be read: some mistakes are only looked for in a
-    file that is right in itself. None where nothing can be left out.
+    A wrong part is left out and the rest read again, until it can be read: some mistakes are only looked for in a file
+    that is right in itself. None where nothing can be left out.
     """
     values, notes = translate(document.values)
     mistakes = _find_odd_keys(values, document)
@@ -127,7 +127,7 @@ def _leave_out(values: Any, path: Sequence[Any]) -> bool:
 
 
 def _path(fault: Any, document: Document) -> tuple[Any, ...]:
-    """Where it is in the file: pydantic's place without what it adds for unions and keys."""
+    """The place in the file: pydantic's place without its additions for unions and keys."""
     path: tuple[Any, ...] = ()
     for part in fault["loc"]:
         if (*path, part) not in document.lines:

@@ -23,7 +23,7 @@ MODES: Final = ("COPY", "MOUNT", "MOUNT_CACHED")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where paths of a file are looked for: beside it, then where one is."""
+    """Base folders for paths of a file: beside it, then where one is."""
 
     bases: tuple[Path, ...]
     exists: Callable[[Path], bool] = Path.exists
@@ -31,7 +31,7 @@ class Places:
 
 @dataclass(slots=True)
 class Mounts:
-    """What is brought, by the path on a node; of `kept` ones something goes back, for `new` ones a bucket is made."""
+    """Mounts, by the path on a node; of `kept` ones something goes back, for `new` ones a bucket is made."""
 
     given: dict[str, str] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ def find_path(text: str, places: Places) -> Path | None:
             path = base / Path(text).expanduser()
             if places.exists(path):
                 return path.resolve()
-        except (OSError, RuntimeError, ValueError):  # too long, nobody's home, a zero byte
+        except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a zero byte
             continue
     return None
 
@@ -96,7 +96,7 @@ def _read_bucket(found: Mounts, there: str, bucket: Bucket, variables: Mapping[s
 
 
 def _sources(key: str, there: str, bucket: Bucket, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What comes to which path: the bucket, a path, or each of several paths below it."""
+    """Sources of each path: the bucket, a path, or each of several paths below it."""
     given = bucket.source
     if given is None:
         if not bucket.name:

@@ -100,7 +100,7 @@ class Choice(_Group):
 
 
 class Resources(_Group):
-    """What the workers run on."""
+    """The resources of the workers."""
 
     accelerators: Accelerators | None = Field(
         default=None, description="Kind and number of GPUs; without it any kind will do."
@@ -208,7 +208,7 @@ class Target(_Group):
 
 
 class Training(_Group):
-    """What is known of the training; the rest is measured while it runs."""
+    """Facts of the training; the rest is measured while it runs."""
 
     target: Target = Field(
         default=Target(), description="How much work there is; a script with the SDK says it itself."
@@ -242,7 +242,7 @@ class Training(_Group):
 
 
 class JobBudget(_Group):
-    """What this job may spend."""
+    """The limit of this job's spending."""
 
     total: Dollars = Field(description="In all; at the limit it is saved and stopped, and can be resumed.")
     on_exhausted: Literal["checkpoint_stop"] = Field(
@@ -251,7 +251,7 @@ class JobBudget(_Group):
 
 
 class Checkpoint(_Group):
-    """Where and how often the state is saved."""
+    """The place and interval of checkpoints."""
 
     uri: str = Field(default="", description="A directory, or s3://, gs://, az://bucket/prefix; otherwise our own.")
     copy_to: str = Field(

@@ -28,7 +28,7 @@ def spec_to_json(spec: JobSpec, *, secrets: bool) -> dict[str, Any]:
 
 
 def spec_from_json(facts: object) -> JobSpec:
-    """What `spec_to_json` gave. A missing field has its default; an unknown or ill-typed one is refused."""
+    """The inverse of `spec_to_json`. A missing field has its default; an unknown or ill-typed one is refused."""
     if not isinstance(facts, Mapping):
         raise BadInput("job", "it must be an object with the fields of a job")
     return typing.cast(JobSpec, _build(JobSpec, facts, ""))

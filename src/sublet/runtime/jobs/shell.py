@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["as_skypilot"]
 
-# A .bashrc ends early where nobody types; SkyPilot's shell is one that somebody does. A shell of that kind ignores
+# A .bashrc ends early in a shell that is not interactive; SkyPilot's is interactive. A shell of that kind ignores
 # SIGTERM, which a job must not, so that only the lines that ask for it are passed over.
 ASKS: Final = (r"/^case \$- in/,/^esac/d", r"/\$- *!= *\*i\*/d", r'/^\[ -z "*\$PS1"* \] && return/d')
 PASSED: Final = " ".join(f"-e '{each}'" for each in ASKS)

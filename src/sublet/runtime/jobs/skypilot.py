@@ -1,4 +1,4 @@
-"""What SkyPilot writes otherwise, in the words of a job file; what a job need not have is taken out, and noted.
+"""SkyPilot files in the words of a job file; keys that a job need not have are taken out, and noted.
 
 Nothing is decided here that a job file of Sublet's own could not say: what is left is checked like any other file.
 """
@@ -75,7 +75,7 @@ def _translate_choices(resources: dict[str, Any], notes: list[str]) -> None:
 
 
 def _join_markets(choices: list[dict[str, Any]], resources: dict[str, Any]) -> None:
-    """Where one choice is on spot and another is not, any market will do."""
+    """If one choice is on spot and another is not, any market will do."""
     flags = {choice.get("use_spot", resources.get("use_spot")) for choice in choices}
     if any("use_spot" in choice for choice in choices) and flags <= {True, False, None}:
         for choice in choices:

@@ -1,4 +1,4 @@
-"""What a user submits, as the controller keeps it: the job file, checked and with every default filled in."""
+"""A job file as the controller keeps it, checked and with every default filled in."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class JobSpec:
     stages: int = 1  # parts of its model, a pipeline; 0 = as many as the plan finds best
     shards: Shards = Shards.AUTO  # ranges of the optimizer's state
     unsent: tuple[str, ...] = ()  # paths that do not travel: its own file, where secrets are written in it
-    user: str = ""  # who brought it, and of which team that is; the controller sets both
+    user: str = ""  # who submitted it, and of which team that is; the controller sets both
     team: str = ""
     code: str = ""  # what names its files at submit, for nodes that do not see them; the controller sets it
 

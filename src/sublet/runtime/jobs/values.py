@@ -51,7 +51,7 @@ DOLLARS_PATTERN: Final = r"(USD ?|\$)?\d+(\.\d+)?( ?USD)?"
 
 
 def parse_field(field: str, value: object, parse: Callable[[object], Value], *, allowed: str = "") -> Value:
-    """What `parse` makes of a value, or InvalidValue with the field's name; `allowed` replaces what `parse` says."""
+    """The result of `parse`, or InvalidValue with the field's name; `allowed` replaces the words of `parse`."""
     try:
         return parse(value)
     except ValueError as error:
@@ -157,7 +157,7 @@ def parse_accelerators(value: object) -> tuple[tuple[str, tuple[int, int] | None
 
 
 def parse_moment(value: object) -> str | date:
-    """What may become a deadline."""
+    """A value that may become a deadline."""
     if isinstance(value, str | date):
         return value
     raise ValueError(MOMENT)

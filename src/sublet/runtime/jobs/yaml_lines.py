@@ -27,7 +27,7 @@ class Document:
     twins: Sequence[tuple[Path, int]] = ()  # keys that are there again, and where; the first counts
 
     def line_of(self, path: Path) -> int | None:
-        """Of the value, or of the nearest one around it."""
+        """The line of the value, or of the nearest one around it."""
         for length in range(len(path), 0, -1):
             if (line := self.lines.get(path[:length])) is not None:
                 return line
@@ -70,7 +70,7 @@ def _advice(why: str) -> str:
 
 
 def _nodes(loader: Any) -> Iterator[Any]:
-    """Of each document that holds something."""
+    """Nodes of each document that holds something."""
     while loader.check_node():
         node = loader.get_node()
         if node is not None and not node.tag.endswith(":null"):

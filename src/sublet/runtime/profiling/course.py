@@ -1,4 +1,4 @@
-"""Where a profiling run goes next: through widths and batches, within its time.
+"""The next stop of a profiling run: through worker counts and batches, within its time.
 
 The first stop tells which batches the script can have. Each of the others has an equal part of the time that is left,
 and goes on early when it was measured often enough.
@@ -16,7 +16,7 @@ from sublet.runtime.controller.profiling import REPORTS, Form, Profiling
 
 __all__ = ["Course", "Stop", "few_batches", "form_of"]
 
-FEW = 4  # batches, where nobody says which
+FEW = 4  # batches, where none are named
 PATIENCE = 2.0  # parts of the time for a stop of which nothing is heard: its steps may be slow
 
 
@@ -38,7 +38,7 @@ class Course:
 
     widths: Sequence[int]
     batches: Sequence[int] = ()  # () = a few of those that the script can have
-    end_s: float = math.inf  # when all must be over, by the clock of whoever looks
+    end_s: float = math.inf  # when all must be over, by the clock of the caller
     at: Stop | None = None
     been: list[Stop] = field(default_factory=list)  # `at` included
     notes: list[str] = field(default_factory=list)

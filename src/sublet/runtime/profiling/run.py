@@ -1,8 +1,8 @@
 """A profiling run: a script runs in real workers on this machine, only to be measured, and leaves a profile.
 
-A controller of its own rents nodes from the cloud on this machine, in a folder that is thrown away. What workers tell
-goes the way that it always goes, and into the store that the next run of the job begins with. The session knows that it
-is a profiling run: it trains without an end, and neither writes nor reads checkpoints.
+A controller of its own rents nodes from the cloud on this machine, in a folder that is thrown away. Messages of workers
+go their usual way, and into the store that the next run of the job begins with. The session knows that it is a
+profiling run: it trains without an end, and neither writes nor reads checkpoints.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LAST_LINES = 8  # of what the script printed, where it failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSeen:
-    """What was measured at one width and batch, and what the curve through all of them says there."""
+    """Measurements at one worker count and batch, and the curve through all of them there."""
 
     width: int
     batch: int
@@ -70,7 +70,7 @@ class StopSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """What a profiling run came to."""
+    """The result of a profiling run."""
 
     profiles: tuple[StoredProfile, ...]  # as the files have them, with what was known before
     files: tuple[Path, ...]
@@ -91,7 +91,7 @@ def profile_script(
     folder: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Profiled:
-    """Measure the script of a job at these widths and batches; `folder` is the store.
+    """Measure the script of a job at these worker counts and batches; `folder` is the store.
 
     It has so many seconds from when workers can be started, which itself takes some: PyTorch is loaded first.
 
@@ -268,7 +268,7 @@ def _fitted_s(rows: Sequence[StepRow], row: StepRow) -> float:
 
 
 async def _last_lines(api: ControllerApi, job_id: str) -> str:
-    """What the script said last, behind a colon."""
+    """The script's last words, behind a colon."""
     found = await api.log_parts(job_id)
     return await asyncio.to_thread(_last_lines_in, [Path(part.path) for part in found.parts])
 

@@ -1,1 +1,1 @@
-"""Who rents: one file per cloud, all behind `Provider`."""
+"""Providers: one file per cloud, all behind `Provider`."""

@@ -30,7 +30,7 @@ class Ear(Protocol):
 
 
 class PacedProvider:
-    """What was refused as too much is asked again, in its turn, until the cloud lets it in: no intent is lost.
+    """A call refused as too much is asked again, in its turn, until the cloud lets it in: no intent is lost.
 
     `insist` is called before a call is made, however long that waited, and raises if it may not be made any more.
     """
@@ -47,7 +47,7 @@ class PacedProvider:
     ) -> None:
         self._provider, self._ear, self._insist, rates = provider, ear, insist, rates or Rates()
         self._renting: Counter[str] = Counter()  # nodes whose rent is under way
-        self._unwanted: set[str] = set()  # those of them that nobody wants any more
+        self._unwanted: set[str] = set()  # those of them that are not wanted any more
         self._turns = {
             call: Turns(rate, wall=wall, rng=rng, full=self._full(call))
             for call, rate in (("rent", rates.rent), ("release", rates.release), ("list", rates.list))
@@ -55,7 +55,7 @@ class PacedProvider:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What can be rented here."""
+        """Offers for rent here."""
         return self._provider.offers
 
     def price_age_s(self) -> float | None:
@@ -71,7 +71,7 @@ class PacedProvider:
         await self._ask("list", "", lambda: self._provider.open(tell))
 
     async def rent(self, node_id: str, offer_id: str, token: str) -> None:
-        """In its turn; NoAnswer if it was withdrawn before, so that nothing is rented for nobody."""
+        """In its turn; NoAnswer if it was withdrawn before, so that nothing is rented in vain."""
         self._renting[node_id] += 1
         try:
             await self._ask("rent", node_id, lambda: self._provider.rent(node_id, offer_id, token))
@@ -82,7 +82,7 @@ class PacedProvider:
                 self._unwanted.discard(node_id)
 
     def withdraw(self, node_id: str) -> None:
-        """Nobody wants it any more: a rent that still waits for its turn is not made."""
+        """It is not wanted any more: a rent that still waits for its turn is not made."""
         if node_id in self._renting:
             self._unwanted.add(node_id)
             self._turns["rent"].withdraw(node_id)

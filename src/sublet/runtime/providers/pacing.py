@@ -1,9 +1,9 @@
-"""Turns at a cloud's door: how often each call may be made, and how long nobody asks after it has said "too many".
+"""Rate limiting of provider calls: how often each call may be made, and the pause after a "too many".
 
 Clouds let an account make only so many calls: a bucket of tokens that fills again. We keep one of our own for each
-call, so that five hundred jobs that want nodes at once wait here, in order, and the cloud is not asked in vain. What it
-says all the same (`TooManyCalls`) empties the bucket, halves its pace and makes everybody wait, as long as the cloud
-says or twice as long as the last time; every call that goes well gives some of the pace back.
+call, so that five hundred jobs that want nodes at once wait here, in order, and the cloud is not asked in vain. A
+refusal all the same (`TooManyCalls`) empties the bucket, halves its pace and makes all calls wait, as long as the cloud
+says or twice as long as the last time. Every call that goes well gives some of the pace back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["UNLIMITED_RATE", "Rate", "Rates", "Turns"]
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-LONGEST_TOLD_S = 600.0  # that a cloud's own word keeps us away; it may say so again; nobody pays on for a header
+LONGEST_TOLD_S = 600.0  # that a cloud's own word keeps us away; it may say so again; a header must not cost more
 UNKNOWN_PER_S = 4.0  # the pace that is halved first where no limit was known
 SLOWEST_PER_S = 0.1
 GIVEN_BACK = 1.1  # times the pace, for each call that goes well: seven of them make up for one refusal
@@ -46,7 +46,7 @@ UNLIMITED_RATE = Rate()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Of one cloud, by call."""
+    """Rates of one cloud, by call."""
 
     rent: Rate = field(default=UNLIMITED_RATE)
     release: Rate = field(default=UNLIMITED_RATE)
@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Turns:
-    """Those who wait to make one kind of call, first come, first served.
+    """Queue for one kind of call, first come, first served.
 
     `full` hears how many there are, and for how long the last of them waits.
     """
@@ -75,7 +75,7 @@ class Turns:
     ) -> None:
         self._rate, self._wall, self._rng, self._full = rate, wall, rng, full
         self._per_s, self._level, self._at_s = rate.per_s, float(rate.burst), wall.monotonic()
-        self._closed_until_s = -math.inf  # nobody asks before
+        self._closed_until_s = -math.inf  # no call before
         self._pause_s = FIRST_PAUSE_S
         self._waiting: dict[_Waiting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -104,7 +104,7 @@ class Turns:
             self._waiting.pop(mine, None)
 
     def withdraw(self, name: str) -> None:
-        """Whoever waits under this name need not wait any longer."""
+        """A call under this name need not wait any longer."""
         for each in [each for each in self._waiting if each.name == name]:
             del self._waiting[each]
             if not each.came.done():
@@ -123,8 +123,8 @@ class Turns:
     def refuse(self, wait_s: float | None = None) -> None:
         """The cloud has said "too many", and perhaps for how long; those already on their way say the same.
 
-        A number in an answer may be anything (a date taken for seconds is years), and what waits may be a release, of a
-        node that costs until it is made: so it is believed up to a bound, and then asked again.
+        A number in an answer may be anything (a date taken for seconds is years), and a waiting call may be a release,
+        of a node that costs until it is made. So it is believed up to a bound, and then asked again.
         """
         now_s, told_s = self._wall.monotonic(), 0.0
         if wait_s is not None and wait_s > 0.0:  # which no NaN is
@@ -141,7 +141,7 @@ class Turns:
     # ------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Let in whoever may, and come again for the next."""
+        """Let calls in that may go, and come again for the next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -39,7 +39,7 @@ class RentedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Billed:
-    """What the provider itself charges for a node that is gone, in cloud time; None = from our order, until now."""
+    """The provider's own charge for a node that is gone, in cloud time; None = from our order, until now."""
 
     from_s: float | None = None
     to_s: float | None = None
@@ -55,7 +55,7 @@ class Provider(Protocol):
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What can be rented here."""
+        """Offers for rent here."""
         ...
 
     def price_age_s(self) -> float | None:
@@ -82,7 +82,7 @@ class Provider(Protocol):
         ...
 
     async def list(self) -> list[RentedNode]:
-        """Every node of ours that exists, whoever asked for it."""
+        """Every node of ours that exists, by any order."""
         ...
 
     async def close(self) -> None:
@@ -92,7 +92,7 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Expires(Protocol):
-    """What a provider may have besides: it knows when its right to use the cloud ends."""
+    """An optional part of a provider: it knows when its right to use the cloud ends."""
 
     def access_left_s(self) -> float | None:
         """Seconds on the wall until then; None = it does not end, renews itself, or is not known."""
@@ -101,10 +101,10 @@ class Expires(Protocol):
 
 @runtime_checkable
 class Contains(Protocol):
-    """What a provider may have besides: it knows whether jobs can run in containers on its nodes, before it rents."""
+    """An optional part of a provider: it knows whether jobs can run in containers on its nodes, before it rents."""
 
     def no_containers(self) -> str:
-        """Why none can; empty where one can, or where nobody knows."""
+        """Why none can; empty where one can, or where it is unknown."""
         ...
 
 
@@ -112,7 +112,7 @@ class AtWork(Protocol):
     """How far the jobs have come, for a cloud whose market follows them."""
 
     def share(self) -> float:
-        """Of the work of all jobs, done; each job counts alike."""
+        """The share of the work of all jobs that is done; each job counts alike."""
         ...
 
     def nodes(self) -> Collection[str]:
@@ -122,6 +122,6 @@ class AtWork(Protocol):
 
 @runtime_checkable
 class FollowsJobs(Protocol):
-    """What a provider may have besides: things happen in its market when jobs have come so far."""
+    """An optional part of a provider: things happen in its market when jobs have come so far."""
 
     at_work: AtWork | None  # None until a controller says so

@@ -30,7 +30,7 @@ class ProviderSetup:
     provider: Provider
     address: str  # that the engine listens on: unix:/path, tcp:host:port or tls:host:port
     lease_s: float  # wall: an agent whose controller is silent for so long ends itself
-    authority: Authority | None = None  # that vouches for nodes, where the address is one with tls:
+    authority: Authority | None = None  # that signs for nodes, where the address is one with tls:
     port_field: str = ""  # the setting that the port is from, if people chose it
     limits: Mapping[str, Limit] = field(default_factory=dict)  # by offer; one that is not named has none
     rates: Rates = field(default_factory=Rates)  # how often its calls may be made; as often as one likes

@@ -29,7 +29,7 @@ Claim = TypeVar("Claim", bound=_Claim)
 
 
 class Claims(Generic[Claim]):
-    """Of one state directory, each written before anybody is asked: no answer can be lost."""
+    """Claims of one state directory, each written before the order: no answer can be lost."""
 
     def __init__(self, folder: Path, kind: Callable[..., Claim], *, files: Files = FILES) -> None:
         self._folder, self._kind, self._files = folder, kind, files
@@ -45,7 +45,7 @@ class Claims(Generic[Claim]):
         self._files.remove(self._path(node_id))
 
     def read(self) -> list[Claim]:
-        """All that is written down; a file that cannot be read stands in nobody's way."""
+        """All claims; a file that cannot be read hinders nothing."""
         return sorted(read_written(self._files, self._folder, self._kind), key=lambda claim: claim.began_s)
 
     def _path(self, node_id: str) -> Path:
@@ -53,7 +53,7 @@ class Claims(Generic[Claim]):
 
 
 def read_written(files: Files, folder: Path, fact: Callable[..., Fact]) -> list[Fact]:
-    """All of them, by name; a file that cannot be read is set aside, and stands in nobody's way."""
+    """All of them, by name; a file that cannot be read is set aside, and hinders nothing."""
     found = []
     for name in files.names(folder):
         if not name.endswith(".json"):

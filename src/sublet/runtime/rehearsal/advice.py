@@ -1,4 +1,4 @@
-"""What to do about a difference, by its kind and by what differs beside it."""
+"""Advice on a difference, by its kind and by what differs beside it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EDITED = (
 LATER = "look for what the script changes between steps by its own part of the batch, such as a rate by loss.item()"
 LOST = "something that training depends on is lost with a process: s.keep(...) it, or give it as extra_state="
 LOG = "log s.loss, the mean over the global batch; loss.item() is of this worker's part"
-COUNT = "it counts this worker's part of the batch: let it follow from s.steps, which is the same at any width"
+COUNT = "it counts this worker's part of the batch: let it follow from s.steps, which is the same at any worker count"
 ONE_WRITER = "write it by one worker: `if s.rank == 0:`"
 AGAIN = "what it says is lost with a process: s.keep(...) it; and open the file to append, by one worker"
 KEEP = "what it says is lost with a process: s.keep(...) it, or let it follow from s.steps"
@@ -67,7 +67,7 @@ def _advice(difference: Difference, base: Seen, run: Seen, states: Sequence[Diff
 
 
 def _of_width(base: Seen, run: Seen, states: Sequence[Difference]) -> str:
-    """Where the loss differs first, it did so of the same weights."""
+    """If the loss differs first, it did so of the same weights."""
     if any("on average" in each.evidence for each in states):
         return SUM
     loss, weights = (_first(states, kind) for kind in ("loss", "weights"))

@@ -1,4 +1,4 @@
-"""Runs of one script held against each other: the first difference of each kind that other rng do not explain."""
+"""Runs of one script compared: the first difference of each kind that random numbers do not explain."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Noise", "compared"]
 WEIGHTS, LOSS = Allowance(rounding=2e-6), Allowance(rounding=1e-5)
 SMALLER, DEVIATIONS = 0.7, 4.0
 FEW = 5  # steps
-DRAWN = 1e-3  # losses, or most weights, that are further apart with other rng were drawn for, not rounded
+DRAWN = 1e-3  # losses, or most weights, that are further apart with other random numbers were drawn for, not rounded
 
 
 @dataclass(slots=True)
 class Noise:
-    """How far two runs are apart that differ in their rng alone, up to each step."""
+    """The distance of two runs that differ in their random numbers alone, up to each step."""
 
     base: Seen
     again: Seen
@@ -46,13 +46,13 @@ class Noise:
 
     @property
     def draws(self) -> bool:
-        """Whether other rng make another training."""
+        """Whether other random numbers make another training."""
         last = list(self.weights.get(max(self.weights, default=0), {}).values())
         return self.loss > DRAWN or (bool(last) and float(np.median(last)) > DRAWN)
 
 
 def compared(noise: Noise, base: Seen, run: Seen, *, killed: bool) -> list[Difference]:
-    """What `run` has otherwise than `base`, in the order in which it shows."""
+    """Differences of `run` from `base`, in the order in which they show."""
     name = "kill" if killed else "width"
     found = [*_failures(name, base, run), *_states(noise, name, base, run)]
     found.sort(key=lambda each: math.inf if each.step is None else each.step)
@@ -90,7 +90,7 @@ def _states(noise: Noise, name: str, base: Seen, run: Seen) -> Iterator[Differen
 
 
 def _halved(noise: Noise, base: Seen, run: Seen) -> str:
-    """Each loss may be within what rng do, and all together are not."""
+    """Each loss may be within the noise, and all together are not."""
     there, usual = _log_ratios(base, run), _log_ratios(base, noise.again)
     if not there.size or not usual.size or there.mean() > math.log(SMALLER):
         return ""

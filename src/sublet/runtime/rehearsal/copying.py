@@ -56,7 +56,7 @@ def copied(source: Path, folder: Path) -> Copy:
 
 
 def written(copy: Copy) -> dict[str, bytes]:
-    """What a run has made, or changed, there: names and contents."""
+    """The files that a run has made, or changed, there: names and contents."""
     found = {}
     for place, folders, names in os.walk(copy.folder):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT)

@@ -1,4 +1,4 @@
-"""`python -m sublet.runtime.rehearsal.launching train.py --lr 1`: a script as ever, but its rng begin alike each time.
+"""`python -m sublet.runtime.rehearsal.launching train.py --lr 1`: a script as ever, but with a fixed random seed.
 
 It also notes which files this worker opens to write, so that one written by two is seen.
 """

@@ -9,19 +9,19 @@ import numpy as np
 
 __all__ = ["Allowance", "apart", "weights_apart"]
 
-RNG = 3.0  # times what other rng do
+RNG = 3.0  # times the effect of other random numbers
 CHAOS, CHAOS_MOST = 20.0, 1e-4  # times what a rounding grows to, as long as it stays one
 SUM = 8.0  # a sum of many is that much less exact than they are
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What is no difference."""
+    """The allowed difference."""
 
     rounding: float
 
     def of(self, noise: float) -> float:
-        """Where other rng make so much of one."""
+        """The allowance where random numbers make so much of a difference."""
         return max(self.rounding, RNG * noise, min(CHAOS * noise, CHAOS_MOST))
 
 

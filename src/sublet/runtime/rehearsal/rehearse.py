@@ -82,7 +82,7 @@ def rehearse_job(
 
 
 def report_on(command: Sequence[str], runs: Sequence[Seen], notes: Sequence[str] = ()) -> Report:
-    """What the runs come to."""
+    """The report of the runs."""
     seen = {each.name: each for each in runs}
     one = seen["one"]
     if one.failure and not one.steps:
@@ -107,7 +107,7 @@ def report_on(command: Sequence[str], runs: Sequence[Seen], notes: Sequence[str]
 
 
 def _drawn(one: Seen, other: Seen) -> list[Difference]:
-    """What differs, where nothing is noise."""
+    """The differences, where nothing is noise."""
     return [replace(each, run=other.name, advice="") for each in compared(Noise(one, one), one, other, killed=False)]
 
 

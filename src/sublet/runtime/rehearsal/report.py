@@ -1,4 +1,4 @@
-"""What a rehearsal comes to."""
+"""The report of a rehearsal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALIKE, DIFFERS, CANNOT_RUN = "alike", "differs", "cannot run"
 class Difference:
     """The first of its kind in a run."""
 
-    run: str  # seed, width or kill
+    run: str  # seed, worker count or kill
     kind: str  # loss, weights, line, file or failure
     step: int | None = None  # after which it shows; None = of lines, files and failures that is not known
     name: str = ""  # the parameter, line or file

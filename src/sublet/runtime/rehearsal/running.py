@@ -33,7 +33,7 @@ LAST_LINES = 8  # of what the script printed, where it failed
 
 @dataclass(slots=True)
 class Width:
-    """What the one job has now, for the policy."""
+    """The present size of the one job, for the policy."""
 
     at: Stop | None = None
 
@@ -51,7 +51,7 @@ class Act:
 
     @property
     def is_killed(self) -> bool:
-        """Of its workers some are."""
+        """Whether some of its workers are killed."""
         return self.kill_after_s > 0.0 or self.restart_at > 0
 
 

@@ -1,4 +1,4 @@
-"""What one run of a rehearsal left: states after each step, printed lines, files, and how it ended."""
+"""One run of a rehearsal: states after each step, printed lines, files, and how it ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Seen:
 
 
 def steps_from(cue: Cue) -> dict[int, Step]:
-    """What its workers wrote."""
+    """The steps that its workers wrote."""
     found = {}
     for path in sorted(Path(cue.folder).glob("step-*.npz")):
         with np.load(path) as file:

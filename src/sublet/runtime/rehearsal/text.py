@@ -1,7 +1,7 @@
 """Printed lines, and lines of files, held against those of another run: words must be the same, numbers nearly.
 
-How near, a third run says, which differs from the first in nothing but its rng. Numbers that differ there though
-nothing is drawn are times of day, or what a step took.
+The allowed distance comes from a third run, which differs from the first in its random numbers alone. Numbers that
+differ there though nothing is drawn are times of day, or what a step took.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """The same lines of two runs that differ in their rng alone."""
+    """The same lines of two runs that differ in their random numbers alone."""
 
     one: Sequence[str]
     two: Sequence[str]
-    draws: bool = False  # the rng make another training
+    draws: bool = False  # random numbers make another training
     usual: float = 0.0  # how far its losses are apart then: one pair of numbers may be near by chance
 
 
 def first_odd(base: Sequence[str], run: Sequence[str], twins: Twins, *, repeats: bool, workers: int = 1) -> Odd | None:
-    """What `run` has otherwise than `base`; None = nothing.
+    """The first difference of `run` from `base`; None = nothing.
 
     With `repeats` lines may come twice, since steps are made again, and lines of its own are no matter.
     """
@@ -59,7 +59,7 @@ def first_odd(base: Sequence[str], run: Sequence[str], twins: Twins, *, repeats:
     for shape, lines in known.items():
         pairs = ones.get(shape, []), twos.get(shape, [])
         if len(pairs[0]) != len(pairs[1]) or (twins.draws and not pairs[0]):
-            continue  # it depends on the rng, or on the time
+            continue  # it depends on random numbers, or on the time
         allowed = _allowed(lines[0], *pairs, twins)
         odd = (_odd_in_sets if repeats else _odd_in_order)(lines, found.get(shape, []), allowed, workers)
         if odd is not None:
@@ -116,7 +116,7 @@ def _ratio(line: _Line, other: _Line, at: int) -> float | None:
 
 
 def _allowed(line: _Line, ones: Sequence[_Line], twos: Sequence[_Line], twins: Twins) -> list[float | None]:
-    """Of each number of this shape how far two may be apart, as a part of them; None = it is a time."""
+    """For each number of this shape how far two may be apart, as a part of them; None = it is a time."""
     columns: list[float | None] = []
     for at, number in enumerate(line.numbers):
         pairs = [(float(a.numbers[at]), float(b.numbers[at])) for a, b in zip(ones, twos, strict=True)]

@@ -1,1 +1,1 @@
-"""What may become of an advised cluster, replayed over real traces."""
+"""The spread of results of an advised cluster, replayed over real traces."""

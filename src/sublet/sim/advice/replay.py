@@ -1,13 +1,13 @@
-"""What may become of an advised cluster: its job replayed over windows of real spot traces.
+"""The spread of results of an advised cluster: its job replayed over windows of real spot traces.
 
 The kernel is left out, because one job on fixed nodes leaves nothing to decide: a light replay of losses, lost work,
 waits and restarts takes milliseconds. A window is a zone of a trace and a moment in it; when the record ends it starts
-again. The moments are spread over the time in which the zone had as many nodes as the cluster needs: nobody starts
-where there are none. From then on
+again. The moments are spread over the time in which the zone had as many nodes as the cluster needs: no job starts
+without nodes. From then on
 
 - a fall of the trace from n to m takes every spot node of the cluster with chance 1 - m / n, as the hazard assumes;
 - the job goes back to its last checkpoint, and begins again once the zone has enough nodes, they are provisioned, and
-  the job has restarted; or it restarts at once on the nodes that are left, and again when the others are there;
+  the job has restarted. Or it restarts at once on the nodes that are left, and again when the others are there;
 - nodes that are gone are not paid for, all others are, at the prices of today.
 
 A cluster that needs more nodes than a zone had half of the time waits for that many only: the market is taken to be
@@ -44,7 +44,7 @@ WINDOWS = 40
 
 
 class Quantiles(NamedTuple):
-    """Of ten runs one is below the first, five below the second, nine below the third; infinite: it does not end."""
+    """Quantiles: of ten runs one is below the first, five below the second, nine below the third; or infinite."""
 
     p10: float
     p50: float
@@ -81,7 +81,7 @@ class ReplayedWindows:
         return _quantiles(self.reclaims_W)
 
     def share_within(self, limits: Limits) -> float:
-        """Of the windows, those that keep deadline and budget. The rent per hour does not vary."""
+        """The share of the windows that keep deadline and budget. The rent per hour does not vary."""
         kept_W = (self.hours_W <= limits.deadline_h) & (self.usd_W <= limits.budget_usd)
         return float((kept_W & np.isfinite(self.hours_W)).mean())
 

@@ -1,10 +1,10 @@
-"""What may become of an advised cluster, run by the kernel: its job over windows of real spot traces.
+"""The spread of results of an advised cluster, run by the kernel: its job over windows of real spot traces.
 
 A window is a group of zones of a trace and a moment in it at which there were enough nodes, as in the light replay
 beside it (`replay`). From there on the kernel rents the cluster, loses nodes as the record falls (a fall hits any node
-of the zone), waits or goes on, and rents again; every node boots, and dollars are those of its ledger. Where a cluster
+of the zone), waits or goes on, and rents again; every node boots, and dollars are those of its ledger. If a cluster
 needs more nodes than the zones had half of the time, the market is taken to be larger in proportion. Checkpoints slow
-training by what it takes to write them; that peers who are lost together forget some is left to the light replay.
+training by the time to write them; the loss of state when peers are lost together is left to the light replay.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sublet.sim.world import Physics
 
 __all__ = ["AsAdvised", "simulate_choice", "simulated"]
 
-LONGEST = 50.0  # times what is expected: who has not ended then never does
+LONGEST = 50.0  # times what is expected: a job that has not ended then never does
 POOL = "cluster"
 ROUNDING = 1e-9
 

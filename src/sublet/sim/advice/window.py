@@ -120,7 +120,7 @@ class ReplayedJob:
 
     @classmethod
     def of(cls, choice: ClusterChoice, ask: Ask) -> ReplayedJob:
-        """What the replay needs to know of a cluster."""
+        """The facts of a cluster for the replay."""
         return cls(
             nodes=choice.nodes,
             spot_nodes=choice.nodes - choice.steady,
@@ -145,7 +145,7 @@ class ReplayedJob:
         return max(0.0, self.provision_s - self.notice_s)
 
     def kept_s(self, trained_s: float) -> float:
-        """Of the time since it was ready, what is in a checkpoint if nodes are lost now."""
+        """The part of the time since it was ready that is in a checkpoint if nodes are lost now."""
         if math.isinf(self.every_s):
             return trained_s
         return trained_s // (self.every_s + self.write_s) * self.every_s
@@ -228,7 +228,7 @@ def _writes(work_s: float, job: ReplayedJob) -> float:
 
 
 def _onward(train_s: float, left_s: float, ready_s: float, away_s: float, reclaims: int) -> tuple[float, float, int]:
-    """What is left after many reclaims goes on at the pace so far."""
+    """The rest after many reclaims goes on at the pace so far."""
     pace = (train_s - left_s) / ready_s
     if pace <= 0.0:
         return math.inf, 0.0, reclaims

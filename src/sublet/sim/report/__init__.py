@@ -1,1 +1,1 @@
-"""What a person looks at after a run: the table, the plots, one page that holds it all, and the figures as files."""
+"""Reports of a run: the table, the plots, one page that holds it all, and the figures as files."""

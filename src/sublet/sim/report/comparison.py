@@ -43,7 +43,7 @@ class Comparison:
 
     @property
     def common_notes(self) -> tuple[str, ...]:
-        """What was assumed for all runs: about the jobs, then about the cloud."""
+        """Assumptions for all runs: about the jobs, then about the cloud."""
         return (*self.workload.notes, *self.cloud.notes)
 
     @property

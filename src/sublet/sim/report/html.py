@@ -34,7 +34,7 @@ def document(title: str, body: str, *, script: str = "") -> str:
 
 
 def _content_policy(style: str, script: str) -> str:
-    """What a browser may do with the page, should text that came in ever be taken for more than text."""
+    """The content policy of the page, should text that came in ever be taken for more than text."""
     scripts = f"script-src {_digest(script)}; " if script else ""
     return (
         f"default-src 'none'; img-src data:; style-src {_digest(style)}; {scripts}base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""Three pictures of a comparison: when jobs were done, who held the GPUs, and what it cost over time. All are PNG."""
+"""Three pictures of a comparison: the ends of jobs, the use of GPUs, and the cost over time. All are PNG."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def completion_times(comparison: Comparison) -> Figure:
 def gpus_held(comparison: Comparison) -> Figure:
     """GPUs over time, one panel per policy: jobs in the colour of their model, paid but unused ones in grey.
 
-    Where a job trains in a grid and there is room, its copies x parts stand on it.
+    If a job trains in a grid and there is room, its copies x parts stand on it.
     """
     records = {policy: run.record for policy, run in comparison.runs.items()}
     figure, axes = canvas(rows=len(records), height_in=0.8 + PANEL_IN[len(records) > 1] * len(records), share_x=True)
@@ -115,7 +115,7 @@ def gpus_held(comparison: Comparison) -> Figure:
 
 @_drawing
 def dollars(comparison: Comparison) -> Figure:
-    """What had been spent by each moment, one curve per policy."""
+    """Dollars spent by each moment, one curve per policy."""
     figure, axes = canvas(rows=1, height_in=3.6)
     ax = axes[0]
     zero_s = comparison.workload.jobs[0].submit_s
@@ -147,7 +147,7 @@ def _line_looks() -> Iterator[tuple[str, str]]:
 
 
 def _group(row: JobRow) -> str:
-    """What a job is coloured by: its model, or its size where the trace names no model."""
+    """The key of a job's colour: its model, or its size where the trace names no model."""
     return row.model or ("1 GPU" if row.gpus_asked == 1 else f"{row.gpus_asked} GPUs")
 
 
@@ -234,7 +234,7 @@ def _stack_stays(record: Recorder, order: Sequence[str]) -> Iterable[tuple[str, 
 
 
 def _draw_groups(ax: Axes, record: Recorder, colours: dict[str, str], zero_s: float, unit_s: float) -> None:
-    """All jobs of a group as one area, averaged over the width of a pixel."""
+    """All jobs of a group as one area, averaged over each pixel."""
     by_colour: dict[str, list[tuple[float, float]]] = {colour: [] for colour in colours.values()}
     for segment in record.segments:
         changes = by_colour[colours[_group(record.jobs[segment.job_id])]]

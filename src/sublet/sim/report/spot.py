@@ -52,7 +52,7 @@ class SpotRuns:
         return run.config_T(len(self.capacity), self.job.step_s)
 
     def net_usd(self, run: RideResult) -> float | None:
-        """What is left of the worth of the samples after rent."""
+        """The rest of the worth of the samples after rent."""
         return None if self.usd_per_sample is None else self.usd_per_sample * run.samples - run.usd
 
 

@@ -4,8 +4,8 @@ A lost stage is taken over by the one before it, at once, and its pipeline runs 
 are fatal. The constants are those of its simulator. Redundant work while nothing is lost is not charged, and speeds are
 those of the table without it: this is kind to Bamboo.
 
-This is a replay of its own and no policy of the kernel: a pipeline with a stand-in is a grid of more places than it has
-GPUs, which is no shape, and who stands in for whom is a memory that no snapshot has.
+This is a replay of its own and no policy of the kernel. A pipeline with a stand-in is a grid of more places than it has
+GPUs, which is no shape, and the assignment of stand-ins is a memory that no snapshot has.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def replay_bamboo(
 
 
 class _Pipelines:
-    """Who is there, and who stands in for whom."""
+    """The pipelines, their instances and their stand-ins."""
 
     def __init__(self, job: SpotJob, deep: int, rng: np.random.Generator) -> None:
         self._job, self._deep, self._rng = job, deep, rng
@@ -74,7 +74,7 @@ class _Pipelines:
         return 1.0 if self._alive.all() else 1.0 / SLOWER
 
     def meet(self, moment: Moment, *, first: bool) -> float:
-        """What the market did; the pause that it takes."""
+        """Apply the changes of the market; the pause that they take."""
         pause_s = 0.0
         if first or moment.now > moment.was:
             self._spare += moment.now if first else moment.now - moment.was

@@ -1,4 +1,4 @@
-"""What nobody can beat: the best path through a market that is known beforehand, and who follows it."""
+"""Bounds for every policy: the best path through a market that is known beforehand, and a job that follows it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Foretold", "constant", "most_kept", "oracle", "path_value", "steps_o
 class Foretold:
     """A configuration from each of these instants on, known beforehand; all there are are held, or just its grid.
 
-    Where its grid does not fit, it loses copies.
+    If its grid does not fit, it loses copies.
     """
 
     at_s: tuple[float, ...]
@@ -34,7 +34,7 @@ class Foretold:
     spares: bool = True
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """What was told for now."""
+        """The plan that was given for now."""
         place = bisect_right(self.at_s, snapshot.now_s + INSTANT_S) - 1
 
         def choose(state: JobState, pool: Pool, gpus: int) -> Shape | None:
@@ -79,7 +79,7 @@ def oracle(job: SpotJob, record: Record) -> Foretold:
 
 
 def path_value(objective: Objective, record: Record) -> float:
-    """What the best path is worth."""
+    """The worth of the best path."""
     return best_path(steps_of(objective, record), SUSPENDED).value
 
 

@@ -1,14 +1,15 @@
 """So many samples by a deadline, for the least money: spot while it lasts, on demand only as far as time demands it.
 
-What a sample is worth is not given here but found: the least value at which the job, on the instances of late, would be
-as fast as what is left to do requires. At that value the same program that looks ahead decides about grids, spares and
-instances on demand. A constant value is what the best plan in hindsight has, so that fast hours make up for slow ones.
+The worth of a sample is not given here but found: the least value at which the job, on the recent instances, would be
+as fast as the rest of its work requires. At that value the same program that looks ahead decides about grids, spares
+and instances on demand. A constant value is what the best plan in hindsight has, so that fast hours make up for slow
+ones.
 
-Whatever happens, the deadline is kept if it can be: when the fastest grid, on demand alone, has just enough time to
-finish, it starts.
+In any case the deadline is kept if it can be: when the fastest grid, on demand alone, has just enough time to finish,
+it starts.
 
-This is a replay of its own and no policy of the kernel yet: it remembers what it reached of the speed at which it
-should have settled, and a grid of which a part is on demand goes back to spot, instance by instance, where it can.
+This is a replay of its own and no policy of the kernel yet. It remembers what it reached of the speed at which it
+should have settled. A grid of which a part is on demand goes back to spot, instance by instance, where it can.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Punctual:
 
 
 def certain_samples(job: SpotJob, within_s: float) -> float:
-    """What can be promised: the fastest grid from the start, on instances that are never lost."""
+    """The certain samples: the fastest grid from the start, on instances that are never lost."""
     fastest = job.fastest(int(job.use_C.max()))
     return float(job.rate_C[fastest]) * max(0.0, within_s - _start_s(job, fastest))
 
@@ -81,7 +82,7 @@ def _start_s(job: SpotJob, config: int) -> float:
 def least_usd(job: SpotJob, record: Record, plan: Punctual) -> float:
     """No plan costs less, in hindsight either: the best value of a sample in the Lagrangian of the deadline.
 
-    Everyone who has `samples` at a cost of C has a net of value x samples - C, and at no value more than the best path.
+    Each plan with `samples` at a cost of C has a net of value x samples - C, and at no value more than the best path.
     """
     ticks = min(len(record.capacity), math.ceil(plan.within_s / record.step_s))
     within = Record(capacity=record.capacity[:ticks], step_s=record.step_s, before=record.before)
@@ -141,7 +142,7 @@ def _steepest(job: SpotJob) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What is known at a moment: instances of every tick so far and of now, and how far the job is."""
+    """The knowledge at a moment: instances of every tick so far and of now, and how far the job is."""
 
     history: Floats
     was: int
@@ -159,7 +160,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fleet:
-    """What is rented."""
+    """The rented instances."""
 
     spot: int = 0
     on_demand: int = 0
@@ -184,7 +185,7 @@ def replay_punctual(job: SpotJob, plan: Punctual, record: Record) -> RideResult:
         history = known[: int(tick) + 1] if not over_s else np.append(known[: int(tick) + 1], moment.now)
         seen = _Seen(history=history, was=moment.was, held=held, left_s=left_s, at_s=moment.at_s, samples=samples)
         config, wanted = agent.decide(seen)
-        was = moment.was if fleet.spot else moment.now  # who holds nothing on spot loses nothing
+        was = moment.was if fleet.spot else moment.now  # without spot nothing is lost
         pause_s = float(job.pauses_s(was, moment.now, beyond=True)[held, config])
         pause_s += plan.boot_s * fleet.short_chance(moment, int(job.use_C[config]))
         gained, left_s = job.advance(left_s, config, pause_s, moment.lasts_s)

@@ -1,11 +1,11 @@
-"""The least dollars for so many samples, and the most samples per dollar, for whoever knows the market beforehand.
+"""The least dollars for so many samples, and the most samples per dollar, with perfect foresight.
 
-By the Lagrangian: whoever has so many samples for C keeps *worth x samples - C*, and at no worth more than the best
+By the Lagrangian: a plan with so many samples for C keeps *worth x samples - C*, and at no worth more than the best
 path keeps. So each worth bounds C from below, and the one at which the best path makes as many bounds it best.
 
-Were changes free, nobody could be cheaper: that is a bound. The path that pays for changes what they are expected to
-cost is none: it is laid before anybody knows which instances are lost, so whoever is lucky, or sees it, may be cheaper;
-and where a pause is longer than a step it may not be the best of its kind (`best_path`).
+Were changes free, no plan could be cheaper: that is a bound. The path that pays the expected cost of changes is none.
+It is laid before the lost instances are known, so a lucky run, or one that sees them, may be cheaper; and where a pause
+is longer than a step it may not be the best of its kind (`best_path`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIGITS = 1e-6  # relative, of samples per dollar
 
 
 class Best(NamedTuple):
-    """What is kept of the worth of the samples, and how many these are."""
+    """The net worth of the samples, and their number."""
 
     kept_usd: float
     samples: float

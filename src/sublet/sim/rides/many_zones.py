@@ -1,7 +1,7 @@
 """One job on the spot markets of several zones, replayed: where it runs is chosen together with its grid.
 
-This is a replay of its own and no policy of the kernel: a job that moves between zones needs a look ahead over places,
-with the losses of each at their pace of late, and no policy has one yet.
+This is a replay of its own and no policy of the kernel. A job that moves between zones needs a look ahead over places,
+with the losses of each at their recent pace, and no policy has one yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LATE_TICKS = 120.0  # half-life of what is known about a zone's losses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZonedRunResult:
-    """What came of it."""
+    """The result of such a run."""
 
     samples: float
     usd: float  # rent of the grids, and traffic between zones
@@ -62,7 +62,7 @@ class ZoneRuns:
 def measured_zoned_job(
     model: str, zones: Sequence[str], have_T: Sequence[Have], *, step_s: float, links: Links
 ) -> ZonedJob:
-    """A model in several zones; nobody pays more for a sample than it costs on demand."""
+    """A model in several zones; no job pays more for a sample than it costs on demand."""
     job = measured_job(model, step_s=step_s)
     return ZonedJob(
         job,

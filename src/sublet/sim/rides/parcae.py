@@ -61,7 +61,7 @@ class Parcae:
 
     def _look(self, profile: SpotJob, past: Floats, held: int, left_s: float) -> int:
         ahead = np.maximum(np.rint(self.forecaster.forecast(past, self.steps)), profile.least).astype(int)
-        if not len(ahead):  # the record ends, and who knows it knows no more
+        if not len(ahead):  # the record ends, and with it foresight
             return held
         steps = [Step(now, profile.step_s) for now in ahead.tolist()]
         return look_ahead(_objective(profile), int(past[-1]), steps, held, left_s).now

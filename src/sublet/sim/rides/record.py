@@ -1,4 +1,4 @@
-"""What a market has for one job: instances over time, all zones together, and every moment at which that changes."""
+"""A market for one job: instances over time, all zones together, and every moment at which that changes."""
 
 from __future__ import annotations
 

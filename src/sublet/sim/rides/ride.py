@@ -67,7 +67,7 @@ class Supply:
         return cls(zones=zones, begins_s=0.0, ends_s=ends_s, most=most)
 
     def changes(self) -> Iterator[AvailabilityChanged]:
-        """Of all zones, in order of time."""
+        """Changes of all zones, in order of time."""
         lines = ([(at_s, zone, now) for at_s, now in line] for zone, line in self.zones.items())
         for at_s, zone, now in merge(*lines):
             yield AvailabilityChanged(at_s, zone, now)
@@ -75,7 +75,7 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RideResult:
-    """What came of it."""
+    """The result of a ride."""
 
     samples: float
     usd: float
@@ -211,7 +211,7 @@ class _Diary:
             self.shapes.append((at_s, config))
 
     def suspended_s(self, market: Supply) -> float:
-        """Of the ride."""
+        """The suspended time of the ride."""
         end_s = market.ends_s
         points = [(market.begins_s, SUSPENDED), *(each for each in self.shapes if each[0] < end_s), (end_s, SUSPENDED)]
         return sum(later - at_s for (at_s, config), (later, _) in pairwise(points) if config == SUSPENDED)

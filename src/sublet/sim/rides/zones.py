@@ -5,8 +5,8 @@ stage boundary never crosses a border; pipelines of one grid may lie in several,
 crosses, over the slower link and for money. To another site the state is sent over that link, and instances there have
 to boot.
 
-A zone's trouble is its own: what is lost in one hits only the pipelines there. What is to come is weighed as a mixture
-of such losses, one zone at a time, at their pace of late.
+A zone's trouble is its own: what is lost in one hits only the pipelines there. The future is weighed as a mixture of
+such losses, one zone at a time, at their recent pace.
 """
 
 from __future__ import annotations

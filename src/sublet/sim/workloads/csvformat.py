@@ -57,9 +57,9 @@ def read_csv(  # noqa: PLR0913 - one argument per assumption, each with a defaul
     """Read a plain or gzip-compressed file.
 
     `speedup` says how a job with a stated duration would do on other GPU counts; its unit of work is a second on one
-    GPU. A job without a duration is sized by the measured profile of its model: `profiles` says by whom, `fixed_batch`
-    keeps it at its `batch_size` instead of the best one. `drop_unsized` leaves out rows that nothing gives a size,
-    instead of refusing them.
+    GPU. A job without a duration is sized by the measured profile of its model: `profiles` names the source,
+    `fixed_batch` keeps it at its `batch_size` instead of the best one. `drop_unsized` leaves out rows that nothing
+    gives a size, instead of refusing them.
     """
     rows = JobRows(
         _table(path, str(path)),

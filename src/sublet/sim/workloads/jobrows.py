@@ -26,7 +26,7 @@ MAX_GPUS = 1_000_000  # more than any job has ever had; guards against a column 
 LATEST_S = 1e10  # 317 years: a float tells 2 microseconds apart there; a date in milliseconds is beyond it
 
 TEXT_COLUMNS = ("model", "gpu", "group", "klass")
-OWNERS = ("user", "team")  # whose purses pay for it
+OWNERS = ("user", "team")  # whose budgets pay for it
 OPTIONAL_NUMBERS: Mapping[str, Bounds] = {
     "batch_size": Bounds(least=1, whole=True),
     "steps": Bounds(above=0),
@@ -89,14 +89,14 @@ class JobRows:
             yield job
 
     def repairs(self) -> Iterable[str]:
-        """What was changed or left out."""
+        """Rows that were changed or left out."""
         if self._fractional:
             yield f"{_jobs(self._fractional)} asked for a fraction of a GPU: the next whole number is taken"
         if self._unsized:
             yield f"{_jobs(self._unsized)} without a duration: left out"
 
     def notes(self) -> Iterable[str]:
-        """What was changed, left out or assumed."""
+        """Rows that were changed, left out or assumed."""
         yield from self.repairs()
         if self._sized_by_duration:
             yield (
@@ -191,7 +191,7 @@ class JobRows:
         return self._table.columns[name]
 
     def _owners(self, name: str) -> list[str | None]:
-        """None where nobody is named."""
+        """None where no owner is named."""
         found = list[str | None]()
         for row, text in enumerate(self._texts(name)):
             try:
@@ -211,7 +211,7 @@ class JobRows:
         return [None if math.isnan(value) else read(value) for value in values.tolist()]
 
     def _sizing(self, model: str, batch: int | None) -> Sizing | None:
-        """What the profile of the model says; None for a row to drop."""
+        """The size by the profile of the model; None for a row to drop."""
         sizing = sizing_of(model, source=self._profiles, batch=batch if self._fixed_batch else None)
         if sizing is not None:
             self._sized_by_profile += 1

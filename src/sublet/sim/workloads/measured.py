@@ -45,5 +45,7 @@ def _measured(job: Job, speed: LiveSpeed, source: str) -> Job:
     work = seconds * speed.rate(gpu, spread, 0.0)
     if not 0.0 < work < math.inf:
         why = f"job {job.id} has no length on {job.gpus} x {gpu}, before or by the profile"
-        raise BadInput(source, why, hint="give jobs a duration_s, and widths up to the least batch of the profile")
+        raise BadInput(
+            source, why, hint="give jobs a duration_s, and worker counts up to the least batch of the profile"
+        )
     return replace(job, speed=speed, work=work)

@@ -1,4 +1,4 @@
-"""What the measured profile of a model says about a job: how much work, how fast, how long a restart takes."""
+"""A job by the measured profile of its model: how much work, how fast, how long a restart takes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 At the clearing price each choice has a loss: how much worse it is for its job than the job's best. The total of any
 split is the bound, less its losses, less price x what it leaves unused. So a choice whose loss exceeds that of the best
-split found so far can be forgotten, and jobs are taken in the order of their least loss until the next is too dear:
-tens of jobs out of thousands, as a rule.
+split found so far can be forgotten. Jobs are taken in the order of their least loss until the next is too dear: tens of
+jobs out of thousands, as a rule.
 
 >>> problem = Problem.from_tables([[0.0, 1.0, 4.0], [0.0, 2.5, 3.0]], 2)
 >>> core_split(problem).width_J.tolist()

@@ -1,4 +1,4 @@
-"""The greedy split: unit after unit to whoever gains most by it. Exact when no job gains more by a later unit.
+"""The greedy split: unit after unit to the job that gains most by it. Exact when no job gains more by a later unit.
 
 A heap would hand the units out one by one; the units that it would hand out are simply those with the greatest gains,
 and these are found at once.
@@ -76,7 +76,7 @@ def _step(problem: Problem) -> int:
 
 
 def _steps(gain_JC: Floats, allowed_JC: Bools, *, before: float) -> Floats:
-    """What each step gains; -inf where a job may not take it, and `before` in front of its first allowed choice."""
+    """The gain of each step; -inf where a job may not take it, and `before` in front of its first allowed choice."""
     step_JS = np.full((len(gain_JC), gain_JC.shape[1] - 1), -np.inf)
     np.subtract(gain_JC[:, 1:], gain_JC[:, :-1], out=step_JS, where=allowed_JC[:, 1:] & allowed_JC[:, :-1])
     first_J = allowed_JC.argmax(axis=1)

@@ -38,7 +38,7 @@ class Clearing:
 
 
 def price_split(problem: Problem) -> Split:
-    """What each job chooses at the clearing price, without filling what is left over.
+    """The choice of each job at the clearing price, without filling the rest.
 
     Precondition: none; the gap is at most price x slack, less than one job's step. Cost: O(J C log C) or so.
 

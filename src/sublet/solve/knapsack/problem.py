@@ -1,4 +1,4 @@
-"""What is asked of the knapsack solvers, and what they answer: jobs with a table of gains each, and one capacity.
+"""Input and output of the knapsack solvers: jobs with a table of gains each, and one capacity.
 
     maximise  sum of gain_j(c_j)   over one choice c_j per job,   with  sum of size_j(c_j) <= capacity
 

@@ -114,7 +114,7 @@ class Rows:
             row = row.before
 
     def _problem(self, capacity: int) -> Problem:
-        """All jobs as tables of the same width."""
+        """All jobs as tables of the same number of columns."""
         rows = [row for row in self._from_last() if row.before is not None][::-1]
         choices = max((len(row.gain_C) for row in rows), default=1)
         gain_JC, size_JC = np.full((len(rows), choices), -np.inf), np.zeros((len(rows), choices), dtype=np.intp)

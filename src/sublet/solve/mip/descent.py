@@ -1,8 +1,8 @@
 """Prices for several limits, found by walking downhill: a bound that is near the lowest after a few steps.
 
 The bound of `prices.py`, without its linear programs, which take longer than all else where jobs are few. Each step
-goes against the slope, as far as would reach what is hoped for (Polyak's step): a value that is known to be reachable,
-or a share below the best bound so far, which is halved whenever two steps in a row bring nothing.
+goes against the slope, as far as would reach the target (Polyak's step). The target is a value that is known to be
+reachable, or a share below the best bound so far, which is halved whenever two steps in a row bring nothing.
 
 >>> gain_JC, use_RJC = np.array([[0.0, 3.0], [0.0, 2.0]]), np.array([[[0.0, 1.0], [0.0, 1.0]]] * 2)
 >>> 3.0 <= descend(gain_JC, use_RJC, np.array([1.0, 2.0]), reached=3.0, near=0.01).bound <= 3.03

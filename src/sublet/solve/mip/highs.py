@@ -33,7 +33,7 @@ def new_solver() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chosen:
-    """What HiGHS found; None if there is nothing, or nothing in time."""
+    """The result of HiGHS; None if there is nothing, or nothing in time."""
 
     column_J: Ints | None
     bound: float  # no choices have a greater total; -inf if none are allowed

@@ -1,13 +1,13 @@
-"""Who gets how much of which pool, when few may change and none may be paused: the best choices, with proof.
+"""Choices of jobs over pools, when few may change and none may be paused: the best ones, with proof.
 
     maximise  sum of gain_j(c_j) - cost of changes   over one choice c_j per job
     with      units used of each pool <= its capacity,   running jobs that change <= most_changes
 
 Without the limits that tie jobs together this is `best_split`, which is tried first where there is one pool: if its
 answer keeps them, it is the best. Otherwise prices of all limits give a bound and a loss per choice, and only choices
-that lose less than the best answer so far go to HiGHS: a few hundred variables instead of tens of thousands. Where near
-is enough, what prices say is rounded first and made better in pairs, prices that a short walk downhill finds before
-those of linear programs: mostly that is enough.
+that lose less than the best answer so far go to HiGHS: a few hundred variables instead of tens of thousands. If near is
+enough, what prices say is rounded first and made better in pairs, prices that a short walk downhill finds before those
+of linear programs: mostly that is enough.
 
 >>> asked = Coupled.from_tables([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]], [3], current=[2, 1], most_changes=0)
 >>> found = best_moves(asked)
@@ -66,7 +66,7 @@ def best_moves(
             price_R = np.zeros(len(asked.limit_R))
             price_R[0] = whole.price
             return asked.moves(whole.column_J, price_R=price_R, bound=whole.bound, method="split")
-    many = start is None and len(asked) >= MANY  # who has a start may ask for prices, too
+    many = start is None and len(asked) >= MANY  # a job with a start may ask for prices, too
     near_enough = tolerance > 0 and (rough or many)
     return _solve_coupled(
         asked, _start(asked, start), tolerance=tolerance, time_limit_s=time_limit_s, near_enough=near_enough
@@ -125,7 +125,7 @@ def _solve_coupled(
 
 
 def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
-    """What the prices say, made to fit; or the best known so far, if that is no worse; both with what is left over."""
+    """The choice by prices, made to fit; or the best known so far, if that is no worse; both with the rest filled."""
     loss_JC = proof.losses()
     most_loss, _ = _most_loss(asked, loss_JC, proof, None, FIRST_CHOICES)
     rounded_J = _with_what_is_left(asked, loss_JC, most_loss, loss_JC.argmin(axis=1))
@@ -137,9 +137,9 @@ def _rounded(asked: Coupled, proof: Bound, best_J: Ints | None) -> Ints | None:
 
 
 def _with_what_is_left(asked: Coupled, loss_JC: Floats, most_loss: float, start_J: Ints) -> Ints | None:
-    """Made to fit, and such that nobody could gain by what is left over, and of few no two.
+    """Made to fit, and such that no job could gain by the rest, and of few no two.
 
-    What is lost by that may be less than any tolerance, where one job is worth more than all others together.
+    The loss by that may be less than any tolerance, where one job is worth more than all others together.
     """
     facts = asked.gain_JC, loss_JC, asked.use_RJC, asked.limit_R, most_loss
     column_J = near(start_J, *facts)

@@ -1,7 +1,7 @@
 """Choices that keep all limits, made better two at a time: one job gives up what another makes more of.
 
-What is rounded job by job stops where no job by itself can gain, and mostly two together still can: the limits are
-full, and what the one would like the other would hardly miss.
+Rounding job by job stops where no job by itself can gain, and mostly two together still can: the limits are full, and
+the gain of one would cost the other little.
 
 >>> gain_JC, use_RJC = np.array([[0.0, 3.0], [0.0, 2.0]]), np.array([[[0.0, 1.0], [0.0, 1.0]]])
 >>> improved(np.array([0, 1]), gain_JC, np.array([[3.0, 0.0], [2.0, 0.0]]), use_RJC, np.array([1.0]), 3.0).tolist()

@@ -1,4 +1,4 @@
-"""What is asked of the coupled allocation: tables and capacities as for the knapsack, and rules that tie jobs together.
+"""Input of the coupled allocation: tables and capacities as for the knapsack, and rules that tie jobs together.
 
 Each choice of a job uses units of one pool, or with `from_uses` of several. Jobs that run now have a current choice;
 leaving it is a change, which may cost something, may be limited in number, and may not be a pause if jobs are never

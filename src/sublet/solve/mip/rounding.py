@@ -1,8 +1,8 @@
 """Choices that keep all limits, near to what prices say: a start for branch and bound, and often near enough.
 
 At the prices of the lowest bound every job has a best choice, and together these use a little more of some limits than
-there is. Of the choices that lose least, one after another is taken back, those first that lose least for what they
-give back; then whoever can gain by what is left over does.
+there is. Choices that lose least are taken back one after another, those first that lose least for what they give back;
+then jobs that can gain by the rest do.
 
 >>> gain_JC, use_RJC = np.array([[0.0, 3.0], [0.0, 2.0]]), np.array([[[0.0, 1.0], [0.0, 1.0]]])
 >>> near(np.array([1, 1]), gain_JC, np.array([[3.0, 0.0], [2.0, 0.0]]), use_RJC, np.array([1.0]), 3.0).tolist()

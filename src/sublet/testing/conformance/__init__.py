@@ -35,13 +35,13 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 
 class Suite:
-    """What all suites share: who is tested."""
+    """The base of all suites, with the plug-in under test."""
 
     group: ClassVar[str]  # of entry points
     registered_as: ClassVar[str] = ""
 
     def plugin(self) -> Any:
-        """What is registered under the name that the suite was given."""
+        """The plug-in registered under the name that the suite was given."""
         if not self.registered_as:
             kind = self.group.rpartition(".")[2]
             pytest.fail(

@@ -1,4 +1,4 @@
-"""What every engine must do: carry every message in order, let nobody else in, leave no process."""
+"""Conformance of engines: carry every message in order, let no other peer in, leave no process."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class EngineSuite(Suite):
                 assert await asyncio.to_thread(rig.stranger, to_line(hello)) == b""
                 heard = await ears.next(Hello)
                 assert "version 99" in heard.trouble
-                assert heard.workers == {}  # of which nobody may say anything
+                assert heard.workers == {}  # of which no message may come
                 assert engine.send("n", RenewLease()) is False
 
         asyncio.run(scene())

@@ -1,4 +1,4 @@
-"""What every forecaster must do, whoever wrote it."""
+"""Conformance of forecasters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy must do with real jobs: bring three of them to their end, while widths and batches change.
+"""Conformance of a policy with real jobs: bring three of them to their end, while worker counts and batches change.
 
 Controller, agents and workers are processes of this machine; what computing takes is slept (`sublet.testing.paced`).
 """

@@ -1,4 +1,4 @@
-"""What every policy must do, whoever wrote it."""
+"""Conformance of policies."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PolicySuite(DrawingSuite):
             snapshot, jobs = driver.kernel.snapshot(), driver.kernel.jobs
             plan = self.make().decide(snapshot)
             assert set(plan.shapes) | set(plan.reasons) <= set(jobs), "it speaks of jobs that are not there"
-            assert set(plan.hold) <= set(snapshot.offers), "it holds what nobody offers"
+            assert set(plan.hold) <= set(snapshot.offers), "it holds nodes that are not on offer"
             assert plan.ask_again_s is None or plan.ask_again_s > snapshot.now_s, "it wants to be asked in the past"
             for job_id, shape in plan.shapes.items():
                 if shape is not None:
@@ -136,7 +136,7 @@ class PolicySuite(DrawingSuite):
             driver.settle(policy)
             for _ in range(len(driver.kernel.jobs)):
                 running = [job_id for job_id, state in driver.kernel.active.items() if state.phase is Phase.RUNNING]
-                assert running, "jobs wait, everything can be had, and nobody runs"
+                assert running, "jobs wait, everything can be had, and none runs"
                 driver.tell(JobFinished(driver.now_s + 1.0, running[0]))
                 driver.settle(policy)
             assert driver.kernel.jobs == {}
@@ -150,7 +150,7 @@ class PolicySuite(DrawingSuite):
         driver.tell(AvailabilityChanged(0.0, "o", 3))
         plan = self.make().decide(driver.kernel.snapshot())
         assert plan.shapes == {}
-        assert sum(plan.hold.values()) == 0, "it rents for nobody"
+        assert sum(plan.hold.values()) == 0, "it rents for no job"
 
     def test_a_lone_job_that_fits_runs_after_one_decision(self) -> None:
         def law(jobs: list[Job], nodes: int, size: int, owned: bool) -> None:  # noqa: FBT001 - drawn
@@ -247,7 +247,7 @@ class PolicySuite(DrawingSuite):
     # ------------------------------------------------------------------ where owners let their jobs run
 
     def test_a_job_runs_only_where_its_owner_lets_it(self) -> None:
-        """The kernel refuses any plan that does otherwise, so all finish: nobody strays, nobody starves."""
+        """The kernel refuses any plan that does otherwise, so all finish: no job strays, and none starves."""
         pools: dict[str, tuple[str, ...]] = {"s": (), "o": ("bought",), "p": ("lent",)}
         jobs = [
             a_job(f"{kind}{at}", submit_s=10.0 * at, gpus=2, max_gpus=4, pools=pools[kind])
@@ -302,7 +302,10 @@ class PolicySuite(DrawingSuite):
         assert driver.kernel.jobs["easy"].shape is not None
 
     def test_a_job_with_a_core_on_demand_has_it_or_waits_and_the_plan_is_kept(self) -> None:
-        """The kernel refuses any plan with less. What no policy needs to know is done by `planning.draft.Draft`."""
+        """The kernel refuses any plan with less.
+
+        Facts that no policy needs to know are handled by `planning.draft.Draft`.
+        """
         offers = [an_offer("s", gpus=2, pool="p"), an_offer("d", gpus=2, pool="p", market=Market.ON_DEMAND)]
         driver = Driver(offers, limits={"s": Limit(max_nodes=3), "d": Limit(max_nodes=1)})
         driver.submit(*(a_job(job_id, gpus=2, min_gpus=2, max_gpus=4, min_on_demand=2) for job_id in "ab"))
@@ -312,7 +315,7 @@ class PolicySuite(DrawingSuite):
         assert self.make().decide(driver.kernel.snapshot()).shapes == {}, "nothing happened, and it changes its mind"
 
     def test_a_job_that_trains_gets_a_better_batch_once_its_noise_is_known(self) -> None:
-        """Under a controller no session chooses one by itself: what no plan names, nobody trains with."""
+        """Under a controller no session chooses one by itself: a batch that no plan names is never used."""
         if not self.plans_batches:
             pytest.skip("it leaves jobs at their own batch; say plans_batches = True of one that does not")
         rows = tuple(
@@ -338,7 +341,7 @@ class PolicySuite(DrawingSuite):
 
 
 def shapes_after(driver: Driver, plan: Plan) -> dict[str, Shape]:
-    """Who has which shape once the plan is applied."""
+    """The shape of each job once the plan is applied."""
     before = {job_id: state.shape for job_id, state in driver.kernel.jobs.items()}
     return {job_id: shape for job_id, shape in {**before, **plan.shapes}.items() if shape is not None}
 

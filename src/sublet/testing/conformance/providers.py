@@ -1,4 +1,4 @@
-"""What every provider must do: no node twice, none forgotten, none left."""
+"""Conformance of providers: no node twice, none forgotten, none left."""
 
 from __future__ import annotations
 

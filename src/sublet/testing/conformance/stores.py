@@ -1,4 +1,4 @@
-"""What every place for checkpoints (`sublet.train.checkpoint.store`) does: nothing torn, nothing stale, nothing lost.
+"""Conformance of places for checkpoints (`sublet.train.checkpoint.store`): nothing torn, nothing stale, nothing lost.
 
 A process that saves is stopped before and after each of its orders, or another of a newer generation does all that it
 does just there. Inherit `StoreSuite` and give it a rig: how a process opens the store, and how a bit in it flips.
@@ -38,7 +38,7 @@ class StoreRig(Protocol):
 
 
 class Life(NamedTuple):
-    """Of one writer: it loads, saves some steps, and ends in the middle of another save, or not."""
+    """The life of one writer: it loads, saves some steps, and ends in the middle of another save, or not."""
 
     newer: bool  # its generation is above the one before
     saves: int

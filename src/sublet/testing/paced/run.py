@@ -38,7 +38,7 @@ class PacedJob:
     least: int = 1
     most: int = 1
     flags: Mapping[str, float | str] = field(default_factory=dict)
-    moved: bool = False  # after a third of its work its owner wants another width: the least, or one more than that
+    moved: bool = False  # after a third of its work its owner resizes it: to the least, or one more than that
 
     def spec(self, home: Path) -> JobSpec:
         """As it is submitted; its workers write to `home/NAME`."""
@@ -57,7 +57,7 @@ class PacedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one job."""
+    """The outcome of one job."""
 
     view: JobView  # when it had ended
     steps: tuple[Step, ...]  # of all its workers

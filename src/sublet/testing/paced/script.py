@@ -6,7 +6,7 @@ A micro-batch of n samples takes floor + n x sample, and a step of several worke
 cores can do does not decide. It fits w in y = w x to samples without noise in y. There the gradient noise scale is the
 number of features + 1, from the first step to the last, and AdaScale's rule is exact: k steps at the initial batch and
 one with a gain of k come equally far. With `--blur` y has noise, and the noise scale grows as training goes on. With
-`--await-ms` it trains slowly from its half on until its width has changed: whoever is to change it has the time.
+`--await-ms` it trains slowly from its half on until its worker count has changed, so that a test has the time.
 
 Each worker writes what it did to `FOLDER/<pid>`, a line of JSON for each step: `Step` reads them again.
 """
@@ -33,7 +33,7 @@ DECAY = 0.9999  # of the learning rate at each step of its schedule, unless told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one worker did in one step that was applied."""
+    """One applied step of one worker."""
 
     generation: int
     workers: int
@@ -49,7 +49,7 @@ class Step:
 
 
 def read_steps(folder: Path) -> list[Step]:
-    """Of all workers that wrote there, in the order in which they ended; a line that is being written is left out."""
+    """Steps of all workers that wrote there, in the order of their ends; a line half written is left out."""
     found = []
     for path in sorted(folder.iterdir()):
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -95,7 +95,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--floor-ms", type=float, default=10.0)
     parser.add_argument("--sample-ms", type=float, default=0.5)
     parser.add_argument("--sync-ms", type=float, default=5.0)
-    parser.add_argument("--await-ms", type=float, default=0.0, help="a sample, in its second half, at its first width")
+    parser.add_argument(
+        "--await-ms", type=float, default=0.0, help="a sample, in its second half, at its first worker count"
+    )
     asked = parser.parse_args(None if arguments is None else list(arguments))
     points = Points(asked.samples, asked.features, asked.blur)
     model = torch.nn.Linear(asked.features, 1, bias=False)

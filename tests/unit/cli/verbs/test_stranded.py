@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sublet.cli.main import run
-from sublet.cli.work import controller_process
+from sublet.cli.work import controller_process, hosted
 from sublet.cli.work.copying import commit_step
 from sublet.cli.work.taking_along import take_along
 from sublet.machine.files import FILES
@@ -73,7 +73,7 @@ def begun(state, workdir, monkeypatch):
             done.append("paid or stopped")
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(on_host, "raise_host", stop)
+        monkeypatch.setattr(hosted, "raise_host", stop)
         monkeypatch.setattr(controller_process, "start", stop)
         monkeypatch.setattr(controller_process, "stop", stop)
         return done

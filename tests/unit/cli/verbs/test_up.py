@@ -177,7 +177,7 @@ def test_a_log_of_the_release_without_its_settings_asks_who_rented_and_keeps_its
     (terminal.folder / "log.sqlite").write_bytes(gzip.decompress((LOG_ALONE / "log.sqlite.gz").read_bytes()))
     assert terminal.up() is None
     assert terminal.code == 2
-    assert "settings.json is missing, and log.sqlite does not say who rented" in terminal.err
+    assert "settings.json is missing, and log.sqlite does not name the provider" in terminal.err
     assert "sublet up --provider NAME" in terminal.err
     found = terminal.up("--provider", "local")
     assert (found.provider, found.engine, found.purse_usd, found.burn_usd_per_h) == ("local", "local", 6.5, None)

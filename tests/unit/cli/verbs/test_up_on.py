@@ -8,6 +8,7 @@ import pytest
 
 from sublet.api import client
 from sublet.cli.main import run
+from sublet.cli.work import hosted
 from sublet.runtime.controller_host.record import Home, HostRecord, keep
 from sublet.runtime.settings import Settings, settings_to_json
 
@@ -25,7 +26,7 @@ class Laptop:
         started = Settings(state_dir=str(folder), provider="aws", purse_usd=20.0, most_nodes=2, policy="fifo")
         (folder / "settings.json").write_text(settings_to_json(started))
         monkeypatch.setenv("SUBLET_STATE", str(folder))
-        monkeypatch.setattr(on_host, "raise_host", self._raise)
+        monkeypatch.setattr(hosted, "raise_host", self._raise)
         monkeypatch.setattr(client, "connect", lambda *_: self)
 
     def _raise(self, state, settings, **_):

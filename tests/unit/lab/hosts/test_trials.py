@@ -63,7 +63,7 @@ def test_the_study_is_found_by_name_and_strikes_in_every_way():
     assert len({blow.name for blow in HOST_FAULTS}) == len(HOST_FAULTS) == 8
     assert [blow.name for blow in HOST_FAULTS if blow.takes_all] == [
         "all nodes at once",
-        "the anchor killed, another rented",
+        "the controller host killed, another rented",
     ]
     assert [blow.on_host for blow in HOST_FAULTS] == [False] * 7 + [True]
     assert SHORT_S < LEASE_S < LONG_S

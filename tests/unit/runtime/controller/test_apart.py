@@ -40,7 +40,7 @@ class Fleet(Scene):
     def begin(self):
         super().begin()
         state, engine = self.folder / "state", SimpleNamespace(send=lambda *said: self.down.append(said))
-        facts = {"files": FILES, "dice": RNG, "engine": engine, "logs": JobLogs(state), "elsewhere": True}
+        facts = {"files": FILES, "rng": RNG, "engine": engine, "logs": JobLogs(state), "elsewhere": True}
         self.carrier = Carrier(state, **facts)
         self.carrier.pulling = self.pulling
 

@@ -194,7 +194,7 @@ def test_a_tier_that_a_newer_worker_names_is_taken_for_what_counts_as_saved():
 )
 def test_a_worker_does_not_say_of_what_is_carried_that_it_outlives_its_node(tmp_path, elsewhere, own, told, tier):
     """Whoever believed it would end the node that has the only copy. Where all see the directory, it is true."""
-    facts = {"files": FILES, "dice": RNG, "engine": None, "logs": JobLogs(tmp_path)}
+    facts = {"files": FILES, "rng": RNG, "engine": None, "logs": JobLogs(tmp_path)}
     carrier = Carrier(tmp_path, **facts, elsewhere=elsewhere)
     carrier.pulling = Pulling(
         tmp_path, files=FILES, engine=None, wall=None, terms=lambda _: None, saved=print, alarm=print

@@ -43,7 +43,7 @@ def test_a_restore_names_the_jobs_that_wait_for_their_secrets(tmp_path):
         store.change_job(f"{name}-1", facts=json.dumps(facts))
     store.close()
     here.mkdir()
-    SecretFiles(here).keep("has-1", {"HF_TOKEN": "x"})  # of before it went to the anchor
+    SecretFiles(here).keep("has-1", {"HF_TOKEN": "x"})  # of before it went to the controller host
     bucket = RemoteObjects("memory", memory())
     bucket.put(STATE, _packed(there, ["log.sqlite"]))
     (said,) = restore_from(bucket, here, ())

@@ -90,7 +90,7 @@ def test_a_copy_that_was_cut_short_leaves_the_one_before_it_and_goes_on(bucket, 
     copies = CheckpointCopies(tmp_path / "a", bucket)
     copy_all(copies)
     commit(tmp_path / "a", 20, weights(2, 3, 4, 5, 6))
-    assert copies.write_some()  # a part of it, and the anchor is ended
+    assert copies.write_some()  # a part of it, and the host is ended
     assert bring_checkpoints(bucket, tmp_path / "b") == [f"{JOB}: goes on from step 10"]
     sent = bytes_in(bucket)
     assert copy_all(CheckpointCopies(tmp_path / "a", bucket)) >= 2

@@ -167,7 +167,7 @@ def test_a_controller_does_not_begin_where_its_state_is_away_or_fenced(tmp_path)
     assert on_host(tmp_path) is None
     there = keep(tmp_path, HostRecord(**{**_facts(RECORD), "home": Home.ANCHOR, "instance": "i-1"}))
     assert read_record(tmp_path) == on_host(tmp_path) == there
-    with pytest.raises(BadInput, match="anchor i-1"):
+    with pytest.raises(BadInput, match="controller host i-1"):
         refuse_if_away(tmp_path)
     forget(tmp_path)
     refuse_if_away(tmp_path)

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from sublet.runtime.controller_host import instance, keeper
+from sublet.runtime.controller_host import instance, watchdog
 from sublet.runtime.controller_host.record import HostRecord
 from sublet.runtime.controller_host.rights import anchor_statements, own_statements
 from sublet.runtime.providers.aws.config import AwsConfig
@@ -19,7 +19,7 @@ VERBS = re.compile(r'"((?:run|start|terminate|create|modify)_[a-z_]+)"|client\.(
 def test_every_order_that_is_given_of_an_anchor_is_allowed_and_only_with_its_tag():
     statements = anchor_statements(CONFIG, "s1")
     allowed = {action for each in statements for action in each["Action"]}
-    text = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (instance, keeper))
+    text = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (instance, watchdog))
     given = {first or second for first, second in VERBS.findall(text)}
     assert {f"ec2:{verb.title().replace('_', '')}" for verb in given} == allowed
     assert statements

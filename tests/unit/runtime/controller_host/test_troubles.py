@@ -13,7 +13,7 @@ from sublet.errors import BadInput, MissingExtra
 from sublet.machine import remote
 from sublet.runtime.controller.alarms import Alarms
 from sublet.runtime.controller.gauges import Gauges
-from sublet.runtime.controller_host import desk, idle, keeper, life
+from sublet.runtime.controller_host import desk, idle, life, watchdog
 from sublet.runtime.controller_host.instance import launch_request
 from sublet.runtime.controller_host.presence import KEEPER
 from sublet.runtime.controller_host.record import HostRecord
@@ -52,12 +52,12 @@ def test_a_keeper_that_cannot_copy_the_state_keeps_the_controller_and_says_so(tm
     (tmp_path / "log.sqlite").touch()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
-    monkeypatch.setattr(keeper, "COMMAND", (sys.executable, "-c", LIVES))
-    monkeypatch.setattr(keeper, "_renew", lambda *_: None)
-    monkeypatch.setattr(keeper, "BACKUP_S", 0.01)
-    monkeypatch.setattr(keeper, "LOOK_S", 0.01)
+    monkeypatch.setattr(watchdog, "COMMAND", (sys.executable, "-c", LIVES))
+    monkeypatch.setattr(watchdog, "_renew", lambda *_: None)
+    monkeypatch.setattr(watchdog, "BACKUP_S", 0.01)
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
     monkeypatch.setattr(idle, "main", lambda folder: None)
-    keeper.main([str(tmp_path), "i-1", "us-east-1"])
+    watchdog.main([str(tmp_path), "i-1", "us-east-1"])
     assert (tmp_path / "lived").exists()
     assert "obstore" in (tmp_path / FILE).read_text()
 

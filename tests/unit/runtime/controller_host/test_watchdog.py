@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from sublet.errors import SubletError
-from sublet.runtime.controller_host import idle, keeper
+from sublet.runtime.controller_host import idle, watchdog
 from sublet.runtime.controller_host.presence import CONTROLLER, DESK, KEEPER, is_held
 from sublet.runtime.controller_host.troubles import FILE, Troubles
 from sublet.runtime.controller_host.watchdog import MOST_SHORT, SHORT_S, STALE, after
@@ -46,17 +46,17 @@ class ControllerHost:
         for name, value in (("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_REGION", "us-east-1")):
             monkeypatch.setenv(name, value)
         (folder / "aws.toml").write_text(CONFIG)
-        monkeypatch.setattr(keeper, "COMMAND", (sys.executable, "-c", program))
+        monkeypatch.setattr(watchdog, "COMMAND", (sys.executable, "-c", program))
         self.waits = []
-        monkeypatch.setattr(keeper, "_wait", self.waits.append)
-        monkeypatch.setattr(keeper, "LOOK_S", 0.05)
+        monkeypatch.setattr(watchdog, "_wait", self.waits.append)
+        monkeypatch.setattr(watchdog, "LOOK_S", 0.05)
         self.watches = threading.Event()  # it watches a controller, and does its first chore
-        monkeypatch.setattr(keeper, "_renew", lambda *_: self.watches.set())
+        monkeypatch.setattr(watchdog, "_renew", lambda *_: self.watches.set())
         monkeypatch.setattr(idle, "IDLE_S", 0.0)
         monkeypatch.setattr(idle, "turn_off", self.offs.append)
 
     def keep(self):
-        keeper.main([str(self.folder), "i-1", "us-east-1"])
+        watchdog.main([str(self.folder), "i-1", "us-east-1"])
 
     def read(self, name):
         path = self.folder / name
@@ -88,8 +88,8 @@ print("out of memory", flush=True)
 sys.exit(0 if len(lives.read_text()) > 8 else 9)
 """
     there, told = ControllerHost(tmp_path, monkeypatch, program), []
-    monkeypatch.setattr(keeper, "SHORT_S", 0.0)
-    monkeypatch.setattr(keeper, "_wait", lambda s: (there.waits.append(s), told.append(there.read(FILE))))
+    monkeypatch.setattr(watchdog, "SHORT_S", 0.0)
+    monkeypatch.setattr(watchdog, "_wait", lambda s: (there.waits.append(s), told.append(there.read(FILE))))
     there.keep()
     assert there.waits == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
     assert told[1] == ""
@@ -102,7 +102,7 @@ sys.exit(0 if len(lives.read_text()) > 8 else 9)
 
 def test_crashes_of_more_than_an_hour_ago_are_forgotten(tmp_path):
     now, troubles = [0.0], Troubles(tmp_path)
-    crashes = keeper._Crashes(troubles, WallOf(lambda: now[0]))
+    crashes = watchdog._Crashes(troubles, WallOf(lambda: now[0]))
     for _ in range(3):
         crashes.note(9, "")
     assert "its last words: none" in (tmp_path / FILE).read_text()

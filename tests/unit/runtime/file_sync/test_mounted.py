@@ -158,7 +158,7 @@ def test_a_worker_with_kept_folders_is_started_through_them_and_python_is_that_o
 
 
 def test_a_node_fills_kept_folders_by_their_index_and_the_order_names_them(tmp_path):
-    facts = {"files": MemoryFiles(), "dice": RNG, "engine": None, "logs": None, "elsewhere": True}
+    facts = {"files": MemoryFiles(), "rng": RNG, "engine": None, "logs": None, "elsewhere": True}
     carrier = Carrier(tmp_path, **facts)
     spec = JobSpec(
         name="job",

@@ -28,7 +28,7 @@ def played(process, work, until_s=10_000.0):
 
 
 def machine(process):
-    return {"wall": WorldWall(process, HostClock()), "dice": WorldRng(process.world)}
+    return {"wall": WorldWall(process, HostClock()), "rng": WorldRng(process.world)}
 
 
 class Door:
@@ -115,7 +115,7 @@ def test_with_the_pace_known_nobody_is_turned_away_at_all(process):
 
 
 def test_pauses_double_up_to_a_bound_and_are_short_again_after_a_call_that_went_well(process):
-    turns = Turns(Rate(), **machine(process) | {"dice": SimpleNamespace(random=lambda: 0.5)})
+    turns = Turns(Rate(), **machine(process) | {"rng": SimpleNamespace(random=lambda: 0.5)})
     pauses = []
 
     async def scene():

@@ -21,5 +21,5 @@ class GreedyKeep:
         positive("every_s", self.every_s)
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Who runs keeps what it has; the first in line that does not fit ends the starting."""
+        """A running job keeps its shape; the first in line that does not fit ends the starting."""
         return greedy_plan(snapshot, what_it_asked_for, speed_gained, self.every_s, held_first=True)

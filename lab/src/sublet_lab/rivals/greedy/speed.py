@@ -21,5 +21,5 @@ class GreedySpeed:
         positive("every_s", self.every_s)
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Nobody overtakes: the first in line that does not fit ends the starting."""
+        """No job overtakes: the first in line that does not fit ends the starting."""
         return greedy_plan(snapshot, narrowest, speed_gained, self.every_s)

@@ -1,7 +1,7 @@
-"""Widths by steps: everyone starts as narrow as it can in order of arrival, then the best step of all, again and again.
+"""Greedy steps: all jobs start with the least workers in order of arrival, then the best step of all again and again.
 
-A step goes from one width at which the job runs to the next wider one, so holes in a measured table are stepped over; a
-job whose next step would not help stays as it is, even if a later one would: that is what makes this greedy.
+A step goes from one worker count at which the job runs to the next larger one, so holes in a measured table are stepped
+over. A job whose next step would not help stays as it is, even if a later one would: that is what makes this greedy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def narrowest(_state: JobState, widths: Sequence[Runnable], free: float) -> int:
 
 
 def what_it_asked_for(state: JobState, widths: Sequence[Runnable], free: float) -> int:
-    """What it holds; a newcomer gets what it asked for, or the most that is free below that."""
+    """The workers that it holds; a newcomer gets its requested number, or the most that is free below that."""
     want = state.job.gpus if state.shape is None else state.shape.gpus
     return max((at for at, width in enumerate(widths) if width.gpus <= min(want, free)), default=-1)
 
@@ -55,7 +55,7 @@ def what_it_asked_for(state: JobState, widths: Sequence[Runnable], free: float) 
 def greedy_plan(snapshot: Snapshot, first: First, gain: Gain, every_s: float, *, held_first: bool = False) -> Plan:
     """Start in order of arrival up to the first that does not fit, then step by step. O(GPUs log jobs).
 
-    With `held_first`, jobs that hold GPUs come before all that wait, whoever came first.
+    With `held_first`, jobs that hold GPUs come before all that wait, in any order of arrival.
     """
     draft, now_s = Draft(snapshot), snapshot.now_s
     if not snapshot.active and not len(snapshot.waiting):
@@ -89,7 +89,7 @@ def _that_run(draft: Draft, warnings: dict[str, str]) -> Iterator[JobState]:
 def _widths(group: Sequence[JobState], pool: Pool, most: float, now_s: float, first: First, gain: Gain) -> list[int]:
     """GPUs for each job of one pool, which came in this order."""
     given, free = [0] * len(group), most
-    steps: list[tuple[float, int, int, float, list[Runnable]]] = []  # (-gain per GPU, job, at, work done, widths)
+    steps: list[tuple[float, int, int, float, list[Runnable]]] = []  # (-gain per GPU, job, at, work done, workers)
 
     def offer_next(number: int, at: int, done: float, widths: list[Runnable]) -> None:
         if at + 1 < len(widths):

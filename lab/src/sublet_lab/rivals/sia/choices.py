@@ -1,4 +1,4 @@
-"""What Sia (SOSP 2023) chooses among: for each job so many GPUs of one kind, and what each choice costs.
+"""The choices of Sia (SOSP 2023): for each job so many GPUs of one kind, and the cost of each choice.
 
     minimise  sum over jobs of (factor_j x goodput_j(c) / goodput_j(the worst choice)) ** power,  or `waiting_cost`
 
@@ -37,7 +37,7 @@ def best_choices(  # noqa: PLR0913 - jobs, pools, and how to weigh them
 ) -> list[Shape | None]:
     """A shape for each job, None for those that wait: the choices with the least sum of costs.
 
-    Precondition: power < 0. Cost: that of `best_moves`, with a column per pool and width.
+    Precondition: power < 0. Cost: that of `best_moves`, with a column per pool and worker count.
     """
     wanted = sum(state.job.max_gpus for state in group)
     capacity = {name: int(min(most[name], wanted)) for name in pools}
@@ -72,7 +72,7 @@ def sia_widths(job: Job, gpus_per_node: int, most: float) -> list[int]:
 
 
 def _held(state: JobState) -> Shape | None:
-    """What it has, as it is chosen here: batch and core are not, and come with it."""
+    """Its shape in the form of a choice: batch and core are not chosen, and come with it."""
     shape = intact_shape(state)
     return None if shape is None else Shape(shape.pool, shape.gpus)
 

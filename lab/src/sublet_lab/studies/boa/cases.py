@@ -25,7 +25,7 @@ from sublet.solve.price import Frontier, frontier
 __all__ = ["CASES", "Case", "JobType", "gpu_cloud", "realised"]
 
 
-# J jobs, C widths
+# J jobs, C worker counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Case:
         return frontier(Curves.from_tables(hours, cost), [of.per_h for of in self.types])
 
     def uniform(self, budget: float) -> float:
-        """The mean time in hours of the best mixture of two widths that are common to all types."""
+        """The mean time in hours of the best mixture of two worker counts that are common to all types."""
         spend_C = np.array([sum(self._load(of) * k / self._rate(of, k) for of in self.types) for k in self.widths])
         jobs_C = np.array([sum(self._load(of) / self._rate(of, k) for of in self.types) for k in self.widths])
         return frontier(Curves.from_tables([jobs_C], [spend_C]), [1.0]).at(budget).jobs / self.per_h
@@ -104,7 +104,7 @@ class Case:
         return replace(self, types=types, grain_h=self.grain_h / factor)
 
     def forecast(self) -> Demand:
-        """What is true of this case in the long run."""
+        """The true demand of this case in the long run."""
         hours = 1e6
         likes = [
             Job(id=of.name, submit_s=0.0, work=of.mean_work, speed=of.speed, max_gpus=self.widths[-1], model=of.name)
@@ -168,7 +168,7 @@ def _arrivals(number: int, hours: float, swing: float, rng: np.random.Generator)
 
 
 def _quantiles(level: Floats, cv: float, *, exact_mean: bool) -> Floats:
-    """Of a size with mean 1: exponential for a coefficient of variation of 1, fixed for 0, else lognormal."""
+    """Quantiles of a size with mean 1: exponential for a coefficient of variation of 1, fixed for 0, else lognormal."""
     size: Floats
     if cv == 0.0:
         return np.ones(len(level))

@@ -1,8 +1,8 @@
 """Tight budgets: `price` beside all that its rivals can do for as much money, whatever they aim at.
 
-What a rival spends does not rise steadily with what it aims at: a lower aim may leave more GPUs idle and cost more. So
-"the run with as many dollars" may be one of two. Here each rival runs at many aims, and what counts is the lower left
-envelope of its runs over dollars and mean time, with straight lines between them, though no single run is on a line.
+A rival's spending does not rise steadily with its aim: a lower aim may leave more GPUs idle and cost more. So "the run
+with as many dollars" may be one of two. Here each rival runs at many aims, and what counts is the lower left envelope
+of its runs over dollars and mean time, with straight lines between them, though no single run is on a line.
 """
 
 from __future__ import annotations

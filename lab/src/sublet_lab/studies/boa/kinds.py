@@ -19,7 +19,7 @@ from sublet_lab.studies.study import Findings, StudyTable
 __all__ = ["ROWS", "kinds", "measured_mix", "offers_of"]
 
 # The illustration in the notes on budget-optimal rental states prices, reclaims and results, but neither batches (8
-# times the initial ones), sizes (60, 60 and 2 epochs) nor widths: these are the round numbers that give its figures.
+# times the initial ones), sizes (60, 60 and 2 epochs) nor worker counts: these round numbers give its figures.
 MIX = {"cifar10": (66, 1024, 60 * 50_000), "deepspeech2": (12, 160, 60 * 4_074), "bert": (7, 96, 2 * 97_077)}
 NODES = {"T4": (4, 0.978), "A100": (8, 4.10)}
 ROWS: dict[str, tuple[dict[int, float], float]] = {  # USD per hour -> minutes; and the smallest budget
@@ -32,7 +32,7 @@ BUDGETS = (6, 10, 15, 20)
 
 
 def kinds() -> Findings:
-    """What a budget buys, beside the notes on rental: no check, because what the notes leave out was fitted to them."""
+    """The worth of a budget, beside the notes on rental: no check, because missing facts were fitted to them."""
     try:
         mix = measured_mix()
     except MissingData:
@@ -60,7 +60,7 @@ def kinds() -> Findings:
 
 
 def offers_of(row: str) -> list[Offer]:
-    """What a row of the table lets one rent: assumed prices, spot at 35 % with a reclaim every three hours."""
+    """Offers of a row of the table: assumed prices, spot at 35 % with a reclaim every three hours."""
     markets = ((Market.ON_DEMAND, 1.0, 0.0), (Market.SPOT, 0.35, 1 / 3))
     return [
         Offer(

@@ -1,4 +1,4 @@
-"""Where the published system has no answer: a quota on GPUs, and a forecast that is wrong."""
+"""Cases without an answer of the published system: a quota on GPUs, and a forecast that is wrong."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def quota(quick: bool, tell: Tell) -> Findings:
         checks.append(at_most(label, ratio.mean, 0.45, prototype=prototype_ratio, off=ratio.off))
     columns = ["quota", "policy", "mean, s", "p95, s", "GPUs used", "prototype: mean, s"]
     note = (
-        "boa rounds its widths down to what fits, so that it spends less than its budget and meets the quota more "
-        "rarely than the design's baseline, which had exact widths: that one is shown too"
+        "boa rounds its worker counts down to what fits, so it spends less than its budget and meets the quota more "
+        "rarely than the design's baseline, which had exact worker counts: that one is shown too"
     )
     return Findings(
         checks=checks, tables=[StudyTable(title="A quota on GPUs", columns=columns, rows=rows, texts=2)], notes=[note]

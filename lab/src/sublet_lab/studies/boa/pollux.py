@@ -70,7 +70,7 @@ def pollux(quick: bool, tell: Tell) -> Findings:
 
 
 def t4_nodes() -> Offer:
-    """Of four T4 each, on demand."""
+    """Nodes of four T4 each, on demand."""
     return load_catalogue(next(iter(CATALOGUES))).find(OFFER)
 
 

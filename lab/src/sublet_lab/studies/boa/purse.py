@@ -1,4 +1,4 @@
-"""A purse that is never overspent, whatever prices do, and hardly ever underspent: random workloads and markets."""
+"""A budget that is never overspent, whatever prices do, and hardly ever underspent: random workloads and markets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEEDS = (Amdahl(parallel=0.95), Amdahl(parallel=0.8), PowerLaw(exponent=0.7), P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gamble:
-    """Jobs, a cloud whose prices jump and whose spot nodes are taken, and a purse that does not pay for all."""
+    """Jobs, a cloud whose prices jump and whose spot nodes are taken, and a budget that does not pay for all."""
 
     jobs: tuple[Job, ...]
     cloud: Cloud
@@ -68,7 +68,7 @@ def gamble(seed: int) -> Gamble:
 
 
 def purse(quick: bool, tell: Tell) -> Findings:
-    """Never a cent over, and under 3 % left over at the median, when there is more to do than the purse pays for."""
+    """Never a cent over, and under 3 % left over at the median, when there is more to do than the budget pays for."""
     seeds = 25 if quick else 1_000
     over, left, finished = 0, [], []
     for seed in range(seeds):
@@ -90,13 +90,13 @@ def purse(quick: bool, tell: Tell) -> Findings:
     ]
     rows = [
         ["workloads", f"{seeds:,}"],
-        ["of these with more to do than the purse pays for", f"{len(left):,}"],
+        ["of these with more to do than the budget pays for", f"{len(left):,}"],
         ["overspent", f"{over}"],
         ["left over, median", f"{100 * p50:.2f} %"],
         ["left over, 90th percentile", f"{100 * p90:.2f} %"],
         ["jobs that ended, mean", f"{100 * float(np.mean(finished)):.0f} %"],
     ]
-    return Findings(checks=checks, tables=[StudyTable(title="A hard purse", columns=["", "price"], rows=rows)])
+    return Findings(checks=checks, tables=[StudyTable(title="A hard total budget", columns=["", "price"], rows=rows)])
 
 
 def _job(at: int, hours: float, rng: np.random.Generator) -> Job:

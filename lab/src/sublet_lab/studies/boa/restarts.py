@@ -1,4 +1,4 @@
-"""Jobs whose speed changes from epoch to epoch, when every change of width costs a restart."""
+"""Jobs whose speed changes from epoch to epoch, when every change of worker count costs a restart."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Mix:
         return Demand.from_jobs(jobs, SPAN_H)
 
     def glued_h(self, budget: float) -> float:
-        """The mean time that the published width calculator plans for, on paper; NaN if it finds no plan."""
+        """The mean time that the published calculator of worker counts plans for, on paper; NaN if it finds no plan."""
         widths = boa_widths(self.demand(), (SITE,), 1.0, budget, 0)
         if widths is None:
             return float("nan")

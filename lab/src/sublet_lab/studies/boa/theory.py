@@ -19,7 +19,7 @@ CONFIDENT = 2.576  # standard errors either way: 99 %
 
 
 def golden() -> Findings:
-    """The example of the first paper, exactly: b = 2 gives widths 6 and 9 and a mean time of a third."""
+    """The example of the first paper, exactly: b = 2 gives worker counts 6 and 9 and a mean time of a third."""
     case = CASES["A"]
     found = case.frontier().at(2.0)
     widths = [case.widths[column] for column in found.poorer.tolist()]

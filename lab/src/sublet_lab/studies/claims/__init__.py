@@ -1,1 +1,1 @@
-"""What the README claims, as data: run anew by `make claims`, which writes its tables."""
+"""The README's claims as data: run anew by `make claims`, which writes its tables."""

@@ -136,7 +136,7 @@ RENTAL = (
         source=Source.REBUILD,
     ),
     Claim(
-        what="a purse, 1,000 random workloads with price jumps and spot losses: overspent, and left over at the median",
+        what="a total budget, 1,000 workloads with price jumps and spot losses: overspent, and left over at the median",
         study="boa",
         figures=(
             Figure(check="purse: overspent in * random workloads", digits=0),

@@ -1,4 +1,4 @@
-"""One claim: what, over whom, who knew what, whose figure, on which data, and the checks of a study that show it."""
+"""A claim: measure, rival, knowledge of both, source of the figure, data, and the checks that show it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Claim", "Data", "Figure", "Source", "Take"]
 
 
 class Source(StrEnum):
-    """Where the figure of the other side is from."""
+    """The source of the other side's figure."""
 
     PAPER = "paper"
     RERUN = "rerun of the authors' code"
@@ -20,7 +20,7 @@ class Source(StrEnum):
 
 
 class Data(StrEnum):
-    """What the runs are on, as to the constants of what is run."""
+    """The data of the runs, as to the constants of the policies."""
 
     TUNED = "tuned on"  # constants were chosen with these in view
     HELD_OUT = "held out"
@@ -64,5 +64,5 @@ class Claim:
 
     @property
     def command(self) -> str:
-        """What runs it anew."""
+        """The command that runs it anew."""
         return f"sublet study {self.study}"

@@ -1,4 +1,4 @@
-"""What the studies gave when they were last run for the README: a file beside the documentation."""
+"""Results of the studies when they were last run for the README: a file beside the documentation."""
 
 from __future__ import annotations
 

@@ -22,13 +22,13 @@ __all__ = ["ALONE", "commit_of", "run_all", "run_one"]
 
 AT_ONCE = 2
 ALONE = ("boa", "whole", "live")  # these have processes of their own; the last measures them
-LONGEST_FIRST = ("cluster", "regions", "liveput", "fleet")  # so that nobody waits for the last
+LONGEST_FIRST = ("cluster", "regions", "liveput", "fleet")  # so that the last one is not waited for
 
 
 def run_all(names: Sequence[str], *, quick: bool, commit: str) -> Iterator[tuple[str, Result]]:
     """As they end."""
     order = sorted(names, key=lambda name: LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST))
-    context = multiprocessing.get_context("spawn")  # nobody inherits threads, or what another has read
+    context = multiprocessing.get_context("spawn")  # no inherited threads, nor files read by another
     with ProcessPoolExecutor(
         max_workers=AT_ONCE, mp_context=context, max_tasks_per_child=1, initializer=end_with_parent
     ) as pool:
@@ -64,7 +64,7 @@ def run_one(name: str, *, quick: bool, commit: str) -> tuple[str, Result]:
 
 
 def _cpu_s() -> float:
-    """Of this process and of those that it has waited for."""
+    """CPU time of this process and of those that it has waited for."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
@@ -73,7 +73,7 @@ def commit_of(folder: Path) -> str:
     """The commit of this tree, with a plus where files differ from it; `unknown` outside of a clone."""
     try:
         commit, changes = (
-            subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603, S607 - git of whoever runs it
+            subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603, S607 - git of the user
             for words in (
                 ("rev-parse", "--short=9", "HEAD"),
                 ("status", "--porcelain", "--untracked-files=no", "src", "lab"),

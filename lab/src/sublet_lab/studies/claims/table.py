@@ -13,7 +13,7 @@ __all__ = ["MISSED", "NOT_RUN", "not_shown", "table", "with_table"]
 
 MISSED, NOT_RUN = "**missed**", "not run"
 COLUMNS = (
-    *("claim", "over", "who knows what, ours first", "the other's figure", "data", "measured (+- 95 %)", "goal"),
+    *("claim", "over", "knowledge, ours first", "the other's figure", "data", "measured (+- 95 %)", "goal"),
     *("command", "commit"),
 )
 
@@ -57,7 +57,7 @@ def _cells(claim: Claim, result: Result | None) -> list[str]:
 
 
 def _told(figure: Figure, result: Result) -> tuple[str, str]:
-    """The figure, and its goal; no goal where no check shows it. Whatever it is of, one that is missed is marked."""
+    """The figure, and its goal; no goal where no check shows it. A missed figure is marked, of any kind."""
     checks = [check for check in result.checks if figure.matches(check.name)]
     if not checks or (figure.take is Take.ONLY and len(checks) > 1):
         return f"{figure.label} {NOT_RUN}".strip(), ""

@@ -140,7 +140,7 @@ def left_out(settings: Mapping[str, float] = NO_SETTINGS, *, others: bool = True
 
 
 def regrets() -> list[float]:
-    """What choosing by predictions costs more than by measurements, for each (model, kind, value of time).
+    """The extra cost of choosing by predictions rather than by measurements, for each (model, kind, value of time).
 
     The kind that is left out is predicted by the adviser, the others are measured. Cost is money and the value of time.
     """

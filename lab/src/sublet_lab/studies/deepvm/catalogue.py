@@ -82,7 +82,7 @@ def on_the_catalogue(tell: Tell) -> Findings:
 
 
 def believed_offers() -> list[Offer]:
-    """What `sublet advise` chooses from."""
+    """The offers that `sublet advise` chooses from."""
     catalogue = load_catalogue()
     ids = {listing.id for listing in outlived(catalogue.listings)[0]}
     return [offer for offer in catalogue.select() if offer.id in ids]
@@ -107,7 +107,7 @@ def planted(folder: Path, kind: str) -> Path:
 
 
 def planted_advice(kind: str) -> tuple[Advice, list[Quarantined]]:
-    """What is advised from such a list, and what of the row is set aside."""
+    """The advice for such a list, and the rows that are set aside."""
     with tempfile.TemporaryDirectory() as folder:
         catalogue = read_catalogue(planted(Path(folder), kind))
     believed, stale = outlived(catalogue.listings)

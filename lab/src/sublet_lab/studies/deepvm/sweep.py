@@ -36,7 +36,7 @@ AT_TEN = {"cost-first": 2000, "performance-first": 14943, "no-scale": 3000, "dee
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What each planner scores at one budget, and the best that any could."""
+    """The score of each planner at one budget, and the best possible one."""
 
     budget: float
     scores: dict[str, float]
@@ -97,7 +97,7 @@ def sweep(quick: bool, tell: Tell) -> Findings:
 
 
 def advised(found: Sequence[Cluster], usd_per_h: float) -> Cluster:
-    """What Sublet's adviser takes of DeepVM's clusters: the fastest within the rent, by the paper's own score.
+    """The choice of Sublet's adviser among DeepVM's clusters: the fastest within the rent, by the paper's own score.
 
     The score is taken for the speed, so one unit of work takes 1 / score hours; the paper knows no preemptions.
     """

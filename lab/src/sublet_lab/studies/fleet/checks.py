@@ -65,7 +65,7 @@ def reclaimed_cloud(nodes: int, per_h: float, *, notice_s: float, boot_s: float,
 
 
 def single(quick: bool, tell: Tell) -> Findings:
-    """One job of fixed width, alone with its reclaims: the part of its speed that it keeps."""
+    """One job of fixed worker count, alone with its reclaims: the part of its speed that it keeps."""
     checks: list[Check] = []
     rows = []
     tell("one job, formula beside simulator")

@@ -170,7 +170,7 @@ class Point(NamedTuple):
 
 
 def _points(case: Case, policy: Policy, cloud: Cloud, seed: int, budgets: Sequence[float]) -> list[Point]:
-    """Of one draw of jobs; budgets are in USD per hour."""
+    """Points of one draw of jobs; budgets are in USD per hour."""
     jobs = case_jobs(case, seed)
     told, points = Demand.from_jobs(jobs, case.hours), []
     for budget in budgets:
@@ -232,7 +232,10 @@ def _compared(case: Case, seeds: int, tell: Tell) -> tuple[list[Check], list[lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """`price` at one of its budgets beside the others at its dollars. None: with so little money nobody else can."""
+    """`price` at one of its budgets beside the others at its dollars.
+
+    None: with so little money no other policy can.
+    """
 
     usd: float
     hours: float

@@ -119,7 +119,7 @@ def _who_knew(known: Known) -> StudyTable:
     seen = known.frictions
     steps = ", ".join(f"{row.gpus} x {row.samples}: {1e3 * row.step_s:.0f}" for row in known.rows)
     rows = [
-        ["step time, ms (workers x samples)", steps, f"measured before, by the profile; widths {WIDTHS}"],
+        ["step time, ms (workers x samples)", steps, f"measured before, by the profile; worker counts {WIDTHS}"],
         ["a node's start, wall s", _range(seen.boots), "measured before, in a run that only regroups"],
         ["submission to first order, wall s", _range(seen.plans), "measured before, in the same"],
         ["a job's start, wall s", _range(seen.starts), "measured before, in the same"],
@@ -127,12 +127,10 @@ def _who_knew(known: Known) -> StudyTable:
         ["a narrower group, wall s", _range(seen.shrinks), "measured before, in the same; taken for losses too"],
         ["boot that the box pretends, s", f"{BOOT_S:g}", "a setting"],
         ["arrivals, sizes, supply, notice, prices", "", "the question: both worlds are told"],
-        ["sleep of a step, late workers", "", "nobody but the script"],
-        ["which nodes the market takes", "", "nobody: seeds of the draws"],
+        ["sleep of a step, late workers", "", "the script alone"],
+        ["which nodes the market takes", "", "none: seeds of the draws"],
     ]
-    return StudyTable(
-        title="Who knew what, before the runs", columns=["what", "value", "known from"], rows=rows, texts=3
-    )
+    return StudyTable(title="Knowledge before the runs", columns=["what", "value", "known from"], rows=rows, texts=3)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -1,7 +1,7 @@
-"""What is known before the run that is foretold: the profile of the script, and what starting and regrouping take.
+"""The facts known before the predicted run: the profile of the script, and the times of starts and regroupings.
 
-The profile is taken as `sublet profile` takes it. What processes take to start, and groups to form, is seen in a short
-run of the same script whose width is changed a few times by its owner. Wall seconds throughout.
+The profile is taken as `sublet profile` takes it. Starts of processes, and forming of groups, are seen in a short run
+of the same script whose worker count is changed a few times by its owner. Wall seconds throughout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sublet_lab.studies.study import Tell
 __all__ = ["WALK", "WALK_QUICK", "WIDTHS", "Frictions", "Known", "frictions_from", "known_from_profiling"]
 
 WIDTHS = (1, 2, 4)  # that are profiled: three is foretold
-WALK, WALK_QUICK = (1, 2, 4, 2, 3, 1), (1, 2, 4, 2)  # widths of the run that regroups
+WALK, WALK_QUICK = (1, 2, 4, 2, 3, 1), (1, 2, 4, 2)  # worker counts of the run that regroups
 STEPS = 3  # to make at each
 CROWD = (48, 48, 48)  # samples of jobs that start together with it: in a burst a start takes longer
 GIVE_UP_S = 60.0
@@ -42,7 +42,7 @@ class Frictions:
     plans: tuple[float, ...]  # from a submission to the first order
     starts: tuple[float, ...]  # of a job, from the order to its first step
     grows: tuple[float, ...]  # from the order to the wider group; the old one trains on while newcomers load
-    shrinks: tuple[float, ...]  # the same of a narrower one: nobody has to load anything
+    shrinks: tuple[float, ...]  # the same of a smaller one: no worker has to load anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def known_from_profiling(folder: Path, *, seconds: float, walk: Sequence[int] = 
 
 
 async def _walk(scenario: Scenario, walk: Sequence[int], state_dir: Path) -> Sequence[Any]:
-    """The events of a job whose owner changes its width again and again."""
+    """The events of a job whose owner changes its worker count again and again."""
     api = controller_from(scenario.settings(state_dir))
     running = asyncio.create_task(api.run())
     try:

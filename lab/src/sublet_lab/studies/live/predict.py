@@ -1,7 +1,7 @@
 """The simulator foretells a scenario from what is known beforehand, with an interval.
 
 Each draw takes a speed that is off by as much as the profile says it may be, pauses and boots as they were seen, and
-another seed for whom the market takes. The median is the prediction, and 80 % of the draws are the interval.
+another seed for the market's choices. The median is the prediction, and 80 % of the draws are the interval.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PART = 0.1  # of the draws below the interval, and above it
 
 @dataclass(frozen=True, slots=True)
 class RegroupPauses:
-    """What changes of a session's group cost, in cloud seconds.
+    """The cost of changes of a session's group, in cloud seconds.
 
     Newcomers load while the old group trains on: lost is what the wider group would have made more meanwhile.
     """
@@ -104,7 +104,7 @@ def foretell(scenario: Scenario, known: Known, draws: int) -> Foretold:
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """What all draws have in common."""
+    """The common part of all draws."""
 
     scenario: Scenario
     settings: Settings

@@ -27,7 +27,7 @@ LOOK_S = 0.5  # wall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """What really happened, in cloud time and dollars."""
+    """The real run, in cloud time and dollars."""
 
     makespan_s: float
     usd: float

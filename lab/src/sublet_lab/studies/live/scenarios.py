@@ -1,4 +1,4 @@
-"""What is foretold: jobs of one script, when they come, and what the market does meanwhile.
+"""The predicted cases: jobs of one script, their arrivals, and the market meanwhile.
 
 All of it is known to both worlds beforehand: it is the question. Times are cloud time from the first submission.
 """

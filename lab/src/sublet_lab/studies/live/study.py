@@ -1,9 +1,10 @@
 """One brain, two worlds: real processes, and the same scenarios in the simulator.
 
-Twice. In the demonstration the live run comes first, and what it measured of its jobs (speed at each width, pauses) and
-of its nodes (time to boot) goes into the simulator, with the same offers, market, budget and policy. Makespan and bill
-should agree: then what the simulator says of a policy holds for the system that users run. In the scenarios the
-simulator comes first: it foretells what has not run yet, from a profile of the script that was taken beforehand.
+Twice. In the demonstration the live run comes first, and what it measured of its jobs (speed at each worker count,
+pauses) and of its nodes (time to boot) goes into the simulator, with the same offers, market, budget and policy.
+Makespan and bill should agree: then what the simulator says of a policy holds for the system that users run. In the
+scenarios the simulator comes first: it foretells what has not run yet, from a profile of the script that was taken
+beforehand.
 """
 
 from __future__ import annotations

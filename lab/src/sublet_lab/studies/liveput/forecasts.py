@@ -17,7 +17,7 @@ QUICK_MOMENTS = 60
 def forecast_checks(quick: bool, tell: Tell) -> tuple[list[Check], list[StudyTable]]:
     """A check per trace that the default is not worse than persistence, and three tables of errors.
 
-    The default is persistence until somebody has proved to be better, so that on most traces nothing is compared: those
+    The default is persistence until another has proved to be better, so that on most traces nothing is compared: those
     on which it departs have a check of their own, that it is better there.
 
     A quick run has fewer moments, and bundled traces only.

@@ -1,9 +1,9 @@
 """Losses ahead: does a distribution of them, and the expectation over it, beat taking for granted what is there?
 
 `liveput` plans as if nothing were lost. Here it plans with a chance of a fall at each tick, which grows after a fall,
-may depend on the hour, and has the sizes of falls that were seen (`market.losses`); what going on after each would cost
-is exact (`solve.expectation`). The candidate is chosen by the samples of the tuning set, and then met by the held-out
-one, which nothing was chosen on.
+may depend on the hour, and has the sizes of falls that were seen (`market.losses`). The cost of going on after each is
+exact (`solve.expectation`). The candidate is chosen by the samples of the tuning set, and then met by the held-out one,
+which nothing was chosen on.
 """
 
 from __future__ import annotations

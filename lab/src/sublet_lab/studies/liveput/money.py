@@ -64,9 +64,9 @@ def money_findings(job_of: JobOf, whole: Record, hours: Mapping[str, Record], *,
             "value of a sample: multiples of what it costs at the least; the constant grid is the best in hindsight",
             "at 1.1 of the least cost next to nothing can be earned: a constant grid may keep a little more, unchecked",
             "the bound knows the market beforehand and changes for nothing: no policy meets a goal that is above it",
-            "paths in hindsight pay for changes what is expected: who is lucky, or sees who was hit, may be cheaper",
+            "paths in hindsight pay the expected cost of changes: luck, or sight of the losses, may be cheaper",
             "dollars for parcae's samples have no interval: one trace, and of an hour alone a boot is too large a part",
-            "deadlines: 8 hours; the bound is in hindsight, by the Lagrangian, and nobody could have known it",
+            "deadlines: 8 hours; the bound is in hindsight, by the Lagrangian, and was not known then",
         ],
     )
 

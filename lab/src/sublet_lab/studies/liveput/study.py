@@ -227,7 +227,7 @@ def _to_the_second() -> Part:
 
 
 def _whole(trace: str, step_s: float) -> Part:
-    """All zones together as one, 32 instances at most, at the trace's own ticks: kind to whoever ignores zones."""
+    """All zones together as one, 32 instances at most, at the trace's own ticks: kind to policies that ignore zones."""
     capacity = tuple(min(32, each) for each in capacity_of(load_trace(trace), step_s=step_s))
     return Part(name=trace, capacity=capacity, before=(), step_s=step_s)
 

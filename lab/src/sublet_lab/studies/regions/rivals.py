@@ -1,4 +1,4 @@
-"""Others who look for places, with the same last call and no more knowledge: what asking brings is all they hear."""
+"""Rivals that look for places, with the same last call and no knowledge but the answers to their requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GreedySpot", "OnDemand", "UniformProgress", "cheapest_first", "spot_
 
 
 def cheapest_first(places: Sequence[Place], *, steady: bool) -> list[Place]:
-    """Of one market, those that nobody refused just now."""
+    """Places of one market that did not refuse just now, the cheapest first."""
     return sorted((p for p in places if p.steady is steady and p.has_room), key=lambda place: place.usd_per_h)
 
 
@@ -42,7 +42,7 @@ class GreedySpot:
     """The cheapest spot that there is, until it is lost; on demand at the last call alone."""
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """What it costs to carry the state elsewhere, it does not ask."""
+        """It does not consider the cost of carrying the state elsewhere."""
         return serve_by_place(snapshot, self._choose)
 
     def _choose(self, places: Sequence[Place], here: Place | None, region: str, clock: Clock) -> Sequence[Place]:
@@ -54,7 +54,7 @@ class GreedySpot:
 
 @dataclass(frozen=True, slots=True)
 class UniformProgress:
-    """Can't Be Late (NSDI 24), rebuilt from the paper: who is behind an even pace rents on demand, and stays a while.
+    """Can't Be Late (NSDI 24), rebuilt from the paper: a job behind an even pace rents on demand, and stays a while.
 
     Over several regions it asks the cheapest first, as the variant that SkyNomad's authors compare themselves with.
     """

@@ -1,8 +1,7 @@
 """Places of two recorded markets, and windows of them in which one job has to be done.
 
-A place is a zone on spot, or a region on demand, each a pool of its own. What a window is like is known to the
-simulated cloud and to the best in hindsight; a policy is told prices, which clouds publish, and hears the rest by
-asking for nodes.
+A place is a zone on spot, or a region on demand, each a pool of its own. A window is known to the simulated cloud and
+to the best in hindsight; a policy is told prices, which clouds publish, and hears the rest by asking for nodes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ P3_ON_DEMAND_USD_PER_H = 3.06
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A recorded market: who can be had when, and at which price."""
+    """A recorded market: supply over time, and prices."""
 
     name: str
     gpu: str
@@ -62,7 +61,7 @@ class Scene:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """Of spot."""
+        """The zones of spot."""
         return tuple(self.spot)
 
     def offers(self, at_s: float) -> list[Offer]:
@@ -135,7 +134,7 @@ class Window:
         return iter(sorted(changes, key=lambda change: change.at_s))
 
     def places(self) -> tuple[Bools, Floats, Floats]:
-        """What the best in hindsight sees: which place is open in each unit, what the unit costs, what moving costs."""
+        """The view of the best in hindsight: open places in each unit, the cost of the unit, the cost of a move."""
         scene, units = self.scene, round(self.within_s / self.scene.unit_s)
         at_s_T: Floats = self.begins_s + scene.unit_s * np.arange(units + 1, dtype=np.float64)
         spot_TP = np.column_stack([scene.trace.series[z].many(at_s_T[:-1], before=0) > 0 for z in scene.zones])
@@ -147,7 +146,7 @@ class Window:
 
 
 def _paid_usd(steps: Steps, at_s_T: Floats) -> Floats:
-    """By who holds a node from the first step on."""
+    """The payment of a holder of a node from the first step on."""
     t_s = np.append(steps.t_s, max(at_s_T[-1], steps.t_s[-1]) + 1.0)
     usd = np.append(0.0, np.cumsum(np.diff(t_s) * steps.value)) / MICRO / SECONDS_PER_H
     return np.interp(at_s_T, t_s, usd)

@@ -1,6 +1,6 @@
 """SkyNomad (arXiv 2601.06520), rebuilt from the paper's text: none of its authors' code, and no claim to be as good.
 
-What an hour of progress is worth is the price on demand times (pace that is needed) / (pace so far). A place is worth
+The worth of an hour of progress is the price on demand times (pace that is needed) / (pace so far). A place is worth
 that for the part of its expected life that is left after the cold start, less its price, less the carriage over that
 life. How long a place lives is read from a virtual instance: every two hours a node of each place is asked for and
 given back, which costs a minute of its price where it comes. It remembers what it saw, as its authors' scheduler does.
@@ -57,7 +57,7 @@ class VirtualInstance:
         return sum(alive * (to - since) for alive, (since, to) in zip(survival, pairwise(edges_h), strict=True))
 
     def _hazard(self, life_h: float) -> float:
-        """Of those that lived so long, the share that ended then."""
+        """The share of those that lived so long that ended then."""
         at_risk = sum(life >= life_h for life in self.lives_h) + (self.since_s is not None)
         return self.lives_h.count(life_h) / at_risk
 
@@ -92,7 +92,7 @@ class SkyNomad:
         return replace(plan, hold={**plan.hold, **probed}, ask_again_s=now_s + GIVEN_BACK_S)
 
     def _look(self, snapshot: Snapshot) -> None:
-        """What came of asking since the last look."""
+        """Results of asking since the last look."""
         for offer_id, state in snapshot.offers.items():
             if not _is_spot(state.offer.market):
                 continue

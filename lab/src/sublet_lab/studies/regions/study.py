@@ -1,6 +1,6 @@
 """One job with a deadline over regions: what it costs over the best in hindsight, with all asking paid for.
 
-All policies run through the kernel in a cloud that does not say what it has: who asks is refused, which is free, or
+All policies run through the kernel in a cloud that does not tell its supply: a request is refused, which is free, or
 gets a node, of which a minute is paid at least. Prices are public. The best in hindsight knows the whole record, and is
 exact.
 
@@ -101,12 +101,12 @@ class Row:
 
     @property
     def mean(self) -> float:
-        """Of cost over the best in hindsight."""
+        """The mean of cost over the best in hindsight."""
         return fmean(self.over_best)
 
     @property
     def half_width(self) -> float:
-        """Of cost over the best in hindsight."""
+        """Half of the interval of cost over the best in hindsight."""
         return half_width(self.over_best, self.side_by_side)
 
     def over(self, ours: Row) -> tuple[float, float]:
@@ -120,12 +120,12 @@ class Row:
         return fmean(each.in_time for each in self.outcomes)
 
     def share(self, what: Callable[[Outcome], float]) -> float:
-        """Of the best cost, on average."""
+        """The share of the best cost, on average."""
         return fmean(what(each) / best for each, best in zip(self.outcomes, self.best_usd, strict=True))
 
 
 def half_width(values: Sequence[float], side_by_side: float) -> float:
-    """Of the 95 % interval of the mean, by Student, as if only windows side by side counted; NaN for one."""
+    """Half of the 95 % interval of the mean, by Student, as if only windows side by side counted; NaN for one."""
     count = min(len(values), math.floor(side_by_side))
     if count < 2:
         return math.nan

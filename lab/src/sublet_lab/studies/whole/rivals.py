@@ -1,4 +1,4 @@
-"""Who is compared: `price` on everything, on less and less of it, and the published systems, each on its share."""
+"""Policies in the comparison: `price` on everything and on less of it, and published systems, each on its share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ WHOLE = "price"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Some of the jobs, and who runs them where. A budget is an aim per hour, or a cap where a policy knows no aim."""
+    """Some of the jobs, and the policy that runs them where.
+
+    A budget is an aim per hour, or a cap where a policy knows no aim.
+    """
 
     policy: Policy
     where: str  # a field of Markets

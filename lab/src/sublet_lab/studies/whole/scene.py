@@ -1,4 +1,4 @@
-"""Forty jobs of mixed kinds on real spot traces, with on demand beside: what everybody who is compared is given."""
+"""Forty jobs of mixed kinds on real spot traces, with on demand beside: the input of every policy in the comparison."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def clouds_of(case: Case) -> Markets:
 
 @cache
 def jobs_of(seed: int) -> tuple[Job, ...]:
-    """Of one of the published workloads of Pollux, and two large ones whose grids are chosen."""
+    """Jobs of one of the published workloads of Pollux, and two large ones whose grids are chosen."""
     rows = sorted(load_workload(f"pollux-{seed}").jobs, key=lambda job: job.submit_s)[::EVERY][:DATA_PARALLEL]
     plain = [
         _careful(replace(job, max_gpus=min(job.max_gpus, MOST_GPUS), gpus=min(job.gpus, MOST_GPUS))) for job in rows
@@ -120,7 +120,7 @@ def with_fixed_batch(jobs: Sequence[Job], seed: int) -> tuple[Job, ...]:
 
 
 def gpu_hours(job: Job) -> float:
-    """Of its work, where they are fewest: on one GPU, or in the thriftiest grid."""
+    """GPU-hours of its work, where they are fewest: on one GPU, or in the thriftiest grid."""
     if isinstance(job.speed, Gridded):
         return job.work / _thrift(job.speed.profile) / SECONDS_PER_H
     return job.speed.seconds(GPU, (1,), 0.0, job.work) / SECONDS_PER_H

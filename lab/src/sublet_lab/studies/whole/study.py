@@ -110,7 +110,7 @@ def faster(found: Mapping[Key, Outcome], scale: Scale, names: Sequence[str]) -> 
 
 
 def _interval(values: Sequence[float]) -> float:
-    """Half of the width of the interval of the mean, by Student."""
+    """Half of the interval of the mean, by Student."""
     if len(values) < 2:
         return math.nan
     return float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / math.sqrt(len(values))

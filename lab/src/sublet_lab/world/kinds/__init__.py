@@ -1,1 +1,1 @@
-"""Kinds of faults, by what they strike: clouds, machines, workers; those of controllers and lines are in `faults`."""
+"""Kinds of faults, by their target: clouds, machines, workers; those of controllers and lines are in `faults`."""

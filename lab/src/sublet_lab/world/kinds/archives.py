@@ -1,4 +1,4 @@
-"""What can befall a log that is cut: its archive is full or rots, the log is lost beside it; and who reads them again.
+"""Faults of a log that is cut: its archive is full or rots, the log is lost beside it; and their readers.
 
 Drawn in lives whose store keeps next to nothing, six times as often as other kinds: elsewhere there is no archive.
 """
@@ -45,7 +45,7 @@ def _full_archive(stage: Stage, rng: random.Random) -> None:
 
 
 def _crash_archive(stage: Stage, rng: random.Random) -> None:
-    """Whoever writes the next file beside the store is gone right after; of some of these half is left.
+    """The writer of the next file beside the store is gone right after; of some of these half is left.
 
     Mostly that is one of the archive, whose part of the log was not cut yet; a register of checkpoints may be, too.
     """
@@ -75,7 +75,7 @@ def _once(stage: Stage, strike: Callable[[], bool]) -> None:
 
 
 def _rotten_archive(stage: Stage, rng: random.Random) -> None:
-    """A file of the archive is damaged or away for a while. The effect is that somebody wanted to read it."""
+    """A file of the archive is damaged or away for a while. The effect is a read of it."""
     _once(stage, lambda: stage.calm or _damage(stage, rng))
 
 
@@ -106,7 +106,7 @@ def _damage(stage: Stage, rng: random.Random) -> bool:
         nonlocal mended
         if mended:  # the log may be away for another reason by now
             return
-        if is_needed and stage.controllers.lives == before and not stage.calm:  # nobody has missed it yet
+        if is_needed and stage.controllers.lives == before and not stage.calm:  # it was not missed yet
             stage.world.after(1.0, repair)
             return
         if files.contents.get(path) == damaged:
@@ -125,9 +125,9 @@ def _first_of(path: Path) -> int:
 
 
 def _lost_log(stage: Stage, rng: random.Random) -> None:
-    """Somebody moves the log away and leaves its archive: nobody begins anew until it is put back.
+    """The log is moved away and its archive stays: no controller begins anew until it is put back.
 
-    The effect is that somebody has looked for it.
+    The effect is a search for it.
     """
     _once(stage, lambda: stage.calm or _move_away(stage, rng))
 
@@ -148,11 +148,11 @@ def _move_away(stage: Stage, rng: random.Random) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------- those who read
+# ---------------------------------------------------------------------- readers
 
 
 def _replay(stage: Stage, rng: random.Random) -> None:
-    """Somebody lives the whole log again, as `sublet replay` does, once something was cut from it.
+    """The whole log is replayed, as `sublet replay` does, once something was cut from it.
 
     A: it says what it said then; from its first line on, from where this kernel began, and from where it was cut.
     """
@@ -190,7 +190,7 @@ def _relive(store: Store, log: WholeLog) -> None:
 
 
 def _readable(state: str) -> dict[str, Any] | None:
-    """None of one that somebody has damaged."""
+    """None of a damaged one."""
     try:
         kernel = json.loads(state)["kernel"]
         return kernel if kernel["kernel"] == KERNEL_VERSION else None
@@ -199,7 +199,7 @@ def _readable(state: str) -> dict[str, Any] | None:
 
 
 def _user_returns(stage: Stage, rng: random.Random) -> None:
-    """Somebody asks for a job that is on the shelf, over HTTP where users come that way. The effect is an answer.
+    """A user asks for an archived job, over HTTP where users come that way. The effect is an answer.
 
     T: it has ended as it had.
     """

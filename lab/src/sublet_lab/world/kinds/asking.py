@@ -1,4 +1,4 @@
-"""What users ask that changes nothing, or that cannot be granted; and policies that answer what is no plan."""
+"""Questions of users that change nothing, or that cannot be granted; and policies that answer what is no plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Question = Callable[[ControllerApi], Coroutine[Any, Any, Any]]
 
 
 def _user_asks(stage: Stage, rng: random.Random) -> bool:
-    """Somebody wants to know everything, about a job and about all. The effect is an answer."""
+    """A user asks for everything, about a job and about all. The effect is an answer."""
     name = rng.choice([plan.name for plan in stage.story.jobs])
     job_id = stage.users.promised.get(name, f"{name}-7")  # else one that there is not
     rank = rng.choice([0, 0, 1, None])
@@ -50,14 +50,14 @@ def _user_asks(stage: Stage, rng: random.Random) -> bool:
 
 
 async def _every_log(api: ControllerApi, job_id: str) -> None:
-    """Of each worker by its name, and of one that never was."""
+    """The log of each worker by its name, and of one that never was."""
     for part in (await api.log_parts(job_id, rank=None)).parts:
         await api.log_parts(job_id, worker_id=part.worker_id)
     await api.log_parts(job_id, worker_id="nobody")
 
 
 def _user_bids(stage: Stage, rng: random.Random) -> bool:
-    """What would become of a job is asked, and one is brought that can never run. The effect is a refusal.
+    """A user asks for a dry run, and submits a job that can never run. The effect is a refusal.
 
     W: what can never run is refused when it is brought.
     """
@@ -113,7 +113,7 @@ def _ask(stage: Stage, question: Question, answered: Callable[[], None] = lambda
 
 
 class _Unspeakable(Exception):
-    """Whoever asks it what it means is sorry."""
+    """An error whose text raises."""
 
     def __str__(self) -> str:
         raise RecursionError("of a policy's own")
@@ -121,7 +121,7 @@ class _Unspeakable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _OddWeighing:
-    """What a plug-in may say that it weighed."""
+    """Odd alternatives of a plug-in."""
 
     hour_usd: Any
     said: tuple[Any, ...] = ()

@@ -1,4 +1,4 @@
-"""What goes wrong at real clouds beyond what goes wrong at all of them; drawn only for lives that are led there."""
+"""Faults of real clouds beyond those of all clouds; drawn only for lives that are led there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _throttle(stage: Stage, rng: random.Random) -> None:
 
 
 def _credentials(stage: Stage, rng: random.Random) -> None:
-    """They have expired; somebody logs in again later."""
+    """They have expired; a user logs in again later."""
     for_s = rng.uniform(10.0, 120.0)
     again = stage.not_given_back(for_s + LONGEST_PAUSE_S)
     stage.cloud.lie(EVERYTHING, "expired", for_s, stage.later("credentials", again))
@@ -107,7 +107,7 @@ def _full_folder(stage: Stage, rng: random.Random) -> bool | None:
 
 
 def _damaged_record(stage: Stage, rng: random.Random) -> bool | None:
-    """What is written down of a node cannot be read any more. The effect is that somebody reads it."""
+    """The record of a node cannot be read any more. The effect is a read of it."""
     if not isinstance(stage.cloud, LocalCloud | Ec2Cloud):
         return False
     files = stage.cloud.files

@@ -1,4 +1,4 @@
-"""What can go wrong on a machine: with its agent, its processes, its clock, its disk and what it is told of itself."""
+"""Faults of a machine: of its agent, its processes, its clock, its disk and its metadata."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _chosen(stage: Stage, rng: random.Random, nodes: list[tuple[Instance, WorldN
 
 
 def _kill_agent(stage: Stage, rng: random.Random) -> bool:
-    """SIGKILL: its workers go with it, and the machine when nobody renews the lease."""
+    """SIGKILL: its workers go with it, and the machine when its lease is not renewed."""
     if not (nodes := nodes_of(stage)):
         return False
     _chosen(stage, rng, nodes)[1].kill_agent()
@@ -43,7 +43,7 @@ def _kill_agent(stage: Stage, rng: random.Random) -> bool:
 
 
 def _stop_agent(stage: Stage, rng: random.Random) -> bool:
-    """SIGSTOP, as a machine that swaps: workers go on, nobody answers."""
+    """SIGSTOP, as a machine that swaps: workers go on, without answers."""
     if not (nodes := nodes_of(stage)):
         return False
     instance, node = _chosen(stage, rng, nodes)
@@ -54,7 +54,7 @@ def _stop_agent(stage: Stage, rng: random.Random) -> bool:
 
 
 def _end_agent(stage: Stage, rng: random.Random) -> bool:
-    """SIGTERM, as somebody on the machine may send."""
+    """SIGTERM, as a user of the machine may send."""
     if not (nodes := nodes_of(stage)):
         return False
     _chosen(stage, rng, nodes)[1].ask_to_go()
@@ -104,7 +104,7 @@ def _flood(stage: Stage, rng: random.Random) -> bool:
                 node.processes.line(pid).send(line)
                 stage.world.after(FLOOD_S, say, left - 1)
 
-    if rng.random() < 0.5:  # and nobody takes it off its hands
+    if rng.random() < 0.5:  # and it is not taken off its hands
         ways = [(node.host, CONTROLLER)]
         stage.network.block(*ways)
         stage.parted_until_s[node.host] = max(stage.parted_until_s.get(node.host, 0.0), stage.world.now_s + BLOCKED_S)
@@ -114,7 +114,7 @@ def _flood(stage: Stage, rng: random.Random) -> bool:
 
 
 def _odd_orders(stage: Stage, rng: random.Random) -> bool:
-    """What a newer controller may say to an older agent: words that it does not know, or cannot follow."""
+    """Messages of a newer controller to an older agent: words that it does not know, or cannot follow."""
     if not (connections := stage.network.connections):
         return False
     words = [
@@ -130,7 +130,7 @@ def _odd_orders(stage: Stage, rng: random.Random) -> bool:
 
 
 def _no_storage(stage: Stage, rng: random.Random) -> bool | None:
-    """The file server is away: whoever asks it for a file is told that the handle is stale."""
+    """The file server is away: any request for a file is told that the handle is stale."""
     if not (nodes := nodes_of(stage)):
         return False
     storage = nodes[0][1].site.storage
@@ -144,7 +144,7 @@ def _no_storage(stage: Stage, rng: random.Random) -> bool | None:
 
 
 def _node_clock(stage: Stage, rng: random.Random) -> bool | None:
-    """Somebody sets the clock of a machine. The effect is that somebody there asks it."""
+    """The clock of a machine is set. The effect is a look at it there."""
     if not (nodes := nodes_of(stage)):
         return False
     instance, node = _chosen(stage, rng, nodes)
@@ -156,7 +156,7 @@ def _node_clock(stage: Stage, rng: random.Random) -> bool | None:
 def _told_inside(stage: Stage, rng: random.Random) -> bool | None:
     """The cloud warns the machine itself, in words that can be read or not; and takes it, or not.
 
-    The effect is that somebody on it has asked.
+    The effect is a question on it.
     """
     nodes = [(instance, node) for instance, node in nodes_of(stage) if node.service is not None]
     if not nodes:

@@ -1,4 +1,4 @@
-"""What can go wrong with the file of the store while nobody has it open: it is older, damaged in part, or half foreign.
+"""Faults of the file of the store while it is not open: it is older, damaged in part, or half foreign.
 
 All of them end the controller, change the file, and let the next one begin on what is there.
 """
@@ -229,7 +229,7 @@ def foreign_until_missed(stage: Stage, what: str, for_s: float, put_back: Callab
 
 
 def _changed(stage: Stage, sql: str, values: tuple[str, ...]) -> bool:
-    """By somebody with an editor; False where there was nothing to change, or no room."""
+    """By an editor; False where there was nothing to change, or no room."""
     try:
         return stage.disk.edit(sql, values) > 0
     except sqlite3.OperationalError:

@@ -1,4 +1,4 @@
-"""What users do to their jobs while everything else goes on: pause, cancel, scale, pay. The effect is a yes."""
+"""Changes of users to their jobs while everything else goes on: pause, cancel, scale, pay. The effect is a yes."""
 
 from __future__ import annotations
 

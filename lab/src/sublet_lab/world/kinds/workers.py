@@ -1,4 +1,4 @@
-"""What can go wrong in the processes that train with a session, and with what they have saved."""
+"""Faults of the processes that train with a session, and of their checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _lost_power(stage: Stage, rng: random.Random) -> bool:
 def _rot(stage: Stage, rng: random.Random) -> None:
     """A bit of the newest checkpoint of a job is another one now, and its workers die, so that the next read it.
 
-    There must be one before it: it is waited for. The effect is that somebody has found the damage.
+    There must be one before it: it is waited for. The effect is that the damage was found.
     """
     found = stage.later("rot")
 

@@ -1,7 +1,7 @@
-"""What AWS asks for instances on demand, by its own Price List service, and kept with the day in `aws/prices.json`.
+"""AWS's prices of instances on demand, by its own Price List service, and kept with the day in `aws/prices.json`.
 
 A price that has fallen is believed when it is heard on a second day: until then the higher one counts, so that no slip
-lets a hard budget be overrun. Where nobody answers, the last answer counts, or the list that ships with Sublet.
+lets a hard budget be overrun. Without an answer, the last one counts, or the list that ships with Sublet.
 
 Filters and answer: "GetProducts" in the AWS Price List API reference. Every entry of the answer is a product as JSON.
 """
@@ -33,7 +33,7 @@ Place = tuple[str, str]  # region, instance type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Of one type in one region: what was heard last, and what counted before."""
+    """Prices of one type in one region: what was heard last, and what counted before."""
 
     usd_per_h: str
     day: str  # of the answer
@@ -41,7 +41,7 @@ class Asked:
 
     @property
     def price(self) -> Price:
-        """What is reckoned with: the higher of the two."""
+        """The price for sums: the higher of the two."""
         return max(Price.from_usd_per_h(self.usd_per_h), Price.from_usd_per_h(self.before))
 
 
@@ -53,7 +53,7 @@ def ask_prices(
     *,
     files: Files = FILES,
 ) -> tuple[dict[Place, Asked], list[str]]:
-    """What is known of these places, asked for once a day, and sentences about what could not be asked.
+    """The prices of these places, asked for once a day, and sentences about those that could not be asked.
 
     `listed` is what the list that ships says of each, and of which day it is.
     """
@@ -64,7 +64,7 @@ def ask_prices(
             usd_per_h = price_of(make, region, kind)
         except SubletError as error:
             notes.append(_why_not(error, {place: known.get(place) for place in due}, listed))
-            break  # whoever does not answer for one does not for the next
+            break  # a service that does not answer for one does not for the next
         price, day = listed[region, kind]
         before = known[region, kind].usd_per_h if (region, kind) in known else _text(price)
         known[region, kind] = Asked(usd_per_h=usd_per_h, day=today, before=before)

@@ -1,6 +1,6 @@
 """From settings and `aws.toml` to a provider on EC2; agents come over TLS, or to a port on loopback by a tunnel.
 
-boto3 is imported when this is called, so that nobody else needs it.
+boto3 is imported when this is called, so that only this provider needs it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
 
 
 def server_id_from(store: Store, rng: Rng = RNG) -> str:
-    """Whose instances these are; the same for the life of a state directory."""
+    """The server id of these instances; the same for the life of a state directory."""
     known = store.get(MetaKey.SERVER_ID)
     if known is None:
         known = rng.token(8)
@@ -89,7 +89,7 @@ def server_id_from(store: Store, rng: Rng = RNG) -> str:
 
 
 def server_of(state_dir: Path) -> str:
-    """Whose instances those of this directory are."""
+    """The server id of this directory."""
     store = Store(state_dir / "log.sqlite")
     try:
         return server_id_from(store)

@@ -1,7 +1,7 @@
 """Calls to EC2: in threads, with time-outs and retries of our own, and every failure as one of our errors.
 
-What an error means for the caller is all that matters: nothing was done and why (`Refusal`), we ask too often
-(TooManyCalls), we are not let in (NoAccess), or nobody knows (NoAnswer).
+Only the meaning of an error for the caller matters: nothing was done and why (`Refusal`), we ask too often
+(TooManyCalls), we are not let in (NoAccess), or the outcome is unknown (NoAnswer).
 
 Codes: "Error codes for the Amazon EC2 API" in the EC2 API reference.
 """
@@ -78,7 +78,7 @@ RENEWED = (
 )
 TOO_MANY = 429  # HTTP
 LONGEST_WAIT_S = 600.0  # that we let a cloud keep us waiting by a header: one digit too many must not stop everything
-OTHER_REFUSAL_S = 600.0  # a parameter that AWS does not like: somebody must change something
+OTHER_REFUSAL_S = 600.0  # a parameter that AWS does not like: its user must change something
 
 
 class Refusal(SubletError):
@@ -90,7 +90,7 @@ class Refusal(SubletError):
 
 
 def meaning(what: str, error: Exception) -> SubletError:
-    """What a failed call means."""
+    """The meaning of a failed call."""
     answer = getattr(error, "response", None)
     facts = answer.get("Error", {}) if isinstance(answer, Mapping) else {}
     code, text = str(facts.get("Code", "")), str(facts.get("Message", "")) or str(error)
@@ -114,7 +114,7 @@ def meaning(what: str, error: Exception) -> SubletError:
 
 @contextmanager
 def while_it_opens() -> Iterator[None]:
-    """What is refused then is for people: the controller ends of it, and somebody must change something."""
+    """A refusal then is for people: the controller ends of it, and its user must change something."""
     try:
         yield
     except Refusal as error:
@@ -177,10 +177,12 @@ class Calls:
         return next((ends for client in self._clients.values() if (ends := expiry_of(client)) is not None), None)
 
     async def call(self, region: str, verb: str, **request: Any) -> dict[str, Any]:
-        """One answer. What was too much is asked again after growing pauses, and so is a question without an answer.
+        """One answer.
 
-        An order without an answer is the caller's: it may have been carried out. With `order_tries` 1, so is one that
-        was too much: somebody else then makes it wait for its turn.
+        A call that was too much is asked again after growing pauses, and so is a question without an answer.
+
+        An order without an answer is the caller's: it may have been carried out. With `order_tries` 1, an order that
+        was too much fails at once: its caller then makes it wait for its turn.
         """
         pause_s, question = FIRST_PAUSE_S, verb.startswith("describe_")
         tries = TRIES if question else self._order_tries

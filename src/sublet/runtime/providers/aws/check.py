@@ -58,7 +58,7 @@ def aws_findings(
 
 
 def _identity(make: Callable[[str, str], Any], region: str, now: datetime) -> Generator[Finding, None, bool]:
-    """Who we are; whether that is known."""
+    """Our identity; whether it is known."""
     try:
         client = make("sts", region)
         answer = client.get_caller_identity()
@@ -128,7 +128,7 @@ def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer
     record = NodeRecord(
         node_id="check",
         offer_id=offer.id,
-        token="check",  # noqa: S106 - nobody is let in with it
+        token="check",  # noqa: S106 - it opens nothing
         region=offer.region,
         zone="",
         began_s=0.0,

@@ -1,4 +1,4 @@
-"""What a user decides about renting on AWS: the file `aws.toml` in the state directory, or where SUBLET_AWS points."""
+"""The user's choices about renting on AWS: the file `aws.toml` in the state directory, or where SUBLET_AWS points."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LISTS = ("regions", "instance_types", "markets", "security_groups")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsConfig:
-    """Where, what, and how a node becomes one of ours."""
+    """Regions, types, and how a node becomes one of ours."""
 
     regions: tuple[str, ...]
     instance_types: tuple[str, ...]
     image: str | Mapping[str, str]  # an AMI id, `resolve:ssm:NAME`, or one per region
-    controller: str = ""  # that agents reach us at: tls:host:port, or tcp: through a tunnel; "" = an anchor says it
+    controller: str = ""  # where agents reach us: tls:host:port, or tcp: through a tunnel; "" = told by the host
     agents_port: int = 7070  # on this machine: on all its addresses with tls:, or on loopback, where the tunnel ends
     install: str = ""  # what pip installs on a node; over tls: Sublet itself comes from the controller; "" = nothing
     python: str = "python3"  # on the node
@@ -52,7 +52,7 @@ class AwsConfig:
     anchor_image: str = ""  # "" = that of the nodes
     anchor_python: str = ""  # with what a controller needs; "" = as on the nodes
     anchor_install: str = ""  # what pip installs there; "" = the image has it
-    anchor_user: str = "ubuntu"  # who logs in there
+    anchor_user: str = "ubuntu"  # the login there
     anchor_profile: str = ""  # its instance profile: with the rights of a controller
     anchor_subnet: str = ""  # "" = the account's default
     anchor_backup: str = ""  # s3://bucket/prefix: where its state is copied to; "" = its disk has all
@@ -94,23 +94,23 @@ class AwsConfig:
 
     @property
     def anchor_needs(self) -> tuple[str, ...]:
-        """Modules that a controller on an anchor imports with this file, and not with every one."""
+        """Modules that a controller on a controller host imports with this file, and not with every one."""
         return ("obstore",) if self.anchor_backup else ()
 
     @property
     def anchor_packages(self) -> str:
-        """What pip installs there, if it does."""
+        """The pip packages there, if any."""
         named_already = self.anchor_install.replace("=", " ").replace(">", " ").replace("<", " ").split()
         more = [name for name in self.anchor_needs if name not in named_already]
         return " ".join([self.anchor_install, *more]) if self.anchor_install else ""
 
     def image_in(self, region: str) -> str:
-        """What nodes of this region start from."""
+        """The image of nodes in this region."""
         return self.image if isinstance(self.image, str) else self.image[region]
 
 
 def config_path(state_dir: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the file is looked for."""
+    """The path of the file."""
     return Path(environment.get("SUBLET_AWS") or state_dir / "aws.toml")
 
 

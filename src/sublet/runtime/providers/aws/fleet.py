@@ -1,4 +1,4 @@
-"""What we hold at EC2: what was asked for, what EC2 lists, and what follows from the difference."""
+"""Our instances at EC2: those asked for, those that EC2 lists, and the consequences of the difference."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["ABSENCES", "EXPIRES_S", "LISTED_WITHIN_S", "Fleet"]
 
 LISTED_WITHIN_S = 60.0  # a new instance may stay out of listings for so long
 ABSENCES = 3  # listings in a row without an instance, before it counts as gone
-EXPIRES_S = 3600.0  # what the tag promises, renewed at half time: 'sublet gc' may end what nobody renews
+EXPIRES_S = 3600.0  # what the tag promises, renewed at half time: 'sublet gc' may end what is not renewed
 
 _log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """A record of every node that was asked for and not seen to end; losses go to whoever opened it."""
+    """A record of every node that was asked for and not seen to end; losses go to its opener."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Fleet:
     ) -> None:
         self._held: dict[str, NodeRecord] = records.read()
         self._ended: set[str] = set()  # instances that EC2 confirmed as ended: a late listing may still show them
-        self._releasing: set[str] = set()  # nodes that are given back, or are being: nobody rents them again
+        self._releasing: set[str] = set()  # nodes that are given back, or are being: they are not rented again
         self._seen_s: dict[str, float] = {}  # node -> when it was last listed
         self._tell: TellMarket = lambda _: None
         self._absent: Counter[str] = Counter()  # node -> listings in a row without it
@@ -59,11 +59,11 @@ class Fleet:
 
     @property
     def records(self) -> tuple[NodeRecord, ...]:
-        """Of every node that was asked for and not seen to end."""
+        """Records of every node that was asked for and not seen to end."""
         return tuple(self._held.values())
 
     def record(self, node_id: str) -> NodeRecord | None:
-        """Of one node."""
+        """The record of one node."""
         return self._held.get(node_id)
 
     def is_releasing(self, node_id: str) -> bool:
@@ -127,7 +127,7 @@ class Fleet:
                     await self.end([instance])
 
     async def _renew(self, alive: Sequence[Instance]) -> None:
-        """Say in the tags that somebody still wants them, and who: once when we come, then at half time.
+        """Say in the tags that they are still wanted, and by which server: once when we come, then at half time.
 
         Our own record is written first, so that it is never behind EC2: a directory whose record is behind is an old
         copy, and 'sublet gc' ends nothing there.
@@ -219,7 +219,7 @@ class Fleet:
         self._seen_s[record.node_id] = self._clock.now_s()
 
     def begin_release(self, node_id: str) -> None:
-        """From now on nothing that EC2 lists of it is a loss, and nobody rents it again."""
+        """From now on nothing that EC2 lists of it is a loss, and it is not rented again."""
         self._releasing.add(node_id)
 
     def end_release(self, node_id: str, found: Sequence[Instance]) -> Billed:

@@ -57,7 +57,7 @@ class Instance:
 
 
 def token_tag(token: str) -> str:
-    """What an instance shows of the token that it was rented with: enough to know it by, too little to use."""
+    """The tag of an instance for the token that it was rented with: enough to know it by, too little to use."""
     return hashlib.sha256(f"tag {token}".encode()).hexdigest()[:32]
 
 

@@ -57,8 +57,8 @@ class Pools:
 class SpotPrices:
     """`doubts` names the offers whose last price is not believed: nothing is rented on it, what runs goes on.
 
-    What runs is charged a higher price from the first time that it is heard: the bill would be, if it is true.
-    A jump that has held for ten minutes is believed. A price that nobody has confirmed for a quarter of an hour is not.
+    Running nodes are charged a higher price from its first reading on: the bill would be, if it is true. A jump that
+    has held for ten minutes is believed. A price without confirmation for a quarter of an hour is not.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SpotPrices:
         if offer_id in self.doubts or self._asked_s is None or all(offer.id != offer_id for offer in self._spot):
             return self.doubts.get(offer_id, "")
         age_s = self._clock.now_s() - self._believed_s.get(offer_id, self._asked_s)
-        return "" if age_s <= STALE_S else f"nobody has confirmed it for {age_s / 60.0:.0f} min"
+        return "" if age_s <= STALE_S else f"it was not confirmed for {age_s / 60.0:.0f} min"
 
     def age_s(self) -> float | None:
         """Since the price of every spot offer was last confirmed; None without spot offers, or before that."""
@@ -88,7 +88,7 @@ class SpotPrices:
         return self._clock.now_s() - min(self._believed_s.values())
 
     async def zone_name(self, region: str, zone_id: str) -> str:
-        """What this account calls the zone; names differ between accounts, ids do not."""
+        """This account's name of the zone; names differ between accounts, ids do not."""
         if not zone_id:
             return ""
         for name, known in (await self._zone_ids(region)).items():
@@ -99,7 +99,7 @@ class SpotPrices:
     async def changes(self) -> list[PriceChanged | PriceDoubted]:
         """The prices that are not what they were, each at the time from which EC2 charges it.
 
-        All of them at the first reading: who hears it may have an older one, of the controller before this one.
+        All of them at the first reading: a listener may have an older one, of the controller before this one.
         """
         if self._asked_s is None:
             self._asked_s = self._clock.now_s()
@@ -123,7 +123,7 @@ class SpotPrices:
         return changes
 
     def _heard(self, offer: Offer, text: str, since_s: float) -> list[PriceChanged | PriceDoubted]:
-        """What there is to tell of a reading."""
+        """The news in a reading."""
         if why := doubt(offer, text):
             self._set_aside(offer, why)
             return []

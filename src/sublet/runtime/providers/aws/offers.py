@@ -1,7 +1,7 @@
-"""What can be rented on AWS: the offers of the bundled list for chosen regions and types, and which prices to believe.
+"""Offers of AWS: those of the bundled list for chosen regions and types, and which prices to believe.
 
-What a node costs on demand is from the list, or was asked for before this start (`asked_prices`): another price is
-another list of offers, which the log is told. What a spot node costs today comes as PriceChanged, once it is asked.
+The on-demand price of a node is from the list, or was asked for before this start (`asked_prices`): another price is
+another list of offers, which the log is told. Today's price of a spot node comes as PriceChanged, once it is asked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def offers_from(
 ) -> tuple[Offer, ...]:
     """One offer per zone and market, which are pools apart unless they are mixed; `asked` prices go before listed ones.
 
-    A spot node never costs more than its on-demand price: that is its cap. Where subnets of a region are named, zones
+    A spot node never costs more than its on-demand price: that is its cap. If subnets of a region are named, zones
     without one are left out: their default network is another one, if there is any, and the security groups are not in
     it.
     """

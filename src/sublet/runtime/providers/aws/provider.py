@@ -90,7 +90,7 @@ class AwsProvider:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What can be rented here."""
+        """Offers for rent here."""
         return tuple(self._offers.values())
 
     def price_age_s(self) -> float | None:

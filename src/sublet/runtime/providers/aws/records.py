@@ -1,8 +1,8 @@
-"""What the AWS provider writes down before and after every launch, so that no crash makes it forget an instance.
+"""Records of the AWS provider before and after every launch, so that no crash makes it forget an instance.
 
-`<node>.json` states the intent before RunInstances, with all that the request says: a repeated request must be the
-same to the letter, or EC2 refuses its client token. The instance follows when EC2 has named it. `regions.json` keeps
-every region that was ever used, because an instance may be left in one that is no longer asked for.
+`<node>.json` states the intent before RunInstances, with all that the request says: a repeated request must be the same
+to the letter, or EC2 refuses its client token. The instance follows when EC2 has named it. `regions.json` keeps every
+region that was ever used, because an instance may be left in one that is no longer asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["NodeRecord", "Records", "client_token"]
 
 
 def client_token(token: str, zone: str) -> str:
-    """What makes a repeated launch the same one: 64 ASCII characters, the most that EC2 takes."""
+    """The token that makes a repeated launch the same one: 64 ASCII characters, the most that EC2 takes."""
     return hashlib.sha256(f"{token} {zone}".encode()).hexdigest()
 
 

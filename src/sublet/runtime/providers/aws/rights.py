@@ -1,6 +1,6 @@
 """The narrowest rights for one state directory: these regions and types, and only nodes of this very controller.
 
-`data/aws/iam-policy.json` is for whoever wants one policy for all; it lets each controller end what another one rented.
+`data/aws/iam-policy.json` is one policy for all; it lets each controller end what another one rented.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What time it is at the cloud, by the dates of its own answers: people set the clock of our machine as they like.
+"""The time at the cloud, by the dates of its own answers: people set the clock of our machine as they like.
 
-EC2 says when an instance began and ended by its own clock. A bill that compares this with ours is wrong by whatever
-ours is wrong: an hour, if somebody sets it back by one.
+EC2 says when an instance began and ended by its own clock. A bill that compares this with ours is wrong by the error of
+ours: an hour, if it is set back by one.
 """
 
 from __future__ import annotations

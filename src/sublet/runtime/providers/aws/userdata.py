@@ -25,7 +25,7 @@ BLANK = re.compile(r"@([A-Z_]+)@")
 def user_data(node_id: str, token: str, config: AwsConfig, *, authority: str = "", poll_s: float = POLL_S) -> str:
     """The template with its blanks filled in; every value is quoted for the shell.
 
-    Where the controller is known by its authority, Sublet is fetched from it; else the image, or `install`, has it.
+    If the controller is known by its authority, Sublet is fetched from it; else the image, or `install`, has it.
     """
     host, port = host_and_port(config.controller) if authority else ("", 0)
     values = {

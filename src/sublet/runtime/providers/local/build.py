@@ -84,7 +84,7 @@ def local_offers(settings: Settings, traces: Sequence[SpotTrace]) -> tuple[Offer
                 gpus_per_node=settings.slots_per_node,
                 market=market,
                 price=Price(like.price.micro_usd_per_h * settings.slots_per_node),
-                cap=Price(like.price.micro_usd_per_h * settings.slots_per_node),  # nobody raises it
+                cap=Price(like.price.micro_usd_per_h * settings.slots_per_node),  # it is never raised
                 pool=f"{like.gpu}x{settings.slots_per_node}" if settings.mix_markets else "",
                 cloud="local",
                 hazard_per_h=max(hazards, default=0.0) if market is Market.SPOT else 0.0,

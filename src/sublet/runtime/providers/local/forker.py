@@ -1,4 +1,4 @@
-"""Where agents come from: what `Nodes` needs of the machine that they run on."""
+"""The source of agents: the seams of `Nodes` to the machine that they run on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Forker(Protocol):
 
     @property
     def lives(self) -> Lives:
-        """Which agents live there, whoever started them."""
+        """The agents that live there, of any controller."""
 
     def start(self) -> None:
         """Get ready, unless it is, without waiting for it."""

@@ -58,7 +58,7 @@ class TemplateForker:
         return unwatch
 
     async def kill(self, pid: int, start: int) -> bool:
-        """In a thread: it waits until nobody is left."""
+        """In a thread: it waits until none is left."""
         return await asyncio.to_thread(processes.kill_instance, pid, start)
 
     async def stop(self) -> None:

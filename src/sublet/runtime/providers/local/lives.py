@@ -1,7 +1,7 @@
 """Which agents live, as the machine itself knows: by a lock that each holds as long as it lives, and by its processes.
 
 The lock is on the node's life file, in which the agent writes which process it is. So even a node whose rent was cut
-short by a crash is found: whoever can take the lock knows that no agent is there.
+short by a crash is found: a lock that can be taken shows that no agent is there.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Life(NamedTuple):
-    """What a life file says."""
+    """The content of a life file."""
 
     held: bool  # an agent lives, or is just being born
     process: tuple[int, int] | None  # its number and its start, once it has written them down
 
 
 class Lives(Protocol):
-    """Of one machine."""
+    """The lives on one machine."""
 
     @property
     def boot(self) -> str:
-        """Of the machine: numbers of processes of another boot mean nothing."""
+        """The boot of the machine: numbers of processes of another boot mean nothing."""
 
     def look(self, life: Path) -> Life:
-        """Of the agent with this life file."""
+        """The life of the agent with this life file."""
 
     def alive(self, pid: int, start: int) -> bool:
         """Whether this very process still runs."""
@@ -48,7 +48,7 @@ class Lives(Protocol):
 
 
 class _MachineLives:
-    """Of this machine."""
+    """The lives on this machine."""
 
     @cached_property
     def boot(self) -> str:

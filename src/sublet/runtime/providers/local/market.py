@@ -15,7 +15,7 @@ from sublet.market.replay import Fall, MarketChange, ReadAhead
 
 __all__ = ["Due", "Happening", "Replay", "Strike"]
 
-MOST_SHARE = 0.99  # when all is done nothing is left to strike
+MOST_SHARE = 0.99  # when all is done nothing is left to take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Replay:
         return min(self._ahead.next_s, self._due[0][0] if self._due else math.inf)
 
     def until(self, now_s: float) -> list[Happening]:
-        """What has come due, in order."""
+        """Due changes, in order."""
         self._read(now_s)
         happened = []
         while self._due and self._due[0][0] <= now_s:

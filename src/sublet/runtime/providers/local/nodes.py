@@ -63,7 +63,7 @@ class Nodes:
             yield record
 
     async def fork(self, record: NodeRecord, request: Mapping[str, Any]) -> NodeRecord:
-        """Intent, fork, fact. Whatever goes wrong, either the node exists and is recorded or neither is."""
+        """Intent, fork, fact. In any case either the node exists and is recorded or neither is."""
         try:
             self.records.write(record)
             with contextlib.suppress(ForkerEnded):  # whether it forked before it died stands in the life file
@@ -146,7 +146,7 @@ class Nodes:
             self._write_down(self.held[node_id])
 
     def _forget(self, record: NodeRecord) -> None:
-        """It never was; unless somebody still holds its life file, whom a later look will find."""
+        """It never was; unless a process still holds its life file, which a later look will find."""
         if not self.records.is_held(record.node_id):
             self.records.remove(record.node_id)
 

@@ -1,7 +1,7 @@
 """The cloud in a box: instances are sessions of processes on this machine, under a replayed spot market.
 
 Prices, supply, notices and losses follow a record in cloud time; notices are real, and so is the SIGKILL that takes
-every process of an instance. What is rented stands in files, so that a later controller finds it again.
+every process of an instance. Rented nodes stand in files, so that a later controller finds them again.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ class LocalProvider:
         self._market = ReplayedMarket(self._offers, np.random.default_rng(seed))
         self._stock = self._market.stock
         self._replay = Replay(market, script, notice_s)
-        self._gpus = gpus  # of this machine; None = nobody has looked
+        self._gpus = gpus  # of this machine; None = not looked at yet
         self._one_by_one = asyncio.Lock()
         self._rents: dict[str, asyncio.Task[None]] = {}
         self._replaying: asyncio.Task[None] | None = None
         self._tell: TellMarket = lambda _: None
-        self.at_work: AtWork | None = None  # how far the jobs have come, where strikes of the script go by that
+        self.at_work: AtWork | None = None  # how far the jobs have come, where losses of the script go by that
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What can be rented here."""
+        """Offers for rent here."""
         return tuple(self._offers.values())
 
     async def warm(self) -> None:
@@ -111,7 +111,7 @@ class LocalProvider:
         share = 0.0 if self.at_work is None else self.at_work.share()
         for change in self._replay.skip_to(self._clock.now_s(), share):
             if isinstance(change, PriceChanged):
-                self._reprice(change)  # which counts from when it began, whoever was there to hear of it
+                self._reprice(change)  # which counts from when it began, heard or not
             else:
                 self._happen(change)
         self._replaying = asyncio.get_running_loop().create_task(self._follow())
@@ -155,7 +155,7 @@ class LocalProvider:
         await self._forker.stop()
 
     def _refuse_a_copy(self) -> None:
-        """An agent holds a lock in the directory that it came from, also once that is moved; in a copy nobody does."""
+        """An agent holds a lock in the directory that it came from, also once that is moved; in a copy none does."""
         records = self._nodes.records
         written = [*map(records.with_process, records.read()), *records.damaged()]
         theirs = [record.node_id for record in written if records.is_anothers(record)]
@@ -207,7 +207,7 @@ class LocalProvider:
             raise RentFailed(offer_id, f"sold out: {to_stay} can be kept, {staying} are; others are being taken back")
 
     def _request(self, record: NodeRecord) -> dict[str, str | float | Sequence[str]]:
-        """What the agent has to know."""
+        """The facts for the agent."""
         return {
             "node_id": record.node_id,
             "token": record.token,
@@ -295,7 +295,7 @@ class LocalProvider:
             self._tell(NodeNoticed(self._clock.now_s(), node_id, lost_s))
 
     def _on_death(self, node_id: str) -> None:
-        """Its agent has ended, and nobody here had struck it; one that is being taken may go a little early."""
+        """Its agent has ended, and was not killed here; one that is being taken may go a little early."""
         record = self._nodes.held.get(node_id)
         self._lose(node_id, why="its agent ended" if record is not None and record.lost_s is None else "")
 

@@ -1,4 +1,4 @@
-"""What the local provider writes down about every node, so that a later controller finds all that exists.
+"""Records of the local provider on every node, so that a later controller finds all that exists.
 
 `<node>.json` states the intent before the fork and the process after it. `<node>.life` is locked by the agent for as
 long as it lives and holds its pid (`lives.py`).
@@ -53,7 +53,7 @@ class Records:
         self._files.write(self.path(record.node_id, "json"), json.dumps(asdict(record)).encode(), durable=False)
 
     def remove(self, node_id: str) -> None:
-        """It no longer exists; its log stays. What came for jobs goes, and what they printed: secrets among it."""
+        """It no longer exists; its log stays. Remove files that came for jobs, and their output: secrets among it."""
         kept = self.path(node_id, "notice.files")  # by its agent
         sweep(kept, self._files, DISK)
         self._files.remove_tree(kept)
@@ -62,12 +62,12 @@ class Records:
             self._files.remove(self.path(node_id, kind))
 
     def read(self) -> list[NodeRecord]:
-        """All that is written down; a file that cannot be read stands in nobody's way."""
+        """All records; a file that cannot be read hinders nothing."""
         written = read_written(self._files, self._folder, NodeRecord)
         return sorted(written, key=lambda record: record.began_s)
 
     def damaged(self) -> list[NodeRecord]:
-        """What is left of nodes whose records cannot be read: their names, and where an agent wrote it, its process.
+        """Nodes whose records cannot be read: their names, and where an agent wrote it, its process.
 
         Such a node may live, and train.
         """

@@ -82,7 +82,7 @@ class Template:
         finally:
             os.close(life)
         while (answer := await self._hear(line)).get("node_id") != request["node_id"]:
-            pass  # to somebody who no longer waits
+            pass  # to a process that no longer waits
         return int(answer["pid"])
 
     async def stop(self) -> None:

@@ -1,1 +1,1 @@
-"""Nodes of a Ray cluster that somebody else runs."""
+"""Nodes of a Ray cluster that others run."""

@@ -29,7 +29,7 @@ class _Card:
 
 
 class Stewards:
-    """At most one per Ray node and namespace. All verbs may raise NoAnswer: then nobody knows."""
+    """At most one per Ray node and namespace. All verbs may raise NoAnswer: then the outcome is unknown."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Stewards:
         return self._wall.monotonic() - self._failed_s.get(ray_node, -REST_S) < REST_S
 
     async def card(self, ray_node: str) -> _Card:
-        """The one there; whoever asks first starts it."""
+        """The one there; the first to ask starts it."""
         task = self._known(ray_node)
         if task is None:
             task = self._cards[ray_node] = asyncio.get_running_loop().create_task(self._start(ray_node))
@@ -95,7 +95,7 @@ class Stewards:
         return str(born["refused"]) if "refused" in born else _claim_from(born, claim.ray_node, card)
 
     async def held_on(self, ray_node: str) -> Sequence[Claim] | None:
-        """What exists there; None = nobody can tell. It also learns that it is still wanted."""
+        """The nodes that exist there; None = unknown. It also learns that it is still wanted."""
         if (task := self._known(ray_node)) is None:
             return []
         try:
@@ -132,7 +132,7 @@ class Stewards:
             await self.end(ray_node, node_id)
 
     def forget(self, ray_node: str) -> None:
-        """It is gone; the next who asks starts another."""
+        """It is gone; the next to ask starts another."""
         self._found.pop(ray_node, None)
         if (task := self._cards.pop(ray_node, None)) is not None:
             task.cancel()

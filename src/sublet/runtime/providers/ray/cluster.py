@@ -45,14 +45,14 @@ class Cluster:
             finally:
                 if handler is not None:
                     signal.signal(signal.SIGTERM, handler)  # Ray puts its own, and ours would never hear of it
-        self._gcs = self._ray._raylet.GcsClient(  # noqa: SLF001 - as Ray Serve does; nothing public tells who is drained
+        self._gcs = self._ray._raylet.GcsClient(  # noqa: SLF001 - as Ray Serve does; nothing public tells which node is drained
             address=self._ray.get_runtime_context().gcs_address
         )
 
     @property
     @calling_ray("the address of this machine")
     def host(self) -> str:
-        """Where Ray's other nodes reach this machine."""
+        """The address of this machine for Ray's other nodes."""
         found: str = self._ray.util.get_node_ip_address()
         return found
 
@@ -108,7 +108,7 @@ class Cluster:
         return found
 
     async def call(self, steward: Any, verb: str, *facts: Any, wait_s: float = CALL_S) -> Any:
-        """What this method of the actor returns; StewardGone if it never will, NoAnswer if nobody knows."""
+        """The result of this method of the actor; StewardGone if it never will come, NoAnswer if that is unknown."""
         with calling_ray(f"{verb!r} of a steward"):
             answer = getattr(steward, verb).remote(*facts)
             return await asyncio.wait_for(asyncio.wrap_future(answer.future()), wait_s)
@@ -133,7 +133,7 @@ class Cluster:
 
 
 def _seconds(deadline_ms: int | None) -> float | None:
-    """Of the epoch; 0 for a node that is drained without a deadline."""
+    """Seconds of the epoch; 0 for a node that is drained without a deadline."""
     if deadline_ms is None:
         return None
     return 0.0 if deadline_ms <= 0 or deadline_ms >= 1 << 62 else deadline_ms / 1000.0

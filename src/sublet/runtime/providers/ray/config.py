@@ -1,4 +1,4 @@
-"""What a user says about the Ray cluster: the file `ray.toml` in the state directory, or where SUBLET_RAY points.
+"""The user's facts of the Ray cluster: the file `ray.toml` in the state directory, or where SUBLET_RAY points.
 
 Nothing has to be said: without a file the kinds of nodes are those that the cluster has when the controller first
 starts, at no price.
@@ -89,7 +89,7 @@ class NodeKind:
 
     @property
     def reserves(self) -> dict[str, float]:
-        """What is taken from other users of the cluster."""
+        """The resources taken from other users of the cluster."""
         asked = {CPU: self.cpus, GPU: float(self.gpus), **self.resources}
         return {name: amount for name, amount in asked.items() if amount > 0}
 
@@ -102,13 +102,13 @@ class NodeKind:
         return all(node.total.get(name, 0.0) + SPARE >= amount for name, amount in self.reserves.items())
 
     def is_free(self, node: RayNode) -> bool:
-        """Whether nobody else uses what we would reserve."""
+        """Whether no other user has what we would reserve."""
         return all(node.free.get(name, 0.0) + SPARE >= amount for name, amount in self.reserves.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayConfig:
-    """Where the cluster is, and what its nodes are."""
+    """The address of the cluster, and its nodes."""
 
     address: str = ""  # of its head, host:port; "" = RAY_ADDRESS, or the cluster that runs on this machine
     kinds: tuple[NodeKind, ...] = ()  # () = as seen
@@ -122,7 +122,7 @@ class RayConfig:
 
 
 def config_path(state_dir: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the file is looked for."""
+    """The path of the file."""
     return Path(environment.get("SUBLET_RAY") or state_dir / "ray.toml")
 
 
@@ -155,7 +155,7 @@ def kind_from_json(given: Mapping[str, Any]) -> NodeKind:
 
 
 def kind_to_json(kind: NodeKind) -> dict[str, Any]:
-    """What `kind_from_json` reads."""
+    """The inverse of `kind_from_json`."""
     return asdict(kind)
 
 
@@ -184,14 +184,14 @@ def kinds_from(nodes: Iterable[RayNode]) -> tuple[NodeKind, ...]:
 
 
 def offer_from(kind: NodeKind, wind_down_s: float = 0.0) -> Offer:
-    """What the brain sees of it."""
+    """The offer for the kernel."""
     return Offer(
         id=f"ray:{kind.name}",
         gpu=kind.gpu or ("gpu" if kind.gpus else "cpu"),
         gpus_per_node=kind.slots,
         market=kind.market,
         price=Price.from_usd_per_h(kind.usd_per_h),
-        cap=Price.from_usd_per_h(kind.usd_per_h),  # nobody raises it
+        cap=Price.from_usd_per_h(kind.usd_per_h),  # it is never raised
         cloud="ray",
         instance_type=kind.name,
         minimum_billing_s=0.0,

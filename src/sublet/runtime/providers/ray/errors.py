@@ -1,4 +1,4 @@
-"""What Ray may raise, in our own words: every call to Ray is made within `calling_ray`.
+"""Ray's errors in our own words: every call to Ray is made within `calling_ray`.
 
 it is dead, says Ray           StewardGone    an actor died, or can never be placed
 one of ours, from an actor     itself         what a steward raised on purpose
@@ -30,7 +30,7 @@ def import_ray() -> Any:
 
 @contextmanager
 def calling_ray(what: str) -> Iterator[None]:
-    """Whatever Ray raises within comes out as an error of our own; `what` was asked of it."""
+    """Errors of Ray within come out as errors of our own; `what` was asked of it."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
 """Nodes of a Ray cluster that the user already has: to rent one is to reserve it at Ray and to put an agent on it.
 
 Sublet decides which job gets which node; Ray knows the nodes, keeps others off what we hold and takes everything back
-when we are gone. What Ray says of its nodes becomes our news: joined and left ones change the supply, drained ones get
-a notice, dead ones are lost. That a node has died is known long before Ray says so, from its life line.
+when we are gone. Ray's facts of its nodes become our news: joined and left ones change the supply, drained ones get a
+notice, dead ones are lost. That a node has died is known long before Ray says so, from its life line.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RayProvider:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What can be rented here."""
+        """Offers for rent here."""
         return tuple(self._offers.values())
 
     def price_age_s(self) -> float | None:
@@ -196,7 +196,7 @@ class RayProvider:
         raise RentFailed(offer_id, why, wait_s=AGAIN_S)
 
     def _candidates(self, new: Claim, kind: NodeKind) -> Sequence[str]:
-        """Where the same node was asked for before comes first and alone: it may be there."""
+        """The place where the same node was asked for before comes first and alone: it may be there."""
         asked = [claim.ray_node for claim in self._claims.read() if claim.node_id == new.node_id]
         if asked and asked[0] in self._supply.listed:
             return asked
@@ -237,7 +237,7 @@ class RayProvider:
         return claim
 
     async def _places(self, node_id: str) -> Sequence[str]:
-        """Where a node that we do not hold may be."""
+        """Possible places of a node that we do not hold."""
         written = [claim.ray_node for claim in self._claims.read() if claim.node_id == node_id]
         if written:
             return written
@@ -256,7 +256,7 @@ class RayProvider:
             if claim.node_id in self._held:
                 continue
             if claim.pid and there.get(claim.ray_node, ()) is None:
-                self._keep(claim)  # nobody can tell: its life line will
+                self._keep(claim)  # unknown: its life line will tell
                 continue
             self._claims.remove(claim.node_id)
             if claim.pid:  # else it was asked for, and never given

@@ -2,7 +2,7 @@
 
     controller -- Ray --> steward -- fork --> template -- fork --> agent -- fork --> workers
 
-It is detached, so that agents outlive a controller that crashes; each process above dies with the one before it, so
+It is detached, so that agents outlive a controller that crashes. Each process above dies with the one before it, so
 that nothing of ours outlives Ray on a machine; and a steward that holds nothing and hears nothing for a while ends
 itself. The reservation is a placement group that the steward makes, so Ray gives it back whenever the steward is gone.
 """
@@ -156,7 +156,7 @@ class Steward:
     # ------------------------------------------------------------------ agents
 
     def _facts(self, record: NodeRecord, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What the agent has to know."""
+        """The facts for the agent."""
         return {
             **request,
             "node_id": record.node_id,
@@ -217,7 +217,7 @@ class Steward:
 
     def _leave_when_idle(self) -> None:
         """A thread from the beginning: a controller may be gone before it has said its first word."""
-        waiting = threading.Event()  # that nobody sets: to sleep
+        waiting = threading.Event()  # that is never set: to sleep
         while self._nodes.held or self._groups or self._calls or WALL.monotonic() - self._heard_s < self._idle_s:
             waiting.wait(LOOK_S)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -232,18 +232,18 @@ class Steward:
 
 
 def _own_folder(namespace: str, ray_node: str) -> Path:
-    """On the node's own disk; nobody else may have made it."""
+    """On the node's own disk; no other user may have made it."""
     folder = Path(tempfile.gettempdir()) / f"sublet-{os.getuid()}" / namespace / ray_node[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for made in (folder.parent.parent, folder.parent, folder):
         if made.lstat().st_uid != os.getuid() or made.is_symlink():
-            raise RentFailed("ray", f"{made} belongs to somebody else")
+            raise RentFailed("ray", f"{made} belongs to another user")
         made.chmod(0o700)
     return folder
 
 
 def _environment(host: str) -> dict[str, str]:
-    """What Ray's worker began with, as far as devices go, and where workers of other nodes reach this one."""
+    """The variables of Ray's worker at its start, as far as devices go, and the address for workers of other nodes."""
     env = {name: value for name, value in os.environ.items() if name not in (*DEVICES, "OMP_NUM_THREADS")}
     began = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = (line.decode(errors="surrogateescape").partition("=") for line in began)

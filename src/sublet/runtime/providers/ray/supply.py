@@ -23,7 +23,7 @@ class Supply:
         self._last: dict[str, int] = {}  # offer -> supply as it was last told
 
     def list(self, nodes: Sequence[RayNode]) -> None:
-        """What Ray says now."""
+        """The present state of Ray."""
         self.listed = {node.id: node for node in nodes}
         self.doubted &= self.listed.keys()
 
@@ -41,7 +41,7 @@ class Supply:
         return kind is not None and not kind.autoscaled and node.ends_unix_s is None
 
     def free_nodes(self, kind: NodeKind) -> Sequence[str]:
-        """Where one of this kind could be rented."""
+        """Places where one of this kind could be rented."""
         return [node.id for node in self.listed.values() if self.kind_of(node) is kind and self._is_free(kind, node)]
 
     def changes(self, ours: Container[str]) -> Iterator[tuple[str, int]]:

@@ -1,7 +1,7 @@
 """Waiting at Ray's autoscaler for nodes that do not exist yet.
 
-What waits for resources at Ray makes its autoscaler get a node. Our waits are placement groups of this process, so they
-end with it; a request to the autoscaler would stay when we are gone, and so would the nodes.
+A request that waits for resources at Ray makes its autoscaler get a node. Our waits are placement groups of this
+process, so they end with it; a request to the autoscaler would stay when we are gone, and so would the nodes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Waits:
         self._waits.append(_Wait(offer_id, group, self._wall.monotonic() + WAIT_S))
 
     async def look(self) -> None:
-        """See what has come; what nobody wants any more is given back."""
+        """See what has come; give back what is not wanted any more."""
         for wait in list(self._waits):
             if not wait.ray_node:
                 wait.ray_node = await asyncio.to_thread(self._cluster.given, wait.group)
@@ -60,7 +60,7 @@ class Waits:
                 await self._end(wait)
 
     async def take(self, ray_node: str) -> None:
-        """What was kept for us there is for us to reserve now."""
+        """The resources kept for us there are for us to reserve now."""
         for wait in [wait for wait in self._waits if wait.ray_node == ray_node]:
             await self._end(wait)
 

@@ -63,7 +63,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
 
 
 def look_at(hosts: Sequence[Host], way: Way) -> dict[str, dict[str, Any] | str]:
-    """What each machine has, or why it does not say."""
+    """The hardware of each machine, or why it does not say."""
 
     async def look() -> dict[str, dict[str, Any] | str]:
         lines = [HostLine(host, way, up=_nothing, down=_nothing, gone=_nothing) for host in hosts]
@@ -128,4 +128,4 @@ def _short(name: str) -> str:
 
 
 def _nothing(*_: object) -> None:
-    """Nobody waits for it."""
+    """A listener that does nothing."""

@@ -1,4 +1,4 @@
-"""What a user says about machines of their own: `sublet up --hosts FILE`, SUBLET_HOSTS, or hosts.toml by the log."""
+"""The user's facts of machines of their own: `sublet up --hosts FILE`, SUBLET_HOSTS, or hosts.toml by the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOWEST_PORT = 1024  # below it only root may listen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One machine. What is left out is as ~/.ssh/config and the machine itself say."""
+    """One machine. Fields left out are as ~/.ssh/config and the machine itself say."""
 
     name: str
     host: str = ""  # where ssh finds it; "" = under its name
@@ -36,7 +36,7 @@ class Host:
     python: str = ""  # over there; "" = as for all
     gpu: str = ""  # what the GPUs are called; "" = asked for
     slots: int = 0  # workers at once: its GPUs, or what its CPUs are shared among; 0 = asked for
-    usd_per_h: float = 0.0  # what an hour of it costs: power, or somebody's bill
+    usd_per_h: float = 0.0  # the cost of an hour: power, or a bill
 
     def __post_init__(self) -> None:
         named("hosts.name", self.name)
@@ -81,7 +81,7 @@ class HostsConfig:
 
 
 def config_path(state_dir: Path, named: str = "", environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the file is looked for, unless it was named."""
+    """The path of the file, unless it was named."""
     return Path(named or environment.get("SUBLET_HOSTS") or state_dir / "hosts.toml")
 
 
@@ -107,7 +107,7 @@ def read_config(path: Path) -> HostsConfig:
 
 
 def offers_from(hosts: Sequence[Host], wind_down_s: float = 0.0) -> dict[str, Offer]:
-    """What the brain sees of machines that have been looked at, by offer."""
+    """Offers of machines that have been looked at, for the kernel, by offer."""
     alike: dict[str, list[Host]] = defaultdict(list)
     for host in hosts:
         alike[host.offer_id].append(host)
@@ -122,7 +122,7 @@ def _offer(offer_id: str, host: Host, wind_down_s: float) -> Offer:
         gpus_per_node=host.slots,
         market=Market.ON_DEMAND,
         price=price,
-        cap=price,  # nobody raises it
+        cap=price,  # it is never raised
         cloud="ssh",
         instance_type=offer_id.removeprefix("ssh:"),
         minimum_billing_s=0.0,

@@ -1,4 +1,4 @@
-"""The line to one machine: ssh, our code over there, and a steward who answers; dialled again whenever it breaks."""
+"""The line to one machine: ssh, our code over there, and a steward that answers; dialled again whenever it breaks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class HostLine:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def ask(self, what: str, **facts: Any) -> Any:
-        """What the steward answers; HostAway where there is none, RentFailed where he refuses."""
+        """The steward's answer; HostAway where there is none, RentFailed where it refuses."""
         if self._steward is None:
             raise HostAway(f"{self.host.name} cannot be asked: {self.why}")
         number = next(self._numbers)
@@ -194,7 +194,7 @@ def _options(asyncssh: Any, host: Host) -> dict[str, Any]:
 
 
 async def _last_words(steward: Any) -> str:
-    """What is wrong over there, in its own words: the last line that it complained with."""
+    """The error over there, in its own words: the last line that it complained with."""
     with contextlib.suppress(TimeoutError):
         told = await asyncio.wait_for(steward.stderr.read(), AGAIN_S)
         lines = [line.strip() for line in told.splitlines() if line.strip()]

@@ -1,7 +1,7 @@
 """Machines of one's own as a cloud: to rent one is to put an agent on it, to give it back is to end all that it runs.
 
-A machine that cannot be reached for `gone_s` counts as lost, and as sold out until it comes back. What it still runs
-then is ended when it is reached again, or by itself when its lease is over: whichever is sooner.
+A machine that cannot be reached for `gone_s` counts as lost, and as sold out until it comes back. Agents that still run
+then are ended when the machine is reached again, or by themselves when the lease is over: whichever is sooner.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SshProvider:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What can be rented here."""
+        """Offers for rent here."""
         return tuple(self._offers.values())
 
     def price_age_s(self) -> float | None:
@@ -75,7 +75,7 @@ class SshProvider:
         return 0.0
 
     def no_containers(self) -> str:
-        """Where every machine has said that it has nothing to run them."""
+        """Every machine has said that it has nothing to run them."""
         found = {name: line.found for name, line in self._lines.items()}
         said = {name: facts.get("no_containers", "") for name, facts in found.items() if facts is not None}
         whys = [f"{name}: {why}" for name, why in said.items() if why]
@@ -157,7 +157,7 @@ class SshProvider:
         raise RentFailed(offer_id, why, wait_s=AGAIN_S)
 
     def _candidates(self, node_id: str, offer_id: str) -> Sequence[str]:
-        """Where the same node was asked for before comes first and alone: it may be there."""
+        """The place where the same node was asked for before comes first and alone: it may be there."""
         asked = [claim.host for claim in self._claims.read() if claim.node_id == node_id and claim.host in self._lines]
         if asked:
             return asked
@@ -166,7 +166,7 @@ class SshProvider:
         return [line.host.name for line in free if line.host.offer_id == offer_id]
 
     async def _claim(self, claim: Claim) -> str | None:
-        """Why not, if not. Where the machine went while it was asked, the claim is on record and the error goes up."""
+        """Why not, if not. If the machine went while it was asked, the claim is on record and the error goes up."""
         self._choosing[claim.host] += 1
         try:
             self._claims.write(claim)
@@ -232,7 +232,7 @@ class SshProvider:
         self._tell_supply()
 
     async def _compare(self, name: str) -> None:
-        """What runs there, after a while unseen: what we do not know of is ended, what is not there is lost."""
+        """Compare the nodes there, after a while unseen: unknown ones are ended, missing ones are lost."""
         try:
             there = {facts["node_id"]: facts for facts in await self._lines[name].ask("held")}
             for node_id in there:
@@ -249,7 +249,7 @@ class SshProvider:
         self._tell_supply()
 
     def _asked_for(self, node_id: str, name: str) -> Claim | None:
-        """A rent whose answer nobody heard; it will be asked for again, or given back."""
+        """A rent without an answer; it will be asked for again, or given back."""
         return next((c for c in self._claims.read() if c.node_id == node_id and c.host == name), None)
 
     def _lose(self, node_id: str, name: str) -> None:

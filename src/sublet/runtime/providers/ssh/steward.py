@@ -53,7 +53,7 @@ class Steward:
         self._nodes = Nodes(Records(folder / "nodes"), TemplateForker(self._template), self._on_death)
 
     async def serve(self, questions: asyncio.StreamReader) -> None:
-        """Until whoever asks is gone; agents stay."""
+        """Until the client is gone; agents stay."""
         async for lost in self._nodes.find_again():
             if lost.node_id not in self._nodes.held:
                 self._say({"gone": lost.node_id})
@@ -110,7 +110,7 @@ class Steward:
             self._say({"gone": node_id})
 
     def _say(self, word: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # nobody hears us: we will see that they have gone
+        with contextlib.suppress(OSError):  # there is no listener: we will see that they have gone
             os.write(sys.stdout.fileno(), json.dumps(word).encode() + b"\n")
 
 

@@ -105,7 +105,7 @@ def test_a_feed_that_says_nothing_is_believed_for_a_quarter_of_an_hour():
     silent = int(STALE_S / 60.0)
     found = by_minute(["0.31", *[None] * (silent + 5), "0.33"])
     assert [why == "" for _, why in found[: silent + 1]] == [True] * (silent + 1)
-    assert "nobody has confirmed it for 16 min" in found[silent + 1][1]
+    assert "it was not confirmed for 16 min" in found[silent + 1][1]
     assert found[-1] == ([0.33], "")
 
 
