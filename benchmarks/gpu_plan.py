@@ -12,8 +12,9 @@ from sublet.domain.budget import Budget
 from sublet.domain.plan import Plan, Snapshot
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.timekeeping import clock_from
+from sublet.runtime.controller.core.loop import Controller
+from sublet.runtime.controller.host import Host, Options
+from sublet.runtime.controller.money.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.jobs.spec import JobSpec
@@ -58,19 +59,16 @@ async def planned(
     store = Store(state_dir / "log.sqlite")
     clock = clock_from(store, settings.speedup)
     setup = build(settings, clock, store)  # by hand: entry points need a package that is installed
-    controller = Controller(
-        state_dir=state_dir,
-        store=store,
-        provider=setup.provider,
-        engine=LocalEngine(setup.address, lease_s=setup.lease_s, port_field=setup.port_field),
-        policy=ByProgress(batch_at),
-        clock=clock,
+    engine = LocalEngine(setup.address, lease_s=setup.lease_s, port_field=setup.port_field)
+    options = Options(
         budget=Budget(),
-        decide_limit_s=settings.decide_limit_s,
-        settings=settings_to_json(settings),
         limits=dict(setup.limits),
         rates=setup.rates,
+        decide_limit_s=settings.decide_limit_s,
+        settings=settings_to_json(settings),
     )
+    host = Host(state_dir=state_dir, clock=clock)
+    controller = Controller(store, setup.provider, engine, ByProgress(batch_at), host=host, options=options)
     api = ControllerApi(controller, settings, warm=setup.warm)
     running = asyncio.create_task(api.run())
     try:

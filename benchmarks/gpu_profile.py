@@ -19,7 +19,7 @@ from benchmarks.gpu_work import start_work
 from sublet.perf.live.fit import fitted_step
 from sublet.perf.live.rows import StepRow
 from sublet.perf.steptime import iteration_s
-from sublet.runtime.controller.profiling import Profiling
+from sublet.runtime.profiles.learned import Profiling
 from sublet.wire.messages import Stepped
 from sublet_lab.trainers import World
 

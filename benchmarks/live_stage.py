@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sublet.errors import Infeasible
 from sublet.runtime.agent import processes
-from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec, Retries

@@ -20,10 +20,11 @@ from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action, RefusePlan
 from sublet.domain.budget import UNLIMITED, Limit
+from sublet.domain.events import Event
 from sublet.domain.money import Price
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.paces import PACES, Paces
+from sublet.runtime.controller.core.loop import Controller
+from sublet.runtime.controller.host import PACES, Host, Options, Paces
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.store import Store, connect_file
@@ -62,10 +63,14 @@ class Answers:
         self.controller, self.wall = controller, wall
         self.policy = plugins.load("sublet.policies", "max-speedup")()  # type: ignore[operator]
 
-    def warn(self, event: news.NodeNoticed | news.NodeLost) -> None:
-        """Nobody is there."""
+    def after_notice(self, event: news.NodeNoticed) -> None:
+        """No job is there."""
 
-    def hear_plan(self, event: news.PlanMade, refusal: RefusePlan | None) -> None:
+    def before_loss(self, _event: news.NodeLost | news.NodeSilent) -> tuple[Event, ...]:
+        """No job is there."""
+        return ()
+
+    def take_plan(self, event: news.PlanMade, refusal: RefusePlan | None) -> None:
         """As it comes."""
 
     def drain(self) -> None:
@@ -105,21 +110,13 @@ async def live(folder: Path, events: int, paces: Paces) -> None:
     store, wall = Store(folder / "log.sqlite", connect=quick_file), Fast()
     clock = Clock(wall=wall)
     cloud = MemoryCloud(OFFERS, clock)
-    controller = Controller(
-        state_dir=folder,
-        store=store,
-        provider=cloud.provider,
-        engine=cloud.engine,
-        policy=plugins.load("sublet.policies", "max-speedup")(),  # type: ignore[operator]
-        clock=clock,
-        budget=UNLIMITED,
-        limits=LIMITS,
-        paces=paces,
-    )
+    policy = plugins.load("sublet.policies", "max-speedup")()  # type: ignore[operator]
+    host, options = Host(state_dir=folder, clock=clock, paces=paces), Options(budget=UNLIMITED, limits=LIMITS)
+    controller = Controller(store, cloud.provider, cloud.engine, policy, host=host, options=options)
     world = Answers(controller, wall)
-    controller._claim_store(0.0)  # noqa: SLF001 - a controller whose world is made of answers
+    controller.recovery().claim(controller.holder, controller.identity, options, 0.0)  # its world is made of answers
     inbox = controller.inbox
-    inbox.connect(journal=controller.memory, outlet=world, alarms=controller.alarms)
+    inbox.connect(journal=controller.memory, departures=world, outlet=world, alarms=controller.alarms)
     inbox.tell(news.BudgetChanged(0.0, UNLIMITED))
     number = 0
     while controller.kernel.seen < events:

@@ -28,7 +28,7 @@ from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.watch.history import HistoryRow
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 

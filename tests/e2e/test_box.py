@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("cryptography")
 
 from sublet.machine.files import FILES
-from sublet.runtime.controller.anchor import Anchor
+from sublet.runtime.controller.files.checkpoints import Anchor
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings

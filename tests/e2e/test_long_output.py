@@ -6,8 +6,8 @@ import asyncio
 import threading
 import time
 
-from sublet.runtime.controller import output_keeper
-from sublet.runtime.controller.long_output import SLACK, cut_log, is_before
+from sublet.runtime.controller.files import logs as output_keeper
+from sublet.runtime.controller.files.logs import SLACK, cut_log, is_before
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.controller_api.views import ENDED
 from sublet.runtime.jobs.spec import JobSpec

@@ -13,7 +13,7 @@ import pytest
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed
 from sublet.perf.live.stored import StoredProfile
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.memory.records import kernel_job
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.profiling.run import profile_script
 from tests.rigs.asgi import serving

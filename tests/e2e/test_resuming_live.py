@@ -11,7 +11,7 @@ from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.agent.reading import Reading
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.blame import Blame
+from sublet.runtime.controller.jobs.node_loss import Blame
 from sublet.runtime.jobs.file import job_from_text
 from sublet.testing.memory_cloud import api_over
 from sublet.testing.rigs import LocalRig
@@ -136,7 +136,7 @@ def test_of_a_script_that_saves_nothing_or_outside_of_its_directory_it_is_unknow
     outside.mkdir()
 
     def looked(api):
-        running = api._controller.router.attempts._running.get("train-1")
+        running = api._controller.groups.attempts._running.get("train-1")
         return running is not None and running.looked
 
     async def scene(api):

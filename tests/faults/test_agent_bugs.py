@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sublet.runtime.agent.reading import Reading
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet_lab.world.life import live
 from sublet_lab.world.story import Fault, JobPlan, Story
 

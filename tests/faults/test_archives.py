@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sublet.runtime import archive
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet_lab.world.kinds import archives, stores
 from sublet_lab.world.life import Life, live
 from sublet_lab.world.story import Fault, JobPlan, Story

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sublet.runtime.controller.paces import PACES
+from sublet.runtime.controller.host import PACES
 from sublet_lab.world import runner
 from sublet_lab.world.__main__ import main
 from sublet_lab.world.runner import Result

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sublet.errors import Infeasible
-from sublet.runtime.controller.lifecycle import Lifecycle
-from sublet.runtime.controller.node_loss import NodeLosses
+from sublet.runtime.controller.jobs.lifecycle import Lifecycle
+from sublet.runtime.controller.jobs.node_loss import NodeLosses
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.group.failures import Patience
 from sublet_lab.world.life import live

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sublet.runtime.controller import leases, timekeeping
-from sublet.runtime.controller.away import Absence
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.core.recovery import Absence
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.money import timekeeping
+from sublet.runtime.controller.nodes import leases
 from sublet.runtime.providers.aws.fleet import Fleet
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet_lab.world.life import live

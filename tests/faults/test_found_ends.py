@@ -13,11 +13,11 @@ from sublet.kernel.changing import with_gpus
 from sublet.kernel.purse import Purse
 from sublet.kernel.tenancy import Tenancy
 from sublet.policies.fifo import Fifo
-from sublet.runtime.controller import stored_jobs
-from sublet.runtime.controller.attempts import Attempts
-from sublet.runtime.controller.lifecycle import Lifecycle
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.recovery import Recovery
+from sublet.runtime.controller.core.recovery import Recovery
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.jobs.attempts import Attempts
+from sublet.runtime.controller.jobs.lifecycle import Lifecycle
+from sublet.runtime.controller.memory import table as stored_jobs
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.counts import WorkerCounts
 from sublet.runtime.jobs.spec import JobSpec
@@ -207,12 +207,12 @@ def test_a_job_that_failed_as_its_controller_died_is_not_started_by_the_next(mon
     assert not breaks(story)
 
     def finish_moves(self):
-        wall_s = self.clock.wall.monotonic()
-        for record in self.table.records.values():
+        wall_s = self._clock.wall.monotonic()
+        for record in self._table.records.values():
             record.group.all_agents_came(wall_s)
-            self.router.heal(record)
-            self.router.touch(record)
-        self.pump.carry_on()
+            self._groups.heal(record)
+            self._groups.touch(record)
+        self._pump.carry_on()
 
     monkeypatch.setattr(Recovery, "_finish_moves", finish_moves)
     assert breaks(story) == "P"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from sublet.domain import events as news
-from sublet.runtime.controller import loop
-from sublet.runtime.controller.blame import Blame
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.snapshots import Memory
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.jobs.node_loss import Blame
+from sublet.runtime.controller.memory import context
+from sublet.runtime.controller.memory.snapshots import Memory
 from sublet.runtime.group.core import GroupCore
 from sublet.runtime.group.regroup import Regrouping
 from sublet_lab.world import verdict
@@ -121,5 +121,5 @@ def test_a_new_controller_goes_on_with_the_pause_after_a_failed_start(monkeypatc
 def test_groups_are_not_numbered_alike_where_a_store_is_put_back_and_the_clock_is_behind(monkeypatch):
     """Two controllers began on one copy, both by a clock that was behind it: each was one after the last."""
     assert not breaks(PUT_BACK_WITH_A_CLOCK_BEHIND)
-    monkeypatch.setattr(loop, "passed_s", lambda store, wall: 0.0)
+    monkeypatch.setattr(context, "passed_s", lambda store, wall: 0.0)
     assert breaks(PUT_BACK_WITH_A_CLOCK_BEHIND) == "I5"

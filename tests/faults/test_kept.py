@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from sublet.runtime.archive import Kept
-from sublet.runtime.controller.paces import PACES, Paces
+from sublet.runtime.controller.host import PACES, Paces
 from sublet_lab.world.life import Life, live
 from sublet_lab.world.story import Fault, JobPlan, Story, draw_story
 from sublet_lab.world.written import archives, missing

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet_lab.world.life import Life, live
 from sublet_lab.world.story import Fault, JobPlan, Story
 from tests.faults.unmended import BUGS, without_mend

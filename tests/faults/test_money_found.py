@@ -8,11 +8,13 @@ import pytest
 
 from sublet.domain.events import PriceChanged
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import away, leases, pump
-from sublet.runtime.controller.bill import Bill
-from sublet.runtime.controller.leases import Leases
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.pump import Pump
+from sublet.runtime.controller.core import pump
+from sublet.runtime.controller.core import recovery as away
+from sublet.runtime.controller.core.pump import Pump
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.money.bill import Bill
+from sublet.runtime.controller.nodes import leases
+from sublet.runtime.controller.nodes.leases import Leases
 from sublet.runtime.providers.aws.market import SpotPrices
 from sublet_lab.world.plain import PlainCloud
 from sublet_lab.world.ray import RayCloud
@@ -309,12 +311,12 @@ def test_a_price_that_is_heard_after_a_sleep_counts_from_when_it_began(monkeypat
 
 def test_the_pump_leaves_a_price_that_is_told_late_at_its_own_time(monkeypatch):
     """Where nothing later was heard before it; were it heard as of now, the story would break its law."""
-    hear = Pump._hear
+    hear = Pump._handle
 
     def at_its_hearing(self, event):
         return hear(self, replace(event, at_s=self.now_s()) if isinstance(event, PriceChanged) else event)
 
-    monkeypatch.setattr(Pump, "_hear", at_its_hearing)
+    monkeypatch.setattr(Pump, "_handle", at_its_hearing)
     assert breaks(DEARER_WHILE_THE_CONTROLLER_SLEPT) == "I6"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.runtime.controller.node_loss import NodeLosses
+from sublet.runtime.controller.jobs.node_loss import NodeLosses
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet_lab.world.kinds.nodes import nodes_of
 from sublet_lab.world.life import Life, live

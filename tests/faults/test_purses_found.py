@@ -6,10 +6,11 @@ import pytest
 
 from sublet.domain.plan import Phase
 from sublet.kernel import tenancy
-from sublet.runtime.controller import bill, stopping
-from sublet.runtime.controller.away import Absence
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.router import Router
+from sublet.runtime.controller.core.recovery import Absence
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.jobs import own_budget as stopping
+from sublet.runtime.controller.jobs.groups import Groups
+from sublet.runtime.controller.money import bill
 from sublet_lab.world.laws import Laws
 from sublet_lab.world.plain import PlainCloud
 from sublet_lab.world.story import draw_story
@@ -341,8 +342,8 @@ BOOTED_WHILE_IT_TRAINS = a_story(
 def test_who_was_told_to_stop_before_its_agents_were_back_is_told_again(monkeypatch):
     """Orders to jobs are held back at a start. One to a group that trained on was given to nobody."""
     assert not breaks(WIDER_AS_ITS_CONTROLLER_WENT)
-    heal = Router.heal
-    monkeypatch.setattr(Router, "heal", lambda self, record, held=False: heal(self, record))
+    heal = Groups.heal
+    monkeypatch.setattr(Groups, "heal", lambda self, record, held=False: heal(self, record))
     assert breaks(BOOTED_WHILE_IT_TRAINS) == "J"
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.runtime.controller import feasibility, recovery
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.jobs import feasibility
+from sublet.runtime.controller.nodes import nodes
 from sublet_lab.world.kinds import stores
 from sublet_lab.world.life import Life, live
 from sublet_lab.world.story import Fault, JobPlan, Story
@@ -41,7 +42,7 @@ def test_a_backup_that_is_older_than_a_group_that_trained_breaks_no_law(monkeypa
 
 
 def test_a_law_breaks_where_strangers_are_not_looked_for(monkeypatch):
-    monkeypatch.setattr(recovery, "strangers_among", lambda *_: None)
+    monkeypatch.setattr(nodes, "unknown_among", lambda *_: None)
     story = Story(seed=1, jobs=(JOB, LATER), faults=(Fault(at_s=0.5, kind="older_backup", rng=2),))
     assert live(story).broken is not None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet_lab.world.life import live
 from tests.rigs.shrunk import a_job, a_story, breaks
 

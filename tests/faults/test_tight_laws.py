@@ -8,7 +8,7 @@ import pytest
 
 from sublet.domain.money import Money, Price
 from sublet.kernel.purse import Purse
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet.runtime.providers.protocol import Billed
 from sublet_lab.world.local import LocalCloud
 from sublet_lab.world.plain import PlainProvider

@@ -15,15 +15,14 @@ from sublet.errors import PolicyFailed
 from sublet.kernel import kernel
 from sublet.runtime import schema, store
 from sublet.runtime.agent.link import Link
-from sublet.runtime.controller import timekeeping
-from sublet.runtime.controller.away import Absence
-from sublet.runtime.controller.decisions import Decisions
-from sublet.runtime.controller.leases import Leases
-from sublet.runtime.controller.planner import Made, Planner
-from sublet.runtime.controller.pump import Pump
-from sublet.runtime.controller.recovery import Recovery
-from sublet.runtime.controller.router import Router
-from sublet.runtime.controller.vouching import Vouching, job_of
+from sublet.runtime.controller.core.decisions import Decisions, Made, Planner
+from sublet.runtime.controller.core.pump import Pump
+from sublet.runtime.controller.core.recovery import Absence, Recovery
+from sublet.runtime.controller.jobs.groups import Groups
+from sublet.runtime.controller.memory.table import job_of
+from sublet.runtime.controller.money import timekeeping
+from sublet.runtime.controller.nodes.agent_auth import AgentAuth
+from sublet.runtime.controller.nodes.leases import Leases
 from sublet_lab.world import controllers
 
 __all__ = ["BUGS", "without_mend"]
@@ -64,7 +63,7 @@ def _hole(patch: pytest.MonkeyPatch) -> None:
 
 def _forge(patch: pytest.MonkeyPatch) -> None:
     """Any node speaks for any worker."""
-    patch.setattr(Vouching, "may_speak", lambda self, node_id, worker_id: job_of(worker_id) in self._records)
+    patch.setattr(AgentAuth, "may_speak", lambda self, node_id, worker_id: job_of(worker_id) in self._records)
 
 
 def _clock(patch: pytest.MonkeyPatch) -> None:
@@ -83,43 +82,43 @@ def _flags(patch: pytest.MonkeyPatch) -> None:
 
 def _heal(patch: pytest.MonkeyPatch) -> None:
     """N1: a group that lost a node is sent back there, until the kernel has heard of it, too."""
-    mended, release = Router.heal, Leases.release
+    mended, release = Groups.heal, Leases.release
 
     def heal(self, record):
-        gone, self._gone = self._gone, set()
+        gone, self._nodes.gone = self._nodes.gone, set()
         try:
             mended(self, record)
         finally:
-            self._gone = gone
+            self._nodes.gone = gone
 
     async def release_lost(self, node_id):
         self._tenants.node_lost(node_id, self._clock.wall.monotonic())
         await release(self, node_id)
 
-    patch.setattr(Router, "heal", heal)
+    patch.setattr(Groups, "heal", heal)
     patch.setattr(Leases, "release_lost", release_lost)
 
 
 def _one_breath(patch: pytest.MonkeyPatch) -> None:
     """N2: an order of before the loss is carried out after it."""
-    mended = Router.carry_out
+    mended = Groups.carry_out
 
     def carry_out(self, action):
-        gone, self._gone = self._gone, set()
+        gone, self._nodes.gone = self._nodes.gone, set()
         try:
             mended(self, action)
         finally:
-            self._gone = gone
+            self._nodes.gone = gone
 
-    patch.setattr(Router, "carry_out", carry_out)
+    patch.setattr(Groups, "carry_out", carry_out)
 
 
 def _start(patch: pytest.MonkeyPatch) -> None:
     """N3: a provider that does not answer once ends the controller at its start."""
 
     async def open_provider(self):
-        await self.provider.open(self.leases.hear)
-        await self.provider.list()
+        await self._nodes.open_market()
+        await self._nodes.provider.list()
 
     patch.setattr(Recovery, "_open_provider", open_provider)
 
@@ -140,7 +139,7 @@ def _twice(patch: pytest.MonkeyPatch) -> None:
     repeat, rent = Recovery._repeat_orders, Leases.rent
 
     def repeat_orders(self, held):
-        repeat(self, list(self.pump.kernel.cluster.nodes))
+        repeat(self, list(self._pump.kernel.cluster.nodes))
 
     async def rent_again(self, action, *, again=False):
         if action.node_id in self._asked:  # as if nobody had asked

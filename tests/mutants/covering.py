@@ -33,7 +33,7 @@ COVERING: dict[str, tuple[str, ...]] = {  # by the longest path that fits, as Mu
         GOLDEN,
     ),
     "sublet_lab/rivals/sia/": (f"{RIVALS}/sia", "tests/unit/lab/studies/test_peers.py", GOLDEN),
-    "runtime/controller/bill.py": (
+    "runtime/controller/money/bill.py": (
         *(f"{CONTROLLER}/test_bill*.py", "tests/property/test_bills.py"),
         *(f"{CONTROLLER}/test_{name}.py" for name in ("spent", "lost_time", "thrown_away", "tiers", "restarts")),
         *(f"{CONTROLLER}/test_{name}.py" for name in ("compaction", "wild_reports", "shelving")),

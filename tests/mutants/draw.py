@@ -15,7 +15,14 @@ __all__ = ["MODULES", "Mutant", "drawn", "files_of", "mutants_of", "path_of"]
 
 SOURCE = HERE / "src" / "sublet"
 LAB = HERE / "lab" / "src"
-MODULES = ("kernel", "solve", "policies", "sublet_lab/rivals", "runtime/controller/bill.py", "train/data/samples.py")
+MODULES = (
+    "kernel",
+    "solve",
+    "policies",
+    "sublet_lab/rivals",
+    "runtime/controller/money/bill.py",
+    "train/data/samples.py",
+)
 BOUNDARY = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 OPPOSITE = {
     ast.Lt: ">=",

@@ -24,9 +24,10 @@ from sublet.domain.plan import Phase
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.replayer import steps_from
 from sublet.policies.equal import Equal
-from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.money.bill import Bill
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.booking import booked
 from tests.rigs.sizes import examples
 
 OFFERS = (
@@ -86,7 +87,7 @@ def test_parts_add_up_to_the_ledger_and_each_job_pays_for_what_it_held(script):
             for job_id, gpus in node.jobs.items():
                 held[job_id] += Fraction(price * (now_us - at_us) * gpus, node.offer.gpus_per_node)
         at_us = now_us
-        assert bill.handle(step.event, step.orders) == step.orders  # the life that was lived, not one like it
+        assert booked(bill, step.event, step.orders) == step.orders  # the life that was lived, not one like it
     bill.settle(kernel.now_s)
     parts = {job_id: account.total.grains for job_id, account in bill.jobs.items()}
     assert sum(parts.values()) + bill.unused == kernel.ledger.spent(kernel.now_s).grains

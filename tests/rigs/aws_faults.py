@@ -38,8 +38,8 @@ from sublet.errors import NoAccess, NoAnswer
 from sublet.kernel.invariants import check
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.core.loop import Controller
+from sublet.runtime.controller.host import Paces
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider

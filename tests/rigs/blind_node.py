@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.carrier import Carrier
-from sublet.runtime.controller.logs import JobLogs
+from sublet.runtime.controller.files.logs import JobLogs
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.rigs import Ears, until
 from sublet.wire.lines import to_line
@@ -31,7 +31,7 @@ class Sender(Ears):
             (folder / "state" / "jobs" / job_id / "logs").mkdir(parents=True)
         self.logs = JobLogs(folder / "state")
         facts = {"files": FILES, "rng": RNG, "engine": self, "logs": self.logs, "elsewhere": True}
-        self.carrier = Carrier(folder / "state", **facts)
+        self.carrier = FileSync(folder / "state", **facts)
 
     def send(self, node_id, message):
         self.sent.append(message)

@@ -15,7 +15,7 @@ from sublet.machine.files import FILES
 from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.keeping import Keeping
-from sublet.runtime.controller.pulling import Pulling
+from sublet.runtime.controller.files.checkpoints import PulledJobs, Pulling
 from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.manifest import TREE, verify, write_files
 from sublet.wire.lines import from_line, to_line
@@ -138,12 +138,14 @@ class Scene:
         self.down.clear()
         self.pulling = Pulling(
             Path("/state/checkpoints"),
-            files=self.files,
-            engine=SimpleNamespace(send=lambda node_id, message: self.down.append((node_id, message))),
-            wall=SimpleNamespace(monotonic=lambda: self.now_s),
-            terms=lambda _: (self.keep, self.generation),
-            saved=lambda saved, _: self.saved.append(saved),
-            alarm=lambda _, text: self.alarms.append(text),
+            self.files,
+            SimpleNamespace(send=lambda node_id, message: self.down.append((node_id, message))),
+            SimpleNamespace(monotonic=lambda: self.now_s),
+            PulledJobs(
+                terms=lambda _: (self.keep, self.generation),
+                saved=lambda saved, _: self.saved.append(saved),
+                alarm=lambda _, text: self.alarms.append(text),
+            ),
         )
 
     def host(self, name):
@@ -205,7 +207,7 @@ class Scene:
         elif isinstance(message, Part):
             self.pulling.take(name, message)
         elif hasattr(message, "generation") or hasattr(message, "why"):
-            self.pulling.hear(name, message)
+            self.pulling.receive(name, message)
 
     def parts_sent(self, kind=Part):
         """Parts that went to hosts, since the last look."""

@@ -21,7 +21,7 @@ from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Money
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.archive import WholeLog
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet.runtime.store import MetaKey, Store
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet.runtime.jobs.serialize import spec_to_json
 from sublet_lab.world.ec2 import Ec2Cloud
 from sublet_lab.world.life import Life

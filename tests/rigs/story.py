@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from sublet import plugins
 from sublet.domain.budget import UNLIMITED, Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.paces import PACES
+from sublet.runtime.controller.host import PACES
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer

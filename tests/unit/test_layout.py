@@ -36,7 +36,7 @@ def test_the_layout_keeps_its_promises():
 
 def test_a_long_file_and_a_large_class_are_found():
     methods = "".join(f"    def f{i}(self): ...\n" for i in range(26))
-    text = f"class Big:\n{methods}" + "\n" * 400
+    text = f"class Big:\n{methods}" + "\n" * 600
     assert found_by("lines", module("s/a.py", text)) == ["s/a.py"]
     assert found_by("methods", module("s/a.py", text)) == ["s/a.py:Big"]
 

@@ -12,7 +12,7 @@ PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "guides").glob("*.md
 QUESTIONS = {  # what somebody asks -> a file that must be named in that part of CONTRIBUTING
     "## Adding a policy": "src/sublet/testing/conformance/policies.py",
     "## Adding a provider": "src/sublet/runtime/providers/protocol.py",
-    "| what happens on a notice": "src/sublet/runtime/controller/router.py",
+    "| what happens on a notice": "src/sublet/runtime/controller/nodes/notices.py",
     "| what `explain` says": "src/sublet/runtime/controller_api/explain.py",
     "| what `price` weighs": "src/sublet/planning/options.py",
     "| what a provider must do": "src/sublet/runtime/providers/protocol.py",

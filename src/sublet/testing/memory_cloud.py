@@ -19,8 +19,8 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
 from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.paces import PACES, Paces
+from sublet.runtime.controller.core import Controller
+from sublet.runtime.controller.host import PACES, Host, Options, Paces
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
@@ -319,17 +319,9 @@ def api_over(
     """A controller over this cloud; leaving without `shutdown` is a crash."""
     folder.mkdir(parents=True, exist_ok=True)
     store = Store(folder / "log.sqlite")
-    controller = Controller(
-        state_dir=folder,
-        store=store,
-        provider=cloud.provider,
-        engine=cloud.engine,
-        policy=policy,
-        clock=clock or cloud.clock,
-        budget=budget,
-        limits=limits,
-        paces=paces,
-    )
+    host = Host(state_dir=folder, clock=clock or cloud.clock, paces=paces)
+    options = Options(budget=budget, limits=limits or {})
+    controller = Controller(store, cloud.provider, cloud.engine, policy, host=host, options=options)
     try:
         yield ControllerApi(controller, Settings(state_dir=str(folder)))
     finally:

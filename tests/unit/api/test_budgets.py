@@ -15,9 +15,9 @@ from sublet.domain.money import Money
 from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.kernel.invariants import check
-from sublet.runtime.controller.funding import Funding
-from sublet.runtime.controller.pump import Pump
-from sublet.runtime.controller.timers import Timers
+from sublet.runtime.controller.core.orders import Timers
+from sublet.runtime.controller.core.pump import Pump
+from sublet.runtime.controller.jobs.own_budget import OwnBudgets
 from sublet.runtime.controller_api.budgets import purse_reason, purse_rows
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.testing.driver import Driver
@@ -232,7 +232,7 @@ def test_timers_of_a_live_controller_ring_late_and_a_team_is_over_by_an_interval
     tmp_path, monkeypatch, late_s, level
 ):
     """Also not while a controller is gone, and the next one finds that a purse is spent."""
-    at_once, hear, heard = Timers.set, Pump._hear, [0.0]
+    at_once, hear, heard = Timers.set, Pump._handle, [0.0]
     name = {"team": "vision", "job": "j-1"}[level]
 
     def hear_and_check(self, event):
@@ -242,7 +242,7 @@ def test_timers_of_a_live_controller_ring_late_and_a_team_is_over_by_an_interval
         return orders
 
     monkeypatch.setattr(Timers, "set", lambda self, action: at_once(self, replace(action, at_s=action.at_s + late_s)))
-    monkeypatch.setattr(Pump, "_hear", hear_and_check)
+    monkeypatch.setattr(Pump, "_handle", hear_and_check)
 
     async def live():
         story = Story(tmp_path)
@@ -269,7 +269,7 @@ def test_a_controller_that_finds_a_job_of_whose_budget_the_kernel_was_not_told_t
     async def live():
         story, own = Story(tmp_path), Holder(Level.FILE, "j-1")
         with monkeypatch.context() as patched:
-            patched.setattr(Funding, "tell", lambda *_: None)
+            patched.setattr(OwnBudgets, "tell", lambda *_: None)
             async with story.controller(crash=True) as api:
                 await api.submit(a_spec(max_workers=1, purse_usd=0.8))
                 await trained(api, "j-1", 1)

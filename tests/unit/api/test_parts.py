@@ -12,7 +12,7 @@ from sublet.api import sending
 from sublet.errors import BadInput, Refused
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync.content import Content, digest_of
 from sublet.runtime.file_sync.fetching import Fetch
 from sublet.runtime.jobs.file import job_from_command
@@ -89,12 +89,12 @@ def test_what_is_not_what_its_name_says_is_refused(there, tmp_path):
 
 
 def test_a_job_that_comes_with_its_files_keeps_them_and_is_refused_where_one_is_missing(tmp_path):
-    carrier = Carrier(tmp_path, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
+    carrier = FileSync(tmp_path, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
     spec = a_job(tmp_path / "work", {"train.py": "print(1)"})
     packed = asyncio.run(carrier.pack(spec))
     far = replace(packed, cwd="/of/a/laptop")
     assert asyncio.run(carrier.pack(far)) == far
     (tmp_path / "content" / digest_of(b"print(1)")).unlink()
-    again = Carrier(tmp_path, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
+    again = FileSync(tmp_path, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
     with pytest.raises(BadInput, match="not all of them"):
         asyncio.run(again.pack(far))

@@ -16,8 +16,8 @@ from sublet.machine.files import FILES
 from sublet.machine.remote import RemoteObjects
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.reading import holds_files
-from sublet.runtime.controller.anchor import Anchor, Commit
-from sublet.runtime.controller.bucket_copies import CARRIED, has_checkpoints
+from sublet.runtime.controller.files.buckets import CARRIED, has_checkpoints
+from sublet.runtime.controller.files.checkpoints import Anchor, Commit
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES
 from sublet.runtime.file_sync.packing import pack
 from sublet.train.checkpoint.bucket import Bucket

@@ -12,7 +12,7 @@ from sublet.cli.main import run
 from sublet.errors import InvalidValue
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.controller_host.presence import KEEPER
 from sublet.runtime.file_sync.content import Content
@@ -35,7 +35,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def anchor(tmp_path):
-    carrier = Carrier(tmp_path / "there", files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
+    carrier = FileSync(tmp_path / "there", files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
     carrier.is_owners = False
     return carrier
 
@@ -64,7 +64,7 @@ def test_a_controller_that_is_kept_is_on_an_anchor(tmp_path):
         if kept:
             (tmp_path / name / KEEPER).touch()
         api = controller_from(Settings(state_dir=str(tmp_path / name)))
-        assert api._controller.carrier.is_owners is not kept
+        assert api._controller.sync.is_owners is not kept
 
 
 def test_whoever_is_logged_in_on_an_anchor_brings_files_as_others_do(job, tmp_path, monkeypatch, capsys):

@@ -132,9 +132,11 @@ class Slept:
             self.calls.append(("send", *args))
             return send(*args)
 
-        leases, router = api._controller.leases, api._controller.router
+        controller = api._controller
+        leases, nodes = controller.leases, controller.nodes
         leases._provider = _Instead(cloud.provider, rent=rent_, release=release_)
-        leases._engine = router._engine = _Instead(cloud.engine, send=send_)
+        engine = leases._engine = _Instead(cloud.engine, send=send_)
+        controller.groups._engine = nodes.agents._engine = nodes.notices._engine = engine
 
 
 class _Instead:
@@ -186,7 +188,7 @@ async def _sleep(controller):
 
 def _wake(controller):
     controller.inbox.spawn(controller._ticking(), "ticking")
-    controller.inbox.spawn(controller.leases.sweeping(), "sweeping")
+    controller.inbox.spawn(controller.nodes.reaper.run(), "sweeping")
 
 
 async def _late(controller, what):

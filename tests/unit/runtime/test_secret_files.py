@@ -6,7 +6,7 @@ import socket
 
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.worker import LAST_BYTES, Worker
-from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.group.build import build_group
 from sublet.runtime.secret_files import hidden, what_to_hide
 from sublet.wire.messages import StartWorker

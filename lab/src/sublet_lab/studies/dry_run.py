@@ -19,7 +19,8 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import SubletError
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.core.loop import Controller
+from sublet.runtime.controller.host import Host, Options
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import policy_from
 from sublet.runtime.engines.protocol import Hear
@@ -88,17 +89,9 @@ async def _answer(api: ControllerApi, spec: JobSpec) -> str:
 
 def _controller(folder: Path, store: Store, offers: Sequence[Offer]) -> ControllerApi:
     settings, nobody = Settings(state_dir=str(folder)), _Nobody(offers)
-    controller = Controller(
-        state_dir=folder,
-        store=store,
-        provider=nobody,
-        engine=nobody,
-        policy=policy_from(settings),
-        clock=Clock(),
-        budget=UNLIMITED,
-        elsewhere=True,
-    )
-    controller.carrier.buckets, controller.carrier.looker = _supposed, _look
+    host, options = Host(state_dir=folder, clock=Clock()), Options(budget=UNLIMITED, elsewhere=True)
+    controller = Controller(store, nobody, nobody, policy_from(settings), host=host, options=options)
+    controller.sync.buckets, controller.sync.looker = _supposed, _look
     return ControllerApi(controller, settings)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from sublet.machine.files import FILES
 from sublet.machine.wall import WALL
-from sublet.runtime.controller.pulling import Pulling
+from sublet.runtime.controller.files.checkpoints import PulledJobs, Pulling
 from sublet.runtime.engines.tls import TlsEngine
 from sublet.runtime.identity.authority import Authority
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
@@ -60,12 +60,14 @@ class Carrying:
         self._engine = TlsEngine(f"tls:127.0.0.1:{port}", authority=self._authority)
         self._pulling = Pulling(
             folder / "state" / "checkpoints",
-            files=FILES,
-            engine=self._engine,
-            wall=WALL,
-            terms=lambda _: (KEEP, self.generation),
-            saved=lambda saved, _: self._saved.append(saved),
-            alarm=lambda _, text: self._troubles.append(text),
+            FILES,
+            self._engine,
+            WALL,
+            PulledJobs(
+                terms=lambda _: (KEEP, self.generation),
+                saved=lambda saved, _: self._saved.append(saved),
+                alarm=lambda _, text: self._troubles.append(text),
+            ),
         )
 
     async def open(self) -> None:
@@ -124,7 +126,7 @@ class Carrying:
             for digest in self._pulling.send_parts(node_id, message.digests, message.doubted):
                 self._engine.send(node_id, Part(digest=digest))
         elif isinstance(message, Offered | Wants | Uncarried):
-            self._pulling.hear(node_id, message)
+            self._pulling.receive(node_id, message)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         ends_s = time.monotonic() + PATIENCE_S

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sublet.domain.money import Price
 from sublet.domain.offer import Offer
-from sublet.runtime.controller.timekeeping import MARK_EVERY_S
+from sublet.runtime.controller.money.timekeeping import MARK_EVERY_S
 from sublet_lab.world.cloud import Instance
 from sublet_lab.world.heap import World
 

@@ -17,11 +17,11 @@ from sublet.errors import SubletError
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.disk import Disk as AgentDisk
 from sublet.runtime.archive import refuse_lost_log
-from sublet.runtime.controller.anchor import Anchor
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.pulling import Pulling
-from sublet.runtime.controller.timekeeping import clock_from
-from sublet.runtime.controller.vouching import job_of
+from sublet.runtime.controller.core.loop import Controller
+from sublet.runtime.controller.files.checkpoints import Anchor, Pulling
+from sublet.runtime.controller.host import Host, Options
+from sublet.runtime.controller.memory.table import job_of
+from sublet.runtime.controller.money.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import budget_from
 from sublet.runtime.engines.local import LocalEngine
@@ -197,26 +197,28 @@ class Controllers:
         store = Store(LOG, connect=lambda _: self._disk.connect(process))
         settings = self._settings(store)
         clock = clock_from(store, settings.speedup, wall)
-        controller = self.controller = Controller(
+        host = Host(
             state_dir=self._folder,
-            store=store,
-            provider=WatchedProvider(self._cloud.provider(process, clock, store), process, self.fence),
-            engine=self._engine(),
-            policy=self.policy,
             clock=clock,
-            budget=budget_from(settings),
-            limits={offer.id: Limit(max_nodes=story.most_nodes) for offer in self._cloud.offers},
-            rates=self._cloud.rates,
             rng=rng,
             files=self.files,
             disk=self.storage,
             paces=story.paces,
             aside=lambda work: self._think(process, work),
+        )
+        options = Options(
+            budget=budget_from(settings),
+            limits={offer.id: Limit(max_nodes=story.most_nodes) for offer in self._cloud.offers},
+            rates=self._cloud.rates,
             elsewhere=story.travels,
         )
-        controller.carrier.packer = pack_work
-        if controller.carrier.pulling is not None:
-            pulling = controller.carrier.pulling
+        provider = WatchedProvider(self._cloud.provider(process, clock, store), process, self.fence)
+        controller = self.controller = Controller(
+            store, provider, self._engine(), self.policy, host=host, options=options
+        )
+        controller.sync.packer = pack_work
+        if controller.sync.pulling is not None:
+            pulling = controller.sync.pulling
             pulling.saved = partial(self._carried, pulling, pulling.saved)
         self.api = ControllerApi(controller, settings)
         self.border = Border(world, process, self.api) if story.http else None

@@ -25,9 +25,11 @@ A_BATCH = 10  # seeds that a process is given at once
 ROOMS: dict[str, tuple[str, ...]] = {
     "controller": ("runtime/controller",),
     "groups": ("runtime/group",),
-    "leases": ("runtime/controller/leases.py",),
-    "router": ("runtime/controller/router.py",),
-    "recovery": ("runtime/controller/recovery.py",),
+    "leases": ("runtime/controller/nodes/leases.py",),
+    "agents": tuple(
+        f"runtime/controller/nodes/{name}.py" for name in ("messages", "agent_auth", "heartbeats", "notices")
+    ),
+    "recovery": ("runtime/controller/core/recovery.py",),
     "store": ("runtime/store.py", "runtime/schema.py", "runtime/archive.py", "runtime/shelf.py"),
     "agent": tuple(
         f"runtime/agent/{name}.py" for name in ("agent", "line_reader", "metadata", "reading", "watching", "worker")

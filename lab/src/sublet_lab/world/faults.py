@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from sublet.domain.money import Price
-from sublet.runtime.controller.timekeeping import MARK_EVERY_S
+from sublet.runtime.controller.money.timekeeping import MARK_EVERY_S
 from sublet.wire import messages as wire
 from sublet_lab.world.cloud import Instance, NodeWorker
 from sublet_lab.world.ec2 import Ec2Cloud

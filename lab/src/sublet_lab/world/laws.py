@@ -24,7 +24,7 @@ from collections import Counter, defaultdict
 from sublet.errors import BadInput, InvariantBroken, NoAccess, NoAnswer, StaleController, TooManyCalls
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
-from sublet.runtime.controller.loop import Controller
+from sublet.runtime.controller.core.loop import Controller
 from sublet.runtime.controller.states import Ending
 from sublet_lab.world.cloud import Instance
 from sublet_lab.world.controllers import Complaints
@@ -170,7 +170,7 @@ class Laws:
         node = None if controller is None else controller.kernel.cluster.nodes.get(node_id)
         if node is None or controller is None:
             return False
-        return node.phase in (NodePhase.READY, NodePhase.NOTICED) or node_id in controller.router.hearing.silent
+        return node.phase in (NodePhase.READY, NodePhase.NOTICED) or node_id in controller.context.nodes.silent
 
     def _started(self, away_s: float) -> None:
         """A controller starts: nodes that ran on without one may have cost anything, for a lease."""

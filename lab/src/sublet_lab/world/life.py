@@ -16,7 +16,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.runtime.agent.agent import AgentFacts
 from sublet.runtime.archive import Kept
-from sublet.runtime.controller.paces import PACES
+from sublet.runtime.controller.host import PACES
 from sublet_lab.world import faults
 from sublet_lab.world.cloud import Cloud, Node
 from sublet_lab.world.controllers import ADDRESS, Complaints, Controllers

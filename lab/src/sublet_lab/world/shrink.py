@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from sublet.runtime.controller.paces import PACES
+from sublet.runtime.controller.host import PACES
 from sublet_lab.world.life import Outcome, live
 from sublet_lab.world.story import Story
 

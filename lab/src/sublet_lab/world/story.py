@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sublet.runtime.controller.paces import PACES, Paces
+from sublet.runtime.controller.host import PACES, Paces
 
 __all__ = [
     "CLOUDS",

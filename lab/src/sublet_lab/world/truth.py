@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sublet.runtime.controller.anchor import Anchor
-from sublet.runtime.controller.vouching import job_of
+from sublet.runtime.controller.files.checkpoints import Anchor
+from sublet.runtime.controller.memory.table import job_of
 from sublet.wire.saves import Saved
 
 __all__ = ["JobTruth", "Truth"]

@@ -8,7 +8,7 @@ from sublet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from sublet.perf.live.stored import StoredProfile
-    from sublet.runtime.controller.profile_store import ProfileStore
+    from sublet.runtime.profiles.store import ProfileStore
 
 __all__ = ["measured_names", "measured_profiles"]
 
@@ -29,7 +29,7 @@ def measured_names() -> list[str]:
 
 
 def _store() -> ProfileStore:
-    from sublet.runtime.controller.profile_store import ProfileStore
+    from sublet.runtime.profiles.store import ProfileStore
     from sublet.runtime.settings import default_state_dir
 
     return ProfileStore(default_state_dir() / "profiles")

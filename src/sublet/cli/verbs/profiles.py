@@ -21,7 +21,7 @@ __all__ = ["profiles"]
 def profiles(context: typer.Context, output: OutputOption = Output.TABLE, json: Json = False) -> None:
     """Measured training speeds: those that come along, with source and licence, and those of jobs that ran here."""
     from sublet.perf.profiles import PROFILES
-    from sublet.runtime.controller.profile_store import ProfileStore
+    from sublet.runtime.profiles.store import ProfileStore
     from sublet.runtime.settings import default_state_dir
 
     own = list(ProfileStore(default_state_dir() / "profiles").all())

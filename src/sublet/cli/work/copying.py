@@ -25,8 +25,7 @@ from sublet.errors import BadInput, SubletError
 from sublet.machine.files import FILES
 from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL
-from sublet.runtime.controller.anchor import Anchor, Commit
-from sublet.runtime.controller.bucket_copies import CARRIED
+from sublet.runtime.controller.files import CARRIED, Anchor, Commit
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES
 from sublet.runtime.file_sync.manifest import Entry, write_manifest
 from sublet.train.checkpoint.copying import Copied, copy_newest

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sublet.domain.actions import Action
     from sublet.domain.events import Event
     from sublet.kernel.kernel import Kernel
-    from sublet.runtime.controller.chronicle import Chronicle
+    from sublet.runtime.controller.watch import Chronicle
     from sublet.runtime.store import Store
 
 __all__ = ["Told", "show", "telling"]
@@ -37,7 +37,7 @@ class Told:
 @contextmanager
 def telling() -> Iterator[Told]:
     """A place for it, until the block ends."""
-    from sublet.runtime.controller.chronicle import Chronicle
+    from sublet.runtime.controller.watch import Chronicle
     from sublet.runtime.store import Store
 
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from sublet.cli.work.copying import commit_files, commit_step
 from sublet.errors import BadInput, SubletError
 from sublet.machine.files import FILES
 from sublet.machine.remote import is_remote
-from sublet.runtime.controller.anchor import Anchor
+from sublet.runtime.controller.files import Anchor
 from sublet.runtime.file_sync.content import Content
 from sublet.runtime.file_sync.packing import local_among, pack, travelling
 from sublet.runtime.jobs.serialize import spec_from_json

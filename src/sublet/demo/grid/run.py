@@ -18,7 +18,7 @@ from sublet.demo.grid.moves import Move, moves_seen
 from sublet.domain.job import Job
 from sublet.domain.plan import Policy
 from sublet.errors import Infeasible
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.memory import kernel_job
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.controller_api.views import ENDED, JobView

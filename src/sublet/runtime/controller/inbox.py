@@ -1,4 +1,4 @@
-"""What the parts of a controller get of it: a place to put news, and nothing else of each other.
+"""The inbox: the place where parts of a controller put news, and all that they see of each other.
 
 A part that learns something says so here. The kernel hears it, it is written down with the orders that follow, and only
 then are these carried out (pump.py); so no part calls another one to have something decided.
@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from sublet.domain.events import Event
 from sublet.kernel.kernel import Kernel
-from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.watch import HistoryRow
 
 __all__ = ["Inbox"]
 
 
 class Inbox(Protocol):
-    """The controller as its parts see it. `wake` is apart from `queue`: who says several things wants one commit."""
+    """The controller as its parts see it. `wake` is apart from `queue`: several events want one commit."""
 
     @property
     def kernel(self) -> Kernel:
@@ -37,7 +37,7 @@ class Inbox(Protocol):
         """As `tell`, for one that is heard together with others, at the next `wake`."""
 
     def wake(self) -> None:
-        """Hear what was queued, and what groups have to say, once everybody who speaks now has spoken."""
+        """Hear what was queued, and what groups have to say, once all that speak now have spoken."""
 
     def note(self, row: HistoryRow) -> None:
         """Something for the history alone."""

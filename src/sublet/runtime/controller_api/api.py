@@ -15,21 +15,19 @@ from sublet.domain.purses import ORG
 from sublet.errors import InvalidValue
 from sublet.machine.wall import Wall
 from sublet.runtime.archive import Kept
-from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.records import JobRecord
-from sublet.runtime.controller.shelving import EARLIER
+from sublet.runtime.controller.core import Controller
+from sublet.runtime.controller.memory import EARLIER, JobRecord
 from sublet.runtime.controller.states import Hold
+from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.budgets import Budgets, OwnBudget
 from sublet.runtime.controller_api.commands import JobCommands
-from sublet.runtime.controller_api.curves import Curves
 from sublet.runtime.controller_api.days import DayView, Mark, days_from
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
-from sublet.runtime.controller_api.history import cut_view, event_view
+from sublet.runtime.controller_api.history import Curves, cut_view, event_view
 from sublet.runtime.controller_api.jobs import JobSources, job_view, reason_of
 from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.money import (
@@ -61,16 +59,8 @@ class ControllerApi:
     ) -> None:
         self._controller, self._settings, self._warm = controller, settings, warm
         self._wall = controller.clock.wall
-        self._commands = JobCommands(
-            controller.inbox,
-            records=controller.records,
-            take_back=controller.writing()(controller.memory.take_back),  # it is on disk before anybody sees it
-            jobs=controller.jobs,
-            bill=controller.bill,
-            feasibility=controller.feasibility,
-            secret_files=controller.secret_files,
-        )
-        self.parts = Parts(controller.carrier.content)
+        self._commands = JobCommands(controller)
+        self.parts = Parts(controller.sync.content)
         self.trials = Trials(controller, market=settings.market, notice_s=settings.notice_s)
         self.curves = Curves(self.record)
         self.prices = Prices(lambda: controller.kernel)
@@ -127,7 +117,7 @@ class ControllerApi:
         if (known := known_job(self._controller, key)) is not None:
             return known
         user, team = self.tokens.owner(by)  # whatever the file says
-        packed = await self._controller.carrier.pack(replace(spec, user=user, team=team))
+        packed = await self._controller.sync.pack(replace(spec, user=user, team=team))
         with self._controller.inbox.asked_by(by):
             return submit_job(self._controller, packed, key)
 
@@ -166,7 +156,7 @@ class ControllerApi:
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
         """What would become of it now; nothing is kept."""
         warning = refuse_impossible(self._controller.feasibility, spec)
-        notes = await self._controller.carrier.look(spec)
+        notes = await self._controller.sync.look(spec)
         spec = replace(spec, notes=(*spec.notes, *notes))
         return await answer_dry_run(self._controller, spec, warning)
 
@@ -210,8 +200,8 @@ class ControllerApi:
     async def nodes(self) -> Sequence[views.NodeView]:
         """Every node, and those that went lately."""
         controller = self._controller
-        router = controller.router
-        return node_views(controller.kernel, controller.now_s(), router.doomed_s, router.hearing.silent)
+        nodes = controller.context.nodes
+        return node_views(controller.kernel, controller.now_s(), nodes.doomed_s, nodes.silent)
 
     # ------------------------------------------------------------------ money
 
@@ -223,7 +213,7 @@ class ControllerApi:
         costs = [job_cost_view(job_view(record, sources), jobs[record.id], record.tiers) for record in records]
         if job_id is not None:
             return costs[0]
-        if (earlier := controller.shelving.shelf.sums()).jobs:
+        if (earlier := controller.archive.shelf.sums()).jobs:
             costs.append(earlier_cost_view(earlier, controller.bill.jobs[EARLIER]))
         ledger, bill = controller.kernel.ledger, controller.bill
         tiers = [record.tiers for record in records]
@@ -320,7 +310,7 @@ def _sources(controller: Controller) -> JobSources:
         now_s=now_s,
         speedup=controller.clock.speedup,
         plan_reasons=controller.decisions.reasons,
-        wait_reason=controller.waits.why,
+        wait_reason=controller.deferred.why,
         knows_size=controller.factory.sizes.knows,
     )
 
@@ -334,7 +324,7 @@ def _own_budgets(controller: Controller) -> dict[str, OwnBudget]:
             found[record.id] = OwnBudget(
                 limit_usd=record.spec.purse_usd,
                 spent_usd=controller.bill.jobs[record.id].total.usd,
-                reserved_usd=controller.jobs.stopping.usd(record),
+                reserved_usd=controller.jobs.budgets.stop_usd(record),
                 burn_usd_per_h=controller.bill.burn_usd_per_h(record.id),
                 exhausted=record.paused is Hold.BUDGET,
             )

@@ -1,23 +1,28 @@
-"""From settings to a controller: provider, engine and policy by their names, over the store of a state directory."""
+"""From settings to a controller: provider, engine and policy by their names, over the store of a state directory.
+
+A cloud that strikes by the progress of jobs is told how far they have come.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from sublet import plugins
 from sublet.domain.budget import Budget
 from sublet.domain.money import Money, Price
-from sublet.domain.plan import Policy
+from sublet.domain.plan import Phase, Policy
 from sublet.errors import BadInput
+from sublet.kernel.kernel import Kernel
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.archive import refuse_lost_log
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.paces import PACES
-from sublet.runtime.controller.timekeeping import clock_from
+from sublet.runtime.controller.core import Controller
+from sublet.runtime.controller.host import PACES, Host, Options
+from sublet.runtime.controller.memory import JobTable
+from sublet.runtime.controller.money import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
-from sublet.runtime.controller_api.at_work import JobsAtWork
 from sublet.runtime.controller_host.troubles import is_anchor
 from sublet.runtime.engines.protocol import Engine, MakeEngine
 from sublet.runtime.engines.sockets import refuse_taken
@@ -28,7 +33,7 @@ from sublet.runtime.providers.setup import BuildProvider, ProviderSetup
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 
-__all__ = ["budget_from", "controller_from", "policy_from"]
+__all__ = ["JobsAtWork", "budget_from", "controller_from", "policy_from"]
 
 
 def controller_from(settings: Settings, policy: Policy | None = None) -> ControllerApi:
@@ -43,24 +48,20 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
     setup = build(settings, clock, store)
     # Whoever claims the store ends the controller that has it: one that could not hear its agents does not begin.
     refuse_taken(setup.address, setup.port_field)
-    controller = Controller(
-        state_dir=state_dir,
-        store=store,
-        provider=setup.provider,
-        engine=_engine(make_engine, setup),
-        policy=policy or policy_from(settings),
-        clock=clock,
+    options = Options(
         budget=budget_from(settings),
-        decide_limit_s=settings.decide_limit_s,
-        settings=settings_to_json(settings),
         limits=dict(setup.limits),
         rates=setup.rates,
+        decide_limit_s=settings.decide_limit_s,
+        settings=settings_to_json(settings),
         elsewhere=setup.elsewhere,
-        paces=replace(PACES, silence_s=settings.silence_s),
     )
-    controller.carrier.is_owners = not is_anchor(state_dir)
+    host = Host(state_dir=state_dir, clock=clock, paces=replace(PACES, silence_s=settings.silence_s))
+    policy = policy or policy_from(settings)
+    controller = Controller(store, setup.provider, _engine(make_engine, setup), policy, host=host, options=options)
+    controller.sync.is_owners = not is_anchor(state_dir)
     if isinstance(setup.provider, Contains):
-        controller.carrier.no_containers = setup.provider.no_containers
+        controller.sync.no_containers = setup.provider.no_containers
     if isinstance(setup.provider, FollowsJobs):
         setup.provider.at_work = JobsAtWork(controller.table, lambda: controller.kernel)
     return ControllerApi(controller, settings, warm=setup.warm)
@@ -106,3 +107,23 @@ def budget_from(settings: Settings) -> Budget:
         purse=None if settings.purse_usd is None else Money.from_usd(settings.purse_usd),
         besides=Price.from_usd_per_h(settings.besides_usd_per_h),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAtWork:
+    """`sublet.runtime.providers.protocol.AtWork`, of all jobs at hand."""
+
+    table: JobTable
+    kernel: Callable[[], Kernel]
+
+    def share(self) -> float:
+        """Each job counts alike, however fast it is; of one that has ended nothing is left to do."""
+        records = self.table.records.values()
+        done = sum(record.share if record.ended_s is None else 1.0 for record in records)
+        return done / len(records) if records else 0.0
+
+    def nodes(self) -> Collection[str]:
+        """On which jobs train."""
+        kernel = self.kernel()
+        training = (job_id for job_id, state in kernel.jobs.items() if state.phase is Phase.RUNNING)
+        return {node_id for job_id in training for node_id, _ in kernel.tenancy.placement.get(job_id, ())}

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sublet.domain.money import Money
 from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudget
-from sublet.runtime.controller.bill import Bill
-from sublet.runtime.controller.feasibility import Feasibility
-from sublet.runtime.controller.history import HistoryRow, width
-from sublet.runtime.controller.inbox import Inbox
-from sublet.runtime.controller.lifecycle import Lifecycle
-from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.core import Controller
+from sublet.runtime.controller.memory import JobRecord
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.runtime.secret_files import SecretFiles
+from sublet.runtime.controller.watch import HistoryRow, width
 
 __all__ = ["JobCommands"]
 
@@ -25,19 +21,11 @@ PASSING = (Hold.NONE, Hold.BACK_OFF, Hold.BUDGET)  # ends by itself or with mone
 class JobCommands:
     """Each refuses what does not fit the job's phase; what it did is in the job's history, and durable."""
 
-    def __init__(
-        self,
-        inbox: Inbox,
-        *,
-        records: Mapping[str, JobRecord],
-        take_back: Callable[[str], JobRecord | None],
-        jobs: Lifecycle,
-        bill: Bill,
-        feasibility: Feasibility,
-        secret_files: SecretFiles,
-    ) -> None:
-        self._inbox, self._records, self._jobs, self._bill = inbox, records, jobs, bill
-        self._feasibility, self._secret_files, self._take_back = feasibility, secret_files, take_back
+    def __init__(self, controller: Controller) -> None:
+        self._inbox, self._records, self._jobs = controller.inbox, controller.records, controller.jobs
+        self._bill, self._feasibility = controller.bill, controller.feasibility
+        self._secret_files = controller.secret_files
+        self._take_back = controller.writing()(controller.memory.take_back)  # it is on disk before it is shown
 
     def find(self, job_id: str) -> JobRecord:
         """What the controller knows of a job, however long ago that was."""

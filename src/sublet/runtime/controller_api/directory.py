@@ -12,7 +12,7 @@ __all__ = ["Directory"]
 
 
 class Names(Protocol):
-    """`sublet.runtime.controller.table.JobTable`, as far as it matters here."""
+    """`sublet.runtime.controller.memory.table.JobTable`, as far as it matters here."""
 
     @property
     def records(self) -> Mapping[str, object]:

@@ -10,17 +10,16 @@ from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.kernel.waiting import Waiting
-from sublet.runtime.controller.records import kernel_job
-from sublet.runtime.controller_api.expecting import expected_of
+from sublet.runtime.controller.memory import kernel_job
 from sublet.runtime.controller_api.explain import alternatives_of, weigh_by_rent
-from sublet.runtime.controller_api.mixes import mix_of
-from sublet.runtime.controller_api.remaining import estimate_remaining
+from sublet.runtime.controller_api.remaining import estimate_remaining, mix_of
+from sublet.runtime.controller_api.submission import expected_of
 from sublet.runtime.controller_api.views import DryRunView, Quantiles
 from sublet.runtime.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from sublet.domain.weighed import Weighed
-    from sublet.runtime.controller.loop import Controller
+    from sublet.runtime.controller.core import Controller
 
 __all__ = ["answer_dry_run"]
 

@@ -21,12 +21,12 @@ from sublet.planning.options import options_of_all
 from sublet.planning.terms import Terms
 from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.controller_api.grids import depth_note, grid_note
-from sublet.runtime.controller_api.mixes import mix_of, risk_of
+from sublet.runtime.controller_api.remaining import mix_of, risk_of
 from sublet.runtime.controller_api.views import AlternativeView, ExplainView
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
-    from sublet.runtime.controller.records import JobRecord
+    from sublet.runtime.controller.core import Controller
+    from sublet.runtime.controller.memory import JobRecord
 
 __all__ = ["alternatives_of", "explain_view", "weigh_by_rent"]
 

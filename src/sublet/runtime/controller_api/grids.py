@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sublet.runtime.controller.grid_learning import KINDS, GridLearning
+from sublet.runtime.controller.memory import KINDS, GridLearning
 from sublet.runtime.controller_api.views import GpuView, MoveView, PlaceView
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.workers import WorkerPhase

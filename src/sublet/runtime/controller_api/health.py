@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sublet import __version__
-from sublet.runtime.controller.gauges import Gauges, Histogram
-from sublet.runtime.controller.loop import Controller
-from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.core import Controller
+from sublet.runtime.controller.memory import JobRecord
+from sublet.runtime.controller.watch import Gauges, Histogram
 from sublet.runtime.controller_api.views import HealthView, HistogramView, MetricsView
 from sublet.runtime.settings import Settings
 
@@ -34,7 +34,7 @@ def health_view(controller: Controller, settings: Settings, *, started: bool, wa
         "wall_up_s": wall_up_s,
         "last_reconcile_wall_s": ago_s,
         "stopping": controller.stopping,
-        "earlier_jobs": controller.shelving.shelf.sums().jobs,
+        "earlier_jobs": controller.archive.shelf.sums().jobs,
     }
 
 

@@ -1,14 +1,15 @@
-"""Rows of the stored history, as users see them."""
+"""The past of jobs as users see it: rows of the stored history, and the curve of a loss."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sublet.runtime.controller.memory import JobRecord
 from sublet.runtime.controller_api.views import EventView
 from sublet.runtime.store import StoredRow
 
-__all__ = ["cut_view", "event_view"]
+__all__ = ["Curves", "cut_view", "event_view"]
 
 
 def event_view(row: StoredRow) -> EventView:
@@ -48,3 +49,14 @@ def cut_view(cut: int, folder: Path, rows: Sequence[EventView]) -> EventView:
         "usd_per_h": 0.0 if first is None else first["usd_per_h"],
         "usd_total": 0.0 if first is None else first["usd_total"],
     }
+
+
+class Curves:
+    """Of one controller; `record` finds a job, or raises NoSuchJob."""
+
+    def __init__(self, record: Callable[[str], JobRecord]) -> None:
+        self._record = record
+
+    def of(self, job_id: str) -> list[tuple[int, float]]:
+        """(step, loss), since this controller began; some hundred at most."""
+        return list(self._record(job_id).curve.points)

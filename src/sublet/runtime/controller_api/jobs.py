@@ -12,11 +12,10 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 from sublet.perf.preemption import believe_reclaims
-from sublet.runtime.controller.bill import Bill
-from sublet.runtime.controller.history import gist_of
-from sublet.runtime.controller.records import ASKS, JobRecord, kernel_job
+from sublet.runtime.controller.memory import ASKS, JobRecord, kernel_job, needs_secrets
+from sublet.runtime.controller.money import Bill
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.runtime.controller.stored_jobs import needs_secrets
+from sublet.runtime.controller.watch import gist_of
 from sublet.runtime.controller_api.budgets import purse_reason
 from sublet.runtime.controller_api.grids import gpu_views, move_views, place_views
 from sublet.runtime.controller_api.money import bill_view

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
 from sublet.runtime.controller_api.budgets import Budgets
-from sublet.runtime.controller_api.curves import Curves
 from sublet.runtime.controller_api.directory import Directory
+from sublet.runtime.controller_api.history import Curves
 from sublet.runtime.controller_api.market_prices import Prices
 from sublet.runtime.controller_api.parts import Parts
 from sublet.runtime.controller_api.tokens import Tokens

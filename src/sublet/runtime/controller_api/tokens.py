@@ -13,7 +13,7 @@ from sublet.domain.purses import named_owner
 from sublet.errors import InvalidValue
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall, iso_utc
-from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.watch import HistoryRow
 
 __all__ = ["OWNER", "READER", "Scope", "TokenView", "Tokens"]
 

@@ -17,15 +17,15 @@ from sublet.domain.timers import Timer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.policies.price.policy import Price
-from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.memory import kernel_job
+from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.controller_api.explain import alternatives_of, weigh_by_rent
 from sublet.runtime.controller_api.money import change_budget
 from sublet.runtime.controller_api.views import AlternativeView
 from sublet.runtime.store import MetaKey
 
 if TYPE_CHECKING:
-    from sublet.runtime.controller.loop import Controller
+    from sublet.runtime.controller.core import Controller
 
 __all__ = ["Standing", "TrialJobView", "TrialView", "Trials"]
 
@@ -99,7 +99,9 @@ class Trials:
             policy=controller.planner.policy,
             now_s=max(controller.now_s(), kernel.now_s),
             timers={timer: each.at_s for timer, each in controller.memory.timers.items()},
-            doomed_s={node: at_s for node, at_s in controller.router.doomed_s.items() if node in kernel.cluster.nodes},
+            doomed_s={
+                node: at_s for node, at_s in controller.context.nodes.doomed_s.items() if node in kernel.cluster.nodes
+            },
             says_supply=any(state.capacity for state in states),
             market=self._market,
             notice_s=self._notice_s,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NotRequired, TypedDict
 
 from sublet.domain.offer import Market
-from sublet.runtime.controller.worker_logs import LogPart
+from sublet.runtime.controller.files import LogPart
 from sublet.runtime.controller_api.days import DayView
 
 __all__ = [

@@ -21,7 +21,7 @@ from typing import Any
 from sublet.errors import BadInput
 from sublet.machine.files import FILES
 from sublet.machine.objects import FileObjects, ObjectReading
-from sublet.runtime.controller.anchor import Anchor, Commit, Head
+from sublet.runtime.controller.files import Anchor, Commit, Head
 
 __all__ = ["CheckpointCopies", "bring_checkpoints"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sublet.machine.files import FILES
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.controller.alarms import AlarmKind, Alarms
+from sublet.runtime.controller.watch import AlarmKind, Alarms
 from sublet.runtime.controller_host.presence import KEEPER, is_held
 
 __all__ = ["FILE", "Troubles", "Watch", "is_anchor"]

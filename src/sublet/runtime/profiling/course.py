@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
-from sublet.runtime.controller.profiling import REPORTS, Form, Profiling
+from sublet.runtime.profiles.learned import REPORTS, Form, Profiling
 
 __all__ = ["Course", "Stop", "few_batches", "form_of"]
 

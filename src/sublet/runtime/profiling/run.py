@@ -25,12 +25,12 @@ from sublet.perf.live.fit import fitted_step
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.stored import CPU, StoredProfile
 from sublet.perf.steptime import iteration_s
-from sublet.runtime.controller.profile_store import ProfileStore, read_stored, script_digest
-from sublet.runtime.controller.profiling import Profiling
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.profiles.learned import Profiling
+from sublet.runtime.profiles.store import ProfileStore, read_stored, script_digest
 from sublet.runtime.profiling.course import Course, form_of
 from sublet.runtime.profiling.walk import Walk
 from sublet.runtime.settings import Settings, default_state_dir

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sublet.machine.wall import WALL
-from sublet.runtime.controller.worker_logs import LogPart
+from sublet.runtime.controller.files import LogPart
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.bounds import MarketChoice

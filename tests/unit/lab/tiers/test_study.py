@@ -12,7 +12,7 @@ import pytest
 
 from sublet import plugins
 from sublet.advise.checkpointing import Checkpoints, Fleets, outages
-from sublet.runtime.controller.pulling import Pulling
+from sublet.runtime.controller.files.checkpoints import Pulling
 from sublet_lab.studies.study import Study
 from sublet_lab.tiers import arms, slowdown
 from sublet_lab.tiers.arms import Arm, expected_s, interval_s, rents

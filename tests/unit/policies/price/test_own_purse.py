@@ -17,7 +17,7 @@ from sublet.perf.speedup import Amdahl, Linear
 from sublet.planning.menu import menu_of
 from sublet.planning.terms import Terms
 from sublet.policies.price.policy import Price
-from sublet.runtime.controller.records import JobRecord, kernel_job
+from sublet.runtime.controller.memory.records import JobRecord, kernel_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

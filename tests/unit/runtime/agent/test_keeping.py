@@ -8,7 +8,7 @@ import pytest
 
 from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.agent.disk import DISK
-from sublet.runtime.controller.pulling import STALE, UNDER_WAY_BYTES
+from sublet.runtime.controller.files.checkpoints import STALE, UNDER_WAY_BYTES
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES as PART_BYTES
 from sublet.runtime.file_sync.content import digest_of
 from sublet.runtime.file_sync.manifest import Entry, write_manifest
@@ -139,7 +139,7 @@ def test_what_is_still_being_carried_when_a_later_start_goes_on_from_an_older_on
         assert scene.turn()
     other.start(2)
     assert [commit.step for commit in scene.head.commits] == [10]
-    scene.pulling.hear("b", Wants(worker_id=f"{JOB}.2.0", generation=2))  # before any part of it has come
+    scene.pulling.receive("b", Wants(worker_id=f"{JOB}.2.0", generation=2))  # before any part of it has come
     scene.run()
     assert [commit.step for commit in scene.head.commits] == [10]
     assert [saved.step for saved in scene.saved] == [10]
@@ -164,7 +164,7 @@ def test_a_later_answer_to_the_same_question_is_the_same(scene):
     host.save(worker, 20, 1)
     host.begin()
     worker = host.start(2)
-    scene.pulling.hear("a", Wants(worker_id=worker, generation=2))
+    scene.pulling.receive("a", Wants(worker_id=worker, generation=2))
     scene.down.clear()  # it never came
     assert host.load(worker, 2) == 20
 
@@ -209,7 +209,7 @@ def test_a_register_that_is_damaged_is_read_from_its_copy_and_is_no_empty_one_wi
         for name in names:
             scene.files.contents[folder / name] = b'{"generation": 1, "com'
         scene.begin()
-        scene.pulling.hear("a", Wants(worker_id=f"{JOB}.1.0", generation=1))
+        scene.pulling.receive("a", Wants(worker_id=f"{JOB}.1.0", generation=1))
         assert [message.step for _, message in scene.down] == ([] if found is None else [found])
     assert "cannot be read" in scene.alarms[-1]
 
@@ -310,7 +310,7 @@ def test_what_names_files_outside_of_its_folder_is_neither_kept_nor_put_anywhere
     host = scene.host("a")
     for path in ("/etc/passwd", "~/.bashrc"):
         root = write_manifest(Pages(), [Entry(path=path, parts=(Pages().add(b"x"),), size_bytes=1)])
-        scene.pulling.hear("a", Offered(worker_id=f"{JOB}.1.0", generation=1, root=root, size_bytes=1, step=5))
+        scene.pulling.receive("a", Offered(worker_id=f"{JOB}.1.0", generation=1, root=root, size_bytes=1, step=5))
         while any(isinstance(message, Lacks) for _, message in scene.down):
             _, lacks = scene.down.popleft()
             for digest in lacks.digests:

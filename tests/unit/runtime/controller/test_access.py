@@ -10,7 +10,7 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.access import Access
+from sublet.runtime.controller.watch.alarms import Access
 from sublet.runtime.providers.aws.calls import Calls, expiry_of
 from sublet.testing.memory_cloud import MemoryCloud, one_gpu_offer
 from tests.rigs.story import Story, until
@@ -35,7 +35,7 @@ def test_it_is_said_once_and_a_day_before_at_the_latest(left_h, told):
     hours = lambda: None if (one := next(left)) is None else one * H  # noqa: E731
     access = Access(hours, SimpleNamespace(sound=lambda _, text: heard.append(text)))
     for _ in left_h:
-        access.look()
+        access.check()
     assert [text.partition(":")[0].removeprefix("the credentials of the cloud ") for text in heard] == told
 
 
@@ -54,7 +54,7 @@ def test_a_running_controller_tells_it_in_the_history(tmp_path, cloud, times):
 
     async def live():
         async with story.controller() as api:
-            looks = api._controller.leases._paces.sweep_s * 5
+            looks = api._controller.nodes.reaper._paces.sweep_s * 5
 
             async def passed():
                 return api._controller.clock.wall.monotonic() > began_s + looks

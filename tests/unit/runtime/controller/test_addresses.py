@@ -132,7 +132,7 @@ def test_two_machines_that_claim_one_address_are_told_and_two_agents_of_one_mach
                 return found if len(found) == len(MACHINES) else None
 
             first, *_, third = held = await until(nodes, "it never had three nodes")
-            hear = api._controller.router.hear_agent
+            hear = api._controller.nodes.agents.receive
             for node_id, machine in zip(held, MACHINES, strict=True):
                 workers = {w.id: "j-1" for w in api.record("j-1").group.workers.values() if w.node_id == node_id}
                 about = {"host": "172.17.0.1", "workers": workers, "machine": machine}

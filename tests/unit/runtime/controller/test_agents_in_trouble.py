@@ -58,14 +58,14 @@ def test_a_job_shows_that_the_agent_of_its_node_cannot_serve_until_one_can(tmp_p
             running = asyncio.create_task(api.run())
             await api.started()
             await api.submit(JobSpec(name="job", argv=("x",), cwd="/", max_workers=1))
-            router, nodes = api._controller.router, api._controller.kernel.cluster.nodes
+            agents, nodes = api._controller.nodes.agents, api._controller.kernel.cluster.nodes
             await until(lambda: nodes)
             node_id = next(iter(nodes))
             hello = Hello(node_id=node_id, token=GIVEN, pid=1, trouble="its agent speaks version 2")
-            router.hear_agent(node_id, hello)
+            agents.receive(node_id, hello)
             warnings = api._controller.records["job-1"].warnings
             assert list(warnings.values()) == [f"{node_id} cannot serve: its agent speaks version 2"]
-            router.hear_agent(node_id, Hello(node_id=node_id, token=GIVEN, pid=1))
+            agents.receive(node_id, Hello(node_id=node_id, token=GIVEN, pid=1))
             assert warnings == {}
             while not (told := [e["text"] for e in await api.events() if e["kind"] == "Alarm"]):  # noqa: ASYNC110 - of a store
                 await asyncio.sleep(0.01)

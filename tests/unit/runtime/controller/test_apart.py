@@ -17,8 +17,8 @@ from sublet.machine.rng import RNG
 from sublet.runtime.agent import disk
 from sublet.runtime.agent.preparing import Preparations
 from sublet.runtime.agent.reading import holds_files
-from sublet.runtime.controller.carrier import Carrier
-from sublet.runtime.controller.logs import JobLogs
+from sublet.runtime.controller.files.logs import JobLogs
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import StartWorker
 from sublet.wire.saves import ANCHOR, DISK, Saved
@@ -41,7 +41,7 @@ class Fleet(Scene):
         super().begin()
         state, engine = self.folder / "state", SimpleNamespace(send=lambda *said: self.down.append(said))
         facts = {"files": FILES, "rng": RNG, "engine": engine, "logs": JobLogs(state), "elsewhere": True}
-        self.carrier = Carrier(state, **facts)
+        self.carrier = FileSync(state, **facts)
         self.carrier.pulling = self.pulling
 
     def start(self, name, generation, *, shares):
@@ -73,7 +73,7 @@ class Fleet(Scene):
         return heard.tier
 
     def _up(self, name, message):
-        self.carrier.hear(name, message, lambda *_: True)
+        self.carrier.receive(name, message, lambda *_: True)
 
 
 @pytest.fixture

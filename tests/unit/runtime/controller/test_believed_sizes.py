@@ -15,8 +15,7 @@ from sublet.perf.sizes import Had, gpu_rate_of, had_by, left_by_all_h
 from sublet.policies.price import beliefs, plan
 from sublet.policies.price.beliefs import WorkBelief
 from sublet.policies.price.policy import Price
-from sublet.runtime.controller.believed_sizes import SizeBeliefs
-from sublet.runtime.controller.size_files import SizeFiles
+from sublet.runtime.controller.jobs.sizes import SizeBeliefs, SizeFiles
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples

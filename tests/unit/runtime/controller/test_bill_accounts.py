@@ -14,10 +14,11 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.replayer import steps_from
-from sublet.runtime.controller.bill import Account, Bill, Purpose
+from sublet.runtime.controller.money.bill import Account, Bill, Purpose
 from sublet.runtime.controller.states import Ending
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.booking import booked
 
 HOUR_S = 3600.0
 
@@ -74,7 +75,7 @@ def test_where_nothing_was_trained_nothing_is_moved():
 )
 def test_what_is_taken_back_comes_from_where_there_is_some(grains, found):
     made = account(restart=7)
-    made.add(Purpose.REDONE, grains)
+    made.book(Purpose.REDONE, grains)
     assert parts(made) == found
     assert made.total == Money(107 + grains)
 
@@ -140,7 +141,7 @@ class World:
         while orders := [order for order in driver.open if not isinstance(order, MakePlan)]:
             driver.answer(orders[0])
         for step in steps_from(driver.journal[1:], first=2):
-            self.bill.handle(step.event, step.orders)
+            booked(self.bill, step.event, step.orders)
 
     @property
     def account(self):
@@ -193,10 +194,10 @@ def test_of_a_script_without_a_session_training_is_unknown_until_it_ends():
         world = World(4, {"spot": 1}, tells=lambda _: False)
         world.bill.settle(HOUR_S)
         assert world.usd("useful", "unknown", "redone") == (0.0, 4.0, 0.0)
-        world.bill.handle(ending)
+        booked(world.bill, ending)
         assert world.usd("useful", "unknown", "redone") == found
     world = World(4, {"spot": 1}, tells=lambda _: False, doubts=lambda _: True)
-    world.bill.handle(JobFinished(HOUR_S, "a"))
+    booked(world.bill, JobFinished(HOUR_S, "a"))
     assert world.usd("useful", "unknown") == (0.0, 4.0)  # nobody knows what that is worth
 
 
@@ -249,7 +250,7 @@ def test_a_later_controller_takes_over_what_was_noted_and_how_it_ended(outcome, 
 
 def test_a_price_counts_from_when_it_is_set():
     world = World(2, {"spot": 1})
-    world.bill.handle(PriceChanged(HOUR_S, "spot", Price.from_usd_per_h("8")))
+    booked(world.bill, PriceChanged(HOUR_S, "spot", Price.from_usd_per_h("8")))
     assert world.usd("useful") == (2.0,)
     world.bill.settle(2 * HOUR_S)
     assert world.usd("useful") == (6.0,)
@@ -260,12 +261,12 @@ def test_a_price_that_is_heard_late_counts_from_when_it_began_for_who_is_still_t
     """It doubled after an hour, and that is heard after three: two hours of 2 USD more for half of the node."""
     world = World(2, {"spot": 1})
     world.bill.settle(2 * HOUR_S)
-    world.bill.handle(PriceHeardLate(3 * HOUR_S, "spot", Price.from_usd_per_h("8"), HOUR_S))
+    booked(world.bill, PriceHeardLate(3 * HOUR_S, "spot", Price.from_usd_per_h("8"), HOUR_S))
     assert world.usd("useful") == (2.0 + 4.0 + 4.0,)
     assert (world.bill.total.usd, Money(world.bill.unused).usd) == (20.0, 10.0)
     other = World(2, {"spot": 1})
     other.bill.settle(2 * HOUR_S)
-    other.bill.handle(PriceHeardLate(3 * HOUR_S, "sure", Price.from_usd_per_h("60"), HOUR_S))
+    booked(other.bill, PriceHeardLate(3 * HOUR_S, "sure", Price.from_usd_per_h("60"), HOUR_S))
     assert other.usd("useful") == (6.0,)  # it has nothing of that
 
 
@@ -275,21 +276,21 @@ def test_of_a_node_that_ended_before_it_was_known_what_was_booked_since_is_paid_
     which it had ended, it is heard of. What was paid on demand, 6 USD an hour for three of them, is none of that.
     """
     world = World(6, {"spot": 1, "sure": 1})
-    world.bill.handle(PriceChanged(HOUR_S, "spot", Price.from_usd_per_h("1")))
+    booked(world.bill, PriceChanged(HOUR_S, "spot", Price.from_usd_per_h("1")))
     (spot_node,) = (node.id for node in world.kernel.cluster.nodes.values() if node.offer.id == "spot")
     world.bill.settle(3 * HOUR_S)
     assert world.account.total.usd == 4.0 + 2.0 + 18.0
-    world.bill.handle(NodeLost(3 * HOUR_S, spot_node, billed_to_s=billed_to_h * HOUR_S))
+    booked(world.bill, NodeLost(3 * HOUR_S, spot_node, billed_to_s=billed_to_h * HOUR_S))
     assert world.account.total.usd == pytest.approx(18.0 + spot_usd)
 
 
 def test_a_bill_goes_on_from_a_snapshot():
     world = World(3, {"spot": 1})
     world.bill.settle(HOUR_S)
-    facts = json.loads(json.dumps(world.bill.facts()))
+    facts = json.loads(json.dumps(world.bill.snapshot()))
     twin = Bill(world.kernel, trains=lambda _: True)
     twin.restore(facts)
-    assert json.loads(json.dumps(twin.facts())) == facts
+    assert json.loads(json.dumps(twin.snapshot())) == facts
     twin.settle(2 * HOUR_S)
     world.bill.settle(2 * HOUR_S)
     assert twin.jobs == world.bill.jobs
@@ -312,9 +313,9 @@ def test_however_many_prices_there_were_before_the_last_one_is_what_was_heard_la
     """At 4, 8 and then 2 USD an hour for half of a node; after five hours it is heard that from 3 h on it was 6."""
     world = World(2, {"spot": 1})
     for hour, price in ((1.0, "8"), (2.0, "2")):
-        world.bill.handle(PriceChanged(hour * HOUR_S, "spot", Price.from_usd_per_h(price)))
+        booked(world.bill, PriceChanged(hour * HOUR_S, "spot", Price.from_usd_per_h(price)))
     world.bill.settle(4 * HOUR_S)
-    world.bill.handle(PriceHeardLate(5 * HOUR_S, "spot", Price.from_usd_per_h("6"), 3 * HOUR_S))
+    booked(world.bill, PriceHeardLate(5 * HOUR_S, "spot", Price.from_usd_per_h("6"), 3 * HOUR_S))
     assert world.usd("useful") == (2.0 + 4.0 + 1.0 + 3.0 + 3.0,)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sublet.runtime.controller.bill import Account
+from sublet.runtime.controller.money.bill import Account
 
 
 def test_what_it_would_have_cost_on_demand_grows_with_what_was_not_noted():

@@ -10,9 +10,10 @@ from sublet.domain.offer import Market
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.replayer import steps_from
 from sublet.policies.fifo import Fifo
-from sublet.runtime.controller.bill import Bill
+from sublet.runtime.controller.money.bill import Bill
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.booking import booked
 
 OFFERS = (
     an_offer("spot", gpus=4, usd_per_h="2", pool="p"),
@@ -32,7 +33,7 @@ def bill():
     kernel = Kernel(OFFERS, limits=LIMITS)
     made = Bill(kernel, trains=lambda _: True)
     for step in steps_from(driver.journal[1:], first=2):
-        made.handle(step.event, step.orders)
+        booked(made, step.event, step.orders)
     made.settle(3600.0)
     return made
 

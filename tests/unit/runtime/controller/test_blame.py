@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.suspicion import Suspicion
+from sublet.runtime.controller.memory.records import Suspicion
 from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
@@ -38,7 +38,7 @@ def a_story(folder):
 
 
 def test_a_job_that_ends_its_agents_has_failed_after_a_few_nodes_and_others_train_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.controller.blame.FIRST_REST_S", 0.05, raising=False)
+    monkeypatch.setattr("sublet.runtime.controller.jobs.node_loss.FIRST_REST_S", 0.05, raising=False)
     story = a_story(tmp_path)
 
     async def live():
@@ -62,8 +62,8 @@ def test_a_job_that_ends_its_agents_has_failed_after_a_few_nodes_and_others_trai
 
 
 def test_a_job_that_ends_its_agents_late_fails_too_where_the_cloud_knows_that_it_took_no_node(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.controller.blame.FIRST_REST_S", 0.05)
-    monkeypatch.setattr("sublet.runtime.controller.blame.EARLY_S", 0.0)  # every end is a late one
+    monkeypatch.setattr("sublet.runtime.controller.jobs.node_loss.FIRST_REST_S", 0.05)
+    monkeypatch.setattr("sublet.runtime.controller.jobs.node_loss.EARLY_S", 0.0)  # every end is a late one
     story = a_story(tmp_path)
     story.cloud.why = "its agent ended"
 
@@ -99,7 +99,7 @@ def test_it_waits_before_it_is_started_for_the_third_time(tmp_path):
 
 
 def test_its_owners_pause_outlasts_the_wait_and_only_its_owner_ends_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.controller.blame.FIRST_REST_S", 600.0)
+    monkeypatch.setattr("sublet.runtime.controller.jobs.node_loss.FIRST_REST_S", 600.0)
     story = a_story(tmp_path)
 
     async def live():
@@ -114,7 +114,7 @@ def test_its_owners_pause_outlasts_the_wait_and_only_its_owner_ends_it(tmp_path,
             view = await api.pause("j-1")
             assert (view["phase"], view["reason"]) == ("paused", "held back by its owner")
             controller = api._controller
-            controller.router.blame.tick(controller.records["j-1"], float("inf"))  # it has waited long enough
+            controller.groups.blame.end_rest(controller.records["j-1"], float("inf"))  # it has waited long enough
             assert (await api.job("j-1"))["phase"] == "paused"
             assert [event["text"] for event in await api.events("j-1") if event["kind"] == "Paused"]
             assert story.cloud.starts == 2
@@ -156,7 +156,7 @@ def test_a_node_that_is_given_up_and_then_lost_is_looked_into_once(tmp_path, mon
             (node_id,) = (await api.job("j-1"))["node_ids"]
             controller = api._controller
             monkeypatch.setattr(
-                controller.router.blame, "judge_loss", lambda node, *_, **__: asked.append(node) or set()
+                controller.groups.blame, "judge_loss", lambda node, *_, **__: asked.append(node) or set()
             )
             await controller.leases.release_lost(node_id)
             assert node_id not in controller.kernel.cluster.nodes
@@ -171,7 +171,7 @@ def test_a_node_that_is_given_up_and_then_lost_is_looked_into_once(tmp_path, mon
 
 @pytest.fixture
 def blame():
-    from sublet.runtime.controller.blame import Blame
+    from sublet.runtime.controller.jobs.node_loss import Blame
 
     return Blame(SimpleNamespace(note=lambda row: None), SimpleNamespace(relearn=lambda record: None))
 

@@ -15,7 +15,7 @@ from sublet.errors import InvalidValue
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.records import pools_for
+from sublet.runtime.controller.memory.records import pools_for
 from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, trained, until
 

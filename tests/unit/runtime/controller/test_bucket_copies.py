@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sublet.runtime.controller.bucket_copies import AGAIN_S, BucketCopies, Copied, CopyFailed
+from sublet.runtime.controller.files.buckets import AGAIN_S, BucketCopies, Copied, CopyFailed
+from sublet.runtime.controller.memory.tiers import Tally, Tiers
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.runtime.controller.tiers import Tally, Tiers
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story as Live
 from tests.rigs.story import a_spec, phase, trained, until
@@ -34,14 +34,17 @@ class Story:
         )
         self.asked, self.work, self.answer = [], [], Copied(step=0, size_bytes=1, seconds=1.0)
         self.alarms, self.freed = [], []
+        context = SimpleNamespace(
+            inbox=SimpleNamespace(note=lambda row: self.alarms.append(row.text)),
+            table=SimpleNamespace(records={"job-1": self.record}),
+            bill=SimpleNamespace(book_checkpoint=lambda job_id, cloud_s: 0),
+            host=SimpleNamespace(aside=self.work.append, clock=SimpleNamespace(speedup=1.0)),
+        )
         self.copies = BucketCopies(
-            SimpleNamespace(records={"job-1": self.record}),
+            context,
             place=lambda record: "/here",
             every_s=lambda record: 100.0,
-            saved=self.saved,
             freed=self.freed.append,
-            alarm=lambda job_id, text: self.alarms.append(text),
-            aside=self.work.append,
             copy=self.copy,
         )
 
@@ -50,9 +53,6 @@ class Story:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
-
-    def saved(self, record, message):
-        record.tiers.tallies.setdefault("bucket", Tally()).step = message.step
 
     def has(self, step):
         self.record.tiers.tallies.setdefault("anchor", Tally()).step = step

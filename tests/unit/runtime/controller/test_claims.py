@@ -14,7 +14,7 @@ pytest.importorskip("obstore")
 import torch
 
 from sublet.machine.remote import open_uri
-from sublet.runtime.controller.claims import BELIEVED_S, Claims, LookFailed, look_in_process
+from sublet.runtime.controller.files.buckets import BELIEVED_S, Claims, LookFailed, look_in_process
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.wire.messages import FromWorker, WorkerDown
 from sublet.wire.saves import Saved, SaveFailed
@@ -190,7 +190,7 @@ def test_a_job_whose_worker_lies_about_its_bucket_has_nothing_saved(tmp_path):
                 rows = await api.events()
                 return any("the checkpoint of step 1000000 was not written" in row["text"] for row in rows)
 
-            controller.router.hear_agent(worker.node_id, claim(10**6, worker.id))
+            controller.nodes.agents.receive(worker.node_id, claim(10**6, worker.id))
             await until(alarmed, "nobody was told")
             assert (await api.job("j-1"))["checkpoint_step"] is None
             there[0] = 3
@@ -198,7 +198,7 @@ def test_a_job_whose_worker_lies_about_its_bucket_has_nothing_saved(tmp_path):
             async def counted():
                 return (await api.job("j-1"))["checkpoint_step"] == 3
 
-            controller.router.hear_agent(worker.node_id, claim(3, worker.id))
+            controller.nodes.agents.receive(worker.node_id, claim(3, worker.id))
             await until(counted, "it does not count")
 
     asyncio.run(live())

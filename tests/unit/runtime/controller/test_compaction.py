@@ -23,8 +23,8 @@ from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.machine.files import FILES
 from sublet.runtime import last_run
 from sublet.runtime.archive import Kept, WholeLog, archive_lines, refuse_lost_log
-from sublet.runtime.controller.compaction import Compaction
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.memory.archive import Compaction
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import Training, api_over
 from tests.rigs.life import a_life

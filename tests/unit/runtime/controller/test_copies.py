@@ -14,7 +14,7 @@ from sublet.domain.budget import Limit
 from sublet.errors import BadInput, RentFailed
 from sublet.runtime import last_run
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import MemoryCloud, Node, api_over, one_gpu_offer

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.controller.curves import MOST, Curve
+from sublet.runtime.controller.memory.records import MOST_POINTS, Curve
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.floats(allow_nan=True)), max_size=300))
@@ -25,7 +25,7 @@ def test_a_long_curve_is_thinned_from_its_beginning_to_its_end():
     curve = Curve()
     for step in range(100_000):
         curve.add(step, 1.0 / (1 + step))
-    assert MOST // 4 < len(curve.points) <= MOST
+    assert MOST_POINTS // 4 < len(curve.points) <= MOST_POINTS
     gaps = [after - before for (before, _), (after, _) in zip(curve.points, curve.points[1:], strict=False)]
     assert max(gaps) <= 4 * min(gaps)
     assert curve.points[0][0] == 0

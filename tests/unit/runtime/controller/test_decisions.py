@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from sublet.runtime.controller.decisions import Decisions
-from sublet.runtime.controller.gauges import Gauges
+from sublet.runtime.controller.core.decisions import Decisions
+from sublet.runtime.controller.watch.gauges import Gauges
 
 
 class Slow:
@@ -28,7 +28,7 @@ def test_a_second_order_for_a_plan_asks_for_the_one_that_is_being_made():
         kernel = SimpleNamespace(snapshot=lambda frozen: SimpleNamespace(seen=next(seen)))
         inbox = SimpleNamespace(kernel=kernel, now_s=lambda: 0.0, tell=told.append)
         planner = Slow()
-        decisions = Decisions(inbox, planner=planner, gauges=Gauges(), alarms=None)
+        decisions = Decisions(inbox, planner, SimpleNamespace(gauges=Gauges()))
         orders = []
         for _ in range(2):
             orders.append(asyncio.create_task(decisions.make()))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sublet.domain.units import MINUTE_S
-from sublet.runtime.controller.repeats import MOST_ROWS
+from sublet.runtime.controller.watch.history import MOST_ROWS
 from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
 from tests.rigs.story import Story, a_spec, phase

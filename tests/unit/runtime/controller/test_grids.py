@@ -20,7 +20,7 @@ from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.live_grids import LiveGrids
 from sublet.policies.liveput.policy import Liveput
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.forms import own_grid
+from sublet.runtime.controller.jobs.forms import own_grid
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.memory_cloud import MemoryCloud, Training

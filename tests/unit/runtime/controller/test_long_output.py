@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from sublet.runtime.controller.long_output import SLACK, before, cut_log, keep_below
-from sublet.runtime.controller.worker_logs import WorkerLogs
+from sublet.runtime.controller.files.logs import SLACK, WorkerLogs, before, cut_log, keep_below
 
 MOST = 10_000
 

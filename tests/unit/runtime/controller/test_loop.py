@@ -16,7 +16,7 @@ from sublet.domain.money import Money, Price
 from sublet.errors import BadInput, InvalidValue, NotNow, OutOfBudget
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
-from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.watch.history import HistoryRow
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import Retries
 from sublet.runtime.settings import Settings

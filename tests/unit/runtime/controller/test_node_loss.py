@@ -13,9 +13,9 @@ from sublet.domain.events import JobStopped
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.history import Progress
-from sublet.runtime.controller.records import JobRecord
-from sublet.runtime.controller.table import JobTable
+from sublet.runtime.controller.memory.records import JobRecord
+from sublet.runtime.controller.memory.table import JobTable
+from sublet.runtime.controller.watch.history import Progress
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, phase, trained, until

@@ -8,7 +8,7 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.notice import can_save
+from sublet.runtime.controller.nodes.notices import can_save
 from sublet.testing.memory_cloud import MemoryCloud, Worker, one_gpu_offer
 from sublet.wire import messages as wire
 from tests.rigs.groups import joined, sent, training
@@ -111,7 +111,7 @@ def test_a_start_that_takes_longer_than_the_notice_costs_no_step(tmp_path):
             (node_id,) = cloud.nodes
             cloud.warn(node_id, LONG_S)
             await until(asyncify(lambda: cloud.late), "nobody is to take over")
-            api._controller.router._evacuate(node_id)
+            api._controller.nodes.notices._evacuate(node_id)
             await until(asyncify(lambda: node_id in cloud.left), "it stays until the end")
             await until(asyncify(lambda: not cloud.nodes[node_id].workers), "it saves and leaves")
             cloud.take(node_id)
@@ -139,21 +139,21 @@ def test_a_group_is_told_to_leave_until_the_node_is_gone_and_which_nodes_go_with
         async with story.controller() as api:
             await api.submit(a_spec(min_workers=3, max_workers=3))
             await phase(api, "j-1", "running")
-            told, router = [], api._controller.router
+            told, controller = [], api._controller
             group = api._controller.table.records["j-1"].group
             group.evacuate = lambda node_id, wall_s, others: told.append((node_id, {*others}))
             first, second, third = story.cloud.nodes
             story.cloud.warn(first, LONG_S)
             story.cloud.warn(second, LONG_S + 1.0)
             story.cloud.warn(third, 10 * LONG_S)
-            await until(asyncify(lambda: len(router.doomed_s) == 3), "all are noticed")
-            router._evacuate(first)
+            await until(asyncify(lambda: len(controller.context.nodes.doomed_s) == 3), "all are noticed")
+            controller.nodes.notices._evacuate(first)
             await until(asyncify(lambda: len(told) >= 3), told)
             assert told[:3] == [(first, {first, second})] * 3, "the third will be there for long"
             story.cloud.take(first)
-            await until(asyncify(lambda: first in router._gone), "it is gone")
+            await until(asyncify(lambda: first in controller.context.nodes.gone), "it is gone")
             told.clear()
-            router._evacuate(first)
+            controller.nodes.notices._evacuate(first)
             assert told == []
             await api.cancel("j-1", now=True)
 

@@ -10,7 +10,7 @@ import pytest
 from sublet.domain.events import NodesFound
 from sublet.kernel.invariants import check
 from sublet.machine.wall import WALL
-from sublet.runtime.controller.strangers import row_of_end, strangers_among
+from sublet.runtime.controller.nodes.unknown_instances import row_of_end, unknown_among
 from sublet.runtime.group.rounds import Round
 from sublet.runtime.providers.protocol import Billed, RentedNode
 from sublet.runtime.store import Store
@@ -153,7 +153,7 @@ def test_what_it_has_cost_is_told_as_far_as_it_can_be_known(tmp_path):
                 RentedNode(node_id="n9", offer_id="spot", token="", began_s=0.0, elsewhere=True),
                 RentedNode(node_id="of-others", offer_id="spot", token="", began_s=0.0),
             ]
-            found = strangers_among(listed, kernel)
+            found = unknown_among(listed, kernel)
             assert (found.highest, [node.node_id for node in found.nodes]) == (8, ["n7", "n8"])
             first, second = found.nodes
 

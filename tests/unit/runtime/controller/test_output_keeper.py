@@ -10,10 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sublet.runtime.controller import output_keeper
-from sublet.runtime.controller.logs import JobLogs
-from sublet.runtime.controller.long_output import SLACK, before, cut_log
-from sublet.runtime.controller.output_keeper import LAST_S, LOOK_S, LogKeeper
+from sublet.runtime.controller.files import logs as output_keeper
+from sublet.runtime.controller.files.logs import LAST_S, LOOK_S, SLACK, JobLogs, LogKeeper, before, cut_log
 
 MOST = 100_000
 BOUND = 2 * (MOST + SLACK)  # of one worker, with what lies beside it

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.memory.records import kernel_job
 from sublet.wire import messages as wire
 from tests.rigs.scripts import Scene, Widths, a_script, earning, living, planned_again
 from tests.rigs.story import phase, until

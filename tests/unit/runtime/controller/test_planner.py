@@ -15,7 +15,7 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighed
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.history import HistoryRow
+from sublet.runtime.controller.watch.history import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
@@ -291,7 +291,7 @@ def test_what_cannot_be_told_is_done_all_the_same(tmp_path, monkeypatch):
         raise AttributeError("no words for it")
 
     async def scene(api):
-        monkeypatch.setattr("sublet.runtime.controller.chronicle.rows_from_plan", speechless)
+        monkeypatch.setattr("sublet.runtime.controller.watch.history.rows_from_plan", speechless)
         await api.submit(SPEC)
 
         async def finished():

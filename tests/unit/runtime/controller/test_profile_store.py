@@ -19,10 +19,10 @@ from sublet.perf.live.rows import Source, StepRow, earlier
 from sublet.perf.live.speed import LiveSpeed
 from sublet.perf.live.stored import StoredProfile
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.profile_store import ProfileStore, script_digest, text_of
-from sublet.runtime.controller.profiling import Profiling
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.memory.records import kernel_job
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.profiles.learned import Profiling
+from sublet.runtime.profiles.store import ProfileStore, script_digest, text_of
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire.messages import StartWorker, Stepped
 from sublet.wire.profile import FITS, Profile
@@ -157,8 +157,8 @@ def test_a_fixed_batch_that_was_measured_on_purpose_is_not_forgotten_when_its_jo
         told = Profile(step_s=0.09, compute_s=0.08, samples=64)
         facts = {"worker_id": "w", "generation": 1, "step": at, "done": 0.0, "epoch": 0, "loss": 0.0, "step_s": 0.09}
         report = Stepped(**facts, global_batch=64, local_batch=64, profile=told)
-        known.hear(report, "T4", 1, 1)
-        unknown.hear(report, "T4", 1, 1)
+        known.learn(report, "T4", 1, 1)
+        unknown.learn(report, "T4", 1, 1)
     assert unknown.speed() is None
     speed = known.speed()
     assert speed.batches == (64,)
@@ -266,9 +266,7 @@ def test_of_a_large_file_only_the_beginning_is_read(tmp_path):
 def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, spec, monkeypatch):
     store, read = ProfileStore(tmp_path / "profiles"), []
     store.keep(spec, a_profiling(), WALL)
-    monkeypatch.setattr(
-        "sublet.runtime.controller.profile_store.text_of", lambda path: read.append(path) or text_of(path)
-    )
+    monkeypatch.setattr("sublet.runtime.profiles.store.text_of", lambda path: read.append(path) or text_of(path))
     first = store.begin(spec)
     assert len(read) == 2
     assert store.begin(spec) == first
@@ -302,7 +300,7 @@ def test_what_cpus_took_that_were_called_a_gpu_is_not_believed_of_the_gpu(before
     profile = Profile(**facts, batch_initial=64, batch_low=32, batch_high=1024)
     common = {"worker_id": "w", "generation": 1, "done": 0.0, "epoch": 0, "loss": 0.0, "step_s": 0.01}
     for step in range(3):
-        second.hear(Stepped(**common, step=step, global_batch=64, noise=500.0, profile=profile), "T4", 1, 1)
+        second.learn(Stepped(**common, step=step, global_batch=64, noise=500.0, profile=profile), "T4", 1, 1)
     assert bool(second.earlier) == bool(kept)
     store.keep(spec, second, WALL)
     (profile,) = store.all()

@@ -14,9 +14,9 @@ from sublet.market.gpus import load_gpus
 from sublet.perf.learned import Learned
 from sublet.perf.live.rows import PREDICTED_ERROR, Source, StepRow, earlier
 from sublet.perf.live.speed import LiveSpeed
-from sublet.runtime.controller.profiling import MOST_FORMS, Profiling, kind_ratio
-from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job
+from sublet.runtime.controller.memory.records import WARM_REPORTS, JobRecord, kernel_job
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.profiles.learned import MOST_FORMS, Profiling, kind_ratio
 from sublet.wire.messages import Stepped
 from sublet.wire.profile import Profile
 
@@ -34,7 +34,7 @@ def a_report(step, *, batch=64, workers=1, noise=500.0, slower=1.0, generation=1
 
 def heard(profiling, *reports, gpu="T4", workers=1, nodes=1):
     for report in reports:
-        profiling.hear(report, gpu, workers, nodes)
+        profiling.learn(report, gpu, workers, nodes)
     return profiling
 
 

@@ -15,10 +15,9 @@ from sublet.domain.plan import Plan
 from sublet.errors import BadInput
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.bill import Bill
-from sublet.runtime.controller.chronicle import Chronicle
-from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.pump import Pump
+from sublet.runtime.controller.core.pump import Pump
+from sublet.runtime.controller.money.bill import Bill
+from sublet.runtime.controller.watch.history import Chronicle, HistoryRow
 from sublet.runtime.store import Store
 from tests.rigs.story import OFFERS
 
@@ -29,12 +28,15 @@ class Outlet:
     def __init__(self, store):
         self._store, self.done, self.pump = store, [], None
 
-    def warn(self, event):
+    def after_notice(self, event):
+        self.before_loss(event)
+
+    def before_loss(self, event):
         node = self.pump.kernel.cluster.nodes.get(event.node_id)
         self.done.append((type(event).__name__, "gone" if node is None else node.phase.value))
         return ()
 
-    def hear_plan(self, event, refusal):
+    def take_plan(self, event, refusal):
         pass
 
     def carry_out(self, action):
@@ -51,8 +53,8 @@ def world(tmp_path):
     bill = Bill(kernel, lambda _: False)
     pump = Pump(kernel, store=store, clock=Clock(), bill=bill, chronicle=Chronicle(store, lambda _: True, lambda _: ""))
     outlet.pump = pump
-    quiet = SimpleNamespace(add=lambda event, actions: None, write_if_due=lambda: None)
-    pump.connect(journal=quiet, outlet=outlet, alarms=None)
+    quiet = SimpleNamespace(follow=lambda event, actions: None, write_if_due=lambda: None)
+    pump.connect(journal=quiet, departures=outlet, outlet=outlet, alarms=None)
     yield pump, outlet, store
     store.close()
 

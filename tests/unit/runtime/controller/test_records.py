@@ -9,7 +9,7 @@ import pytest
 
 from sublet.domain.demand import kind_of
 from sublet.errors import InvalidValue
-from sublet.runtime.controller.records import WARM_REPORTS, JobRecord, kernel_job, pools_for
+from sublet.runtime.controller.memory.records import WARM_REPORTS, JobRecord, kernel_job, pools_for
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.values import an_offer
 from sublet.wire.messages import Stepped

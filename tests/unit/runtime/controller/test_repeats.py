@@ -7,9 +7,7 @@ from types import SimpleNamespace
 
 from sublet.domain.units import MINUTE_S
 from sublet.kernel.kernel import Kernel
-from sublet.runtime.controller.chronicle import Chronicle
-from sublet.runtime.controller.history import HistoryRow
-from sublet.runtime.controller.repeats import MOST_ROWS, Repeats
+from sublet.runtime.controller.watch.history import MOST_ROWS, Chronicle, HistoryRow, Repeats
 from sublet.testing.values import an_offer
 
 
@@ -62,11 +60,11 @@ def test_the_count_is_written_though_nothing_else_happens_and_wishes_of_users_ar
     store = SimpleNamespace(transaction=nullcontext, add_history=written.extend)
     chronicle = Chronicle(store, lambda _: True, lambda _: "", wall=wall)
     for _ in range(MOST_ROWS + 2):
-        chronicle.add(row())
+        chronicle.note(row())
     chronicle.write(Kernel([an_offer()]), 0.0)
     assert len(written) == MOST_ROWS
     chronicle.by = "somebody"
-    chronicle.add(row())
+    chronicle.note(row())
     chronicle.by = ""
     chronicle.write(Kernel([an_offer()]), 0.0)
     assert len(written) == MOST_ROWS + 1

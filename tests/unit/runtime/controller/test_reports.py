@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.domain.plan import Phase
-from sublet.runtime.controller.reports import Reports
+from sublet.runtime.controller.host import PACES
+from sublet.runtime.controller.jobs.reports import Reports
+from sublet.runtime.controller.memory.context import Context, NodeTable
 from sublet.wire.messages import Stepped
 
 
@@ -24,7 +26,14 @@ def test_what_a_group_tells_while_another_forms_is_not_taken_for_the_speed_of_th
     )
     state = SimpleNamespace(phase=phase, gpu="T4", spread=(1, 1))
     inbox = SimpleNamespace(kernel=SimpleNamespace(jobs={"job": state}), queue=lambda _: None, now_s=lambda: 0.0)
-    others = dict.fromkeys(("jobs", "bill", "gauges", "clock"))
-    stragglers = SimpleNamespace(hear=lambda *_: None)
-    Reports(inbox, **others, stragglers=stragglers, noticed_wall={}).learn(record, message, 1, 0.0)
+    context = Context(
+        inbox=inbox,
+        table=None,
+        nodes=NodeTable(),
+        bill=None,
+        alarms=SimpleNamespace(gauges=None),
+        host=SimpleNamespace(clock=None, paces=PACES),
+    )
+    stragglers = SimpleNamespace(compare=lambda *_: None)
+    Reports(context, None, stragglers).learn(record, message, 1, 0.0)
     assert heard == [("T4", workers, 2)]

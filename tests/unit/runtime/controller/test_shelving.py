@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from sublet.errors import NoSuchJob
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.shelving import EARLIER
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.memory.archive import EARLIER
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, until
@@ -165,11 +165,11 @@ def test_a_node_outlives_the_jobs_that_it_had(story, goes):
         async with story.controller() as api:
             await finished(story, api, 1, 2, 3)
             api._controller.memory.write()
-            router = api._controller.router
+            notices, jobs_on = api._controller.nodes.notices, api._controller.context.nodes.jobs_on
             assert "j-1" not in api._controller.records
-            router._jobs_on["old"] = {"j-1", "j-3"}  # one after the other
-            assert router._needs_s("old") > 0.0
-            getattr(router, goes)("old", 0.0)
-            assert "old" not in router._jobs_on
+            jobs_on["old"] = {"j-1", "j-3"}  # one after the other
+            assert notices._needs_s("old") > 0.0
+            getattr(notices, goes)("old", 0.0)
+            assert "old" not in jobs_on
 
     asyncio.run(live())

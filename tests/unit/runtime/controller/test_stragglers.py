@@ -12,9 +12,9 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.paces import PACES, Paces
-from sublet.runtime.controller.replacements import Replacements
-from sublet.runtime.controller.stragglers import Stragglers
+from sublet.runtime.controller.host import PACES, Paces
+from sublet.runtime.controller.jobs.stragglers import Stragglers
+from sublet.runtime.controller.memory.records import Replacements
 from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from sublet.wire import messages as wire
 from tests.rigs.story import Story, a_spec, phase, trained, until
@@ -216,7 +216,8 @@ def test_slow_nodes_are_told_of_though_they_and_their_workers_take_turns_at_bein
     group = SimpleNamespace(workers=workers, round=SimpleNamespace(number=1))
     record = SimpleNamespace(id="j-1", group=group, warnings={})
     inbox = SimpleNamespace(kernel=SimpleNamespace(jobs={}))
-    stragglers = Stragglers(inbox, jobs=None, bill=None, alarms=None, clock=None)
+    host = SimpleNamespace(clock=None, paces=PACES)
+    stragglers = Stragglers(SimpleNamespace(inbox=inbox, bill=None, alarms=None, host=host), None)
     told, rng = [], random.Random(gpus)
     stragglers._tell = lambda _record, found, _message: told.append((second, workers[found.worker_id].node_id))
     for second in range(120):
@@ -225,7 +226,7 @@ def test_slow_nodes_are_told_of_though_they_and_their_workers_take_turns_at_bein
         for worker_id, seconds in own_s.items():
             said = {"step": second, "done": float(second), "epoch": 0, "loss": 1.0, "global_batch": 8}
             message = wire.Stepped(worker_id=worker_id, generation=1, step_s=step_s, comm_s=step_s - seconds, **said)
-            stragglers.hear(record, message, float(second))
+            stragglers.compare(record, message, float(second))
     assert {node_id for _, node_id in told} == are_slow
     assert len(told) == slow
     assert told[0][0] <= 2 * PACES.straggles_s

@@ -23,8 +23,8 @@ def test_supply_is_told_when_it_holds_us_back_and_when_it_ceases_to(tmp_path):
             await api.submit(a_spec(max_workers=2, market="spot"))
             await phase(api, "j-1", "running")
             for nodes in (30, 28, 31, 17, 20, 2, 2, 1, 2, 25, 28, 30, 4, 9):
-                api._controller.leases.hear(AvailabilityChanged(api._controller.now_s(), "spot", nodes))
-            api._controller.leases.hear(AvailabilityChanged(api._controller.now_s(), "on-demand", 3))
+                api._controller.leases.take_news(AvailabilityChanged(api._controller.now_s(), "spot", nodes))
+            api._controller.leases.take_news(AvailabilityChanged(api._controller.now_s(), "on-demand", 3))
 
             async def heard():
                 told = [event["text"] for event in await api.events() if event["kind"] == "AvailabilityChanged"]
@@ -49,7 +49,7 @@ def test_a_recommendation_to_rebalance_is_told_and_takes_nobody_anywhere(tmp_pat
             await api.submit(a_spec(max_workers=1, market="spot"))
             await phase(api, "j-1", "running")
             (node_id,) = (await api.job("j-1"))["node_ids"]
-            api._controller.router.hear_agent(node_id, Noticed(node_id=node_id, in_s=0.0, kind="rebalance"))
+            api._controller.nodes.agents.receive(node_id, Noticed(node_id=node_id, in_s=0.0, kind="rebalance"))
 
             async def told():
                 return [event for event in await api.events() if event["kind"] == "NodeThreatened"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sublet.runtime.controller.sweeps import AGAIN_S, FIRST_REST_S, LONGEST_REST_S, TOGETHER_S, Sweeps
+from sublet.runtime.controller.nodes.leases import AGAIN_S, FIRST_REST_S, LONGEST_REST_S, TOGETHER_S, MassReclaims
 
 
 def sweep(sweeps, now_s, nodes=("n1", "n2")):
@@ -13,13 +13,13 @@ def sweep(sweeps, now_s, nodes=("n1", "n2")):
 
 
 def test_after_the_first_sweep_more_is_asked_for_at_once():
-    sweeps = Sweeps()
+    sweeps = MassReclaims()
     assert sweep(sweeps, 100.0) == (1, 0.0)
     assert sweeps.rest_s("spot", 101.0) == 0.0
 
 
 def test_each_further_sweep_in_a_row_lets_the_offer_rest_twice_as_long_up_to_a_bound():
-    sweeps, now_s, rests = Sweeps(), 0.0, []
+    sweeps, now_s, rests = MassReclaims(), 0.0, []
     for _ in range(8):
         rests.append(sweep(sweeps, now_s)[1])
         now_s += rests[-1] + 100.0
@@ -28,7 +28,7 @@ def test_each_further_sweep_in_a_row_lets_the_offer_rest_twice_as_long_up_to_a_b
 
 
 def test_it_rests_until_its_time_is_over_and_others_do_not():
-    sweeps = Sweeps()
+    sweeps = MassReclaims()
     sweep(sweeps, 0.0)
     sweep(sweeps, 100.0)
     assert sweeps.rest_s("spot", 120.5) == 40.0
@@ -37,7 +37,7 @@ def test_it_rests_until_its_time_is_over_and_others_do_not():
 
 
 def test_a_sweep_long_after_the_last_is_the_first_again():
-    sweeps = Sweeps()
+    sweeps = MassReclaims()
     sweep(sweeps, 0.0)
     assert sweep(sweeps, AGAIN_S - 1.0)[0] == 2
     rested_s = AGAIN_S + FIRST_REST_S
@@ -45,10 +45,10 @@ def test_a_sweep_long_after_the_last_is_the_first_again():
 
 
 def test_one_node_after_the_other_or_some_of_many_is_no_sweep():
-    sweeps = Sweeps()
+    sweeps = MassReclaims()
     assert sweeps.take("spot", "n1", 0.0, held=["n1"]) == (0, 0.0)
     assert sweeps.take("spot", "n2", TOGETHER_S + 1.0, held=["n2"]) == (0, 0.0)
     assert sweep(sweeps, 100.0, nodes=("n3", "n4"))[0] == 1
-    some = Sweeps()
+    some = MassReclaims()
     assert some.take("spot", "n1", 0.0, held=["n1", "n2", "n3"]) == (0, 0.0)
     assert some.take("spot", "n2", 0.1, held=["n1", "n2", "n3"]) == (0, 0.0)

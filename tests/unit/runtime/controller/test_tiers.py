@@ -17,12 +17,11 @@ from sublet.domain.plan import OfferState
 from sublet.domain.saving import MOST_SLOWDOWN, cost_of_write
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.bill import Account
-from sublet.runtime.controller.carrier import Carrier
-from sublet.runtime.controller.intervals import LONGEST_S, Losses, Pace, intervals, losses_of
-from sublet.runtime.controller.logs import JobLogs
-from sublet.runtime.controller.pulling import Pulling
-from sublet.runtime.controller.tiers import Tiers
+from sublet.runtime.controller.files.checkpoints import PulledJobs, Pulling
+from sublet.runtime.controller.files.logs import JobLogs
+from sublet.runtime.controller.files.sync import FileSync
+from sublet.runtime.controller.memory.tiers import LONGEST_S, Losses, Pace, Tiers, intervals, losses_of
+from sublet.runtime.controller.money.bill import Account
 from sublet.runtime.controller_api.money import tier_views
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Saved
@@ -195,10 +194,8 @@ def test_a_tier_that_a_newer_worker_names_is_taken_for_what_counts_as_saved():
 def test_a_worker_does_not_say_of_what_is_carried_that_it_outlives_its_node(tmp_path, elsewhere, own, told, tier):
     """Whoever believed it would end the node that has the only copy. Where all see the directory, it is true."""
     facts = {"files": FILES, "rng": RNG, "engine": None, "logs": JobLogs(tmp_path)}
-    carrier = Carrier(tmp_path, **facts, elsewhere=elsewhere)
-    carrier.pulling = Pulling(
-        tmp_path, files=FILES, engine=None, wall=None, terms=lambda _: None, saved=print, alarm=print
-    )
+    carrier = FileSync(tmp_path, **facts, elsewhere=elsewhere)
+    carrier.pulling = Pulling(tmp_path, FILES, None, None, PulledJobs(terms=lambda _: None, saved=print, alarm=print))
     spec = JobSpec(name="j", argv=("x",), cwd="/", checkpoint_dir=own)
     said = Saved(worker_id="j-1.1.0", step=7, done=7.0, seconds=1.0, blocked_s=0.0, size_bytes=5, tier=told)
     heard = carrier.judge({"j-1": SimpleNamespace(spec=spec)}, said)

@@ -9,8 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.gauges import Gauges
-from sublet.runtime.controller.timekeeping import (
+from sublet.runtime.controller.money.timekeeping import (
     MARK_EVERY_S,
     Mark,
     clock_from,
@@ -19,6 +18,7 @@ from sublet.runtime.controller.timekeeping import (
     passed_s,
     time_away_s,
 )
+from sublet.runtime.controller.watch.gauges import Gauges
 from sublet.runtime.store import MetaKey, Store
 
 LAST = Mark(cloud_s=1000.0, unix_s=1e9, boot="here", on_s=500.0)

@@ -420,7 +420,7 @@ def test_workers_that_never_meet_are_told_of_after_a_minute(tmp_path):
     async def scene(api):
         await api.submit(a_script(min_workers=2, max_workers=2))
         await phase(api, "j-1", "running")
-        record, tick = api.record("j-1"), api._controller.router.attempts.tick
+        record, tick = api.record("j-1"), api._controller.groups.attempts.check_apart
         story.cloud.see(met=False)
         tick(record, began_s + 60.0)
         assert (await api.job("j-1"))["warnings"] == []
@@ -441,7 +441,7 @@ def test_workers_that_meet_are_not_told_of(tmp_path):
         await api.submit(a_script(min_workers=2, max_workers=2))
         await phase(api, "j-1", "running")
         story.cloud.see(met=True)
-        api._controller.router.attempts.tick(api.record("j-1"), WALL.monotonic() + 600.0)
+        api._controller.groups.attempts.check_apart(api.record("j-1"), WALL.monotonic() + 600.0)
         assert (await api.job("j-1"))["warnings"] == []
 
     living(story, scene)
@@ -527,7 +527,7 @@ def test_two_copies_that_end_within_a_minute_are_told_of_and_nobody_knows_what_t
             await api.submit(a_script(min_workers=2, max_workers=2))
             await earning(api)
             story.cloud.see(met=False)
-            api._controller.router.attempts._running["j-1"].began_wall_s -= 30.0
+            api._controller.groups.attempts._running["j-1"].began_wall_s -= 30.0
             story.cloud.end_all(0)
             view = await phase(api, "j-1", "finished")
             (warning,) = view["warnings"]
@@ -552,7 +552,7 @@ def test_two_workers_that_met_or_that_nobody_looked_at_are_useful(tmp_path):
             await earning(api, job_id=job_id)
             story.cloud.see(met=met)
             if met:
-                api._controller.router.attempts._running[job_id].began_wall_s -= 30.0
+                api._controller.groups.attempts._running[job_id].began_wall_s -= 30.0
             story.cloud.end_all(0)
             view = await phase(api, job_id, "finished")
             assert (view["usd_useful"] >= 0.02, view["usd_unknown"], view["warnings"]) == (True, 0, [])

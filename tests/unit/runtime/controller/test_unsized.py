@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import size_files
-from sublet.runtime.controller.size_files import SizeFiles, group_of
+from sublet.runtime.controller.jobs import sizes as size_files
+from sublet.runtime.controller.jobs.sizes import SizeFiles, group_of
 from sublet.testing.memory_cloud import MemoryCloud
 from sublet.testing.memory_cloud import Worker as Process
 from sublet.wire import messages as wire

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sublet.domain.money import Money
-from sublet.runtime.controller.start import Start
+from sublet.runtime.controller.memory.records import Start
 from sublet.runtime.jobs.spec import Retries
 from tests.rigs.scripts import Scene, Widths, a_script, earning, living, planned_again, start_over
 from tests.rigs.story import adds_up, phase, until

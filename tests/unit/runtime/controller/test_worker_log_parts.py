@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sublet.errors import UnknownName
-from sublet.runtime.controller.worker_logs import WorkerLogs
+from sublet.runtime.controller.files.logs import WorkerLogs
 
 
 def test_what_a_worker_prints_before_its_first_group_is_of_the_rank_that_it_gets_there(tmp_path):

@@ -16,9 +16,9 @@ from sublet.errors import NoAccess, NoAnswer
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import leases
-from sublet.runtime.controller.hearing import Hearing
-from sublet.runtime.controller.paces import Paces
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.nodes import unknown_instances
+from sublet.runtime.controller.nodes.heartbeats import Heartbeats
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import OFFERS, Story, a_spec, trained, until
 
@@ -289,13 +289,13 @@ async def list_nothing():
 
 
 def sweep_often(api):
-    api._controller.leases._paces = Paces(sweep_s=0.3, absences=2)
-    api._controller.inbox.spawn(api._controller.leases.sweeping(), "sweeping")
+    api._controller.nodes.reaper._paces = Paces(sweep_s=0.3, absences=2)
+    api._controller.inbox.spawn(api._controller.nodes.reaper.run(), "sweeping")
 
 
 def test_a_new_node_is_not_missed_before_clouds_list_it(tmp_path, monkeypatch):
     story = a_story(tmp_path)
-    monkeypatch.setattr(Hearing, "has_spoken", lambda self, node_id, since_s: False)
+    monkeypatch.setattr(Heartbeats, "has_spoken", lambda self, node_id, since_s: False)
 
     async def live():
         async with story.controller() as api:
@@ -311,7 +311,7 @@ def test_a_new_node_is_not_missed_before_clouds_list_it(tmp_path, monkeypatch):
 
 def test_a_node_that_speaks_is_there_and_a_silent_one_that_nobody_lists_is_not(tmp_path, monkeypatch):
     story = a_story(tmp_path)
-    monkeypatch.setattr(leases, "LISTED_WITHIN_S", 0.0)
+    monkeypatch.setattr(unknown_instances, "LISTED_WITHIN_S", 0.0)
 
     async def live():
         async with story.controller() as api:

@@ -113,7 +113,7 @@ def test_the_engine_is_the_one_that_is_named_and_listens_where_the_provider_says
     controller = controller_from(Settings(state_dir=str(tmp_path), provider="attic"))._controller
     assert isinstance(controller.engine, LocalEngine)
     assert (controller.engine.address, controller.engine.lease_s) == (f"unix:{tmp_path / 'beds.sock'}", 7.0)
-    assert controller.limits == {OFFER.id: Limit(max_nodes=3)}
+    assert controller.options.limits == {OFFER.id: Limit(max_nodes=3)}
 
 
 def test_a_class_in_place_of_a_function_is_refused_with_what_to_register(attic, tmp_path):

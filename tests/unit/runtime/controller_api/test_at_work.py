@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from sublet.domain.plan import Phase
-from sublet.runtime.controller_api.at_work import JobsAtWork
+from sublet.runtime.controller_api.assemble import JobsAtWork
 
 
 def record(share, ended_s=None):

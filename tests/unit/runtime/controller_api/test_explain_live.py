@@ -17,7 +17,7 @@ from sublet.kernel.journal import event_from_json, line_from
 from sublet.policies.price.policy import Price
 from sublet.rental.shapes import JobClass, shapes_of
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.memory.records import kernel_job
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import a_spec

@@ -12,7 +12,7 @@ from sublet.cli.print.submission import print_alternatives
 from sublet.policies.boa.policy import Boa
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import reports
+from sublet.runtime.controller.jobs import reports
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec

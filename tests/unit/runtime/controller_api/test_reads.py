@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.errors import NoSuchJob
-from sublet.runtime.controller.paces import Paces
-from sublet.runtime.controller.table import JobTable
+from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.memory.table import JobTable
 from sublet.runtime.controller_api import api as controller_api
 from sublet.testing.memory_cloud import Training
 from tests.rigs.asgi import serving

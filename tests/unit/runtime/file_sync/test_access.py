@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from sublet.runtime.controller import bucket_copies
-from sublet.runtime.controller.bucket_copies import CopyFailed, copy_in_process
+from sublet.runtime.controller.files import buckets as bucket_copies
+from sublet.runtime.controller.files.buckets import CopyFailed, copy_in_process
 from sublet.runtime.file_sync.access import access_elsewhere, access_of
 
 OURS = {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "ours", "AWS_SESSION_TOKEN": "ours", "AWS_ENDPOINT_URL": "http://s3"}

@@ -20,7 +20,7 @@ from sublet.machine import remote
 from sublet.machine.objects import Found, StoreFailed
 from sublet.machine.remote import RemoteObjects, is_remote
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync import bringing, coming
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import StartWorker
@@ -226,7 +226,7 @@ def test_what_comes_by_half_is_not_there_and_what_is_nowhere_is_told(bucket, tmp
 
 def carrier(tmp_path, *, elsewhere):
     files = MemoryFiles()
-    found = Carrier(tmp_path / "s", files=files, rng=RNG, engine=None, logs=None, elsewhere=elsewhere)
+    found = FileSync(tmp_path / "s", files=files, rng=RNG, engine=None, logs=None, elsewhere=elsewhere)
     found.packer = lambda content, folder, mounts, besides: "a" * 64 if not any(map(is_remote, mounts)) else "wrong"
     return found
 

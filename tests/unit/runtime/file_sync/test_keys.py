@@ -102,7 +102,7 @@ def test_a_dry_run_refuses_what_a_submission_would(home, tmp_path, verb):
 
     async def asked(elsewhere):
         async with serving(tmp_path / "state") as server:
-            server.api._controller.carrier.elsewhere = elsewhere
+            server.api._controller.sync.elsewhere = elsewhere
             await getattr(server.api, verb)(spec)
 
     asyncio.run(asked(elsewhere=False))  # nothing travels

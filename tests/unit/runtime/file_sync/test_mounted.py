@@ -23,7 +23,7 @@ from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import RemoteObjects, open_uri
 from sublet.machine.rng import RNG
 from sublet.runtime.agent.dressing import dressed
-from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync import buckets, mounted
 from sublet.runtime.file_sync.mirror import Mirror
 from sublet.runtime.jobs.spec import JobSpec
@@ -159,7 +159,7 @@ def test_a_worker_with_kept_folders_is_started_through_them_and_python_is_that_o
 
 def test_a_node_fills_kept_folders_by_their_index_and_the_order_names_them(tmp_path):
     facts = {"files": MemoryFiles(), "rng": RNG, "engine": None, "logs": None, "elsewhere": True}
-    carrier = Carrier(tmp_path, **facts)
+    carrier = FileSync(tmp_path, **facts)
     spec = JobSpec(
         name="job",
         argv=("x",),

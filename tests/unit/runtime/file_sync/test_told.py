@@ -9,7 +9,7 @@ import pytest
 from sublet.api.sending import check_files, send_files
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync.content import Content
 from sublet.runtime.file_sync.fetching import Fetch
 from sublet.runtime.file_sync.packing import packed_names
@@ -34,7 +34,7 @@ def a_job(work, text, **given):
 
 def by_the_controller(spec, folder):
     """(files, notes) where the controller is on the machine of whoever submits; a dry run says the same."""
-    carrier = Carrier(folder / "state", files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
+    carrier = FileSync(folder / "state", files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
     packed = asyncio.run(carrier.pack(spec))
     assert tuple(asyncio.run(carrier.look(spec))) == packed.notes
     return set(packed_names(carrier.content, packed.code)), packed.notes

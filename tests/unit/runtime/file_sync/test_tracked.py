@@ -8,14 +8,14 @@ import pytest
 
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.jobs.spec import JobSpec
 
 
 def noted(folder, script, *, elsewhere=True, **more):
     (folder / "train.py").write_text(script)
     spec = JobSpec(**{"name": "job", "argv": ("python", "train.py"), "cwd": str(folder), **more})
-    carrier = Carrier(folder, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=elsewhere)
+    carrier = FileSync(folder, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=elsewhere)
 
     async def no_buckets(spec, *, make):
         return []

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.group import overdue
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome
@@ -55,7 +55,7 @@ def healthy_at_one(**facts):
 
 def killed(record, generation, placement, *, trains, ends=(), forget=()):
     """kill -9, and another controller that has the facts; workers have ended meanwhile."""
-    facts = json.loads(json.dumps(record.facts()))
+    facts = json.loads(json.dumps(record.to_store()))
     after = JobRecord("job-1", record.spec, a_record(era=1, sdk=record.spec.sdk).group, 0.0)
     after.group.spec = record.spec
     after.restore({name: value for name, value in facts.items() if name not in forget})
@@ -244,7 +244,7 @@ def test_a_script_that_fails_after_its_training_while_no_controller_is_there_has
 def test_the_batch_of_the_plan_outlives_the_controller():
     record = healthy_at_one(sdk=True)
     record.group.move(2, ONE, 256, 101.0)
-    facts = json.loads(json.dumps(record.facts()))
+    facts = json.loads(json.dumps(record.to_store()))
     after = JobRecord("job-1", record.spec, a_record(era=1, sdk=True).group, 0.0)
     after.restore(facts)
     after.group.adopt(2, ONE, 256, trains=True, wall_s=200.0)

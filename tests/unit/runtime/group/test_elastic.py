@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sublet.domain.events import JobFailed
-from sublet.runtime.controller.history import row_from_event
+from sublet.runtime.controller.watch.history import row_from_event
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import Retries
 from sublet.wire import messages as wire

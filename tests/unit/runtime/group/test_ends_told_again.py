@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sublet.runtime.controller.records import JobRecord
+from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.census import Census
 from sublet.runtime.group.failures import FORGIVEN_S
@@ -34,7 +34,7 @@ def end(group, code, at_s, *worker_ids):
 
 def heir(group, *placement, ends=(), last_word=None):
     """A new controller has adopted it and met all agents."""
-    stored = json.loads(json.dumps(JobRecord("job-1", group.spec, group, 0.0).facts()))
+    stored = json.loads(json.dumps(JobRecord("job-1", group.spec, group, 0.0).to_store()))
     new = build_group("job-1", group.spec, log_of=str, env=dict, era=1)
     JobRecord("job-1", group.spec, new, 0.0).restore(stored)
     new.adopt(group.generation, placement, 0, trains=True, wall_s=1000.0)

@@ -10,8 +10,8 @@ import pytest
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller import answers
-from sublet.runtime.controller.records import JobRecord, kernel_job
+from sublet.runtime.controller.jobs import answers
+from sublet.runtime.controller.memory.records import JobRecord, kernel_job
 from sublet.runtime.group import overdue
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome

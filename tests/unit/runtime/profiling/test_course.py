@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.runtime.controller.profiling import Profiling
+from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.profiling.course import Course, Stop, few_batches, form_of
 
 

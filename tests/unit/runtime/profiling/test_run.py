@@ -10,8 +10,8 @@ import pytest
 from sublet.errors import BadInput
 from sublet.perf.live.rows import Source
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.profile_store import ProfileStore
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.profiles.store import ProfileStore
 from sublet.runtime.profiling.run import profile_script
 from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.asgi import OFFERS

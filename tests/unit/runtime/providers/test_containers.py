@@ -12,7 +12,7 @@ import pytest
 from sublet.errors import InvalidValue
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
-from sublet.runtime.controller.carrier import Carrier
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.providers.aws.check import _containers
 from sublet.runtime.providers.aws.config import AwsConfig
@@ -25,7 +25,7 @@ JOB = JobSpec(name="job", argv=("true",), cwd="/", image="ubuntu:24.04", sdk=Fal
 
 
 def checked(tmp_path, why):
-    carrier = Carrier(tmp_path, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
+    carrier = FileSync(tmp_path, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
     carrier.no_containers = lambda: why
 
     async def no_buckets(spec, *, make):

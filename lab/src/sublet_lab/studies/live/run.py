@@ -11,7 +11,7 @@ from statistics import fmean
 from sublet.demo.grid.run import boots_s
 from sublet.domain.job import Job
 from sublet.errors import Infeasible
-from sublet.runtime.controller.records import kernel_job
+from sublet.runtime.controller.memory.records import kernel_job
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.controller_api.views import ENDED, JobView

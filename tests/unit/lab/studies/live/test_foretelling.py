@@ -8,7 +8,7 @@ from sublet.domain.job import Change
 from sublet.domain.shape import Shape
 from sublet.market.traces import load_trace
 from sublet.perf.live.rows import StepRow
-from sublet.runtime.controller.profile_store import script_digest
+from sublet.runtime.profiles.store import script_digest
 from sublet_lab.studies.live.foretelling import QUICK, Seen, told
 from sublet_lab.studies.live.known import Frictions, Known, frictions_from
 from sublet_lab.studies.live.predict import Draw, RegroupPauses, foretell, foretold_from

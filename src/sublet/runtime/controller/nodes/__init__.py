@@ -1,0 +1,12 @@
+"""Rented nodes and their agents: leases, heartbeats, notices, losses."""
+
+from __future__ import annotations
+
+from sublet.runtime.controller.nodes.leases import Leases
+from sublet.runtime.controller.nodes.nodes import Nodes, paced
+
+__all__ = [
+    "Leases",
+    "Nodes",
+    "paced",
+]
