@@ -1,7 +1,8 @@
 """Figures of the layout of `src`, of this tree or of any other: what `make figures` prints and the tests hold us to.
 
 `python -m tests.figures` prints this tree, `python -m tests.figures OTHER` another one beside it (before, after).
-Nothing of the tree is imported, so that any commit can be measured; only the tests are collected, in a process apart.
+Nothing of the tree is imported, so that any commit can be measured; in processes apart tests are collected, and the
+way of an event through `price` is followed (`tests/journey.py`).
 """
 
 from __future__ import annotations
@@ -355,6 +356,25 @@ def prose(tree: Path) -> Iterator[str]:
         yield f"{area:34}{words:>8,}{mean:>6.1f}{longest:>9}{who:>6.1f}{avoided:>9}{riddles:>9}\n"
 
 
+def journeys(tree: Path) -> tuple[dict[str, str], str]:
+    """How long the way of an event through `price` is there, by what is counted; and the calls as a list."""
+    path = os.pathsep.join([str(tree / "src"), str(tree / "lab" / "src")])
+    done = subprocess.run(
+        [sys.executable, str(HERE / "tests" / "journey.py")],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = {}
+    heads = re.findall(r"^(.*): (\d+) stays in (\d+) rooms, (\d+) files$", done.stdout, re.MULTILINE)
+    for title, stays, rooms, files in heads:
+        counts = {"stays": stays, "rooms": rooms, "files": files, "returns": str(int(stays) - int(files))}
+        found |= {f"an event in price, {title}: {what}": count for what, count in counts.items()}
+    return found, done.stdout
+
+
 def main(trees: list[Path]) -> None:
     """Print one column of counts a tree, then what was found in the last."""
     read = [modules_of(tree) for tree in trees]
@@ -369,6 +389,10 @@ def main(trees: list[Path]) -> None:
     write(f"{'tests collected':54}" + "".join(f"{collected_tests(tree):>10,}" for tree in trees) + "\n")
     for tree in trees:
         write("\n" + "".join(prose(tree)))
+    walked = [journeys(tree) for tree in trees]
+    for title in walked[-1][0]:
+        write(f"{title:54}" + "".join(f"{found[title]:>10}" for found, _ in walked) + "\n")
+    write(f"\n{walked[-1][1]}")
     for title, find in FIGURES.items():
         found = find(read[-1])
         if found:

@@ -49,14 +49,14 @@ NAMED: tuple[Named, ...] = (
         name="sizes leak where none are known",
         file="policies/price/beliefs.py",
         old="left_h_J = 1.0 / weight_J",
-        new="left_h_J = asked.standing.gpu_hours_J / weight_J",
+        new="left_h_J = asked.jobs.gpu_hours_J / weight_J",
         tests=("tests/unit/policies/price/test_beliefs.py",),
     ),
     Named(
         name="sizes leak into what is guessed from the past",
         file="policies/price/beliefs.py",
         old="power=SHORT_FIRST) / weight_J",
-        new="power=SHORT_FIRST) / weight_J\n            left_h_J = np.minimum(left_h_J, asked.standing.gpu_hours_J)",
+        new="power=SHORT_FIRST) / weight_J\n            left_h_J = np.minimum(left_h_J, asked.jobs.gpu_hours_J)",
         tests=("tests/unit/policies/price/test_beliefs.py",),
     ),
     Named(
@@ -145,8 +145,8 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="who is alone is made narrow",
-        file="policies/price/settled.py",
-        old=" & (standing.own_J == NOTHING)",
+        file="policies/price/plan.py",
+        old=" & (jobs.own_J == NOTHING)",
         new="",
         tests=("tests/unit/policies/price/test_settled.py",),
     ),

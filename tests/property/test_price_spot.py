@@ -15,7 +15,7 @@ from sublet.domain.shape import packed
 from sublet.kernel.kernel import Kernel
 from sublet.perf.preemption import NO_RECLAIMS, Reclaims, spot_speed
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.planning import columns
+from sublet.planning import menu as menus
 from sublet.planning import terms as market_terms
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
@@ -67,7 +67,7 @@ def test_where_no_reclaims_are_said_to_happen_every_plan_is_as_if_there_were_no_
     with_facts = planned(workload, cloud, told, blind=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_terms, "believe_reclaims", lambda states: NO_RECLAIMS)
-        patch.delattr(columns, "shapes_kept")  # would fail if it were called
+        patch.delattr(menus, "shapes_kept")  # would fail if it were called
         without = planned(workload, cloud, told, blind=True)
     assert repr(with_facts) == repr(without)
 

@@ -9,7 +9,7 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Spread
@@ -24,10 +25,7 @@ class ConstantRate(ABC):
 
     __slots__ = ()
 
-    @property
-    def ends(self) -> tuple[float, ...]:
-        """One phase without end."""
-        return ()
+    ends: ClassVar[tuple[float, ...]] = ()  # one phase without end
 
     @abstractmethod
     def rate(self, gpu: str, spread: Spread, done: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sublet.domain.offer import Market
 from sublet.domain.plan import Pool, Snapshot
-from sublet.planning.affordable import Row, hold_rows
+from sublet.planning.terms import Row, hold_rows
 
 __all__ = ["hold_with_cores", "pools_short_of_cores"]
 

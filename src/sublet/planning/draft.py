@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
-from sublet.planning.affordable import Row, hold_rows, most_gpus, nodes_to_hold, rows_by_market
 from sublet.planning.batches import batch_for
 from sublet.planning.cores import hold_with_cores, pools_short_of_cores
 from sublet.planning.runnable import runnable
+from sublet.planning.terms import Row, Terms, hold_rows, most_gpus, nodes_to_hold, rows_by_market
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "plan_of_changes"]
 
 NO_CORE = "no more can be had beside the core on demand that it is to have"
 
@@ -159,3 +160,20 @@ class Draft:
         self._shapes[state.job.id] = shape
         if why:
             self._reasons[state.job.id] = why
+
+
+def plan_of_changes(
+    terms: Terms,
+    changes: Iterable[tuple[JobState, Shape | None, str]],
+    *,
+    active: Iterable[JobState],
+    **facts: Any,
+) -> Plan:
+    """The plan in which jobs get other shapes, None to wait, and why; `facts` are those of `Draft.plan`."""
+    draft = Draft(terms.snapshot, terms.most, terms.rows, active=active)
+    for state, shape, why in changes:
+        if shape is None:
+            draft.take(state, why)
+        else:
+            draft.put(state, shape, why)
+    return draft.plan(**facts)

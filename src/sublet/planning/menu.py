@@ -1,4 +1,11 @@
-"""What one kind of job can run on, and how fast: a row per phase of its work, a column per shape."""
+"""What one kind of job can run on, and how fast: a row per phase of its work, a column per shape.
+
+A shape says how wide, how many GPUs on demand, in which grid, with which batch. Mixing markets pays where spot is short
+of what a job would buy, and where somebody has to survive. So in a pool with both, shapes have all GPUs on spot, one
+copy on demand, what spot lacks now, all; and some steps between, for what others leave of spot. A job that is to have a
+core on demand has only shapes with it. How the GPUs are used is decided here: the fastest way, losses included, is the
+only one that anybody would choose. What takes no less of anything than another shape and is no faster is left out.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +14,25 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, compress, repeat
+from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from sublet.domain.job import Change, Job
-from sublet.domain.shape import Shape
+from sublet.domain.job import Change, Doubted, Job, Speed
+from sublet.domain.shape import Grid, Shape, Spread, packed
 from sublet.domain.units import SECONDS_PER_H
-from sublet.planning.columns import Columns, Pace, columns_of, only_column, paces_of
+from sublet.perf.preemption import NO_RECLAIMS, shapes_kept
 from sublet.planning.terms import Rents, Site, Sites
+from sublet.planning.widths import useful_widths
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Menu", "menu_of"]
+__all__ = ["Columns", "Menu", "menu_of"]
 
 AHEAD_H = 24.0  # of a job without an end a day's work is weighed: the market is remembered for as long
-# C shapes, E phases, R rows, K rows that one shape uses: of pools with both markets two
+EVERY_SPLIT = 4  # nodes: up to so many are split between the markets in every way, more in a few ways
+
+# C shapes, E phases, R rows, K rows that one shape uses: of pools with both markets two; W ways, X ways of all shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,28 +181,28 @@ def _as_seen(sites: Sites, most_gpus: int) -> _Seen:
 
 @lru_cache(maxsize=4096)
 def _menu(facts: _Facts, seen: _Seen) -> Menu:
-    return _side_by_side(facts.job, seen.sites, list(enumerate(_columns(facts, site) for site in seen.sites)))
+    return _side_by_side(facts.job, seen.sites, list(enumerate(_offered(facts, site) for site in seen.sites)))
 
 
 @lru_cache(maxsize=4096)
 def _with_held(facts: _Facts, seen: _Seen, held: Shape) -> Menu:
-    more = only_column(facts.job, seen.sites, held)
+    more = _only_column(facts.job, seen.sites, held)
     if more is None:
         return _menu(facts, seen)
-    parts = [*enumerate(_columns(facts, site) for site in seen.sites), more]
+    parts = [*enumerate(_offered(facts, site) for site in seen.sites), more]
     return _side_by_side(facts.job, seen.sites, parts)
 
 
 @lru_cache(maxsize=4096)  # what one site offers changes more often than all of them
-def _columns(facts: _Facts, site: Site) -> Columns:
+def _offered(facts: _Facts, site: Site) -> Columns:
     if not facts.job.may_run_in(site.pool):
-        return columns_of(facts.job, (), site)
-    return columns_of(facts.job, _paces(facts, site.gpu, site.gpus_per_node, site.most_gpus), site)
+        return _columns_of(facts.job, (), site)
+    return _columns_of(facts.job, _paces(facts, site.gpu, site.gpus_per_node, site.most_gpus), site)
 
 
 @lru_cache(maxsize=4096)  # and a speed hardly ever
 def _paces(facts: _Facts, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
-    return paces_of(facts.job, gpu, gpus_per_node, most_gpus)
+    return _paces_of(facts.job, gpu, gpus_per_node, most_gpus)
 
 
 def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) -> Menu:
@@ -235,3 +246,317 @@ def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) 
 
 def _joined(arrays: Sequence[Floats]) -> Floats:
     return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
+# ---------------------------------------------------------------------- the shapes of one pool
+
+
+class Way(NamedTuple):
+    """How a job uses its GPUs; None leaves it to the speed model."""
+
+    grid: Grid | None = None
+    batch: int | None = None
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A speed that leaves it to the plan how its GPUs are used."""
+
+    def ways(self, gpus: int) -> Sequence[tuple[Grid | None, int | None]]:
+        """Grids and batches in which it can train on so many GPUs; none if it cannot."""
+        ...
+
+
+@runtime_checkable
+class DoubtedByBatch(Protocol):
+    """A speed that knows some batches better than others."""
+
+    def doubts(self, gpu: str, spread: Spread, batches: Sequence[int | None]) -> Floats:
+        """The standard error of the rate at each, as a part of it; None is the batch that it has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """A column per shape of one pool."""
+
+    shapes: tuple[Shape, ...]
+    spot_C: Floats  # GPUs of the first row: all, or those on spot where there are both markets
+    steady_C: Floats  # and of the second
+    rate_EC: Floats  # work per hour, losses included
+    boot_s_C: Floats  # until its nodes are there
+    doubt_C: Floats
+
+    def where(self, keep_C: Bools) -> Columns:
+        """Some of them."""
+        return Columns(
+            shapes=tuple(compress(self.shapes, keep_C.tolist())),
+            spot_C=self.spot_C[keep_C],
+            steady_C=self.steady_C[keep_C],
+            rate_EC=self.rate_EC[:, keep_C],
+            boot_s_C=self.boot_s_C[keep_C],
+            doubt_C=self.doubt_C[keep_C],
+        )
+
+    def beside(self, other: Columns) -> Columns:
+        """Both, without shapes of the other that are here."""
+        other = other.where(np.array([shape not in self.shapes for shape in other.shapes], dtype=np.bool_))
+        return Columns(
+            shapes=(*self.shapes, *other.shapes),
+            spot_C=np.concatenate((self.spot_C, other.spot_C)),
+            steady_C=np.concatenate((self.steady_C, other.steady_C)),
+            rate_EC=np.concatenate((self.rate_EC, other.rate_EC), axis=1),
+            boot_s_C=np.concatenate((self.boot_s_C, other.boot_s_C)),
+            doubt_C=np.concatenate((self.doubt_C, other.doubt_C)),
+        )
+
+
+class Pace(NamedTuple):
+    """How fast it goes at one width, undisturbed."""
+
+    gpus: int
+    ways: tuple[Way, ...]
+    parts: frozenset[int]  # GPUs of one copy, whatever the way
+    rate_EW: Floats  # work per hour
+    doubt_W: Floats
+
+
+def _columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
+    """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than width is chosen."""
+    spot_gpus = None if site.steady is None else site.steady.spot_gpus
+    widths = tuple((pace.gpus, pace.parts) for pace in paces)
+    at_C, nodes_C = _splits(widths, site.gpus_per_node, spot_gpus, job.min_on_demand)
+    found = _columns(job, site, paces, at_C, nodes_C)
+    if not _has_choice(job, site):
+        return found
+    if found.doubt_C.any():
+        return _with_unknown(found, job, site, paces, at_C, nodes_C)
+    return found.where(~_dominated(found, site))
+
+
+def _only_column(job: Job, sites: Sites, shape: Shape) -> tuple[int, Columns] | None:
+    """The place of its pool, and this shape there alone; None if such a job may not have it, or has no such choice."""
+    at = next((place for place, site in enumerate(sites) if site.pool == shape.pool), None)
+    if at is None or not _has_choice(job, sites[at]) or not job.may_run_in(shape.pool):
+        return None
+    site = sites[at]
+    if not job.min_gpus <= shape.gpus <= min(job.max_gpus, site.most_gpus):
+        return None
+    if site.steady is not None and shape.steady < job.min_on_demand:
+        return None
+    way = Way(shape.grid, shape.batch)
+    pace = _pace(job, site.gpu, site.gpus_per_node, shape.gpus, (way,))
+    spot_nodes = math.ceil((shape.gpus - shape.steady) / site.gpus_per_node)
+    found = _columns(job, site, [pace], np.array([0]), np.array([spot_nodes]), np.array([shape.steady]))
+    return (at, found) if found.shapes else None
+
+
+# ---------------------------------------------------------------------- widths and ways
+
+
+def _paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
+    """How fast it goes at all useful widths. Cost: O(widths x ways)."""
+    speed, found = job.speed, []
+    for gpus in useful_widths(job, gpus_per_node, most_gpus):
+        ways = tuple(Way(*way) for way in speed.ways(gpus)) if _chooses(speed) else (Way(),)
+        if ways:
+            found.append(_pace(job, gpu, gpus_per_node, gpus, ways))
+    return tuple(found)
+
+
+def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ...]) -> Pace:
+    spread, starts = packed(gpus, gpus_per_node), [0.0, *job.speed.ends[:-1]]
+    speeds = [job.speed_on(Shape(gpu, gpus, grid=way.grid, batch=way.batch)) for way in ways]
+    rate_EW = np.array([[speed.rate(gpu, spread, done) * SECONDS_PER_H for speed in speeds] for done in starts])
+    doubt_W = np.zeros(len(ways))
+    if isinstance(job.speed, DoubtedByBatch):
+        doubt_W = job.speed.doubts(gpu, spread, [way.batch for way in ways])
+    elif isinstance(job.speed, Doubted):
+        doubt_W += job.speed.doubt(gpu, spread)
+    parts = frozenset(1 if way.grid is None else way.grid.parts for way in ways)
+    return Pace(gpus, ways, parts, rate_EW, doubt_W)
+
+
+@lru_cache(maxsize=1024)  # the same for all jobs of these widths
+def _splits(
+    widths: tuple[tuple[int, frozenset[int]], ...], size: int, spot_gpus: float | None, core: int
+) -> tuple[Ints, Ints]:
+    """Which of the widths, each with the sizes of a copy, and how many nodes of it are on spot."""
+    found = [
+        (at, nodes)
+        for at, (gpus, parts) in enumerate(widths)
+        for nodes in _spot_nodes(gpus, parts, size, spot_gpus, core)
+    ]
+    at_C, nodes_C = np.array(found, dtype=np.intp).reshape(-1, 2).T
+    return at_C, nodes_C
+
+
+def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | None, core: int) -> Sequence[int]:
+    """How many nodes of this width are on spot, beside a core on demand; where there is one market, all."""
+    nodes = math.ceil(gpus / size)
+    if spot_gpus is None:
+        return (nodes,)
+    most = (gpus - core) // size if core else nodes
+    had = int(min(most, spot_gpus // size))
+    if nodes <= EVERY_SPLIT:
+        some = set(range(had + 1))
+    else:
+        some = {0, had}
+        if math.isfinite(spot_gpus):  # what others leave of it may be anything
+            some |= {4**step for step in range((had.bit_length() + 1) // 2)}
+        some |= {nodes - copy for copy in (math.ceil(part / size) for part in parts) if 0 <= nodes - copy <= had}
+    return sorted(some | {most})  # what is sold out now may be back
+
+
+# ---------------------------------------------------------------------- columns
+
+
+def _columns(
+    job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints, steady_C: Ints | None = None
+) -> Columns:
+    """A column for each of these widths (`at_C`) with so many nodes on spot, in the way that is fastest there."""
+    gpus_C = np.array([pace.gpus for pace in paces], dtype=np.intp)[at_C]
+    if steady_C is None:
+        steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
+    shapes: Sequence[Shape]
+    phases = max(1, len(job.speed.ends))
+    doubt_C = np.array([pace.doubt_W[0] for pace in paces])[at_C]
+    if _chooses(job.speed):
+        wide = [paces[at] for at in at_C.tolist()]
+        best_C, shapes, kept_C = _fastest(job, site, wide, nodes_C, steady_C)
+        rates = [pace.rate_EW[:, way] for pace, way in zip(wide, best_C, strict=True)]
+        rate_EC = np.array(rates).reshape(-1, phases).T * kept_C
+        doubt_C = np.array([pace.doubt_W[way] for pace, way in zip(wide, best_C, strict=True)])
+    else:
+        shapes = _plain_shapes(site.pool, gpus_C.tobytes(), steady_C.tobytes())
+        rate_EP = np.concatenate(
+            [np.zeros((phases, 0)), *(pace.rate_EW for pace in paces)], axis=1
+        )  # of each there is one way
+        rate_EC = rate_EP[:, at_C] * _kept(job, site, shapes, nodes_C)
+    boot_s_C = np.where(nodes_C > 0, site.boot_s, 0.0)
+    if site.steady is not None:
+        boot_s_C = np.maximum(boot_s_C, np.where(steady_C > 0, site.steady.boot_s, 0.0))
+    columns = Columns(
+        shapes=tuple(shapes),
+        spot_C=(gpus_C - steady_C).astype(np.float64),
+        steady_C=steady_C.astype(np.float64),
+        rate_EC=rate_EC,
+        boot_s_C=boot_s_C,
+        doubt_C=doubt_C,
+    )
+    runs_C: Bools = np.asarray((rate_EC > 0).any(axis=0))
+    return columns if runs_C.all() else columns.where(runs_C)
+
+
+def _with_unknown(found: Columns, job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints) -> Columns:
+    """And of each width the way that may be faster than the fastest as believed, and is known less: worth a try?"""
+    others = {at: alone for at, pace in enumerate(paces) if (alone := _least_known(job, pace)) is not None}
+    if not others:
+        return found
+    place = {at: number for number, at in enumerate(others)}
+    open_C = np.isin(at_C, list(others))
+    at_U = np.array([place[at] for at in at_C[open_C].tolist()], dtype=np.intp)
+    return found.beside(_columns(job, site, list(others.values()), at_U, nodes_C[open_C]))
+
+
+def _least_known(job: Job, pace: Pace) -> Pace | None:
+    """The way that would be the fastest if it is better than believed by as much as it is known less; None of them."""
+    speed_W = _speed(job, pace)
+    best = int(speed_W.argmax())
+    less_W = np.sqrt(np.maximum(0.0, pace.doubt_W**2 - pace.doubt_W.min() ** 2))
+    hoped_W = np.where(less_W > 0.0, speed_W * (1.0 + less_W), 0.0)
+    hoped_W[best] = 0.0
+    way = int(hoped_W.argmax())
+    if not hoped_W[way] > speed_W[best]:
+        return None
+    return pace._replace(ways=(pace.ways[way],), rate_EW=pace.rate_EW[:, [way]], doubt_W=pace.doubt_W[[way]])
+
+
+def _has_choice(job: Job, site: Site) -> bool:
+    """Whether there is more to a shape than its width."""
+    return site.steady is not None or _chooses(job.speed)
+
+
+def _chooses(speed: Speed) -> TypeGuard[Choosing]:
+    return _is_choosing(type(speed))
+
+
+@lru_cache(maxsize=256)  # to look at a protocol takes longer than all else about a menu of few shapes
+def _is_choosing(kind: type[Speed]) -> bool:
+    return issubclass(kind, Choosing)
+
+
+def _fastest(
+    job: Job, site: Site, paces: Sequence[Pace], nodes_C: Ints, steady_C: Ints
+) -> tuple[list[int], list[Shape], Floats]:
+    """The way of each column that is soonest through all phases, losses included; of equals the first.
+
+    Nothing keeps more than all of its speed, so that only ways that are faster undisturbed than the best is disturbed
+    need a second look.
+    """
+    speeds = {id(pace): _speed(job, pace) for pace in paces}
+    best_C = [int(speeds[id(pace)].argmax()) for pace in paces]
+
+    def shape(at: int, way: int) -> Shape:
+        return _shape(site.pool, paces[at].gpus, int(steady_C[at]), *paces[at].ways[way])
+
+    shapes = [shape(at, way) for at, way in enumerate(best_C)]
+    kept_C = _kept(job, site, shapes, nodes_C)
+    least_C = [speeds[id(pace)][way] for pace, way in zip(paces, best_C, strict=True)] * kept_C
+    ways_C = [len(speeds[id(pace)]) for pace in paces]
+    at_X = np.repeat(np.arange(len(paces)), ways_C)
+    way_X = np.arange(len(at_X)) - np.repeat(np.cumsum([0, *ways_C])[:-1], ways_C)
+    speed_X = np.concatenate([np.zeros(0), *(speeds[id(pace)] for pace in paces)])
+    other_X = (speed_X > least_C[at_X]) & (way_X != np.array(best_C, dtype=np.intp)[at_X])
+    others = list(zip(at_X[other_X].tolist(), way_X[other_X].tolist(), strict=True))
+    kept_X = _kept(job, site, [shape(at, way) for at, way in others], nodes_C[at_X[other_X]])
+    for (at, way), part in zip(others, kept_X.tolist(), strict=True):
+        if speeds[id(paces[at])][way] * part > least_C[at]:
+            best_C[at], shapes[at], kept_C[at] = way, shape(at, way), part
+            least_C[at] = speeds[id(paces[at])][way] * part
+    return best_C, shapes, kept_C
+
+
+_shape = lru_cache(maxsize=1 << 16)(Shape)  # most are the same for all jobs
+
+
+@lru_cache(maxsize=1024)
+def _plain_shapes(pool: str, gpus: bytes, steady: bytes) -> tuple[Shape, ...]:
+    """Of so many GPUs, and of these on demand, column by column: arrays, as what a cache can look them up by."""
+    gpus_C, steady_C = (np.frombuffer(each, dtype=np.intp).tolist() for each in (gpus, steady))
+    return tuple(map(_shape, repeat(pool), gpus_C, steady_C))
+
+
+def _kept(job: Job, site: Site, shapes: Sequence[Shape], nodes_C: Ints) -> Floats:
+    if site.reclaims == NO_RECLAIMS:
+        return np.ones(len(shapes))
+    return shapes_kept(site.reclaims, job, site.gpu, site.gpus_per_node, shapes, nodes_C)
+
+
+def _speed(job: Job, pace: Pace) -> Floats:
+    """Of each way, over all phases."""
+    if len(pace.rate_EW) == 1:
+        return np.asarray(pace.rate_EW[0])
+    phase_E = np.diff([0.0, *job.speed.ends])
+    with np.errstate(divide="ignore"):
+        return np.asarray(1.0 / (phase_E[:, None] / pace.rate_EW).sum(axis=0))
+
+
+def _dominated(columns: Columns, site: Site) -> Bools:
+    """Those beside which there is one that takes no more of anything, and is no slower."""
+    spot, steady, boot_s = (each.tobytes() for each in (columns.spot_C, columns.steady_C, columns.boot_s_C))
+    beaten_CC = _takes_less(spot, steady, boot_s, site.gpus_per_node)
+    for rate_C in columns.rate_EC:
+        beaten_CC = beaten_CC & (rate_C[:, None] >= rate_C)
+    return np.asarray(beaten_CC.any(axis=0))
+
+
+@lru_cache(maxsize=1024)  # what shapes take is the same for many jobs, how fast they are is not
+def _takes_less(spot: bytes, steady: bytes, boot_s: bytes, gpus_per_node: int) -> Bools:
+    """Whether the first takes less of something than the second, and no more of anything. No two take the same."""
+    spot_C, steady_C, boot_s_C = (np.frombuffer(each) for each in (spot, steady, boot_s))
+    whole_KC = np.ceil(np.array([spot_C, steady_C]) / gpus_per_node)
+    no_more_CC = np.ones((len(spot_C),) * 2, dtype=np.bool_)
+    for takes_C in (*whole_KC, spot_C, steady_C, boot_s_C):
+        no_more_CC &= takes_C[:, None] <= takes_C
+    return no_more_CC & ~no_more_CC.T

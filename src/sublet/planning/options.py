@@ -19,8 +19,8 @@ from sublet.domain.job import Change, Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
+from sublet.planning.jobs import NOTHING, Jobs, jobs_with_menus
 from sublet.planning.menu import Menu
-from sublet.planning.standing import NOTHING, Standing, standing_of
 from sublet.planning.terms import Rents
 from sublet.planning.trials import trial_costs
 from sublet.solve.arrays import Bools, Floats, Ints
@@ -79,6 +79,7 @@ class OptionsTable:
     doubted_J: Bools  # its speeds are believed, not known
     rate_JC: Floats  # work per hour
     gpus_JC: Floats
+    rent_JC: Floats  # USD per hour of whole nodes
     row_KJC: Ints  # where they are; the first tells pools apart
     gpus_KJC: Floats  # and how many there
     cost_JC: Floats
@@ -130,6 +131,7 @@ class OptionsTable:
             doubted_J=self.doubted_J[at],
             rate_JC=self.rate_JC[at],
             gpus_JC=self.gpus_JC[at],
+            rent_JC=self.rent_JC[at],
             row_KJC=self.row_KJC[:, at],
             gpus_KJC=self.gpus_KJC[:, at],
             cost_JC=self.cost_JC[at],
@@ -162,24 +164,25 @@ def options_of_all(
     boots: bool = False,
 ) -> OptionsTable:
     """Of jobs with these menus; see `options_at`."""
-    return options_at(standing_of(states, menus, now_s), np.array(value_J, dtype=np.float64), rent_R, boots=boots)
+    return options_at(jobs_with_menus(states, menus, now_s), np.array(value_J, dtype=np.float64), rent_R, boots=boots)
 
 
-def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: bool = False) -> OptionsTable:
+def options_at(jobs: Jobs, value_J: Floats, rent_R: Rents, *, boots: bool = False) -> OptionsTable:
     """Of jobs as they stand now. Cost: O(J C), and `_after` for those with phases ahead.
 
     With `boots`, to go to another pool costs the rent of a node there while it boots, too. Precondition: any job.
     """
-    menus, states, left_J = standing.menus, standing.states, standing.left_J
-    kinds, kind_J = _stacked(standing.kinds), standing.kind_J
+    menus, states, left_J = jobs.menus, jobs.states, jobs.left_J
+    kinds, kind_J = _stacked(jobs.kinds), jobs.kind_J
     gpu_rate_J, last_J, need_J, perfect_J, doubted_J = kinds.own_GU[:, kind_J]
     rate_JC, gpus_KJC, row_KJC = kinds.rate_UC[kind_J], kinds.gpus_KUC[:, kind_J], kinds.row_KUC[:, kind_J]
-    waits_J, held_J = standing.waits_J, standing.held_J
-    pay_JC = value_J[:, None]  # where nothing is rented, one for all shapes
+    waits_J, held_J = jobs.waits_J, jobs.held_J
+    pay_JC, rent_JC = value_J[:, None], np.zeros(rate_JC.shape)  # nothing is rented: one for all shapes
     if any(rent_R):
-        pay_JC = pay_JC + (np.asarray(rent_R)[row_KJC] * kinds.whole_KUC[:, kind_J]).sum(axis=0)
+        rent_JC = (np.asarray(rent_R)[row_KJC] * kinds.whole_KUC[:, kind_J]).sum(axis=0)
+        pay_JC = pay_JC + rent_JC
     pause_JC = kinds.pause_WUC[waits_J.astype(np.intp), kind_J]
-    for row in (standing.pauses_J & ~waits_J).nonzero()[0].tolist():
+    for row in (jobs.pauses_J & ~waits_J).nonzero()[0].tolist():
         pause_JC[row, : len(menus[row].shapes)] = _pauses(menus[row], states[row].job, states[row].runs_in)
     (on_J,) = (held_J != NOTHING).nonzero()
     pause_JC[on_J, held_J[on_J]] = 0.0
@@ -198,6 +201,7 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
         doubted_J=doubted_J != 0.0,
         rate_JC=rate_JC,
         gpus_JC=gpus_KJC[0] if len(gpus_KJC) == 1 else kinds.gpus_UC[kind_J],
+        rent_JC=rent_JC,
         row_KJC=row_KJC,
         gpus_KJC=gpus_KJC,
         cost_JC=cost_JC,
@@ -206,15 +210,15 @@ def options_at(standing: Standing, value_J: Floats, rent_R: Rents, *, boots: boo
     )
     if boots:
         _add_boots(table, on_J, held_J[on_J], pause_JC, pay_JC, kinds.boot_UC[kind_J])
-    doubted, way_UC = on_J[standing.doubted_J[on_J]].tolist(), cost_JC[:0]
+    doubted, way_UC = on_J[jobs.doubted_J[on_J]].tolist(), cost_JC[:0]
     if doubted:
         with np.errstate(divide="ignore", invalid="ignore"):
             way_UC = cost_JC[doubted] - pay_JC[doubted] * left_J[doubted, None] / rate_JC[doubted]
     for row in (~table.last_J).nonzero()[0].tolist():
-        menu, phase = standing.kinds[standing.kind_J[row]]
+        menu, phase = jobs.kinds[jobs.kind_J[row]]
         if menu.shapes:
             value = float(f"{value_J[row]:.3g}")  # near enough, and seldom new
-            after = _after(menu, menu.goal(float(standing.done_J[row]), states[row].job.work), value, rent_R)
+            after = _after(menu, menu.goal(float(jobs.done_J[row]), states[row].job.work), value, rent_R)
             cost_JC[row, : len(menu.shapes)] += after.cost_EC[phase + 1]
             hours_JC[row, : len(menu.shapes)] += after.hours_EC[phase + 1]
     for row, way_C in zip(doubted, way_UC, strict=True):

@@ -29,9 +29,9 @@ from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Snapshot
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
+from sublet.planning.jobs import Jobs, side_of
 from sublet.planning.menu import Menu, menu_of
 from sublet.planning.ranking import arrival
-from sublet.planning.standing import Standing, side_of
 from sublet.planning.terms import Rents, Sites, Terms
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
@@ -80,10 +80,10 @@ class TimePrice:
         side = TRIFLE if side_of(state) < self.share else -TRIFLE
         return state.job.weight * self.usd_per_h * (1.0 + side)
 
-    def of_all(self, standing: Standing) -> Floats:
+    def of_all(self, jobs: Jobs) -> Floats:
         """The same of many jobs."""
-        side_J = np.where(standing.side_J < self.share, TRIFLE, -TRIFLE)
-        return np.asarray(standing.weight_J * self.usd_per_h * (1.0 + side_J))
+        side_J = np.where(jobs.side_J < self.share, TRIFLE, -TRIFLE)
+        return np.asarray(jobs.weight_J * self.usd_per_h * (1.0 + side_J))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class ValueOfTime:
             value = min(value, state.job.weight * self.worth.of(menu))
         return value
 
-    def of_all(self, standing: Standing) -> Floats:
+    def of_all(self, jobs: Jobs) -> Floats:
         """The same of many jobs. Cost: O(J), and `HourWorth.of` of each kind that there is."""
-        value_J, worth = self.price.of_all(standing), self.worth
+        value_J, worth = self.price.of_all(jobs), self.worth
         if worth is None:
             return value_J
-        usd_U = np.array([worth.of(menu) for menu, _ in standing.kinds])
-        owner_J = standing.weight_J * usd_U[standing.kind_J]
-        return np.where(standing.hurries_J, value_J, np.minimum(value_J, owner_J))
+        usd_U = np.array([worth.of(menu) for menu, _ in jobs.kinds])
+        owner_J = jobs.weight_J * usd_U[jobs.kind_J]
+        return np.where(jobs.hurries_J, value_J, np.minimum(value_J, owner_J))
 
 
 def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | None = HURRY) -> ValueOfTime:

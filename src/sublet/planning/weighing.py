@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from sublet.domain.plan import JobState
-from sublet.domain.weighed import Weighed, Weighing
+from sublet.domain.weighed import Weighed
 from sublet.planning.options import Options, OptionsTable
 from sublet.planning.terms import Rents
 from sublet.solve.arrays import Floats
 
-__all__ = ["AllWeighed", "WeighedOptions"]
+__all__ = ["WeighedOptions"]
 
 BEYOND = 10_000.0  # times the dearest rent: an hour is worth as good as infinitely much, and no dollars say how much
 
@@ -69,38 +67,3 @@ class WeighedOptions:
 
     def _pay(self) -> Floats:
         return self.options.menu.pay(0.0, self.rent_R)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AllWeighed(Mapping[str, Weighing]):
-    """Those of all jobs that were asked: one is made when it is looked at, for most never are."""
-
-    states: Sequence[JobState]
-    made: Callable[[], OptionsTable]  # asked once, when any is looked at
-    rent_R: Rents
-    most_R: Floats
-    scarce_JC: Floats | None = None  # surcharges, where any pool is short
-    scarce_rows: Mapping[int, int] = field(default_factory=dict)  # row of a job -> that of its surcharges
-
-    @cached_property
-    def table(self) -> OptionsTable:
-        """A row of each state."""
-        return self.made()
-
-    def __getitem__(self, job_id: str) -> WeighedOptions:
-        row = self._row_of[job_id]
-        scarce_C = None
-        if self.scarce_JC is not None and row in self.scarce_rows:
-            count = len(self.table.menus[row].shapes)  # the rest is padding
-            scarce_C = self.scarce_JC[self.scarce_rows[row], :count]
-        return WeighedOptions(table=self.table, row=row, rent_R=self.rent_R, most_R=self.most_R, scarce_C=scarce_C)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._row_of)
-
-    def __len__(self) -> int:
-        return len(self.states)
-
-    @cached_property
-    def _row_of(self) -> Mapping[str, int]:
-        return {state.job.id: row for row, state in enumerate(self.states)}

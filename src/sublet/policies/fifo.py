@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
-from sublet.planning.affordable import most_gpus
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
+from sublet.planning.terms import most_gpus
 
 __all__ = ["Fifo"]
 

@@ -14,7 +14,7 @@ from sublet.domain.events import AvailabilityChanged, NodeReady, PlanMade, Price
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
 from sublet.kernel.kernel import Kernel
-from sublet.planning.affordable import (
+from sublet.planning.terms import (
     _acquire,
     _acquire_together,
     _usd_per_gpu,

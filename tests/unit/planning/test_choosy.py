@@ -5,8 +5,8 @@ from __future__ import annotations
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.money import Price
-from sublet.planning.affordable import most_gpus
 from sublet.planning.choosy import kept_for_choosy
+from sublet.planning.terms import most_gpus
 from sublet.policies.fifo import Fifo
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

@@ -18,8 +18,7 @@ from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.perf.preemption import NO_RECLAIMS, Reclaims, shapes_kept, spot_speed
 from sublet.perf.speedup import Amdahl, ConstantRate, Linear, PowerLaw
-from sublet.planning.columns import Columns, _dominated
-from sublet.planning.menu import menu_of
+from sublet.planning.menu import Columns, _dominated, menu_of
 from sublet.planning.options import options_of
 from sublet.planning.terms import Site, SteadyPart
 from sublet.testing.values import a_job

@@ -16,8 +16,7 @@ from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 from sublet.perf.preemption import read_reclaims
 from sublet.planning import terms as module
-from sublet.planning.affordable import Row, most_gpus, most_gpus_alone
-from sublet.planning.terms import Terms
+from sublet.planning.terms import Row, Terms, most_gpus, most_gpus_alone
 from sublet.policies.boa.policy import Boa
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
@@ -36,6 +35,9 @@ class Watched(dict):
     def __getitem__(self, key):
         self.looks += 1
         return super().__getitem__(key)
+
+    def __iter__(self):
+        return super().__iter__()  # so that who copies it looks at each
 
 
 def snapshot(**facts):

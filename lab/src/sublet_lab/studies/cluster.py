@@ -26,7 +26,7 @@ from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.equal import Equal
 from sublet.policies.fifo import Fifo
 from sublet.policies.mip.policy import Mip
-from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.policies.vacate_first import VacateFirst
 from sublet_lab.rivals.greedy.speed import GreedySpeed

@@ -100,7 +100,7 @@ class LiveSpeed(ConstantRate):
     # ---------------------------------------------------------------------- as a speed
 
     @property
-    def ends(self) -> tuple[float, ...]:
+    def ends(self) -> tuple[float, ...]:  # type: ignore[override] # read alike: of most speeds it is one constant
         """Ends of its phases, in units of work."""
         return tuple(end for end, _ in self.phases)
 

@@ -12,7 +12,6 @@ and do not say how large they are (`perf.sizes`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 import numpy as np
 
@@ -21,21 +20,13 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.sizes import Had, left_by_all_h, left_by_group_h
 from sublet.policies.price.choices import TRIFLE_H, Asked
 from sublet.policies.price.cluster_split import SHORT_FIRST
+from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.survival import left_of_all_h
 from sublet.solve.arrays import Floats
 
-__all__ = ["WorkBelief", "believed_left_h"]
+__all__ = ["believed_left_h"]
 
 NEWCOMER_H = 0.1  # GPU-hours, beside what a job has had; only the order of jobs follows from it
-
-
-class WorkBelief(StrEnum):
-    """What is known of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
-
-    DECLARED = "declared"
-    LEARNED = "learned"
-    PAST = "past"
-    NOTHING = "nothing"
 
 
 def believed_left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:
@@ -43,13 +34,13 @@ def believed_left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:
 
     Cost: O(J log n) for n that are done; O(J n) with `past`.
     """
-    weight_J = asked.standing.weight_J
+    weight_J = asked.jobs.weight_J
     if knows is WorkBelief.DECLARED:
-        left_h_J = asked.standing.gpu_hours_J
+        left_h_J = asked.jobs.gpu_hours_J
     elif knows is WorkBelief.NOTHING:
         left_h_J = 1.0 / weight_J
     else:
-        had_h_J = asked.standing.attained_gpu_s_J / SECONDS_PER_H
+        had_h_J = asked.jobs.attained_gpu_s_J / SECONDS_PER_H
         if knows is WorkBelief.LEARNED:
             left_h_J = _of_the_group(asked, ended, had_h_J.tolist()) / weight_J
         else:
@@ -61,11 +52,11 @@ def believed_left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:
 def _of_the_group(asked: Asked, ended: Ended, had_h_J: Sequence[float]) -> Floats:
     """By those of the group that are done. While none is, a job that runs on tells that the others are long, too."""
     most_had_h: dict[str, float] = {}
-    group_J = [group_of(state.job) for state in asked.standing.states]
+    group_J = [group_of(state.job) for state in asked.jobs.states]
     for group, had_h in zip(group_J, had_h_J, strict=True):
         most_had_h[group] = max(had_h, most_had_h.get(group, 0.0))
     left_h_J = []
-    facts = zip(group_J, asked.standing.done_J.tolist(), asked.table.gpu_rate_J.tolist(), strict=True)
+    facts = zip(group_J, asked.jobs.done_J.tolist(), asked.table.gpu_rate_J.tolist(), strict=True)
     for (group, done, gpu_rate), had_h in zip(facts, had_h_J, strict=True):
         left_h = otherwise_h = left_by_all_h(had_h, ended, newcomer_h=NEWCOMER_H)
         if group and gpu_rate:

@@ -1,4 +1,4 @@
-"""Who is asked, and what each may choose from: shapes in which it runs, in time, within its purse, without gambles.
+"""What jobs may choose from: shapes in which they run, in time, within their purses, without gambles; and what is told.
 
 A deadline raises the value of the job's time until it is met. A purse strikes out what it cannot pay to the end, as
 long as there are shapes that it can; where there are none, only the cheapest is left, which takes it furthest. A market
@@ -16,211 +16,163 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState
+from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import spot_speed
-from sublet.planning.menu import Menu, menu_of
+from sublet.planning.jobs import SETTLED, Jobs
+from sublet.planning.menu import Menu
 from sublet.planning.options import Options, OptionsTable, options_at, options_of
-from sublet.planning.ranking import arrival
-from sublet.planning.standing import SETTLED, Standing, standing_on
 from sublet.planning.terms import Refusals, Sites, Terms
-from sublet.planning.value_of_time import ValueOfTime
 from sublet.policies.price.congestion import WAIT
-from sublet.policies.price.told import Late, Told
+from sublet.policies.price.decision import Decision
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["TRIFLE_H", "Asked", "Choices", "LeastWork", "in_time", "too_late", "within_purse"]
+__all__ = ["SAFETY", "TRIFLE_H", "Asked", "Late", "Told", "all_options", "ask", "in_time", "too_late", "within_purse"]
 
 STEP, STEPS = 4.0, 40  # of the value of a job's time: beyond their product money no longer counts
 FINER = 6  # halvings of the last step
 NUDGE = 1e-9  # relative: beyond the value of time at which two shapes cost the same
 SAFETY = 0.95  # of the time that is left: speeds are estimates, and GPUs come late
-OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 TRIFLE_H = 1e-9  # GPU-hours: work that is all but done
-MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
-
-
-@dataclass(frozen=True, slots=True)
-class LeastWork:
-    """Ranks by the GPU-hours that a job still needs at its most efficient, over its weight."""
-
-    sites: Sites
-
-    def __call__(self, state: JobState) -> float:
-        """For a job that waits: its work stands still."""
-        return menu_of(state.job, self.sites).gpu_hours_left(state.done, state.job.work) / state.job.weight
-
-
-def deadline(state: JobState) -> float:
-    """Ranks by it; those without one come last."""
-    return math.inf if state.job.deadline_s is None else state.job.deadline_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
     """Jobs that could run, and what they could choose, a row each."""
 
-    standing: Standing
+    jobs: Jobs
     table: OptionsTable
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Of every job, on the terms of one decision."""
+class Late(NamedTuple):
+    """A deadline that no shape keeps, and the fastest of them."""
 
-    terms: Terms
-    value: ValueOfTime
-    sized: bool = True  # who waits is ranked by its work; else by its arrival alone, and sizes are not looked at
+    fastest: Shape
+    hours: float
+    cost: float  # USD, with its time as USD
+    value_of_time: float
+    left_h: float
 
-    def standing(self, patience_s: float) -> Standing | None:
-        """Those that are asked, None if nobody is.
+    def __str__(self) -> str:
+        usd = self.cost - self.hours * self.value_of_time
+        return (
+            f"its deadline in {self.left_h:,.2f} h cannot be met: the fastest way, {self.fastest}, takes "
+            f"{self.hours:,.2f} h with its start; a deadline {self.hours:,.2f} h from now could be, for about "
+            f"USD {usd:,.2f}"
+        )
 
-        Those with a shape, if it is time or GPUs are short; then those that wait, as many as could have one.
-        """
-        states = self._next_to_ask(patience_s)
-        return standing_on(states, self.terms.sites, self.terms.now_s) if states else None
 
-    def ask(self, standing: Standing) -> tuple[Asked | None, Mapping[str, str]]:
-        """Who of these could run at all, None if nobody; and what owners should know, by job."""
-        table = self.options(standing)
-        notes = self._narrow(table, standing)
-        told = Told({standing.states[row].job.id: notes[row] for row in sorted(notes)})
-        rows = np.asarray((table.cost_JC < np.inf).any(axis=1)).nonzero()[0].tolist()
-        asked = Asked(standing=standing.take(rows), table=table.take(rows)) if rows else None
-        return asked, told
+@dataclass(frozen=True, slots=True, eq=False)
+class Told(Mapping[str, str]):
+    """By job; equal to any other mapping of the same words."""
 
-    def options(self, standing: Standing) -> OptionsTable:
-        """All that there is for these, whether they may choose it or not."""
-        return options_at(standing, self.value.of_all(standing), self.terms.rent_R, boots=self._boots)
+    notes: Mapping[str, str | Late]
 
-    @property
-    def _boots(self) -> bool:
-        return self.value.worth is not None
+    def __getitem__(self, job_id: str) -> str:
+        return str(self.notes[job_id])
 
-    def _narrow(self, table: OptionsTable, standing: Standing) -> dict[int, str | Late]:
-        """Strike out what jobs may not choose, and tell what their owners should know of the rest, by row."""
-        states, terms = standing.states, self.terms
-        notes = self._hurry(table, standing)
-        for row in (table.need_J == np.inf).nonzero()[0].tolist():  # it has no shape at all
-            if warning := _describe_endless(states[row].job, terms.sites):
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.notes)
+
+    def __len__(self) -> int:
+        return len(self.notes)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def ask(decision: Decision, jobs: Jobs) -> tuple[Asked | None, Mapping[str, str]]:
+    """Who of the jobs of a decision could run at all, None if nobody; and what owners should know, by job."""
+    table = all_options(decision, jobs)
+    notes = _narrow(decision, table, jobs)
+    told = Told({jobs.states[row].job.id: notes[row] for row in sorted(notes)})
+    able_J = np.asarray((table.cost_JC < np.inf).any(axis=1))
+    if able_J.all():
+        return Asked(jobs=jobs, table=table), told
+    rows = able_J.nonzero()[0].tolist()
+    return (Asked(jobs=jobs.take(rows), table=table.take(rows)) if rows else None), told
+
+
+def all_options(decision: Decision, jobs: Jobs) -> OptionsTable:
+    """All that there is for these, whether they may choose it or not."""
+    return options_at(jobs, decision.value_J.copy(), decision.terms.rent_R, boots=decision.value.worth is not None)
+
+
+def _narrow(decision: Decision, table: OptionsTable, jobs: Jobs) -> dict[int, str | Late]:
+    """Strike out what jobs may not choose, and tell what their owners should know of the rest, by row."""
+    states, terms = jobs.states, decision.terms
+    notes = _hurry(decision, table, jobs)
+    for row in (table.need_J == np.inf).nonzero()[0].tolist():  # it has no shape at all
+        if warning := _describe_endless(states[row].job, terms.sites):
+            notes[row] = warning
+    for row in jobs.purse_J.nonzero()[0].tolist():
+        job, options = states[row].job, table.of(row)
+        if job.purse_left_usd is not None and options.any:
+            options = within_purse(options, job.purse_left_usd, terms, int(jobs.whole_J[row]))
+            table.put(row, options)
+            if not np.isfinite(options.cost_C[options.menu.fits(terms.alone_R)]).any():
+                notes[row] = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
+    _within_total(decision, table, jobs)
+    if (refusals := terms.refusals) is not None:
+        for row, state in enumerate(states):
+            if state.shape is not None and jobs.menus[row].shapes:
+                own = terms.rows_used(state.shape)
+                table.put(row, _without_gambles(table.of(row), state, own, refusals))
+    return notes
+
+
+def _within_total(decision: Decision, table: OptionsTable, jobs: Jobs) -> None:
+    """Strike out what costs more than is left of all money, the least for all others taken off. Cost: O(J C)."""
+    terms, unspent = decision.terms, decision.terms.snapshot.unspent
+    if unspent is None or terms.snapshot.budget.until_s is not None or not decision.rented:
+        return
+    possible_JC: Bools = table.cost_JC < np.inf
+    time_JC = table.value_J[:, None] * np.where(possible_JC, table.hours_JC, 0.0)
+    rent_JC = np.where(possible_JC, table.cost_JC - time_JC, np.inf)
+    least_J = rent_JC.min(axis=1, initial=np.inf)
+    left_J = np.maximum(0.0, unspent.usd - np.maximum(0.0, decision.value.price.least_usd - least_J))
+    dear_JC: Bools = possible_JC & (rent_JC > left_J[:, None])
+    for row in np.flatnonzero(dear_JC.any(axis=1)).tolist():
+        table.put(row, within_purse(table.of(row), float(left_J[row]), terms, int(jobs.whole_J[row])))
+
+
+def _hurry(decision: Decision, table: OptionsTable, jobs: Jobs) -> dict[int, str | Late]:
+    """Who would come too late hurries, if that helps; whom nothing helps is told so. Cost: O(J C) for all these."""
+    left_h_J = (jobs.deadline_s_J - decision.terms.now_s) / SECONDS_PER_H
+    notes: dict[int, str | Late] = {}
+    if not (left_h_J < np.inf).any() or not table.cost_JC.shape[1]:
+        return notes
+    best_J = table.cost_JC.argmin(axis=1)
+    late_J = ~(table.hours_JC[np.arange(len(table)), best_J] <= SAFETY * left_h_J)  # else it is in time anyway
+    (late,) = late_J.nonzero()
+    if not len(late):
+        return notes
+    hopeless, others = too_late(table, late, left_h_J[late])
+    notes.update(hopeless)
+    rented = decision.rented  # else who hurries chooses no other shape than it does anyway: the fastest
+    for row in others:
+        state, menu = jobs.states[row], table.menus[row]
+        if menu.shapes and (rented or not table.last_J[row]):
+            options, warning = in_time(_options_by_value(decision, state, menu), table.of(row), float(left_h_J[row]))
+            table.put(row, options)
+            if warning:
                 notes[row] = warning
-        for row in standing.purse_J.nonzero()[0].tolist():
-            job, options = states[row].job, table.of(row)
-            if job.purse_left_usd is not None and options.any:
-                options = within_purse(options, job.purse_left_usd, terms, int(standing.whole_J[row]))
-                table.put(row, options)
-                if not np.isfinite(options.cost_C[options.menu.fits(terms.alone_R)]).any():
-                    notes[row] = f"USD {job.purse_left_usd:.2f} of its own budget pay for nothing that can be had now"
-        self._within_total(table, standing)
-        if (refusals := terms.refusals) is not None:
-            for row, state in enumerate(states):
-                if state.shape is not None and standing.menus[row].shapes:
-                    own = terms.rows_used(state.shape)
-                    table.put(row, _without_gambles(table.of(row), state, own, refusals))
-        return notes
+    return notes
 
-    def _within_total(self, table: OptionsTable, standing: Standing) -> None:
-        """Strike out what costs more than is left of all money, the least for all others taken off. Cost: O(J C)."""
-        terms, unspent = self.terms, self.terms.snapshot.unspent
-        if unspent is None or terms.snapshot.budget.until_s is not None or not any(terms.rent_R):
-            return
-        possible_JC: Bools = table.cost_JC < np.inf
-        time_JC = table.value_J[:, None] * np.where(possible_JC, table.hours_JC, 0.0)
-        rent_JC = np.where(possible_JC, table.cost_JC - time_JC, np.inf)
-        least_J = rent_JC.min(axis=1, initial=np.inf)
-        left_J = np.maximum(0.0, unspent.usd - np.maximum(0.0, self.value.price.least_usd - least_J))
-        dear_JC: Bools = possible_JC & (rent_JC > left_J[:, None])
-        for row in np.flatnonzero(dear_JC.any(axis=1)).tolist():
-            table.put(row, within_purse(table.of(row), float(left_J[row]), terms, int(standing.whole_J[row])))
 
-    def _hurry(self, table: OptionsTable, standing: Standing) -> dict[int, str | Late]:
-        """Who would come too late hurries, if that helps; whom nothing helps is told so. Cost: O(J C) for all these."""
-        left_h_J = (standing.deadline_s_J - self.terms.now_s) / SECONDS_PER_H
-        notes: dict[int, str | Late] = {}
-        if not (left_h_J < np.inf).any() or not table.cost_JC.shape[1]:
-            return notes
-        best_J = table.cost_JC.argmin(axis=1)
-        late_J = ~(table.hours_JC[np.arange(len(table)), best_J] <= SAFETY * left_h_J)  # else it is in time anyway
-        (late,) = late_J.nonzero()
-        if not len(late):
-            return notes
-        hopeless, others = too_late(table, late, left_h_J[late])
-        notes.update(hopeless)
-        rented = any(self.terms.rent_R)  # else who hurries chooses no other shape than it does anyway: the fastest
-        for row in others:
-            state, menu = standing.states[row], table.menus[row]
-            if menu.shapes and (rented or not table.last_J[row]):
-                options, warning = in_time(self._options_at(state, menu), table.of(row), float(left_h_J[row]))
-                table.put(row, options)
-                if warning:
-                    notes[row] = warning
-        return notes
+def _options_by_value(decision: Decision, state: JobState, menu: Menu) -> Callable[[float], Options]:
+    terms = decision.terms
 
-    def _options_at(self, state: JobState, menu: Menu) -> Callable[[float], Options]:
-        terms = self.terms
+    def options_at(value_of_time: float) -> Options:
+        return options_of(menu, state, terms.now_s, value_of_time, terms.rent_R, boots=decision.value.worth is not None)
 
-        def options_at(value_of_time: float) -> Options:
-            return options_of(menu, state, terms.now_s, value_of_time, terms.rent_R, boots=self._boots)
-
-        return options_at
-
-    def _next_to_ask(self, patience_s: float) -> list[JobState]:
-        terms, snapshot = self.terms, self.terms.snapshot
-        states = list(snapshot.active.values()) if terms.limited or snapshot.woken else []
-        if not len(snapshot.waiting):
-            return states
-        waiting = self._in_line(patience_s)
-        if snapshot.left is not None:
-            waiting = self._affordable(waiting, snapshot.left.usd)
-        room = float(terms.alone_R.sum())
-        dated = {} if any(terms.rent_R) else {state.job.id: state for state in _next_in_line(self._dated(), room)}
-        if dated:
-            waiting = (state for state in waiting if state.job.id not in dated)
-        return [*states, *dated.values(), *_next_in_line(waiting, room)]
-
-    def _dated(self) -> Iterator[JobState]:
-        """Those that wait for GPUs that are paid for and have a deadline ahead, the earliest first."""
-        for state in self.terms.snapshot.waiting.by(deadline):
-            due_s = deadline(state)
-            if due_s == math.inf:
-                break
-            if due_s > self.terms.now_s and not self._just_stopped(state):
-                yield state
-
-    def _in_line(self, patience_s: float) -> Iterator[JobState]:
-        """Those that wait: first who came too long ago, in order of arrival, then the least work first."""
-        waiting, now_s = self.terms.snapshot.waiting, self.terms.now_s
-        due = set()
-        for state in waiting.by(arrival) if patience_s < math.inf else ():
-            if now_s - state.job.submit_s <= patience_s:
-                break
-            due.add(state.job.id)
-            yield state
-        rank = LeastWork(self.terms.sites) if self.sized else arrival
-        yield from (state for state in waiting.by(rank) if state.job.id not in due and not self._just_stopped(state))
-
-    def _just_stopped(self, state: JobState) -> bool:
-        """Whether it gave its GPUs up at this very instant: to start it again at once would go round in circles."""
-        return self.terms.limited and state.generation > 0 and state.held_since_s >= self.terms.now_s
-
-    def _affordable(self, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
-        """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
-        left_usd -= sum(map(self._least_usd, self.terms.snapshot.active.values()))
-        for state in waiting:
-            if left_usd < 0.0:
-                break
-            left_usd -= self._least_usd(state)
-            yield state
-
-    def _least_usd(self, state: JobState) -> float:
-        """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
-        terms, menu = self.terms, menu_of(state.job, self.terms.sites)
-        cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_R).cost_C
-        return float(cost_C.min(initial=np.inf))
+    return options_at
 
 
 def _describe_endless(job: Job, sites: Sites) -> str:
@@ -360,14 +312,3 @@ def _without_gambles(options: Options, state: JobState, own: Sequence[int], refu
     gamble_C = ~menu.fits(np.where(no_gamble_R, np.inf, room_R))
     cost_C = np.where(gamble_C, np.inf, options.cost_C)
     return replace(options, cost_C=cost_C) if np.isfinite(cost_C).any() else options
-
-
-def _next_in_line(waiting: Iterator[JobState], room: float) -> Iterator[JobState]:
-    overtakers = 0
-    for state in waiting:
-        if room <= 0:
-            overtakers += 1
-            if overtakers > OVERTAKERS:
-                break
-        room -= state.job.min_gpus
-        yield state

@@ -9,22 +9,32 @@ what it costs in the shape in which that buys most work; and of its shapes the v
 
 The split with the largest sum is found exactly, among those in which nobody waits for want of the least that it needs,
 as far as that goes round.
+
+Who is alone on a cluster could have all of it, and would end a little sooner for many times the GPU-hours; the next one
+that comes would make it pause to give most of them back. So a wider shape counts only if it is efficient: from the
+narrower one that counts, work must grow by a power of the GPUs. Who has a deadline may have all that helps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from sublet.domain.units import SECONDS_PER_H
+from sublet.planning.jobs import Jobs
+from sublet.planning.menu import Menu
 from sublet.planning.options import OptionsTable
+from sublet.planning.value_of_time import ValueOfTime
+from sublet.policies.price.choices import SAFETY
 from sublet.policies.price.congestion import WAIT, uses_of
 from sublet.policies.price.going_rate import going_rate, paid_for_gpus
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["Claims", "Split", "split"]
+__all__ = ["Claims", "Split", "efficient", "efficient_shapes", "hurries", "split", "turns"]
 
 SHORT_FIRST = 0.35  # power of the work left, in what GPUs cost a job: 0 is blind to it, 1 all but starves long jobs
 CONCAVE = 0.85  # power of the work done: below 1 fewer jobs move far
@@ -36,11 +46,13 @@ DUE = 1e6  # times the value of any other: who has waited too long comes first, 
 TRIFLE_H = 1e-9  # what is all but done lasts this long
 TOLERANCE = 0.1  # of the value of the best split over several pools: what is proven beyond it buys nothing
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
+LEAST_POWER = 0.25  # twice the GPUs do at least 19 % more
 
 # These were chosen on jobs that no study reports: Pollux's at load 1, saturn-1 to 4, philly-1, 2, 4 and 5
 # (docs/background/sharing-a-cluster.md).
 
-# J jobs, C shapes (padded: value -inf), R rows, K rows that a shape uses
+# J jobs, N of them with a deadline that may be met, in order; U kinds of jobs: a menu and a phase, C shapes (padded:
+# value -inf), R rows, K rows that a shape uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +62,7 @@ class Claims:
     table: OptionsTable
     left_h_J: Floats
     sized: bool  # whether these tell one job from another
-    frugal_JC: Bools  # shapes that are worth their GPUs
+    efficient_JC: Bools  # shapes that are worth their GPUs
     weight_J: Floats
     age_h_J: Floats  # since it came
     kept_h_J: Floats  # since it got what it has; 0 if it has nothing
@@ -83,7 +95,7 @@ def _possible(claims: Claims, most_R: Floats) -> Bools:
     table = claims.table
     within_KJC = table.gpus_KJC <= np.maximum(most_R, 0.0)[table.row_KJC]
     able_JC = (table.cost_JC < np.inf) & (within_KJC[0] if len(within_KJC) == 1 else within_KJC.all(axis=0))
-    can_JC = able_JC & claims.frugal_JC
+    can_JC = able_JC & claims.efficient_JC
     for held_J in (claims.held_J, claims.runs_J):
         (has,) = (held_J != WAIT).nonzero()
         can_JC[has, held_J[has]] = able_JC[has, held_J[has]]
@@ -115,7 +127,7 @@ def _most_valuable(claims: Claims, can_JC: Bools, most_R: Floats) -> Split:
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
     best_J, start_J = gain_JC.argmax(axis=1), claims.held_J - WAIT
     if _fits(table, best_J, most_R):  # all can have what is worth most to them, and keep what is worth as much
-        job_J = np.arange(len(table))
+        job_J = np.arange(len(table.menus))
         keeps = len(most_R) > 1 and gain_JC[job_J, start_J].sum() >= gain_JC[job_J, best_J].sum()
         keeps = keeps and _fits(table, start_J, most_R)
         return Split(column_J=(start_J if keeps else best_J) + WAIT, price_R=np.zeros(len(most_R)))
@@ -187,7 +199,7 @@ def _values(claims: Claims, can_JC: Bools, most_R: Floats) -> Floats:
     """What each shape is worth; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
     table, left_h_J = claims.table, claims.left_h_J
     weight_J = claims.weight_J / _median(claims.weight_J)  # only how they are to one another counts
-    job_J, at = np.arange(len(table)), can_JC.nonzero()
+    job_J, at = np.arange(len(table.menus)), can_JC.nonzero()
     job_X, rate_X = at[0], table.rate_JC[at]
     worth_X = rate_X / table.gpu_rate_J[job_X]  # in GPUs at their best
     pause_X = table.now_JC[at] - table.left_J[job_X] / rate_X
@@ -222,3 +234,66 @@ def _median(of_J: Floats) -> float:
     """As `np.median`, without its many cases."""
     sorted_J, middle = np.sort(of_J), len(of_J) // 2
     return float(sorted_J[middle] if len(of_J) % 2 else (sorted_J[middle - 1] + sorted_J[middle]) / 2.0)
+
+
+# ---------------------------------------------------------------------- what each may choose, and who comes first
+
+
+def hurries(jobs: Jobs, value: ValueOfTime) -> Bools:
+    """(J,): who has a deadline, or whose owner asked for the quickest; all, where no money is to be saved."""
+    if value.worth is None:
+        return np.ones(len(jobs.states), dtype=np.bool_)
+    return np.asarray(np.isfinite(jobs.deadline_s_J) | jobs.hurries_J)
+
+
+def efficient(jobs: Jobs, value: ValueOfTime) -> Bools:
+    """(J, C): what each may choose; all that there is, if it is in a hurry."""
+    worth_UC = _efficient_by_kind(jobs.kinds)
+    return np.asarray(worth_UC[jobs.kind_J] | hurries(jobs, value)[:, None])
+
+
+@lru_cache(maxsize=4)  # from one decision to the next they are mostly the same
+def _efficient_by_kind(kinds: tuple[tuple[Menu, int], ...]) -> Bools:
+    worth_UC = np.zeros((len(kinds), max(len(menu.shapes) for menu, _ in kinds)), dtype=np.bool_)
+    for row, (menu, phase) in enumerate(kinds):
+        worth_UC[row, : len(menu.shapes)] = efficient_shapes(menu, phase)
+    return worth_UC
+
+
+@lru_cache(maxsize=4096)
+def efficient_shapes(menu: Menu, phase: int) -> Bools:
+    """(C,): of each pool the narrowest shape that trains, and each that does enough more than the last that counts.
+
+    All where speeds are believed and not known: what is thought to be no faster may be tried.
+    """
+    rate_C, gpus_C = menu.rate_EC[phase], menu.gpus_C
+    if menu.doubt_C is not None:
+        return np.ones(len(rate_C), dtype=np.bool_)
+    worth_C = np.zeros(len(rate_C), dtype=np.bool_)
+    widest: dict[int, tuple[float, float]] = {}  # of those that count so far, by pool: GPUs and rate
+    for at in np.lexsort((-rate_C, gpus_C)).tolist():
+        pool, gpus, rate = int(menu.row_KC[0, at]), float(gpus_C[at]), float(rate_C[at])
+        narrower, reached = widest.get(pool, (gpus, 0.0))
+        if rate > 0.0 and (gpus == narrower or rate >= reached * (gpus / narrower) ** LEAST_POWER):
+            worth_C[at] = True
+            widest[pool] = (gpus, max(rate, reached))  # of as many GPUs, spread otherwise, the fastest comes first
+    return worth_C
+
+
+def turns(jobs: Jobs, table: OptionsTable, now_s: float) -> Floats:
+    """(J,): who comes first by a deadline, the earliest that can be met, from 0 on; inf for all others. Cost: O(J C).
+
+    On one GPU no order meets deadlines that the earliest first does not, whatever comes later (Liu and Layland 1973).
+    So who has a deadline goes before who has none, however much time there seems to be: an hour that is given away may
+    be the one that a job needs that is not here yet.
+    """
+    left_h_J, turn_J = (jobs.deadline_s_J - now_s) / SECONDS_PER_H, np.full(len(jobs.states), np.inf)
+    if not (left_h_J < np.inf).any():
+        return turn_J
+    hours_J = np.where(table.cost_JC < np.inf, table.hours_JC, np.inf).min(axis=1)
+    # Speeds are estimates: a job that is a little late may be in time. Of equal ones, those with GPUs stand first.
+    first_J = (left_h_J < np.inf) & (SAFETY * hours_J <= left_h_J)
+    order_N = np.argsort(left_h_J, kind="stable")
+    order_N = order_N[first_J[order_N]]
+    turn_J[order_N] = np.arange(len(order_N))
+    return turn_J

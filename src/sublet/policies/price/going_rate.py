@@ -46,7 +46,7 @@ def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floa
     >>> [round(float(price_R[0]), 1) for price_R in prices]  # 1 + 2 p < (1 + p) / 0.6 up to 2; 4 p: up to 0.25
     [0.0, 0.3, 2.0]
     """
-    wishes, rows = _Wishes(hours_JC, weight_J, row_KJC, gpus_KJC), len(most_R)
+    wishes, rows = _Wanted(hours_JC, weight_J, row_KJC, gpus_KJC), len(most_R)
     if (wishes.by_row(np.full(rows, LEAST)) <= most_R).all():
         return np.zeros(rows)
     low, high, most = LEAST, MOST, float(most_R.sum())
@@ -59,7 +59,7 @@ def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floa
     return price_R if rows == 1 else _apart(price_R, wishes, most_R)
 
 
-class _Wishes:
+class _Wanted:
     """What all want at a price."""
 
     def __init__(self, hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floats) -> None:
@@ -74,13 +74,17 @@ class _Wishes:
         return float(self.gpus_JC[self.job_J, column_J].sum())
 
     def by_row(self, price_R: Floats) -> Floats:
-        column_J = (self.time_JC + (price_R[self.row_KJC] * self.held_KJC).sum(axis=0)).argmin(axis=1)
-        row_X, gpus_X = (each_KJC[:, self.job_J, column_J].ravel() for each_KJC in (self.row_KJC, self.gpus_KJC))
-        return np.bincount(row_X, gpus_X, minlength=len(price_R)).astype(np.float64)
+        paid_KJC = price_R[self.row_KJC] * self.held_KJC
+        column_J = (self.time_JC + (paid_KJC[0] if len(paid_KJC) == 1 else paid_KJC.sum(axis=0))).argmin(axis=1)
+        row_X = self.row_KJC[:, self.job_J, column_J].ravel()
+        return np.bincount(row_X, self.gpus_KJC[:, self.job_J, column_J].ravel(), minlength=len(price_R)).astype(
+            np.float64, copy=False
+        )
 
 
-def _apart(price_R: Floats, wishes: _Wishes, most_R: Floats) -> Floats:
+def _apart(price_R: Floats, wishes: _Wanted, most_R: Floats) -> Floats:
     for at in range(ROUNDS):
-        over_R = np.clip((wishes.by_row(price_R) + 1.0) / (most_R + 1.0), 1.0 / FURTHEST, FURTHEST)
+        over_R = (wishes.by_row(price_R) + 1.0) / (most_R + 1.0)
+        over_R = np.minimum(np.maximum(over_R, 1.0 / FURTHEST), FURTHEST)
         price_R = np.maximum(LEAST, price_R * over_R ** (DRIFT / (1.0 + 0.1 * at)))
     return price_R

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sublet.domain.plan import Plan, Policy, Snapshot
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HURRY, TRUSTED_H, value_of_time
-from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.decision import Decision, WorkBelief
 from sublet.policies.price.plan import priced_plan
 
 __all__ = ["Price", "in_a_hurry"]
@@ -28,7 +28,9 @@ class Price:
         """Learn the price of time from what arrives and what is spent; then let each job choose."""
         terms = Terms.from_snapshot(snapshot)
         value = value_of_time(terms, self.trusted_h, self.hour_usd)
-        return priced_plan(terms, value, review_s=self.review_s, patience_s=self.patience_s, knows=self.knows)
+        return priced_plan(
+            Decision.read(terms, value, review_s=self.review_s, patience_s=self.patience_s, knows=self.knows)
+        )
 
 
 def in_a_hurry(policy: Policy) -> Policy:

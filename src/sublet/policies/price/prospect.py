@@ -9,10 +9,9 @@ import numpy as np
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
-from sublet.planning.affordable import most_gpus_beside, rows_by_market
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
-from sublet.planning.terms import Terms
+from sublet.planning.terms import Terms, most_gpus_beside, rows_by_market
 from sublet.planning.value_of_time import value_of_time as value_of_time_of
 from sublet.policies.price.choices import within_purse
 from sublet.policies.price.congestion import WAIT

@@ -10,7 +10,7 @@ import pytest
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
 from sublet.planning.fitness import by_age
-from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
 from sublet_lab.rivals.pollux import Pollux

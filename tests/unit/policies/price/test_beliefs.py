@@ -13,8 +13,9 @@ from sublet.domain.ended import Ended, Needed
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.perf.speedup import Amdahl
-from sublet.policies.price.beliefs import NEWCOMER_H, WorkBelief, believed_left_h
+from sublet.policies.price.beliefs import NEWCOMER_H, believed_left_h
 from sublet.policies.price.cluster_split import SHORT_FIRST
+from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.policies.price.survival import left_of_all_h
 from sublet.sim.simulator import Cloud, simulate
@@ -30,14 +31,14 @@ def asked(*jobs, weight=1.0):
     for row, (model, done, had_h) in enumerate(jobs):
         job = a_job(f"j{row}", work=1000 * RATE, model=model, weight=weight)
         states.append(JobState(job=job, seq=row, phase=Phase.WAITING, done=done, gpu_s=3600.0 * had_h))
-    standing = SimpleNamespace(
+    columns = SimpleNamespace(
         states=states,
         weight_J=np.full(len(jobs), weight),
         done_J=np.array([state.done for state in states]),
         gpu_hours_J=np.array([(state.job.work - state.done) / RATE / weight for state in states]),
         attained_gpu_s_J=np.array([state.attained_gpu_s(0.0) for state in states]),
     )
-    return SimpleNamespace(standing=standing, table=SimpleNamespace(gpu_rate_J=np.full(len(jobs), RATE)))
+    return SimpleNamespace(jobs=columns, table=SimpleNamespace(gpu_rate_J=np.full(len(jobs), RATE)))
 
 
 def left_h(knows, ended, *jobs, weight=1.0):

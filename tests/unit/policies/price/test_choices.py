@@ -16,8 +16,9 @@ from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear
 from sublet.planning.terms import Refusals, Terms
 from sublet.planning.value_of_time import value_of_time
-from sublet.policies.price.choices import Choices, LeastWork, _describe_endless
+from sublet.policies.price.choices import _describe_endless, ask
 from sublet.policies.price.congestion import WAIT
+from sublet.policies.price.decision import Decision, LeastWork, _just_stopped
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -35,13 +36,17 @@ def driver_with(*jobs, nodes):
     return driver
 
 
+def asked_of(terms):
+    decision = Decision.read(terms, value_of_time(terms), review_s=60.0)
+    return ask(decision, decision.jobs)
+
+
 def test_work_left_counts_over_the_weight_of_a_job():
     terms = Terms.from_snapshot(driver_with(linear("a", 8.0), linear("b", 8.0, weight=4.0), nodes=2).kernel.snapshot())
-    choices = Choices(terms, value_of_time(terms))
-    asked, warnings = choices.ask(choices.standing(math.inf))
-    assert [state.job.id for state in asked.standing.states] == ["b", "a"]  # the least work first
-    assert asked.standing.gpu_hours_J.tolist() == pytest.approx([2.0, 8.0])
-    assert [LeastWork(terms.sites)(state) for state in asked.standing.states] == pytest.approx([2.0, 8.0])
+    asked, warnings = asked_of(terms)
+    assert [state.job.id for state in asked.jobs.states] == ["b", "a"]  # the least work first
+    assert asked.jobs.gpu_hours_J.tolist() == pytest.approx([2.0, 8.0])
+    assert [LeastWork(terms.sites)(state) for state in asked.jobs.states] == pytest.approx([2.0, 8.0])
     assert not warnings
 
 
@@ -91,7 +96,7 @@ def test_a_job_that_lost_a_node_holds_nothing_whole():
     terms = Terms.from_snapshot(now)
     broken = replace(now, active={"a": replace(state, phase=Phase.BROKEN)})
     held = [
-        Choices(each, value_of_time(each)).standing(math.inf).whole_J[0]
+        Decision.read(each, value_of_time(each), review_s=60.0).jobs.whole_J[0]
         for each in (terms, Terms.from_snapshot(broken))
     ]
     assert held[0] != WAIT
@@ -105,9 +110,7 @@ def test_who_gave_its_gpus_up_at_this_very_instant_is_not_asked_until_the_next()
 
     def is_asked(now_s=50.0, limited=True, **facts):
         snapshot = replace((driver if limited else unlimited).kernel.snapshot(), now_s=now_s)
-        return not Choices(terms := Terms.from_snapshot(snapshot), value_of_time(terms))._just_stopped(
-            replace(waits, **facts)
-        )
+        return not _just_stopped(Terms.from_snapshot(snapshot), replace(waits, **facts))
 
     unlimited = Driver([OFFER])
     assert not is_asked(generation=1, held_since_s=50.0)
@@ -129,17 +132,15 @@ def test_where_something_was_refused_nothing_is_given_up_to_ask_for_it_again(mon
         return replace(options, cost_C=options.cost_C + 1000.0)
 
     monkeypatch.setattr("sublet.policies.price.choices._without_gambles", struck)
-    choices = Choices(terms, value_of_time(terms))
-    plain, _ = choices.ask(choices.standing(math.inf))
+    plain, _ = asked_of(terms)
     assert seen == []
     nothing, none = np.zeros(1), np.zeros(1, dtype=bool)
     refusals = Refusals(refused_R=none, coming_R=none, free_R=nothing, beside_R=nothing)
     some = replace(terms, refusals=refusals)
-    choices = Choices(some, value_of_time(some))
-    found, _ = choices.ask(choices.standing(math.inf))
+    found, _ = asked_of(some)
     assert seen == [("a", (0,), refusals)]
     more_J = found.table.cost_JC.min(axis=1) - plain.table.cost_JC.min(axis=1)
-    assert dict(zip((state.job.id for state in found.standing.states), more_J.tolist(), strict=True)) == {
+    assert dict(zip((state.job.id for state in found.jobs.states), more_J.tolist(), strict=True)) == {
         "a": pytest.approx(1000.0),
         "b": pytest.approx(0.0),
     }

@@ -13,7 +13,7 @@ from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan, Snapshot
 from sublet.perf.speedup import Amdahl
-from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver

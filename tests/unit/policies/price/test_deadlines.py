@@ -9,8 +9,9 @@ from sublet.domain.events import JobSubmitted
 from sublet.domain.offer import Market
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
-from sublet.policies.price.choices import OVERTAKERS, SAFETY, Choices
-from sublet.policies.price.deadlines import turns
+from sublet.policies.price.choices import SAFETY, ask
+from sublet.policies.price.cluster_split import turns
+from sublet.policies.price.decision import OVERTAKERS, Decision
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -31,10 +32,10 @@ def job(job_id, hours=1.0, due_h=None, **fields):
 def asked_on(driver):
     """Those that are asked, by id, with their places."""
     terms = Terms.from_snapshot(driver.kernel.snapshot())
-    choices = Choices(terms, value_of_time(terms))
-    asked, _ = choices.ask(choices.standing(np.inf))
-    turn_J = turns(asked.standing, asked.table, terms.now_s)
-    return {state.job.id: turn for state, turn in zip(asked.standing.states, turn_J.tolist(), strict=True)}
+    decision = Decision.read(terms, value_of_time(terms), review_s=60.0)
+    asked, _ = ask(decision, decision.jobs)
+    turn_J = turns(asked.jobs, asked.table, terms.now_s)
+    return {state.job.id: turn for state, turn in zip(asked.jobs.states, turn_J.tolist(), strict=True)}
 
 
 def turns_of(*jobs):

@@ -18,8 +18,9 @@ from sublet.perf.speedup import Amdahl
 from sublet.planning.menu import menu_of
 from sublet.planning.options import OptionsTable, options_of
 from sublet.planning.terms import Refusals, Terms
-from sublet.policies.price.choices import OVERTAKERS, _next_in_line, _without_gambles, within_purse
+from sublet.policies.price.choices import _without_gambles, within_purse
 from sublet.policies.price.congestion import WAIT, _pays, uses_of
+from sublet.policies.price.decision import OVERTAKERS, _as_room_lasts
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -37,7 +38,7 @@ def pays(cost_JC, hours_JC, held_J, new_J, old_J):
     table = OptionsTable(
         menus=(),
         **dict.fromkeys(("value_J", "left_J", "gpu_rate_J", "last_J", "need_J", "perfect_J", "doubted_J"), jobs),
-        **dict.fromkeys(("rate_JC", "gpus_JC", "row_KJC", "gpus_KJC", "now_JC"), cost_JC),
+        **dict.fromkeys(("rate_JC", "gpus_JC", "rent_JC", "row_KJC", "gpus_KJC", "now_JC"), cost_JC),
         cost_JC=cost_JC,
         hours_JC=hours_JC,
     )
@@ -224,7 +225,7 @@ def test_as_many_are_looked_at_as_there_is_room_for_and_64_more():
     states = [JobState(job=a_job(f"j{at}", gpus=2, min_gpus=2), seq=at) for at in range(100)]
 
     def looked_at(room):
-        found = list(_next_in_line(iter(states), room))
+        found = list(_as_room_lasts(iter(states), room))
         assert found == states[: len(found)]
         return len(found)
 

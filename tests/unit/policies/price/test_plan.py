@@ -136,11 +136,11 @@ def test_of_a_shape_that_is_tried_to_learn_it_says_what_may_be_gained_in_money_o
         off = f"tried to learn: {takes} as believed, which may be off by 25 %"
         told = f"{off}; {gain} is expected, with the way back if it is slower"
     shape = Shape("s", 2)
-    menu = SimpleNamespace(shapes=[shape], doubt_C=np.array([0.25]))
-    options = SimpleNamespace(
-        menu=menu, value_of_time=hour_usd, hours_C=np.array([3.0]), gain_C=np.array([gain_usd]),
-        rent_to_the_end=lambda rent_R: np.array([12.0]),
+    menu = SimpleNamespace(shapes=[shape], doubt_C=np.array([0.25]), rate_EC=np.ones((1, 1)))
+    jobs = SimpleNamespace(states=[SimpleNamespace(job=job(), shape=None)])
+    table = SimpleNamespace(
+        menus=[menu], value_J=np.array([hour_usd]), hours_JC=np.array([[3.0]]), rent_JC=np.array([[4.0]]),
+        trials={0: np.array([gain_usd])},
     )  # fmt: skip
-    standing = SimpleNamespace(states=[SimpleNamespace(job=job(), shape=None)])
-    table = SimpleNamespace(menus=[menu], of=lambda row: options)
-    assert _reason(SimpleNamespace(standing=standing, table=table), 0, 0, SimpleNamespace(rent_R=(4.0,))) == told
+    decision = SimpleNamespace(rented=True)
+    assert _reason(decision, SimpleNamespace(jobs=jobs, table=table), 0, 0) == told

@@ -13,13 +13,13 @@ from sublet.domain.events import JobChanged
 from sublet.domain.offer import Market
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear
-from sublet.planning.standing import standing_on
+from sublet.planning.jobs import read_jobs
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HURRY, value_of_time
 from sublet.policies.price import plan as planning
-from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.decision import Decision, WorkBelief
+from sublet.policies.price.plan import settled
 from sublet.policies.price.policy import Price
-from sublet.policies.price.settled import settled
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import clouds, jobs
@@ -124,8 +124,10 @@ def look(cloud, *come, **otherwise):
     snapshot = driver.kernel.snapshot()
     terms = replace(Terms.from_snapshot(snapshot), **otherwise)
     waiting = snapshot.waiting.by(lambda state: state.seq)
-    standing = standing_on([*snapshot.active.values(), *waiting], terms.sites, terms.now_s)
-    return settled(standing, value_of_time(terms, hour_usd=None), terms)
+    asked = read_jobs([*snapshot.active.values(), *waiting], terms.sites, terms.now_s)
+    value = value_of_time(terms, hour_usd=None)
+    decision = Decision.read(terms, value, review_s=60.0)
+    return settled(replace(decision, jobs=asked, value_J=value.of_all(asked)), asked)
 
 
 WIDE, NARROW = a_job("one", gpus=3, max_gpus=3), a_job("two", gpus=1, max_gpus=1)
@@ -134,7 +136,7 @@ WIDE, NARROW = a_job("one", gpus=3, max_gpus=3), a_job("two", gpus=1, max_gpus=1
 @pytest.mark.parametrize("wide", [WIDE, replace(WIDE, gpus=7, max_gpus=7)])  # the last GPU is theirs, too
 def test_who_has_but_one_shape_is_a_newcomer_and_all_others_stay(wide):
     found = look(OWNED, wide, NARROW)
-    assert [state.job.id for state in found.newcomers.standing.states] == ["two"]
+    assert [state.job.id for state in found.newcomers.jobs.states] == ["two"]
     assert [found.newcomers.table.menus[0].shapes[at].gpus for at in found.column_N] == [1]
 
 

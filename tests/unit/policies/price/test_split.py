@@ -15,11 +15,11 @@ from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
-from sublet.policies.price.beliefs import WorkBelief
-from sublet.policies.price.choices import Choices
+from sublet.policies.price.choices import ask
 from sublet.policies.price.cluster_split import TOLERANCE, _median, _must_run, _possible, _sure, _values, split
 from sublet.policies.price.congestion import WAIT
-from sublet.policies.price.plan import _are_content, _claims, _is_everybody
+from sublet.policies.price.decision import Decision
+from sublet.policies.price.plan import _are_content, _claims
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -47,9 +47,9 @@ def claims_of(wanted, gpus, *, settled=False):
     if settled:
         driver.settle(Price())
     terms = Terms.from_snapshot(driver.kernel.snapshot())
-    choices = Choices(terms, value_of_time(terms))
-    asked, _ = choices.ask(choices.standing(ALWAYS_S))
-    return _claims(asked, terms, ALL, ALWAYS_S, WorkBelief.DECLARED), asked, terms
+    decision = Decision.read(terms, value_of_time(terms), review_s=60.0, patience_s=ALWAYS_S)
+    asked, _ = ask(decision, decision.jobs)
+    return _claims(decision, asked, ALL), asked, decision
 
 
 def best_of_all(claims, most_R):
@@ -84,10 +84,10 @@ crowds = st.lists(
 @settings(max_examples=examples(50))
 @given(crowds, st.integers(1, 6), st.booleans())
 def test_of_one_pool_no_other_split_is_worth_more(wanted, gpus, settled):
-    claims, _, terms = claims_of(wanted, [gpus], settled=settled)
-    (waits, value), value_JC, must_J = best_of_all(claims, terms.alone_R)
-    found = split(claims, terms.alone_R)
-    ours = worth(claims, found.column_J.tolist(), value_JC, must_J, terms.alone_R)
+    claims, _, decision = claims_of(wanted, [gpus], settled=settled)
+    (waits, value), value_JC, must_J = best_of_all(claims, decision.terms.alone_R)
+    found = split(claims, decision.terms.alone_R)
+    ours = worth(claims, found.column_J.tolist(), value_JC, must_J, decision.terms.alone_R)
     assert ours[0] == waits
     assert ours[1] == pytest.approx(value)
     assert found.price_R.shape == (1,)
@@ -97,10 +97,10 @@ def test_of_one_pool_no_other_split_is_worth_more(wanted, gpus, settled):
 @settings(max_examples=examples(40))
 @given(crowds.filter(lambda wanted: len(wanted) <= 3), st.integers(1, 4), st.integers(1, 4), st.booleans())
 def test_of_two_pools_none_is_worth_much_more(wanted, here, there, settled):
-    claims, _, terms = claims_of(wanted, [here, there], settled=settled)
-    (waits, value), value_JC, must_J = best_of_all(claims, terms.alone_R)
-    found = split(claims, terms.alone_R)
-    ours = worth(claims, found.column_J.tolist(), value_JC, must_J, terms.alone_R)
+    claims, _, decision = claims_of(wanted, [here, there], settled=settled)
+    (waits, value), value_JC, must_J = best_of_all(claims, decision.terms.alone_R)
+    found = split(claims, decision.terms.alone_R)
+    ours = worth(claims, found.column_J.tolist(), value_JC, must_J, decision.terms.alone_R)
     assert ours[0] >= waits
     everything = value_JC.max(axis=1, initial=0.0).sum()
     assert ours[1] >= value - TOLERANCE * (1.0 + everything) * (1 + len(wanted)) - 1e-9
@@ -108,13 +108,13 @@ def test_of_two_pools_none_is_worth_much_more(wanted, here, there, settled):
 
 
 def test_who_trains_in_the_fastest_shape_or_has_no_other_need_not_be_valued():
-    settled, _, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
-    can_JC = _possible(settled, terms.alone_R)
+    settled, _, decision = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
+    can_JC = _possible(settled, decision.terms.alone_R)
     assert _sure(settled, can_JC).tolist() == (settled.runs_J - WAIT).tolist()
-    new, _, terms = claims_of([(9.0, 2, 0, 0.9), (9.0, 3, 0, 0.9)], [8])
-    assert _sure(new, _possible(new, terms.alone_R)).tolist() == [1, 1]
-    many, _, terms = claims_of([(9.0, 2, 0, 0.9), (9.0, 3, 2, 0.9)], [8])
-    assert _sure(many, _possible(many, terms.alone_R)) is None
+    new, _, decision = claims_of([(9.0, 2, 0, 0.9), (9.0, 3, 0, 0.9)], [8])
+    assert _sure(new, _possible(new, decision.terms.alone_R)).tolist() == [1, 1]
+    many, _, decision = claims_of([(9.0, 2, 0, 0.9), (9.0, 3, 2, 0.9)], [8])
+    assert _sure(many, _possible(many, decision.terms.alone_R)) is None
 
 
 @pytest.mark.parametrize("numbers", [[3.0], [1.0, 4.0], [5.0, 1.0, 9.0], [2.0, 2.0, 7.0, 1.0], [0.5] * 5])
@@ -125,13 +125,11 @@ def test_the_median_is_the_median(numbers):
 # ---------------------------------------------------------------------- content
 
 
-def content(*, standing=None, table=None, column_J=None):
+def content(*, jobs=None, table=None, column_J=None):
     """Two jobs that have the fastest there is, unless something is changed."""
-    _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
-    changed = replace(
-        asked, standing=replace(asked.standing, **(standing or {})), table=replace(asked.table, **(table or {}))
-    )
-    return _are_content(changed, ALL, asked.standing.own_J if column_J is None else column_J, terms)
+    _, asked, decision = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
+    changed = replace(asked, jobs=replace(asked.jobs, **(jobs or {})), table=replace(asked.table, **(table or {})))
+    return _are_content(decision, changed, ALL, asked.jobs.own_J if column_J is None else column_J)
 
 
 def test_who_has_the_fastest_is_content():
@@ -142,8 +140,8 @@ def test_who_has_the_fastest_is_content():
     "change",
     [
         {"table": {"last_J": np.array([True, False])}},  # another phase is ahead
-        {"standing": {"purse_J": np.array([True, False])}},
-        {"standing": {"core_J": np.array([False, True])}},
+        {"jobs": {"purse_J": np.array([True, False])}},
+        {"jobs": {"core_J": np.array([False, True])}},
         {"table": {"doubted_J": np.array([True, False])}},
     ],
 )
@@ -152,30 +150,30 @@ def test_whose_phase_money_core_or_speed_may_change_is_not(change):
 
 
 def test_who_has_all_that_is_worth_its_gpus_is_content_with_less_than_the_fastest():
-    _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
-    column_J = np.array([asked.standing.own_J[0] - 1, asked.standing.own_J[1]])
-    frugal_JC = np.ones(asked.table.rate_JC.shape, dtype=bool)
-    assert not _are_content(asked, frugal_JC, column_J, terms)
-    frugal_JC[0, column_J[0] + 1 :] = False
-    assert _are_content(asked, frugal_JC, column_J, terms)
+    _, asked, decision = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
+    column_J = np.array([asked.jobs.own_J[0] - 1, asked.jobs.own_J[1]])
+    efficient_JC = np.ones(asked.table.rate_JC.shape, dtype=bool)
+    assert not _are_content(decision, asked, efficient_JC, column_J)
+    efficient_JC[0, column_J[0] + 1 :] = False
+    assert _are_content(decision, asked, efficient_JC, column_J)
 
 
 def test_who_waits_or_has_less_than_the_fastest_is_not():
     _, asked, _ = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
-    own_J = asked.standing.own_J
+    own_J = asked.jobs.own_J
     assert not content(column_J=np.array([own_J[0], WAIT]))
     assert not content(column_J=np.array([0, own_J[1]]))
 
 
 def test_while_somebody_was_not_asked_nobody_knows():
-    _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
-    one = replace(asked, standing=asked.standing.take([0]), table=asked.table.take([0]))
-    assert not _are_content(one, ALL, asked.standing.own_J[:1], terms)
+    _, asked, decision = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
+    one = replace(asked, jobs=asked.jobs.take([0]), table=asked.table.take([0]))
+    assert not _are_content(decision, one, ALL, asked.jobs.own_J[:1])
 
 
 def test_those_who_run_and_those_who_wait_are_everybody():
-    _, asked, terms = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
+    _, asked, decision = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
     _, new, before = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8])
-    assert _is_everybody(asked.standing, terms)
-    assert _is_everybody(new.standing, before)
-    assert not _is_everybody(new.standing.take([0]), before)
+    assert decision.is_everybody(asked.jobs)
+    assert before.is_everybody(new.jobs)
+    assert not before.is_everybody(new.jobs.take([0]))

@@ -10,10 +10,12 @@ import numpy as np
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Price as Usd
 from sublet.domain.plan import JobState
+from sublet.planning.ranking import arrival
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
-from sublet.policies.price.choices import Choices
+from sublet.policies.price.choices import ask
 from sublet.policies.price.congestion import WAIT, Wishes, _by_gain, _pinned, _steady, _surcharge
+from sublet.policies.price.decision import Decision, _as_money_lasts, _in_line
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -130,7 +132,7 @@ def test_those_who_came_too_long_ago_are_first_in_line_then_the_least_work():
     terms = Terms.from_snapshot(driver.kernel.snapshot())
 
     def line(patience_s, **facts):
-        found = Choices(terms, value_of_time(terms), **facts)._in_line(patience_s)
+        found = _in_line(terms, terms.snapshot.waiting.by(arrival), patience_s, **facts)
         return [state.job.id for state in found]
 
     assert line(math.inf) == ["new", "newer", "older", "old"]
@@ -145,11 +147,10 @@ def test_a_purse_is_for_as_many_as_it_sees_to_their_end_and_one_more():
     driver = Driver([an_offer("o", gpus=1, usd_per_h="1", pool="p")], limits={"o": Limit(max_nodes=9)})
     driver.submit(*(linear(f"j{at}", 2.0) for at in range(6)))
     terms = Terms.from_snapshot(driver.kernel.snapshot())
-    asked = Choices(terms, value_of_time(terms))
     states = [JobState(job=linear(f"j{at}", 2.0), seq=at) for at in range(6)]
 
     def affordable(left_usd):
-        return len(list(asked._affordable(iter(states), left_usd)))
+        return len(list(_as_money_lasts(terms, iter(states), left_usd)))
 
     assert [affordable(left_usd) for left_usd in (-0.1, 0.0, 1.9, 2.1, 4.1, 99.0)] == [0, 1, 1, 2, 3, 6]
 
@@ -167,8 +168,8 @@ def test_only_where_each_has_its_own_value_of_time_the_rent_of_a_boot_is_weighed
         free = replace(state, job=replace(state.job, pools=()))
         now = replace(driver.kernel.snapshot(), active={"a": free})
         terms = Terms.from_snapshot(now)
-        choices = Choices(terms, value_of_time(terms, hour_usd=None))
-        found, _ = choices.ask(choices.standing(math.inf))
+        decision = Decision.read(terms, value_of_time(terms, hour_usd=None), review_s=60.0)
+        found, _ = ask(decision, decision.jobs)
         options = found.table.of(0)
         shape = next(shape for shape in options.menu.shapes if shape.pool == "there")
         at = options.menu.column[shape]

@@ -13,10 +13,9 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.perf.speedup import Amdahl
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
-from sublet.policies.price.beliefs import WorkBelief
-from sublet.policies.price.choices import Choices
-from sublet.policies.price.cluster_split import _fits, _most_valuable, _possible, _sure, split
-from sublet.policies.price.frugal import frugal
+from sublet.policies.price.choices import ask
+from sublet.policies.price.cluster_split import _fits, _most_valuable, _possible, _sure, efficient, split
+from sublet.policies.price.decision import Decision, WorkBelief
 from sublet.policies.price.plan import _claims
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
@@ -34,12 +33,11 @@ class Twice:
 
     def decide(self, snapshot: Snapshot) -> Plan:
         terms = Terms.from_snapshot(snapshot)
-        choices = Choices(terms, value_of_time(terms))
-        standing = choices.standing(self.policy.patience_s)
-        asked = None if standing is None else choices.ask(standing)[0]
+        rules = {"patience_s": self.policy.patience_s, "knows": self.policy.knows}
+        decision = Decision.read(terms, value_of_time(terms), review_s=60.0, **rules)
+        asked = None if decision.jobs is None else ask(decision, decision.jobs)[0]
         if asked is not None:
-            frugal_JC = frugal(standing, choices.value)
-            claims = _claims(asked, terms, frugal_JC, self.policy.patience_s, self.policy.knows)
+            claims = _claims(decision, asked, efficient(decision.jobs, decision.value))
             can_JC = _possible(claims, terms.alone_R)
             ours, twin = split(claims, terms.alone_R), _most_valuable(claims, can_JC, terms.alone_R)
             assert ours.column_J.tolist() == twin.column_J.tolist()

@@ -18,7 +18,7 @@ SURE = SimpleNamespace(doubt_C=None, belief_C=None)  # a menu of known speeds
 
 
 def claims(
-    rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=100.0, gpu_rate=1.0, frugal=None, **facts
+    rate, *, gpus=None, pause=0.0, cost=0.0, row=None, menus=None, left=100.0, gpu_rate=1.0, efficient=None, **facts
 ):
     """Jobs with nothing done, half an hour old, with ten hours left and no place; a row of shapes of each."""
     rate_JC = np.array(rate, dtype=float)
@@ -36,6 +36,7 @@ def claims(
         doubted_J=np.array([menu.doubt_C is not None for menu in menus or [SURE] * jobs]),
         rate_JC=rate_JC,
         gpus_JC=gpus_KJC.sum(axis=0),
+        rent_JC=np.zeros(rate_JC.shape),
         row_KJC=np.zeros(gpus_KJC.shape, dtype=int) if row is None else np.array(row),
         gpus_KJC=gpus_KJC,
         cost_JC=np.zeros((jobs, shapes)) + cost,
@@ -44,10 +45,10 @@ def claims(
     )
     told = {"left_h_J": 10.0, "weight_J": 1.0, "age_h_J": 0.5, "due_s_J": 0.0, "kept_h_J": 0.0, "held_J": WAIT} | facts
     sized, pinned_J = told.pop("sized", True), np.zeros(jobs, dtype=bool)
-    frugal_JC = np.ones((jobs, shapes), dtype=bool) if frugal is None else np.array(frugal)
+    efficient_JC = np.ones((jobs, shapes), dtype=bool) if efficient is None else np.array(efficient)
     arrays = {name: np.zeros(jobs, dtype=int if name == "held_J" else float) + each for name, each in told.items()}
     arrays |= {"runs_J": arrays["held_J"], "turn_J": np.full(jobs, np.inf)}
-    return Claims(table=table, sized=sized, frugal_JC=frugal_JC, pinned_J=pinned_J, **arrays)
+    return Claims(table=table, sized=sized, efficient_JC=efficient_JC, pinned_J=pinned_J, **arrays)
 
 
 def values(*args, most=(99.0,), **facts):
@@ -122,10 +123,12 @@ def test_what_cannot_run_or_is_more_than_there_is_cannot_be_had():
 
 
 def test_what_is_not_worth_its_gpus_cannot_be_had_but_by_who_has_it_and_where_nothing_else_can():
-    frugal = [[True, False, False]] * 2
-    found = values([[1.0, 1.0, 1.0]] * 2, frugal=frugal, held_J=[2, WAIT])
+    efficient = [[True, False, False]] * 2
+    found = values([[1.0, 1.0, 1.0]] * 2, efficient=efficient, held_J=[2, WAIT])
     assert (found > 0.0).tolist() == [[True, False, True], [True, False, False]]
-    assert (values([[1.0] * 3], cost=[[INF, 0.0, 0.0]], frugal=frugal[:1]) > 0.0).tolist() == [[False, True, True]]
+    assert (values([[1.0] * 3], cost=[[INF, 0.0, 0.0]], efficient=efficient[:1]) > 0.0).tolist() == [
+        [False, True, True]
+    ]
 
 
 def test_of_jobs_that_are_alike_the_first_counts_more_by_next_to_nothing():

@@ -13,7 +13,7 @@ from sublet.domain.offer import Market
 from sublet.perf.learned import Learned
 from sublet.perf.sizes import Had, gpu_rate_of, had_by, left_by_all_h
 from sublet.policies.price import beliefs, plan
-from sublet.policies.price.beliefs import WorkBelief
+from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.runtime.controller.jobs.sizes import SizeBeliefs, SizeFiles
 from sublet.sim.simulator import Cloud, simulate
@@ -43,7 +43,7 @@ class Lived:
 
     def believed_left_h(self, asked, ended, knows):
         left_h_J = beliefs.believed_left_h(asked, ended, knows)
-        now_s, states = self.now_s, asked.standing.states
+        now_s, states = self.now_s, asked.jobs.states
         self.there, self.ended = {state.job.id for state in states}, ended
         for needed in ended.jobs[self.kept :]:  # a script that ends is one of those that are done from then on
             self.live.keep(needed.group, f"done-{self.kept}", needed.work)

@@ -16,8 +16,8 @@ from sublet.domain.shape import Shape, packed
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
+from sublet.planning.jobs import NOTHING, OFF_MENU, SETTLED, _memory, read_jobs
 from sublet.planning.menu import menu_of
-from sublet.planning.standing import NOTHING, OFF_MENU, SETTLED, _seen, standing_on
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HourWorth, TimePrice, ValueOfTime
 from sublet.testing.values import a_job, an_offer
@@ -102,19 +102,19 @@ def alone(state):
 @settings(max_examples=examples(80))
 @given(st.lists(states(), min_size=1, max_size=5), st.sampled_from([0.0, 0.4, 1.0]), st.sampled_from([None, 2.5]))
 def test_side_by_side_is_as_one_by_one(many, share, worth_usd):
-    standing = standing_on(many, SITES, NOW_S)
+    jobs = read_jobs(many, SITES, NOW_S)
     for row, state in enumerate(many):
         for name, fact in alone(state).items():
-            assert getattr(standing, name)[row] == fact, name
-        menu = standing.menus[row]
-        assert standing.kinds[standing.kind_J[row]] == (menu, menu.phase(state.done_at(NOW_S)))
+            assert getattr(jobs, name)[row] == fact, name
+        menu = jobs.menus[row]
+        assert jobs.kinds[jobs.kind_J[row]] == (menu, menu.phase(state.done_at(NOW_S)))
     price = TimePrice(3.3, share)
     for value in (ValueOfTime(price), ValueOfTime(price, HourWorth(worth_usd, (1.5, 4.0), (1.5, 4.0)))):
-        one_by_one = [value.of(state, menu) for state, menu in zip(many, standing.menus, strict=True)]
-        assert value.of_all(standing).tolist() == one_by_one
-    some = standing.take(list(range(0, len(many), 2)))
+        one_by_one = [value.of(state, menu) for state, menu in zip(many, jobs.menus, strict=True)]
+        assert value.of_all(jobs).tolist() == one_by_one
+    some = jobs.take(list(range(0, len(many), 2)))
     assert list(some.states) == many[::2]
-    assert np.array_equal(some.done_J, standing.done_J[::2])
+    assert np.array_equal(some.done_J, jobs.done_J[::2])
     assert [some.kinds[at][0] for at in some.kind_J] == list(some.menus)
 
 
@@ -122,24 +122,24 @@ def test_a_state_that_an_event_has_replaced_is_read_anew():
     job = a_job(work=100.0, speed=Linear(), gpus=1, max_gpus=1)
     before = JobState(job=job, seq=0, phase=Phase.RUNNING, shape=Shape("t", 1), runs_in=Shape("t", 1), gpu="T4", gpus=1)
     runs = replace(before, spread=(1,))
-    assert standing_on([runs], SITES, 10.0).done_J.tolist() == [10.0]
-    assert standing_on([runs], SITES, 20.0).done_J.tolist() == [20.0]
-    assert standing_on([replace(runs, done=50.0, as_of_s=20.0)], SITES, 30.0).done_J.tolist() == [60.0]
-    assert standing_on([replace(runs, phase=Phase.STOPPING)], SITES, 30.0).done_J.tolist() == [0.0]
+    assert read_jobs([runs], SITES, 10.0).done_J.tolist() == [10.0]
+    assert read_jobs([runs], SITES, 20.0).done_J.tolist() == [20.0]
+    assert read_jobs([replace(runs, done=50.0, as_of_s=20.0)], SITES, 30.0).done_J.tolist() == [60.0]
+    assert read_jobs([replace(runs, phase=Phase.STOPPING)], SITES, 30.0).done_J.tolist() == [0.0]
 
 
 @settings(max_examples=examples(60))
 @given(st.lists(states(), min_size=1, max_size=6), st.data())
 def test_whatever_was_read_last_jobs_stand_as_if_nothing_had_been(many, data):
     """Some of the states are taken over, in another order; some are gone, some new, some of a job that has changed."""
-    _seen.cache_clear()
+    _memory.clear()
     taken = data.draw(st.permutations([each for each in many if data.draw(st.booleans())]))
     changed = [replace(each, done=0.0) if data.draw(st.booleans()) else each for each in taken]
     now = [*changed, *data.draw(st.lists(states(), min_size=not changed, max_size=2))]
-    standing_on(many, SITES, NOW_S - 10.0)
-    taken_over = standing_on(now, SITES, NOW_S)
-    _seen.cache_clear()
-    anew = standing_on(now, SITES, NOW_S)
+    read_jobs(many, SITES, NOW_S - 10.0)
+    taken_over = read_jobs(now, SITES, NOW_S)
+    _memory.clear()
+    anew = read_jobs(now, SITES, NOW_S)
     for each in fields(anew):
         ours, theirs = getattr(taken_over, each.name), getattr(anew, each.name)
         if each.name not in {"kinds", "kind_J"}:
@@ -151,6 +151,6 @@ def test_whatever_was_read_last_jobs_stand_as_if_nothing_had_been(many, data):
 
 
 def test_nobody_can_change_what_is_taken_over():
-    standing = standing_on([JobState(job=a_job(work=100.0), seq=0)], SITES, NOW_S)
+    jobs = read_jobs([JobState(job=a_job(work=100.0), seq=0)], SITES, NOW_S)
     with pytest.raises(ValueError, match="read-only"):
-        standing.weight_J[0] = 2.0
+        jobs.weight_J[0] = 2.0

@@ -22,7 +22,7 @@ from sublet.planning.menu import Menu, menu_of
 from sublet.planning.terms import Sites
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["NOTHING", "OFF_MENU", "SETTLED", "Standing", "side_of", "standing_of", "standing_on"]
+__all__ = ["NOTHING", "OFF_MENU", "SETTLED", "Jobs", "jobs_with_menus", "read_jobs", "side_of"]
 
 SETTLED = frozenset({Phase.RUNNING, Phase.STARTING, Phase.RESIZING})  # on its shape, or on its way there
 NOTHING = -1  # column of a job that is on no shape, nor on its way to one
@@ -37,7 +37,7 @@ _NEW = -1  # where a state stood that was not there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
+class Jobs:
     """Of many jobs, now."""
 
     states: Sequence[JobState]
@@ -67,7 +67,7 @@ class Standing:
     def __len__(self) -> int:
         return len(self.states)
 
-    def take(self, rows: Sequence[int]) -> Standing:
+    def take(self, rows: Sequence[int]) -> Jobs:
         """Of these jobs alone."""
         if len(rows) == len(self):
             return self
@@ -78,7 +78,7 @@ class Standing:
             "kinds": self.kinds,
         }
         facts |= {each.name: getattr(self, each.name)[at] for each in fields(self) if each.name not in facts}
-        return Standing(**facts)
+        return Jobs(**facts)
 
 
 def side_of(state: JobState) -> float:
@@ -86,52 +86,70 @@ def side_of(state: JobState) -> float:
     return state.seq * GOLDEN % 1.0
 
 
-def standing_on(states: Sequence[JobState], sites: Sites, now_s: float) -> Standing:
+def read_jobs(states: Sequence[JobState], sites: Sites, now_s: float) -> Jobs:
     """Of jobs on these sites, each with what it has on its menu. Cost: O(J), and a menu for each state that is new."""
-    seen = _seen(sites)
+    seen = _memory.of(sites)
     seen.last = _read_on(seen.last, states, sites)
-    return _standing(states, seen.last, now_s)
+    return _jobs_now(states, seen.last, now_s)
 
 
-def standing_of(states: Sequence[JobState], menus: Sequence[Menu], now_s: float) -> Standing:
+def jobs_with_menus(states: Sequence[JobState], menus: Sequence[Menu], now_s: float) -> Jobs:
     """Of jobs with these menus."""
-    return _standing(states, _read(states, menus), now_s)
+    return _jobs_now(states, _read(states, list(menus)), now_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Readings:
     """Of many states, a column each."""
 
-    place: Mapping[JobState, int]
-    menus: Sequence[Menu]
+    states: Sequence[JobState]
+    menus: list[Menu]
     kinds: Mapping[Menu, int]  # each of these once, numbered in order
     kind_J: Ints  # which of them
     number_FJ: Floats
 
 
 _NOTHING_READ = _Readings(
-    place={}, menus=[], kinds={}, kind_J=np.zeros(0, dtype=np.intp), number_FJ=np.zeros((_ROW.size // 8, 0))
+    states=[], menus=[], kinds={}, kind_J=np.zeros(0, dtype=np.intp), number_FJ=np.zeros((_ROW.size // 8, 0))
 )
 
 
 class _SeenSites:
     """What was read of the states that stood on these sites last."""
 
-    __slots__ = ("last",)
+    __slots__ = ("last", "sites")
 
-    def __init__(self, _: Sites) -> None:
-        self.last = _NOTHING_READ
-
-
-_seen = lru_cache(maxsize=64)(_SeenSites)
+    def __init__(self, sites: Sites) -> None:
+        self.sites, self.last = sites, _NOTHING_READ
 
 
-def _read(states: Sequence[JobState], menus: Sequence[Menu]) -> _Readings:
+class _Memory:
+    """Of the sites that were asked for last; those of one decision are mostly the very object of the one before."""
+
+    def __init__(self) -> None:
+        self.known = lru_cache(maxsize=64)(_SeenSites)
+        self.latest = _SeenSites(())
+
+    def of(self, sites: Sites) -> _SeenSites:
+        if self.latest.sites is not sites:
+            self.latest = self.known(sites)
+        return self.latest
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.known.cache_clear()
+        self.latest = _SeenSites(())
+
+
+_memory = _Memory()
+
+
+def _read(states: Sequence[JobState], menus: list[Menu]) -> _Readings:
     """Of jobs with these menus."""
     number: dict[Menu, int] = {}
     rows = b"".join([_row(state, menu) for state, menu in zip(states, menus, strict=True)])
     return _Readings(
-        place=dict(zip(states, range(len(states)), strict=True)),
+        states=states,
         menus=menus,
         kind_J=np.array([number.setdefault(menu, len(number)) for menu in menus], dtype=np.intp),
         kinds=number,
@@ -144,7 +162,7 @@ def _read_on(last: _Readings, states: Sequence[JobState], sites: Sites) -> _Read
 
     Cost: O(J), and a menu for each that is new.
     """
-    at_J = np.array([last.place.get(state, _NEW) for state in states], dtype=np.intp)
+    at_J = _places(last.states, states)
     (new_N,) = (at_J == _NEW).nonzero()
     known = last
     if len(new_N):
@@ -157,20 +175,42 @@ def _read_on(last: _Readings, states: Sequence[JobState], sites: Sites) -> _Read
         used = [menu for menu, is_used in zip(kinds, used_U.tolist(), strict=True) if is_used]
         kinds, kind_J = dict(zip(used, range(len(used)), strict=True)), used_U.cumsum()[kind_J] - 1
     return _Readings(
-        place=dict(zip(states, range(len(states)), strict=True)),
-        menus=[known.menus[at] for at in at_J.tolist()],
+        states=states,
+        menus=list(map(known.menus.__getitem__, at_J.tolist())),
         kinds=kinds,
         kind_J=kind_J,
         number_FJ=_fixed(known.number_FJ[:, at_J]),
     )
 
 
+def _places(last: Sequence[JobState], states: Sequence[JobState]) -> Ints:
+    """(J,): where each state stood among the last, `_NEW` if it did not. Cost: O(J), little where most are the same."""
+    before = _as_before(last, states)
+    after = _as_before(last[before:][::-1], states[before:][::-1])
+    to_last, to_now = len(last) - after, len(states) - after
+    place = dict(zip(last[before:to_last], range(before, to_last), strict=True))
+    changed = [place.get(state, _NEW) for state in states[before:to_now]]
+    return np.concatenate((np.arange(before), np.array(changed, dtype=np.intp), np.arange(to_last, len(last))))
+
+
+def _as_before(last: Sequence[JobState], states: Sequence[JobState]) -> int:
+    """How many at the front are the same, by halving: lists are compared much faster than one by one."""
+    same, most = 0, min(len(last), len(states))
+    while same < most:
+        middle = (same + most + 1) // 2
+        if last[same:middle] == states[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same
+
+
 def _joined(last: _Readings, new: _Readings) -> _Readings:
-    """Those behind these; their places are not asked for."""
+    """Those behind these."""
     number = dict(last.kinds)
     kind_U = np.array([number.setdefault(menu, len(number)) for menu in new.kinds], dtype=np.intp)
     return _Readings(
-        place={},
+        states=[*last.states, *new.states],
         menus=[*last.menus, *new.menus],
         kinds=number,
         kind_J=np.concatenate((last.kind_J, kind_U[new.kind_J])),
@@ -220,7 +260,7 @@ def _row(state: JobState, menu: Menu) -> bytes:
     )
 
 
-def _standing(states: Sequence[JobState], known: _Readings, now_s: float) -> Standing:
+def _jobs_now(states: Sequence[JobState], known: _Readings, now_s: float) -> Jobs:
     number_FJ, menus = known.number_FJ, known.menus
     from_J, as_of_s_J, pace_J, work_J, gpu_rate_J, weight_J, side_J, submit_s_J, deadline_s_J, *had = number_FJ[
         :NUMBERS
@@ -249,7 +289,7 @@ def _standing(states: Sequence[JobState], known: _Readings, now_s: float) -> Sta
         number: dict[tuple[Menu, int], int] = {}
         at_J = [number.setdefault((menu, phases.get(at, 0)), len(number)) for at, menu in enumerate(menus)]
         kinds, kind_J = tuple(number), np.array(at_J, dtype=np.intp)
-    return Standing(
+    return Jobs(
         states=states,
         menus=menus,
         kinds=kinds,

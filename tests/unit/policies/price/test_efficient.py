@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
 from sublet.perf.speedup import Amdahl, PowerLaw
-from sublet.planning.standing import standing_on
+from sublet.planning.jobs import read_jobs
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HURRY, value_of_time
-from sublet.policies.price.frugal import LEAST_POWER, frugal, frugal_shapes
+from sublet.policies.price.cluster_split import LEAST_POWER, efficient, efficient_shapes
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -36,7 +36,7 @@ class Menu:
 def worth(rate, gpus, *, row=None, doubt=None):
     rate_C, row_C = np.array(rate, dtype=float), np.zeros(len(gpus), dtype=int) if row is None else np.array(row)
     menu = Menu(rate_C[None], np.array(gpus, dtype=float), row_C[None], None if doubt is None else np.array(doubt))
-    return frugal_shapes(menu, 0).tolist()
+    return efficient_shapes(menu, 0).tolist()
 
 
 def test_the_narrowest_counts_and_each_that_does_enough_more_than_the_last_that_counts():
@@ -125,10 +125,10 @@ def test_rows_of_jobs_of_several_kinds_stand_side_by_side():
     snapshot = driver.kernel.snapshot()
     terms = Terms.from_snapshot(snapshot)
     waiting = list(snapshot.waiting.by(lambda state: state.seq))
-    standing = standing_on(waiting, terms.sites, terms.now_s)
+    jobs = read_jobs(waiting, terms.sites, terms.now_s)
     some, every = [True, True] + [False] * 6, [True] * 8
-    assert frugal(standing, value_of_time(terms, hour_usd=None)).tolist() == [some, some, every]
-    assert frugal(standing, value_of_time(terms, hour_usd=HURRY)).tolist() == [every, every, every]
+    assert efficient(jobs, value_of_time(terms, hour_usd=None)).tolist() == [some, some, every]
+    assert efficient(jobs, value_of_time(terms, hour_usd=HURRY)).tolist() == [every, every, every]
 
 
 @pytest.mark.parametrize("held", [3, 5])
