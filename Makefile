@@ -21,7 +21,7 @@ test bench claims mutants adoption scenarios policies-live soak: export OMP_NUM_
 test bench claims mutants adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test pytest check bench loader claims mutants docs screenshots figures adoption faults scenarios policies-live soak clean help
+.PHONY: setup demo test test-all pytest check bench loader claims mutants docs screenshots figures adoption faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -29,17 +29,21 @@ setup: $(READY) ## make .venv and install Sublet into it with all that developme
 demo: $(READY) ## three real training jobs on a spot market that takes nodes away; the report goes to out/demo
 	$(BIN)/sublet demo --report out/demo
 
-test: $(READY) ## check, and beside it run the tests (TEST_ARGS="tests/unit -k money" for some; SEED=2: another sample of what takes long; SIZE=every, full)
+test: $(READY) ## check, and beside it run the tests, of what takes long a sample: some five minutes (TEST_ARGS="tests/unit -k money" for some; SEED=2: another sample)
 	@$(MAKE) --no-print-directory -j2 check pytest # types take a minute of one core
+
+test-all: $(READY) ## check, and every test: up to an hour, before every release (SIZE=full: all examples of properties, too)
+	@$(MAKE) --no-print-directory test SIZE=$(if $(filter full,$(SIZE)),full,every)
 
 pytest: $(READY)
 	$(BIN)/python -m pytest --again $(TEST_ARGS)
 
-check: $(READY) ## lint, formatting, types, layers
+check: $(READY) ## lint, formatting, types, layers, what only tests use
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.unused
 
 bench: $(READY) ## measure speed
 	$(BIN)/python -m benchmarks.run
@@ -114,4 +118,5 @@ $(READY): pyproject.toml lab/pyproject.toml $(CONSTRAINTS)
 	echo "Installing Sublet and its development tools into .venv (PyTorch among them: some minutes the first time)"; \
 	$(BIN)/python -m pip install $(PIP_ARGS) $(addprefix -c ,$(CONSTRAINTS)) -e '.[dev]' -e lab; \
 	for modules in $(WARM); do $(BIN)/python -c "import $$modules" 2>/dev/null || true; done; \
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true; \
 	touch $@

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.rigs.again import pytest_addoption, pytest_sessionfinish  # noqa: F401 - hooks
 from tests.rigs.order import dealt
-from tests.rigs.sizes import DRAWN, SIZE, drawn, examples
+from tests.rigs.sizes import DRAWN, SIZE, drawn, examples, left_out
 from tests.rigs.virtual_time import VirtualTime
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=examples(100))
@@ -32,10 +33,16 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of files that are not run nothing is imported."""
+    return True if SIZE == "part" and left_out(collection_path.relative_to(config.rootpath).as_posix()) else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if SIZE == "part":
-        kept = drawn([item.nodeid for item in items], DRAWN, os.environ.get("TEST_SEED", "1"))
+        short = [item for item in items if not any(map(item.get_closest_marker, ("long", "outside_data")))]
+        kept = drawn([item.nodeid for item in short], DRAWN, os.environ.get("TEST_SEED", "1"))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]

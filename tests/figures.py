@@ -20,7 +20,9 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
+from statistics import median
 from typing import Any
 
 from tests.prose import areas_of
@@ -29,6 +31,12 @@ __all__ = ["FIGURES", "Module", "cycles", "modules_of"]
 
 MOST_LINES = 600
 MOST_METHODS = 25
+MOST_IMPORTS = 20
+MOST_ARGUMENTS = 8
+MOST_SHARED = 5
+FEW_LINES = 60
+OURS = ("sublet", "sublet_lab", "tests")
+DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}
 HERE = Path(__file__).parents[1]
 NUMERATORS = "SECONDS|MICROSECONDS|MINUTES|HOURS|DAYS|BYTES|BITS|MICRO_USD"
 DENOMINATORS = "S|SECOND|MIN|MINUTE|H|HOUR|DAY|WEEK|USD|KIB|MIB|GIB|TIB|GB|GBIT"
@@ -38,7 +46,7 @@ SILENCED = re.compile(r"#\s*(noqa|type:\s*ignore)\b")
 Found = Mapping[str, str]  # what was found -> a word on it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
     """One file of the tree: its path from `src`, its dotted name, its text and what it parses to."""
 
@@ -46,6 +54,11 @@ class Module:
     name: str
     text: str
     tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of its tree: nearly every figure asks for them."""
+        return list(ast.walk(self.tree))
 
     @property
     def folder(self) -> PurePosixPath:
@@ -68,30 +81,91 @@ def modules_of(tree: Path) -> list[Module]:
         parts = path.with_suffix("").parts
         text = file.read_text(encoding="utf-8")
         found.append(Module(path, ".".join(parts[:-1] if path.name == "__init__.py" else parts), text, ast.parse(text)))
+        _ = found[-1].nodes
+    gc.freeze()
     gc.enable()
     return found
 
 
 def long_files(modules: Iterable[Module]) -> Found:
-    """Files of more than 600 lines."""
-    lines = {module.path: module.text.count("\n") for module in modules}
+    """Files of more than 600 lines: none is one thing."""
+    lines = {module.path: _lines(module) for module in modules}
     return {str(path): f"{count} lines" for path, count in lines.items() if count > MOST_LINES}
 
 
-def large_classes(modules: Iterable[Module]) -> Found:
-    """Classes with more than 25 methods in their own text; properties and dunders are methods.
+def short_files(modules: Iterable[Module]) -> Found:
+    """Files of fewer than 60 lines, those that make a folder a package apart."""
+    lines = {module.path: _lines(module) for module in modules if not module.is_package}
+    return {str(path): f"{count} lines" for path, count in lines.items() if count < FEW_LINES}
 
-    Inherited ones are not counted here: this is about what stands in one place, and a machine that is spread over a
-    chain of small classes (`runtime/group`) is read one link at a time. How large the whole is, `whole_classes` says.
+
+def wide_modules(modules: Iterable[Module]) -> Found:
+    """Modules that import more than 20 others of ours; imports for types and inside functions count like all others."""
+    fan_out = {name: len(targets) for name, targets in _imports(list(modules)).items()}
+    return {name: f"imports {count}" for name, count in fan_out.items() if count > MOST_IMPORTS}
+
+
+def wide_constructors(modules: Iterable[Module]) -> Found:
+    """Classes that are made of more than 8 things: arguments of `__init__`, or fields that a dataclass must be given.
+
+    Frozen dataclasses and tuples are values and have as many fields as they need.
     """
     found = {}
     for module in modules:
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef):
-                methods = sum(isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) for inner in node.body)
-                if methods > MOST_METHODS:
-                    found[f"{module.path}:{node.name}"] = f"{methods} methods"
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef) and (count := _arguments(node)) > MOST_ARGUMENTS:
+                found[f"{module.path}:{node.name}"] = f"{count} arguments"
     return found
+
+
+def repeated_classes(modules: Iterable[Module]) -> Found:
+    """Class names that stand in more than one file of a package (`sublet.runtime`, with all folders below it)."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        package = ".".join(module.folder.parts[:2])
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes[f"{package}:{node.name}"].append(str(module.path))
+    return {name: " ".join(paths) for name, paths in sorted(homes.items()) if len(set(paths)) > 1}
+
+
+def common_methods(modules: Iterable[Module]) -> Found:
+    """Method names that more than five classes of a package have, protocols, dunders and private ones apart."""
+    classes: dict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        package = ".".join(module.folder.parts[:3])
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef) and "Protocol" not in {ast.unparse(base) for base in node.bases}:
+                for inner in node.body:
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
+                        classes[f"{package}:{inner.name}"].add(f"{module.path}:{node.name}")
+    return {name: f"{len(of)} classes" for name, of in sorted(classes.items()) if len(of) > MOST_SHARED}
+
+
+def private_names(modules: Iterable[Module]) -> Found:
+    """Private names of other libraries: of what a file imports, and attributes that nothing of ours defines.
+
+    Each library may have one file of ours where its private names stand (`sublet/train/private.py` for torch). Names
+    with an underscore that are documented (`os._exit`, `_replace` of a tuple) are public.
+    """
+    modules = list(modules)
+    ours = {name for module in modules for name in _defined(module.nodes)} | DOCUMENTED
+    found: dict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        for node in module.nodes:
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                imported = []
+                if isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in ours:
+                    found[str(module.path)].add(node.attr)
+            for name in imported:
+                parts = name.split(".")
+                if parts[0] not in OURS and any(map(_is_private, parts)):
+                    found[str(module.path)].add(name)
+    return {path: " ".join(sorted(names)) for path, names in sorted(found.items())}
 
 
 def whole_classes(modules: Iterable[Module]) -> Found:
@@ -99,7 +173,7 @@ def whole_classes(modules: Iterable[Module]) -> Found:
     classes = {
         f"{module.name}.{node.name}": (module, node)
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ClassDef)
     }
     counts = {f"{module.path}:{node.name}": len(_methods(name, classes)) for name, (module, node) in classes.items()}
@@ -155,9 +229,10 @@ def bare_units(modules: Iterable[Module]) -> Found:
     """Products and quotients with a bare 3600 or 1024**3, which `domain/units.py` has names for."""
     found = {}
     for module in modules:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
-                sides = {ast.unparse(side) for side in (node.left, node.right)}
+                numbers = (side for side in (node.left, node.right) if isinstance(side, ast.Constant | ast.BinOp))
+                sides = {ast.unparse(side) for side in numbers}
                 if bare := sides & {"3600", "3600.0", "1024 ** 3", "1024.0 ** 3"}:
                     found[f"{module.path}:{node.lineno}"] = bare.pop()
     return {place: number for place, number in found.items() if not place.startswith("sublet/domain/units.py")}
@@ -196,14 +271,19 @@ def units(modules: Iterable[Module]) -> Found:
 
 FIGURES = {  # what each is called in print -> how it is found
     f"files over {MOST_LINES} lines": long_files,
-    f"classes over {MOST_METHODS} methods": large_classes,
+    f"modules that import more than {MOST_IMPORTS}": wide_modules,
+    f"constructors with more than {MOST_ARGUMENTS} arguments": wide_constructors,
+    "class names more than once in a package": repeated_classes,
+    "files with private names of other libraries": private_names,
     "circles of modules, imports for types counted": module_cycles,
     "modules beside a package of their name": shadowed_modules,
     "files with a prefix that is a folder, or should be": prefixed_files,
     "noqa and type: ignore without a reason": silent_noqa,
     "array types defined more than once": array_types,
     "units defined more than once": units,
-    "classes over 25, inherited counted (for information)": whole_classes,
+    f"files under {FEW_LINES} lines (for information)": short_files,
+    f"methods shared by over {MOST_SHARED} classes (for information)": common_methods,
+    f"classes over {MOST_METHODS} methods (for information)": whole_classes,
     "3600 and 1024**3 in sums (for information)": bare_units,
     "circles of folders (for information)": package_cycles,
 }
@@ -259,7 +339,7 @@ def _imports(modules: list[Module]) -> dict[str, set[str]]:
     for module in modules:
         package = module.name if module.is_package else module.name.rpartition(".")[0]
         graph[module.name] = set()
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             named: list[str] = []
             if isinstance(node, ast.Import):
                 named = [alias.name for alias in node.names]
@@ -276,7 +356,7 @@ def _methods(name: str, classes: Mapping[str, tuple[Module, ast.ClassDef]]) -> s
     module, node = classes[name]
     imported = {
         alias.asname or alias.name: f"{inner.module}.{alias.name}"
-        for inner in ast.walk(module.tree)
+        for inner in module.nodes
         if isinstance(inner, ast.ImportFrom)
         for alias in inner.names
     }
@@ -285,6 +365,39 @@ def _methods(name: str, classes: Mapping[str, tuple[Module, ast.ClassDef]]) -> s
         known = {imported.get(base, base), f"{module.name}.{base}"} & (classes.keys() - {name})
         found |= {method for each in known for method in _methods(each, classes)}
     return found
+
+
+def _lines(module: Module) -> int:
+    return module.text.count("\n")
+
+
+def _arguments(node: ast.ClassDef) -> int:
+    """How many things its constructor takes."""
+    for inner in node.body:
+        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            return len(inner.args.posonlyargs + inner.args.args + inner.args.kwonlyargs) - 1
+    made = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
+    if "dataclass" not in made or "frozen=True" in made:
+        return 0
+    fields = [inner for inner in node.body if isinstance(inner, ast.AnnAssign) and inner.value is None]
+    return sum("ClassVar" not in ast.unparse(field.annotation) for field in fields)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names that a file gives to something: functions, classes, variables, attributes, and words in quotes (slots)."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _constants(modules: Iterable[Module]) -> Iterator[tuple[Module, str, ast.expr]]:
@@ -375,18 +488,37 @@ def journeys(tree: Path) -> tuple[dict[str, str], str]:
     return found, done.stdout
 
 
+def _sizes(modules: Iterable[Module]) -> Counter[str]:
+    """Lines, of all and of each package of a distribution."""
+    found: Counter[str] = Counter()
+    for module in modules:
+        parts = module.folder.parts
+        for package in {parts[0], ".".join(parts[:2])}:
+            found[package] += _lines(module)
+    return found
+
+
+def _row(title: str, counts: Iterable[int]) -> str:
+    return f"{title:54}" + "".join(f"{count:>10,}" for count in counts) + "\n"
+
+
 def main(trees: list[Path]) -> None:
     """Print one column of counts a tree, then what was found in the last."""
+    from tests.unused import unused  # needs vulture
+
     read = [modules_of(tree) for tree in trees]
     write = sys.stdout.write
     heads = ["before", "after"] if len(trees) > 1 else ["now"]
     write(f"{'':54}" + "".join(f"{head:>10}" for head in heads) + "\n")
-    write(f"{'files':54}" + "".join(f"{len(modules):>10,}" for modules in read) + "\n")
-    lines = [sum(module.text.count("\n") for module in modules) for modules in read]
-    write(f"{'lines':54}" + "".join(f"{count:>10,}" for count in lines) + "\n")
+    write(_row("files", (len(modules) for modules in read)))
+    write(_row("lines of a file, p50", (round(median(map(_lines, modules))) for modules in read)))
+    sizes = [_sizes(modules) for modules in read]
+    for package in sorted(set().union(*sizes)):
+        write(_row(f"lines of {package}", (size[package] for size in sizes)))
     for title, find in FIGURES.items():
-        write(f"{title:54}" + "".join(f"{len(find(modules)):>10,}" for modules in read) + "\n")
-    write(f"{'tests collected':54}" + "".join(f"{collected_tests(tree):>10,}" for tree in trees) + "\n")
+        write(_row(title, (len(find(modules)) for modules in read)))
+    write(_row("members that only tests use", (len(unused(tree)) for tree in trees)))
+    write(_row("tests collected", map(collected_tests, trees)))
     for tree in trees:
         write("\n" + "".join(prose(tree)))
     walked = [journeys(tree) for tree in trees]

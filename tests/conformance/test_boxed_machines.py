@@ -6,10 +6,9 @@ import pytest
 
 from sublet.testing.conformance.providers import ProviderSuite
 from tests.rigs.boxed_lines import why_no_hosts
-from tests.rigs.sizes import only_in_full
 
 
-@only_in_full
+@pytest.mark.long
 class TestSsh(ProviderSuite):
     """Each machine with its own address, disk and processes; nothing of ours is installed there."""
 
@@ -23,7 +22,7 @@ class TestSsh(ProviderSuite):
         return BoxedSshRig()
 
 
-@only_in_full
+@pytest.mark.long
 class TestRay(ProviderSuite):
     """Each node of the cluster with its own address, disk and processes; Sublet is installed there, as Ray is."""
 

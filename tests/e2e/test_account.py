@@ -18,9 +18,8 @@ from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.image import Image
 from sublet_lab.box.sshd import service
-from tests.rigs.sizes import only_in_full
 
-pytestmark = [pytest.mark.timeout(600), only_in_full]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 SECRET = "a-secret-that-nobody-else-says"  # noqa: S105 - moto asks for none
 ALIAS = "ubuntu:x:0:0::/root:/bin/bash\n"  # another name of root's, as the image for deep learning has a user

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rigs.sizes import only_in_full
-
 SMALL = ("pollux-1", "--jobs", 40)
 POLICIES = ("price", "boa", "boa-ideal")
 
@@ -53,7 +51,7 @@ def test_the_average_is_in_the_answer_and_in_the_notes(sublet):
     assert any("150" in note for note in answer["notes"])
 
 
-@only_in_full
+@pytest.mark.long
 def test_the_cap_holds_beside_the_average(sublet):
     """USD 16 per hour are four nodes at most at any time."""
     answer = compare(sublet, "--average", 10, "--budget", 16, policies=["price"])

@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("torch")
 
 from sublet.demo.grid.demo import JOB, PAGE, PICTURE
-from tests.rigs.sizes import only_in_full
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -20,7 +19,7 @@ def test_a_demonstration_is_of_one_thing(sublet, tmp_path):
     assert not (tmp_path / "report").exists()
 
 
-@only_in_full
+@pytest.mark.long
 def test_the_demonstration_of_grids_loses_no_sample(sublet, tmp_path):
     answer = sublet("demo", "--grid", "--report", tmp_path / "report", "-o", "json")
     facts = answer.json

@@ -11,7 +11,6 @@ from sublet.runtime.home import home_of
 from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.config import read_config
 from tests.rigs.moto_cloud import ACCOUNT, IMAGE, REGION, account, forget_all, instances, moto
-from tests.rigs.sizes import only_in_full
 
 CONFIG = f"""
 regions = ["{REGION}"]
@@ -20,7 +19,7 @@ image = "{IMAGE}"
 endpoint_url = "{{}}"
 """
 HOUR = 3600
-pytestmark = only_in_full
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from tests.rigs.sizes import only_in_full
-
 pytest.importorskip("torch")
 COMMAND = [sys.executable, "-m", "sublet_lab.grid"]
 
@@ -44,24 +42,24 @@ def test_an_evaluation_in_which_a_worker_is_killed_is_made_again_with_who_comes_
     assert outcomes("--only", "killed in evaluations") == ["within 1e-12"]
 
 
-@only_in_full
+@pytest.mark.long
 @pytest.mark.parametrize("only", ["script, 2 x 2, killed", "script, 1 x 3, killed", "saved, script"])
 def test_what_a_script_sets_by_the_step_is_right_at_who_comes_for_one_that_was_killed(only):
     assert outcomes("--only", only) == ["within 1e-12"]
 
 
-@only_in_full
+@pytest.mark.long
 @pytest.mark.parametrize("only", ["saved, 1x3", "saved, 1 x 3, 0 at", "saved, 1 x 3, 2 at"])
 def test_a_grid_goes_on_from_the_last_that_was_committed_whoever_dies_before_the_next_is(only):
     assert set(outcomes("--only", only)) == {"bitwise"}
 
 
-@only_in_full
+@pytest.mark.long
 @pytest.mark.parametrize("only", ["2 x 2, 3 at", "1 x 3, 0 at", "newcomer, giver at", "newcomer, newcomer at", "1x1"])
 def test_grids_of_processes_are_one_process_to_the_bit_wherever_one_dies(only):
     assert set(outcomes("--only", only)) == {"bitwise"}
 
 
-@only_in_full
+@pytest.mark.long
 def test_a_dozen_kills_at_random_change_nothing():
     assert set(outcomes("--kills", "12", "--seed", "5")) == {"bitwise"}

@@ -6,14 +6,11 @@ others (`tests/unit/test_guide_commands.py`).
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from sublet.cli.main import SEEING, VERBS
 from tests.rigs.guide_commands import PAGES, commands_of
 from tests.rigs.guide_worlds import staged
-from tests.rigs.sizes import only_in_full
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -28,7 +25,7 @@ NOT_RUN = {  # what begins so -> why
     "python -m sublet_lab.hosts ": "minutes to hours",
     "python -m sublet.runtime.agent ": "shows how a provider starts it; tests/conformance does",
     "python -m sublet_lab.world ": "what a seed that fails looks like; this one no longer fails",
-    "TEST_SIZE=full pytest ": "tests of ours",
+    "pytest ": "tests of ours",
 }
 TYPED = {page: [command for command in commands_of(page.read_text("utf-8")) if not command.mention] for page in PAGES}
 OFFERED = {name for heading in ("Run jobs", SEEING) for name, _ in VERBS[heading]} | {"budget", "token"}
@@ -47,13 +44,10 @@ def starts(command):
     return command.program == "sublet" and command.words[1] == "up"
 
 
-def of_others(page):
-    """A cluster or an account has to be made for it: half a minute."""
-    return any(re.search(r"--provider ray|--on \w+", command.plain) for command in TYPED[page])
-
-
-SHOWN = [
-    pytest.param(page, id=page.stem, marks=[only_in_full] if of_others(page) else []) for page in PAGES if TYPED[page]
+SHOWN = [  # `make test` types the README alone: it has most of the verbs
+    pytest.param(page, id=page.stem, marks=() if page.stem == "README" else pytest.mark.long)
+    for page in PAGES
+    if TYPED[page]
 ]
 
 

@@ -91,8 +91,10 @@ time.sleep(600)
 
 
 def family(rig, worker_id):
-    lines = [line.split() for line in rig.printed(worker_id).splitlines()]
-    return {name: int(pid) for name, pid in lines} if len(lines) == 4 else None
+    text = rig.printed(worker_id)
+    lines = [line.split() for line in text.splitlines()]
+    whole = text.endswith("\n") and [len(line) for line in lines] == [2] * 4
+    return {name: int(pid) for name, pid in lines} if whole else None
 
 
 @pytest.mark.parametrize("end", ["release", "agent killed", "worker ended"])

@@ -66,7 +66,10 @@ def test_a_sample_that_is_worth_little_buys_fewer_instances(sublet):
     assert (idle["samples"], idle["usd"], idle["samples_per_usd"]) == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(("trace", "model"), RIDES)
+@pytest.mark.parametrize(
+    ("trace", "model"),
+    [pytest.param(*ride, marks=() if TRACES[ride[0]].bundled else pytest.mark.outside_data) for ride in RIDES],
+)
 def test_every_policy_rides_every_kind_of_real_trace(sublet, trace, model):
     if not here(trace):
         pytest.skip(f"{trace} is not here")

@@ -13,7 +13,6 @@ from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 from sublet.testing.rigs import until
-from tests.rigs.sizes import only_in_full
 from tests.rigs.ssh_hosts import SshRig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -74,7 +73,7 @@ def test_a_job_trains_through_the_way_back_which_breaks_and_is_made_again(rig):
     asyncio.run(scene())
 
 
-@only_in_full
+@pytest.mark.long
 def test_jobs_that_mount_one_path_have_each_its_own_and_the_machine_is_as_it_was(rig):
     home, work, there = rig.folder / "ada", rig.folder / "project", rig.folder / "data" / "there.json"
     for folder in (home, work):

@@ -52,6 +52,7 @@ def test_a_controller_may_die_at_any_commit_and_call(cloud: str) -> None:
 BESIDE = {"clock": ("kill_controller",)}  # only who starts asks the clock
 
 
+@pytest.mark.long
 def test_every_kind_of_fault_does_something() -> None:
     effects: Counter[str] = Counter()
     for kind in (*PLAIN, *KNOWN):
@@ -76,6 +77,7 @@ def test_a_seed_is_the_same_life_in_every_process() -> None:
     assert len(lives) == 1
 
 
+@pytest.mark.long
 def test_deaths_are_told_by_kind_of_point_and_by_law_and_counted_in_a_file(tmp_path, capsys):
     words = ["--seeds", "1", "--crash-points", "150", "--processes", "1", "--count", str(tmp_path / "counts")]
     assert main(words) == 0
@@ -99,6 +101,7 @@ def test_what_was_heard_and_not_written_down_may_be_charged_where_nobody_keeps_r
     assert outcome.broken is None, outcome.broken
 
 
+@pytest.mark.long
 def test_lives_of_many_points_are_left_out_and_none_left_is_no_success(capsys):
     words = ["--seeds", "2", "--from", "3", "--crash-points", "40", "--processes", "1", "--most-points"]
     assert main([*words, "100"]) == 0  # of seeds 3 and 4 the first is a short life

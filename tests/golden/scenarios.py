@@ -130,6 +130,7 @@ def _simulation(arguments: str) -> Callable[[Path], list[str]]:
     return lambda folder: simulated(arguments, folder)
 
 
+OUTSIDE = {"price"}  # its market is a record that does not ship
 SCENARIOS: dict[str, Callable[[Path], list[str]]] = {
     **{name: _simulation(arguments) for name, arguments in SIMULATED.items()},
     "refused-plans": refused_plans,

@@ -18,7 +18,7 @@ import pytest
 
 from sublet.kernel.journal import replay
 from sublet.kernel.kernel import KERNEL_VERSION
-from tests.golden.scenarios import SCENARIOS
+from tests.golden.scenarios import OUTSIDE, SCENARIOS
 
 LOGS = Path(__file__).parent / "logs"
 DIGITS = 9
@@ -85,7 +85,9 @@ def test_every_scenario_has_a_log_and_every_log_a_scenario():
     assert {path.name.removesuffix(".jsonl.gz") for path in LOGS.iterdir()} == SCENARIOS.keys()
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.outside_data if name in OUTSIDE else ()) for name in SCENARIOS]
+)
 def test_a_life_is_what_it_was_when_it_was_recorded(name, tmp_path, capsys):
     recorded = gzip.decompress((LOGS / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
     lived = SCENARIOS[name](tmp_path)

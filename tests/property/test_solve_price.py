@@ -19,6 +19,7 @@ from sublet.solve.price import frontier
 INF = math.inf
 round_numbers = st.integers(0, 6).map(float)  # full of ties and straight lines
 amounts = st.one_of(round_numbers, st.floats(1e-3, 1e3))
+TINY = 1e-300  # a value of time of 0 buys without bound
 entries = st.one_of(amounts, amounts, amounts, st.sampled_from([INF, math.nan]))
 positive = st.one_of(st.integers(1, 4).map(float), st.floats(1e-2, 1e2))
 A_FEW = st.integers(1, 4)
@@ -87,7 +88,7 @@ def test_a_linear_program_finds_nothing_better(problem, fraction):
     budget = between(line, fraction)
     scale = max(1.0, float((rates * weights) @ np.where(np.isfinite(time), time, 0.0).sum(axis=1)))
     found = line.at(budget)
-    scale += found.multiplier * max(1.0, budget)  # the program may overdraw the budget by its own tolerance
+    scale += max(1.0, budget) / max(found.value_of_time, TINY)  # it may overdraw the budget by its tolerance
     assert found.jobs == close(linear_program(time, cost, rates, weights, budget * (1 + 1e-12)), scale)
 
 
@@ -188,7 +189,7 @@ def test_changing_classes_one_by_one_is_the_same_as_starting_anew(problem, scrip
     assert line.most == close(fresh.most, scale)
     budget = max(between(fresh, fraction), line.least)
     ours, theirs = line.at(budget), fresh.at(budget)
-    assert ours.jobs == close(theirs.jobs, scale * (1 + theirs.multiplier))
+    assert ours.jobs == close(theirs.jobs, scale * (1 + 1.0 / max(theirs.value_of_time, TINY)))
     value = theirs.value_of_time
     assert line.configs(value, richer=True).tolist() == fresh.configs(value, richer=True).tolist()
 

@@ -81,7 +81,7 @@ class Stage:
             (folder / name).mkdir()
         shutil.copytree(ROOT / "examples", self.folder / "examples")
         (self.folder / "examples" / "train_mlp.py").write_text(
-            SESSION.replace("PAUSE_S", "1e-2").replace("options.epochs)", "10**6)")
+            SESSION.replace("PAUSE_S", "5e-2").replace("options.epochs)", "10**6)")
         )
         converts = any(command.plain.startswith("sublet convert") for command in commands)
         texts = {"train.py": PLAIN if converts else SESSION.replace("PAUSE_S", "0"), "jobs.csv": JOBS}

@@ -6,6 +6,7 @@ import atexit
 import functools
 import gc
 import importlib
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
+AGAIN_S = 15.0  # Python drops a Ctrl-C that comes amid an import: it is pressed again, as people do
 IMPORTED = (
     *("scipy.interpolate", "sublet.cli.main", "sublet.api.client", "sublet.runtime.jobs.file"),
     *("sublet.sim.simulator", "sublet.sim.report.comparison", "sublet.sim.advice.simulated", "sublet.rental.plan"),
@@ -39,10 +41,11 @@ class Typist:
         self._line.send((list(words), str(folder), env, str(out)))
         pid = self._line.recv()
         end_s = time.monotonic() + PATIENCE_S
+        pressed_s = -math.inf
         while not self._line.poll(0.05):
-            if watched and out.stat().st_size:
+            if watched and out.stat().st_size and time.monotonic() - pressed_s >= AGAIN_S:
                 os.kill(pid, signal.SIGINT)
-                watched = False
+                pressed_s = time.monotonic()
             if time.monotonic() > end_s:
                 os.kill(pid, signal.SIGKILL)
         code: int = self._line.recv()

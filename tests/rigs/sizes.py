@@ -1,6 +1,7 @@
-"""How much the tests try: `make test` a part that fits into minutes, `make test SIZE=full` all of it.
+"""How much the tests try: `make test` a part that fits into minutes, `make test-all` every test.
 
-    part   of what takes long a sample, drawn by SEED; of each property a quarter of its examples
+    part   of what takes long a sample, drawn by SEED, and nothing of what is marked `long`; of each property a quarter
+           of its examples
     every  every test (as plain `pytest` does, so that whoever names a file gets all of it), a quarter of the examples
     full   every test, every example
 
@@ -15,60 +16,65 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 
-import pytest
-
-__all__ = ["DRAWN", "FULL", "SIZE", "drawn", "examples", "only_in_full", "sized"]
+__all__ = ["DRAWN", "FULL", "SIZE", "drawn", "examples", "left_out", "sized"]
 
 SIZE = os.environ.get("TEST_SIZE", "every")
 FULL = SIZE == "full"
 DRAWN = {  # of the tests of each file below this, one in so many, or none; the longest path that fits counts
-    "tests/adoption/": 0,  # `make adoption`: half a minute to three minutes each
-    "tests/adoption/test_drift.py": 20,  # some ten seconds each
+    "tests/adoption/": 0,
     "tests/conformance/": 6,
     "tests/conformance/test_forecasters.py": 4,
-    "tests/conformance/test_live.py": 0,  # `make policies-live`
-    "tests/conformance/test_live_average.py": 1,  # ten seconds each
+    "tests/conformance/test_live.py": 0,
+    "tests/conformance/test_live_average.py": 0,
     "tests/conformance/test_policies.py": 8,
     "tests/e2e/": 6,
-    "tests/e2e/test_advise.py": 4,
-    "tests/e2e/test_controller_host.py": 0,  # one test of half a minute
-    "tests/e2e/test_average.py": 4,
-    "tests/e2e/test_box.py": 3,
-    "tests/e2e/test_check_for_real.py": 3,
-    "tests/e2e/test_examples.py": 5,
-    "tests/e2e/test_grid_live.py": 9,  # half a minute each
-    "tests/e2e/test_grid_processes.py": 4,
-    "tests/e2e/test_guide_commands.py": 4,
-    "tests/e2e/test_live_kills.py": 4,
-    "tests/e2e/test_shards_live.py": 3,  # half a minute each
-    "tests/e2e/test_spot.py": 4,
+    "tests/e2e/test_controller_host.py": 0,
+    "tests/e2e/test_box.py": 0,
+    "tests/e2e/test_check_for_real.py": 0,
+    "tests/e2e/test_ddp_live.py": 0,
+    "tests/e2e/test_demo_strikes.py": 0,
+    "tests/e2e/test_grid_live.py": 20,  # one
+    "tests/e2e/test_grid_study.py": 0,
+    "tests/e2e/test_guide_commands.py": 1,  # the README, page by page the rest
+    "tests/e2e/test_interpreter.py": 0,
+    "tests/e2e/test_long_output.py": 0,
+    "tests/e2e/test_train_broken_off.py": 0,
+    "tests/e2e/test_ray.py": 0,
+    "tests/e2e/test_rehearse.py": 0,
+    "tests/e2e/test_resuming_live.py": 0,
+    "tests/e2e/test_session_however_started.py": 0,
+    "tests/e2e/test_shards_live.py": 0,
+    "tests/e2e/test_ssh.py": 0,
+    "tests/e2e/test_train_elastic.py": 0,
+    "tests/e2e/test_train_epochs.py": 0,
+    "tests/e2e/test_train_memory.py": 0,
+    "tests/e2e/test_train_shards.py": 0,
     "tests/faults/": 6,
     "tests/faults/test_seeds.py": 1,  # 150 lives, as the docs say
     "tests/property/": 3,
     "tests/scenarios/": 10,
     "tests/simulation/": 6,
-    "tests/unit/advise/": 3,
-    "tests/unit/api/test_recorded.py": 2,  # processes of their own
-    "tests/unit/api/test_what_if.py": 3,  # processes of their own
+    "tests/unit/api/test_recorded.py": 2,
     "tests/unit/cli/": 4,
-    "tests/unit/integrations/": 8,  # seconds to import what they are of
+    "tests/unit/cli/test_convert_texts.py": 1,  # with the README and these three every verb is typed
+    "tests/unit/cli/test_every_verb.py": 1,
+    "tests/unit/cli/verbs/": 1,
+    "tests/unit/integrations/": 8,
+    "tests/unit/integrations/test_lightning.py": 0,  # two seconds to import, as is transformers
+    "tests/unit/integrations/test_transformers.py": 0,
+    "tests/unit/lab/studies/": 3,
+    "tests/unit/lab/studies/test_quick_claims.py": 4,
+    "tests/unit/lab/tiers/": 4,
     "tests/unit/market/forecast/": 3,
-    "tests/unit/perf/preemption/": 2,
     "tests/unit/runtime/": 4,
-    "tests/unit/runtime/providers/aws/": 4,
     "tests/unit/sim/": 2,
     "tests/unit/sim/test_workload_catalog.py": 4,
-    "tests/unit/lab/studies/": 3,
-    "tests/unit/lab/studies/test_quick_claims.py": 4,  # a study, of up to half a minute
-    "tests/unit/testing/": 2,
+    "tests/unit/test_mutants.py": 4,
     "tests/unit/train/": 5,
-    "tests/unit/train/grid/": 6,
     "tests/unit/train/shards/": 12,
-    "tests/unit/train/test_checkpoint_kills.py": 3,
     "tests/unit/train/test_docs_loops.py": 1,  # a new loop of the docs is seen at once
 }
 PART = 0.25  # of the examples of a property
-only_in_full = pytest.mark.skipif(not FULL, reason="takes long: `make test SIZE=full`")
 
 
 def sized(part: int, full: int) -> int:
@@ -79,6 +85,12 @@ def sized(part: int, full: int) -> int:
 def examples(full: int) -> int:
     """Of a property: never fewer than ten, or than there are."""
     return full if FULL else max(min(full, 10), math.ceil(PART * full))
+
+
+def left_out(path: str) -> bool:
+    """Whether `make test` has nothing of a file or folder."""
+    within = [named for named in DRAWN if f"{path}/".startswith(named.rstrip("/") + "/")]
+    return DRAWN[max(within, key=len)] == 0 if within else False
 
 
 def drawn(tests: Iterable[str], one_in: dict[str, int], seed: str) -> set[str]:

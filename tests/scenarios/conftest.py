@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import time
 from pathlib import Path
 
 import pytest
 
 ALL = os.environ.get("SCENARIOS") == "all"  # as `make scenarios` runs them: the heavy ones too, and all at full size
-SEED = os.environ.get("SCENARIO_SEED", "1")  # which of the heavy ones `make test` runs
-HEAVY_IN_A_TEST = 2
 _figures: dict[str, list[str]] = {}
 _cpu_s: dict[str, float] = {}
 
@@ -24,15 +21,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of the heavy ones `make test` runs a sample, drawn by SCENARIO_SEED."""
-    heavy = [item for item in items if (mark := item.get_closest_marker("scenario")) and mark.kwargs.get("heavy")]
-    if ALL or not heavy:
-        return
-    named = sorted(heavy, key=lambda item: item.name)
-    kept = random.Random(f"scenarios {SEED}").sample(named, min(HEAVY_IN_A_TEST, len(named)))
-    for item in heavy:
-        if item not in kept:
-            item.add_marker(pytest.mark.skip(reason=f"heavy: `make scenarios` runs it, or SCENARIO_SEED (now {SEED})"))
+    for item in items:
+        if (mark := item.get_closest_marker("scenario")) and mark.kwargs.get("heavy"):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ BAND, ABOVE = 2.0**6.5, 512.0
 WIDTHS = (16, 28, 32)  # the best of all that the rig tries are among these
 
 
+@pytest.mark.outside_data
 def test_where_spot_is_short_a_mix_gains_in_hindsight_and_price_gets_half_of_it_without():
     try:
         found = in_hindsight(MARKET, widths=WIDTHS, cores=())

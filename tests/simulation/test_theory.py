@@ -23,7 +23,7 @@ from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
 from sublet_lab.rivals.srtf import Srtf
-from tests.rigs.sizes import only_in_full, sized
+from tests.rigs.sizes import sized
 
 JOBS = 20_000
 BATCHES = 40
@@ -80,7 +80,7 @@ def test_mm1_mean_response_under_fifo(seed: int) -> None:
     assert_mean(completion_times(run), 1 / (1 / mean_size - rate))
 
 
-@only_in_full
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "nodes"), [(4, 1), (8, 4)])
 def test_mmk_mean_response_under_fifo(servers: int, nodes: int) -> None:
     rate, mean_size = 0.75 * servers, 1.0
@@ -90,7 +90,7 @@ def test_mmk_mean_response_under_fifo(servers: int, nodes: int) -> None:
     assert_mean(completion_times(run), mean_size + wait)
 
 
-@only_in_full
+@pytest.mark.long
 @pytest.mark.parametrize("gpus", [4, 64])
 def test_processor_sharing_mean_response_with_exponential_sizes(gpus: int) -> None:
     """All GPUs work whenever a job is there, so the mean is that of M/M/1 at the speed of the whole cluster."""
@@ -100,7 +100,7 @@ def test_processor_sharing_mean_response_with_exponential_sizes(gpus: int) -> No
     assert_mean(completion_times(run), 1 / (gpus / mean_size - 0.6))
 
 
-@only_in_full
+@pytest.mark.long
 def test_processor_sharing_does_not_care_about_the_distribution_of_sizes() -> None:
     """M/D/1 under processor sharing: 1/(1-rho), where first come first served would give (2-rho)/(2(1-rho))."""
     gpus, rho = 256, 0.6  # many GPUs, so that whole shares are nearly equal
@@ -108,7 +108,7 @@ def test_processor_sharing_does_not_care_about_the_distribution_of_sizes() -> No
     assert_mean(completion_times(simulate(jobs, Equal(), cluster(gpus))), 1 / (1 - rho), power=0.1)
 
 
-@only_in_full
+@pytest.mark.long
 def test_shortest_remaining_time_first_matches_the_formula_of_schrage_and_miller() -> None:
     rate = 0.7
     jobs = stream(9, rate, exponential(9, 1.0))

@@ -9,9 +9,53 @@ from tests.figures import FIGURES, HERE, Module, cycles, modules_of
 
 PROMISED = {title: find for title, find in FIGURES.items() if not title.endswith("(for information)")}
 EXCEPTIONS = {  # what is found -> why it is right as it is
+    "sublet.cli.main": "the list of the verbs",
     "sublet/cli/verbs/profile.py": "a verb is a file of its name",
     "sublet/cli/verbs/profiles.py": "the same: one measures, the other lists",
-    "sublet/testing/memory_cloud.py:MemoryCloud": "a provider and an engine in one: a test holds the whole cloud",
+    "sublet/integrations/lightning/strategy.py": "the one file with private names of lightning",
+    "sublet/runtime/agent/script.py": "the one file with private names of threading",
+    "sublet/runtime/providers/ray/private.py": "the one file with private names of Ray",
+    "sublet/train/private.py": "the one file with private names of torch",
+    "sublet_lab/world/loop.py": "the one file with private names of asyncio",
+}
+TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, never longer
+    # imports
+    "sublet.cli.verbs.check",
+    "sublet.kernel.tenancy",
+    "sublet.runtime.controller.carrier",
+    "sublet.runtime.controller.factory",
+    "sublet.runtime.controller.leases",
+    "sublet.runtime.controller.loop",
+    "sublet.runtime.controller.records",
+    "sublet.runtime.controller.recovery",
+    "sublet.runtime.controller.router",
+    "sublet.runtime.controller.snapshots",
+    "sublet.runtime.controller_api.api",
+    "sublet.runtime.controller_api.assemble",
+    "sublet.train.grid.in_stages",
+    "sublet.train.sessions.copies",
+    "sublet.train.sessions.steps",
+    "sublet_lab.studies.boa.restarts",
+    "sublet_lab.studies.cluster",
+    "sublet_lab.world.controllers",
+    "sublet_lab.world.life",
+    # constructors
+    "sublet/runtime/agent/watching.py:Watch",
+    "sublet/runtime/controller/factory.py:RecordFactory",
+    "sublet/runtime/controller/leases.py:Leases",
+    "sublet/runtime/controller/loop.py:Controller",
+    "sublet/runtime/controller/router.py:Router",
+    "sublet/runtime/controller/snapshots.py:Memory",
+    "sublet/runtime/providers/aws/provider.py:AwsProvider",
+    "sublet/runtime/providers/local/provider.py:LocalProvider",
+    "sublet/runtime/providers/ray/provider.py:RayProvider",
+    "sublet/runtime/providers/ssh/provider.py:SshProvider",
+    "sublet_lab/world/stage.py:Stage",
+    # names of classes
+    "sublet.integrations:Kept",
+    *(f"sublet.runtime:{name}" for name in ("Anchor", "Ending", "Mark", "Stopping", "Training")),
+    *(f"sublet.train:{name}" for name in ("Bucket", "Entry", "Folder", "Kept", "Loaded", "Lost", "Manifest", "Mesh")),
+    *(f"sublet.train:{name}" for name in ("Piece", "Samples", "Standing")),
 }
 
 
@@ -24,31 +68,69 @@ def found_by(title, *modules):
 
 
 def test_the_layout_keeps_its_promises():
-    """One test for all: whoever looks at one of them has parsed the whole tree."""
+    """One test for all: each of them needs the whole tree parsed."""
     modules = modules_of(HERE)
-    found = {title: find(modules) for title, find in PROMISED.items()}
-    broken = {
-        title: sorted(set(what) - set(EXCEPTIONS)) for title, what in found.items() if set(what) - set(EXCEPTIONS)
-    }
+    found = {title: set(find(modules)) for title, find in PROMISED.items()}
+    known = EXCEPTIONS.keys() | TO_BE_MENDED
+    broken = {title: sorted(what - known) for title, what in found.items() if what - known}
     assert not broken, f"{broken}: run 'make figures'"
-    assert set(EXCEPTIONS) <= {what for of in found.values() for what in of}, "an exception that is none any more"
+    mended = known - set().union(*found.values())
+    assert not mended, f"take {sorted(mended)} off the lists"
 
 
-def test_a_long_file_and_a_large_class_are_found():
-    methods = "".join(f"    def f{i}(self): ...\n" for i in range(26))
-    text = f"class Big:\n{methods}" + "\n" * 600
-    assert found_by("lines", module("s/a.py", text)) == ["s/a.py"]
-    assert found_by("methods", module("s/a.py", text)) == ["s/a.py:Big"]
+def test_a_long_file_is_found():
+    assert found_by("lines", module("s/a.py", "\n" * 601), module("s/b.py", "\n" * 600)) == ["s/a.py"]
+
+
+def test_a_module_that_imports_more_than_twenty_of_ours_is_found():
+    others = [module(f"s/m{i}.py") for i in range(21)]
+    wide = "".join(f"from s import m{i}\n" for i in range(20))
+    assert found_by("import more", module("s/a.py", wide + "import os\n"), *others) == []
+    wide += "def late():\n    from s.m20 import x\n"
+    assert found_by("import more", module("s/a.py", wide), *others) == ["s.a"]
+
+
+def test_a_constructor_of_more_than_eight_arguments_is_found():
+    arguments = ", ".join(f"a{i}" for i in range(8))
+    assert found_by("constructors", module("s/a.py", f"class A:\n    def __init__(self, {arguments}): ...")) == []
+    assert found_by("constructors", module("s/a.py", f"class A:\n    def __init__(self, {arguments}, *, b): ...")) == [
+        "s/a.py:A"
+    ]
+    fields = "".join(f"    a{i}: int\n" for i in range(9))
+    assert found_by("constructors", module("s/a.py", f"@dataclass(slots=True)\nclass A:\n{fields}")) == ["s/a.py:A"]
+    assert found_by("constructors", module("s/a.py", f"@dataclass(frozen=True)\nclass A:\n{fields}")) == []
+    defaults = fields.replace("int\n", "int = 0\n")
+    assert found_by("constructors", module("s/a.py", f"@dataclass(slots=True)\nclass A:\n{defaults}")) == []
+
+
+def test_a_class_name_that_stands_twice_in_a_package_is_found():
+    one, other = module("s/p/a.py", "class A: ..."), module("s/p/q/b.py", "class A: ...\nclass B: ...")
+    assert found_by("class names", one, other) == ["s.p:A"]
+    assert found_by("class names", one, module("s/q/b.py", "class A: ...")) == []
+
+
+def test_a_private_name_of_another_library_is_found():
+    ours = "class A:\n    def _own(self): ...\ndef f(a, b):\n    a._own()\n    os._exit(b._replace(c=1))\n"
+    assert found_by("private", module("s/a.py", ours)) == []
+    for text in ("import torch._dynamo", "from torch import _foreach", "def f(x):\n    x._theirs"):
+        assert found_by("private", module("s/a.py", text)) == ["s/a.py"]
+    assert found_by("private", module("s/a.py", "from sublet import _own\nfrom . import _other")) == []
+
+
+def test_a_method_name_that_six_classes_share_is_found():
+    text = "".join(f"class A{i}:\n    def hear(self): ...\n    def _own(self): ...\n" for i in range(5))
+    protocol = "class P(Protocol):\n    def hear(self): ...\n"
+    assert found_by("methods shared", module("s/p/a.py", text + protocol)) == []
+    assert found_by("methods shared", module("s/p/a.py", text + protocol.replace("(Protocol)", ""))) == ["s.p:hear"]
 
 
 def test_a_class_is_as_large_as_its_chain():
     half = "".join(f"    def f{i}(self): ...\n" for i in range(13))
     other = half.replace("def f", "def g")
     files = module("s/a.py", f"class A:\n{half}"), module("s/b.py", f"from s.a import A\nclass B(A):\n{other}")
-    assert found_by("inherited counted", *files) == ["s/b.py:B"]
-    assert found_by("methods", *files) == []
+    assert found_by("classes over", *files) == ["s/b.py:B"]
     again = module("s/b.py", f"from s.a import A\nclass B(A):\n{half}")
-    assert found_by("inherited counted", files[0], again) == []
+    assert found_by("classes over", files[0], again) == []
 
 
 def test_bare_units_are_found_in_sums_and_nowhere_else():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.figures import HERE
-from tests.rigs.sizes import DRAWN, drawn
+from tests.rigs.sizes import DRAWN, drawn, left_out
 
 TESTS = [f"tests/{file}.py::test_{n}" for file in ("a/long", "a/longer", "a/never", "b/short") for n in range(10)]
 ONE_IN = {"tests/a/": 2, "tests/a/longer.py": 4, "tests/a/never.py": 0}
@@ -23,6 +23,14 @@ def test_one_seed_draws_the_same_in_any_order_and_several_draw_all():
     assert drawn(TESTS, ONE_IN, "1") != drawn(TESTS, ONE_IN, "2")
     ever = set().union(*(drawn(TESTS, ONE_IN, str(seed)) for seed in range(40)))
     assert ever == {test for test in TESTS if "never" not in test}
+
+
+def test_files_of_which_nothing_runs_are_not_imported():
+    assert left_out("tests/adoption")
+    assert left_out("tests/adoption/test_live.py")
+    assert not left_out("tests")
+    assert not left_out("tests/e2e")
+    assert [path for path, one_in in DRAWN.items() if left_out(path.rstrip("/")) != (one_in == 0)] == []
 
 
 def test_every_path_of_the_table_is_there():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sublet.api.body import Body
 from sublet.api.callers import Callers
 from sublet.api.guard import CALLER, SCHEMA_VERSION
 from sublet.api.state import digest
@@ -17,10 +18,8 @@ from sublet.runtime.controller_api.tokens import Scope
 __all__ = ["add_tokens"]
 
 
-class TokenBody(BaseModel):
+class TokenBody(Body):
     """Owner and scope of a token."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = Field(max_length=100)
     scope: str = Scope.READ

@@ -7,8 +7,9 @@ import binascii
 from typing import Annotated, Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sublet.api.body import Body
 from sublet.api.guard import SCHEMA_VERSION
 from sublet.api.limits import MOST_ASKED
 from sublet.errors import InvalidValue
@@ -19,23 +20,19 @@ __all__ = ["add_parts"]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class AskedBody(_Body):
+class AskedBody(Body):
     """Names of parts that a job is made of."""
 
     digests: list[Digest] = Field(max_length=MOST_ASKED)
 
 
-class WholeBody(_Body):
+class WholeBody(Body):
     """The name of all files of a job."""
 
     digest: Digest
 
 
-class PartsBody(_Body):
+class PartsBody(Body):
     """Parts by name, packed and in base64."""
 
     parts: dict[Digest, str]

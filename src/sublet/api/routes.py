@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from sublet.api.advice import OTHERWISE, advice_for
+from sublet.api.body import Body
 from sublet.api.callers import Caller, Callers, while_it_holds
 from sublet.api.console.routes import add_console
 from sublet.api.described import describe_answers
@@ -67,37 +68,33 @@ MOST_LINES = 1_000_000  # of a log, from its end
 MOST_SEQ = 2**53  # the largest number that every reader of JSON keeps exactly
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # true is no dollar
-
-
-class JobBody(_Body):
+class JobBody(Body):
     """A job, as `spec_to_json` writes it."""
 
     job: dict[str, Any]
 
 
-class CancelBody(_Body):
+class CancelBody(Body):
     """How to end a job."""
 
     now: bool = False
 
 
-class ResumeBody(_Body):
+class ResumeBody(Body):
     """Whether it may begin at step 0 if all its checkpoints are damaged; secrets that it is given anew."""
 
     start_over: bool = False
     secrets: dict[str, str] = Field(default_factory=dict, repr=False)
 
 
-class ScaleBody(_Body):
+class ScaleBody(Body):
     """The new range of workers."""
 
     low: int = Field(ge=1, le=MOST_WORKERS)
     high: int = Field(ge=1, le=MOST_WORKERS)
 
 
-class BudgetBody(_Body):
+class BudgetBody(Body):
     """New limits; what is left out stays."""
 
     burn_limit_usd_per_h: float | None = Field(default=None, gt=0, le=MOST_USD)
@@ -105,7 +102,7 @@ class BudgetBody(_Body):
     purse_usd: float | None = Field(default=None, gt=0, le=MOST_USD)
 
 
-class PurseBody(_Body):
+class PurseBody(Body):
     """A budget and its limit: in all, or in each period. No amount = no limit."""
 
     level: str = Field(max_length=10)
@@ -114,13 +111,13 @@ class PurseBody(_Body):
     period: str | None = Field(default=None, max_length=10)
 
 
-class TopUpBody(_Body):
+class TopUpBody(Body):
     """Dollars for the budget."""
 
     usd: float = Field(gt=0, le=MOST_USD)
 
 
-class ShutdownBody(_Body):
+class ShutdownBody(Body):
     """Whether jobs end, or can be resumed at the next start."""
 
     end_jobs: bool = False

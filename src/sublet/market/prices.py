@@ -57,10 +57,6 @@ class PriceBook:
             index -= 1
         return Price(int(steps.value[index])) if index >= 0 else None
 
-    def listed_at(self, key: str, t_s: float) -> bool:
-        """Whether the snapshot in force at `t_s` states a price."""
-        return self._of(key).at(t_s, before=NOT_STATED) != NOT_STATED
-
     def changes(self, key: str, start_s: float, end_s: float) -> Iterator[tuple[float, Price]]:
         """The price in force at `start_s`, if any, then every change before `end_s`."""
         price = self.price_at(key, start_s)

@@ -12,7 +12,7 @@ from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.perf.migration import Grid, MigrationCosts, Rates, moves_from_costs
 from sublet.solve.arrays import Floats, Ints
-from sublet.solve.expectation import Loss, Moves, expected_moves
+from sublet.solve.expectation import ExpectedMoves, Loss, expected_moves
 
 __all__ = ["SUSPENDED", "SpotJob", "spot_job"]
 
@@ -30,7 +30,7 @@ class SpotJob:
     grids: tuple[Grid, ...]  # the first is (0, 0)
     rate_C: Floats = field(repr=False)  # samples per second
     costs: MigrationCosts = field(repr=False)
-    moves: Moves = field(repr=False)
+    moves: ExpectedMoves = field(repr=False)
     ready_C: tuple[Floats, Floats] = field(repr=False)  # of a restart, what can be done before: it shrinks, or grows
     step_s: float
     kept: dict[tuple[int, int, float, bool], Floats] = field(default_factory=dict, repr=False)
@@ -117,7 +117,7 @@ class SpotJob:
         moves = self.moves
         return float(moves.regroup_C[config] + moves.group_s_QG[moves.depth_C[config]].max(initial=0.0))
 
-    def _prepared(self, ready_s: float) -> Moves:
+    def _prepared(self, ready_s: float) -> ExpectedMoves:
         """The cost of changes after a loss that was prepared for so long."""
         shrink_C, grow_C = (np.minimum(ready_s, each) for each in self.ready_C)
         return replace(self.moves, grow_C=self.moves.grow_C - grow_C, shrink_C=self.moves.shrink_C - shrink_C)

@@ -26,7 +26,7 @@ import numpy as np
 from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats
-from sublet.solve.expectation import Moves
+from sublet.solve.expectation import ExpectedMoves
 
 __all__ = [
     "BYTES_PER_PARAM",
@@ -209,7 +209,7 @@ def calibrated(layers: Layers, pauses: Sequence[Pause]) -> LinearCosts:
 # ---------------------------------------------------------------------- for the solvers
 
 
-def moves_from_costs(costs: MigrationCosts, grids: Sequence[Grid]) -> Moves:
+def moves_from_costs(costs: MigrationCosts, grids: Sequence[Grid]) -> ExpectedMoves:
     """Arrays by configuration, in the order given; (0, 0) is suspended."""
     depths = sorted({deep for _, deep in grids if deep})
     row = {deep: at for at, deep in enumerate(depths)}
@@ -231,7 +231,7 @@ def moves_from_costs(costs: MigrationCosts, grids: Sequence[Grid]) -> Moves:
     def by_grid(of: Callable[[int, int], float]) -> Floats:
         return np.array([of(wide, deep) if wide else 0.0 for wide, deep in grids])
 
-    return Moves(
+    return ExpectedMoves(
         wide_C=np.array([wide for wide, _ in grids], dtype=np.intp),
         deep_C=np.array([deep for _, deep in grids], dtype=np.intp),
         regroup_C=by_grid(costs.regroup_s),

@@ -21,7 +21,7 @@ from sublet.runtime.controller_api.views import NodeStatus, NodeView
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings
 
-__all__ = ["Step", "try_a_node"]
+__all__ = ["Check", "try_a_node"]
 
 LOOK_S = 0.2
 FILES = ("aws.toml", "hosts.toml", "ray.toml", "ssh.json")  # what users, and a look at machines, have said of providers
@@ -45,7 +45,7 @@ with train.session(model, optimizer, data, global_batch=8, epochs=1, device=devi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Check:
     """One thing that had to work, and how long it took; `ok` None = not come to."""
 
     name: str
@@ -54,7 +54,7 @@ class Step:
     took_s: float = 0.0
 
 
-async def try_a_node(settings: Settings, *, purse_usd: float, most_s: float) -> AsyncIterator[Step]:
+async def try_a_node(settings: Settings, *, purse_usd: float, most_s: float) -> AsyncIterator[Check]:
     """The steps, as they happen. Nothing is rented any more when this ends, or the last step says what is."""
     folder = _prepare(Path(settings.state_dir))
     own = replace(
@@ -76,10 +76,10 @@ async def try_a_node(settings: Settings, *, purse_usd: float, most_s: float) -> 
         if running.done():
             await running
     except SubletError as error:
-        yield Step(name="start", ok=False, text=str(error))
+        yield Check(name="start", ok=False, text=str(error))
         shutil.rmtree(folder, ignore_errors=True)
         return
-    yield Step(name="start", ok=True, text=f"provider {own.provider}", took_s=WALL.monotonic() - began_s)
+    yield Check(name="start", ok=True, text=f"provider {own.provider}", took_s=WALL.monotonic() - began_s)
     left: list[NodeView] = []
     try:
         async for step in _train(api, running, folder, began_s + most_s):
@@ -93,10 +93,10 @@ async def try_a_node(settings: Settings, *, purse_usd: float, most_s: float) -> 
     cost = await api.cost()
     if left:
         text = f"{', '.join(node['id'] for node in left)} may still be rented: SUBLET_STATE={folder} sublet gc"
-        yield Step(name="given back", ok=False, text=text)
+        yield Check(name="given back", ok=False, text=text)
         return
     took_s = WALL.monotonic() - ends_s
-    yield Step(name="given back", ok=True, text=f"USD {cost['usd_total']:.4f} in all", took_s=took_s)
+    yield Check(name="given back", ok=True, text=f"USD {cost['usd_total']:.4f} in all", took_s=took_s)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -112,7 +112,7 @@ def _prepare(home: Path) -> Path:
     return folder
 
 
-async def _train(api: ControllerApi, running: asyncio.Task[None], folder: Path, until_s: float) -> AsyncIterator[Step]:
+async def _train(api: ControllerApi, running: asyncio.Task[None], folder: Path, until_s: float) -> AsyncIterator[Check]:
     """A node, an agent, a first step, an end: each is told when it is there, or why it is not."""
     spec = JobSpec(
         name="check",
@@ -124,7 +124,7 @@ async def _train(api: ControllerApi, running: asyncio.Task[None], folder: Path, 
     try:
         job = api.record((await api.submit(spec))["job_id"])
     except SubletError as error:
-        yield Step(name="job", ok=False, text=str(error))
+        yield Check(name="job", ok=False, text=str(error))
         return
     waiting = ["node rented", "agent there", "first step", "trained"]
     while waiting and not running.done() and WALL.monotonic() < until_s:
@@ -140,16 +140,16 @@ async def _train(api: ControllerApi, running: asyncio.Task[None], folder: Path, 
         while waiting and reached[waiting[0]]:
             name, now_s = waiting.pop(0), WALL.monotonic()
             text = _said(name, nodes, folder, job.group.step)
-            yield Step(name=name, ok=True, text=text, took_s=now_s - at_s)
+            yield Check(name=name, ok=True, text=text, took_s=now_s - at_s)
             at_s = now_s
         if waiting and job.outcome:
             break
     view = await api.job(job.id)
     if waiting:
         why = view["error"] or view["reason"] or "it took too long"
-        yield Step(name=waiting[0], ok=False, text=f"{why}{_last_line(folder)}", took_s=WALL.monotonic() - at_s)
+        yield Check(name=waiting[0], ok=False, text=f"{why}{_last_line(folder)}", took_s=WALL.monotonic() - at_s)
         for name in waiting[1:]:
-            yield Step(name=name, ok=None, text="not come to")
+            yield Check(name=name, ok=None, text="not come to")
 
 
 def _said(name: str, nodes: list[NodeView], folder: Path, step: int) -> str:

@@ -8,10 +8,10 @@ from sublet.domain.job import Change, Job
 from sublet.domain.seats import Seats, has_all_parts, is_spare
 from sublet.domain.shape import Placement, Shape, Spread
 
-__all__ = ["Run"]
+__all__ = ["TrainingRun"]
 
 
-class Run:
+class TrainingRun:
     """A training process: where it is and how far."""
 
     __slots__ = (

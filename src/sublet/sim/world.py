@@ -26,7 +26,7 @@ from sublet.domain.shape import Placement, Shape
 from sublet.domain.timers import PeriodOver, Timer
 from sublet.market.replay import Fall, MarketChange, ReadAhead, ReplayedMarket
 from sublet.sim.agenda import Agenda, Tie
-from sublet.sim.runs import Run
+from sublet.sim.runs import TrainingRun
 
 __all__ = ["FRICTIONLESS", "Happening", "MarketChange", "Physics", "PlanDue", "World"]
 
@@ -97,7 +97,7 @@ class World:
         self.agenda: Agenda[Happening] = Agenda()
         self._physics = physics
         self._offers = {offer.id: offer for offer in offers}
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, TrainingRun] = {}
         self._node_offer: dict[str, str] = {}
         self._nodes: dict[str, dict[str, None]] = defaultdict(dict)  # offer -> nodes that we pay for
         self._doomed: dict[str, tuple[float, float]] = {}  # node -> (noticed, lost)
@@ -130,7 +130,7 @@ class World:
         Its work counts as saved: the time of its last checkpoint is not known here.
         """
         job = state.job
-        run = self._runs[job.id] = Run(job)
+        run = self._runs[job.id] = TrainingRun(job)
         run.done = run.saved = state.done_at(now_s)
         if state.phase is Phase.STOPPING:
             return [news.JobStopped(now_s, job.id, state.generation, run.done)]
@@ -179,7 +179,7 @@ class World:
                 return []  # it was set anew
             del self._timers[what.timer]
         elif isinstance(what, news.JobSubmitted):
-            self._runs[what.job.id] = Run(what.job)
+            self._runs[what.job.id] = TrainingRun(what.job)
         return [what]
 
     def _read_market(self, now_s: float) -> None:
@@ -303,7 +303,7 @@ class World:
         answer = news.JobStarted if isinstance(action, order.StartJob) else news.JobResized
         return [answer(now_s, action.job_id, action.generation, run.done, run.resumes_s)]
 
-    def _foresee_end(self, run: Run) -> None:
+    def _foresee_end(self, run: TrainingRun) -> None:
         needs_s = run.job.speed_on(run.shape).seconds(run.gpu, run.spread, run.done, run.job.work)
         if math.isfinite(needs_s):
             self.agenda.put(run.resumes_s + needs_s, Tie.JOB, _End(run.job.id, run.version))
@@ -363,7 +363,7 @@ class World:
         self.agenda.put(due_s, Tie.PLANNER, PlanDue())
         return []
 
-    def _leave(self, job_id: str, run: Run) -> None:
+    def _leave(self, job_id: str, run: TrainingRun) -> None:
         for node_id, _ in run.placement:
             self._on_node[node_id].pop(job_id, None)
         run.placement = ()

@@ -27,7 +27,7 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.coefficients import binomials, bounded_powers, choose, last_coefficients, times
 
-__all__ = ["Loss", "Moves", "expected_liveput", "expected_moves", "keeps"]
+__all__ = ["ExpectedMoves", "Loss", "expected_liveput", "expected_moves", "keeps"]
 
 
 SEVERAL = 2  # one stage without replicas is restored no later than it would be sent
@@ -63,7 +63,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Moves:
+class ExpectedMoves:
     """The cost of a change in seconds, by the configuration it leads to; expectations over losses are taken from these.
 
     A configuration of 0 x 0 is suspended: its state lies in a checkpoint and it holds nothing.
@@ -132,7 +132,7 @@ def expected_liveput(rate_by_wide: Sequence[npt.ArrayLike], deep_C: npt.ArrayLik
     return live_C
 
 
-def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: Bools | None = None) -> Floats:
+def expected_moves(moves: ExpectedMoves, losses: Sequence[Loss], *, from_C: Bools | None = None) -> Floats:
     """Expected seconds from every source (rows) to every target (columns), over a mixture of losses.
 
     Infinite where the source does not fit into the instances in reach, or is not among `from_C`. Without losses,
@@ -142,7 +142,7 @@ def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: Bools | None
     rows are about C x (mean worker count + depths): a few milliseconds for 60 configurations.
 
     >>> one = np.zeros((1, 1, 1))
-    >>> moves = Moves(
+    >>> moves = ExpectedMoves(
     ...     wide_C=np.array([0, 1, 2]), deep_C=np.array([0, 1, 1]), depth_C=np.zeros(3, dtype=int), wake_s=0.5,
     ...     regroup_C=np.array([0.0, 1.0, 1.0]), grow_C=np.array([0.0, 9.0, 9.0]), shrink_C=np.array([0.0, 5.0, 5.0]),
     ...     spread_C=np.zeros(3), group_s_QG=np.array([[2.0]]), group_n_QG=np.array([[1]]),
@@ -160,7 +160,7 @@ def expected_moves(moves: Moves, losses: Sequence[Loss], *, from_C: Bools | None
 # ---------------------------------------------------------------------- one loss
 
 
-def _moves_after(moves: Moves, loss: Loss, from_C: Bools) -> Floats:
+def _moves_after(moves: ExpectedMoves, loss: Loss, from_C: Bools) -> Floats:
     fits_C = _within_reach(moves.wide_C, moves.deep_C, loss) & from_C
     source_C = np.flatnonzero(fits_C & (moves.wide_C > 0))
     restart_CC = np.where(moves.use_C > moves.use_C[:, None] - loss.lost, moves.grow_C, moves.shrink_C)
@@ -176,7 +176,7 @@ def _moves_after(moves: Moves, loss: Loss, from_C: Bools) -> Floats:
     return seconds_CC
 
 
-def _same_depth(moves: Moves, loss: Loss, source_C: Ints, restart_CC: Floats, seconds_CC: Floats) -> None:
+def _same_depth(moves: ExpectedMoves, loss: Loss, source_C: Ints, restart_CC: Floats, seconds_CC: Floats) -> None:
     """Moves at the same depth: replicas are paired anew, or instances change stage."""
     wide_C, depth_C = moves.wide_C, moves.depth_C
     at, to = np.nonzero((depth_C[source_C][:, None] == depth_C) & (wide_C > 0))
@@ -193,7 +193,7 @@ def _same_depth(moves: Moves, loss: Loss, source_C: Ints, restart_CC: Floats, se
     seconds_CC[at, to] = kept * moves.regroup_C[to] + (1.0 - kept) * restart_CC[at, to] + longest_R[row_R]
 
 
-def _longest_short(moves: Moves, loss: Loss, key_R: Ints) -> tuple[Floats, Floats]:
+def _longest_short(moves: ExpectedMoves, loss: Loss, key_R: Ints) -> tuple[Floats, Floats]:
     """E[time of the longest stage that is short], and P(no stage is short), by (depth, wide, replicas wanted)."""
     depth_R, wide_R, least_R = key_R
     chance_R, longest_R = np.ones(len(depth_R)), np.zeros(len(depth_R))
@@ -208,7 +208,7 @@ def _longest_short(moves: Moves, loss: Loss, key_R: Ints) -> tuple[Floats, Float
     return longest_R, chance_R
 
 
-def _serial_excess(moves: Moves, loss: Loss, key_R: Ints) -> Floats:
+def _serial_excess(moves: ExpectedMoves, loss: Loss, key_R: Ints) -> Floats:
     """E[(sum over stages without any replica - longest short stage)+]: these come from a checkpoint, one by one.
 
     Two stages have to be gone, so only sources of at most lost / 2 pipelines, all within reach, have any.
@@ -257,7 +257,7 @@ def _chance_upto(loss: Loss, many_RG: Ints, wide_R: Ints, least_R: Ints) -> Floa
     return chance_RGN
 
 
-def _from_donors(moves: Moves, loss: Loss, source_C: Ints) -> Floats:
+def _from_donors(moves: ExpectedMoves, loss: Loss, source_C: Ints) -> Floats:
     """E[seconds for what the last new stage lacks], by source and new depth: its best donor may have been lost."""
     old_R = np.repeat(moves.depth_C[source_C], len(moves.donors_QQ))
     new_R = np.tile(np.arange(len(moves.donors_QQ)), len(source_C))

@@ -81,11 +81,6 @@ class Solution:
         )
 
     @property
-    def multiplier(self) -> float:
-        """How many fewer jobs are in the system for one more unit of budget: minus the slope of the frontier."""
-        return 1 / self.value_of_time if self.value_of_time > 0 else math.inf
-
-    @property
     def binding(self) -> bool:
         """Whether more money would help."""
         return self.value_of_time < math.inf

@@ -318,6 +318,7 @@ def test_every_known_model_runs_somewhere():
         assert speeds(profile, [Machine(kind, 8, 100.0)], 2, GPUS).rate_MN[0, 0] > 0
 
 
+@pytest.mark.outside_data
 def test_the_error_of_predictions_is_measured_where_a_model_ran_on_several_kinds():
     errors = {model: left_out(known_profile(model), GPUS) for model in MODELS}
     if not all(errors.values()):
@@ -332,6 +333,7 @@ def test_the_error_of_predictions_is_measured_where_a_model_ran_on_several_kinds
         assert text in told
 
 
+@pytest.mark.outside_data
 def test_the_adviser_predicts_as_the_study_measures():
     try:
         shelf = known_shelf()

@@ -59,12 +59,14 @@ def on(job, gpu, *spread):
     return JobState(job=job, seq=0, phase=Phase.RUNNING, shape=Shape(gpu, gpus), gpu=gpu, gpus=gpus, spread=spread)
 
 
+@pytest.mark.outside_data
 def test_a_job_that_never_ran_takes_one_gpu_of_any_kind_for_as_good_as_another(job):
     learned = Learned({"a": 4096}, {"T4": 4, "A100": 8})
     state = JobState(job=job, seq=0)
     assert [learned(state, POOLS[gpu], gpus, 60.0) for gpu in POOLS for gpus in (1, 2)] == [1.0, 0.0, 1.0, 0.0]
 
 
+@pytest.mark.outside_data
 def test_a_job_hopes_for_much_before_it_has_tried(job):
     learned = Learned({"a": 4096}, {"T4": 4, "A100": 8})
     hoped = learned(on(job, "T4", 1), POOLS["T4"], 8, 60.0)
@@ -74,6 +76,7 @@ def test_a_job_hopes_for_much_before_it_has_tried(job):
     assert later == pytest.approx(job.speed.rate("T4", (4, 4), wide.done_at(60.0)), rel=0.25)
 
 
+@pytest.mark.outside_data
 def test_another_kind_is_reckoned_from_the_one_that_was_seen(job):
     learned = Learned({"a": 4096}, {"T4": 4, "A100": 8})
     state = on(job, "T4", 1)
@@ -82,6 +85,7 @@ def test_another_kind_is_reckoned_from_the_one_that_was_seen(job):
     assert 2.0 < one < 10.0
 
 
+@pytest.mark.outside_data
 def test_no_more_is_hoped_for_than_the_batch_of_the_user_allows(job):
     bold, meek = (Learned({"a": most}, {"T4": 4, "A100": 8}) for most in (4096, 128))
     state = on(job, "A100", 4)

@@ -35,10 +35,8 @@ def test_a_price_holds_until_the_next_one(tmp_path):
     assert [book.price_at(KEY, hour * 3600.0) for hour in (0, 1.9, 2, 99)] == [usd("1")] * 2 + [usd("1.5")] * 2
 
 
-def test_a_snapshot_without_a_price_keeps_the_last_and_says_that_it_is_old(tmp_path):
-    book = book_of(tmp_path, *ROWS)
-    assert book.price_at(KEY, 3600.0) == usd("1")
-    assert [book.listed_at(KEY, hour * 3600.0) for hour in (-1, 0, 1, 2, 3)] == [False, True, False, True, True]
+def test_a_snapshot_without_a_price_keeps_the_last(tmp_path):
+    assert book_of(tmp_path, *ROWS).price_at(KEY, 3600.0) == usd("1")
 
 
 def test_changes_start_with_the_price_in_force(tmp_path):

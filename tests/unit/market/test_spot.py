@@ -14,6 +14,7 @@ from sublet.market.spot import Change, inverted, read_trace
 from sublet.market.traces import TRACES, load_trace
 
 BUNDLED = [name for name, facts in TRACES.items() if facts.bundled]
+NAMED = [pytest.param(name, marks=() if name in BUNDLED else pytest.mark.outside_data) for name in TRACES]
 
 
 def load_or_skip(name):
@@ -132,6 +133,7 @@ def test_a_fleet_looks_like_availability(name):
     assert check_polarity(load_trace(name)).verdict == "consistent"
 
 
+@pytest.mark.outside_data
 def test_held_instances_look_right_one_way_and_suspicious_the_other():
     trace = load_or_skip("skypilot-v100-2023-04")
     assert check_polarity(trace).verdict == "consistent"
@@ -143,6 +145,10 @@ def test_held_instances_look_right_one_way_and_suspicious_the_other():
 
 def test_nothing_can_be_told_about_probes():
     assert check_polarity(load_trace("skynomad-h100")).verdict == "cannot tell"
+
+
+@pytest.mark.outside_data
+def test_nothing_can_be_told_about_probes_that_do_not_ship():
     trace = load_or_skip("skypilot-v100-2022")
     assert {check_polarity(trace).verdict, check_polarity(inverted(trace)).verdict} == {"cannot tell"}
 
@@ -163,7 +169,7 @@ def test_the_registry_says_what_the_index_says():
         assert row["gpus_per_instance"] == str(facts.gpus_per_instance or "")
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", NAMED)
 def test_every_named_trace_is_what_the_registry_says(name):
     trace = load_or_skip(name)
     assert trace.name == name

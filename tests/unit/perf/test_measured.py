@@ -222,6 +222,7 @@ def test_unknown_models_and_kinds_get_help():
     assert measured_goodput("bert").rate("H100", (1,), 0.0) == 0.0
 
 
+@pytest.mark.outside_data
 def test_the_tables_of_sia_answer_for_four_kinds(need_profile):
     need_profile("sia-step-time")
     need_profile("sia-stat-efficiency")

@@ -57,7 +57,10 @@ def written(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("entry", PROFILES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry",
+    [pytest.param(e, id=e.name, marks=() if e.bundled else pytest.mark.outside_data) for e in PROFILES],
+)
 def test_every_registered_table_can_be_read_whole(entry, need_profile):
     table = need_profile(entry.name)
     assert len(table) == ROWS[entry.name]

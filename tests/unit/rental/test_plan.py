@@ -236,6 +236,7 @@ def mix():
         pytest.skip("the step times of Sia are not ours to ship")
 
 
+@pytest.mark.outside_data
 @pytest.mark.parametrize("row", ROWS)
 def test_two_kinds_and_spot_give_the_table_of_the_design(mix, row):
     offers = offers_of(row)

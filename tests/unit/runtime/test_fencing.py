@@ -168,7 +168,7 @@ def test_a_controller_that_wakes_up_beside_its_successor_ends_itself_and_asks_no
                 for news in ("sweep", "plan"):  # what lay before it when it fell asleep
                     asleep.inbox.spawn(_late(asleep, news), news)
                 with pytest.raises(StaleController, match="controller 2 of it has begun"):
-                    await asyncio.wait_for(running, 10)
+                    await asyncio.wait_for(running, 120)
                 with pytest.raises(StaleController):
                     await stale.submit(a_spec(name="k"))
                 assert slept.calls == []

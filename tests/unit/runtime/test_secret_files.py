@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from sublet.runtime.agent.disk import DISK
-from sublet.runtime.agent.worker import LAST_BYTES, Worker
+from sublet.runtime.agent.worker import LAST_BYTES, AgentWorker
 from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.group.build import build_group
 from sublet.runtime.secret_files import hidden, what_to_hide
@@ -38,6 +38,6 @@ def test_last_words_do_not_begin_amid_a_line(tmp_path):
     order = StartWorker(worker_id="j-1.1.0", job_id="j-1", argv=("true",), env={}, cwd="/", log=str(log))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        words = Worker(order, 1, ours, 0).last_words(DISK)
+        words = AgentWorker(order, 1, ours, 0).last_words(DISK)
     assert "ONE" not in words
     assert words.endswith("x\nthe end")

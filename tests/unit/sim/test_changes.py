@@ -15,7 +15,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate, Linear
 from sublet.sim.record import Segment
 from sublet.sim.report.plots import grid_labels
-from sublet.sim.runs import Run
+from sublet.sim.runs import TrainingRun
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer
@@ -160,7 +160,7 @@ def test_what_was_prepared_for_another_grid_is_of_no_use():
 @pytest.mark.parametrize(("shape", "ready_s"), [(p(6), 10.0), (p(7), 10.0), (p(4), 0.0)])
 def test_spares_are_not_prepared_for_and_another_grid_is(shape, ready_s):
     pauses = Listening()
-    run = Run(a_job(pauses=pauses, survives=True))
+    run = TrainingRun(a_job(pauses=pauses, survives=True))
     run.shape = p(8)
     run.prepare(p(6), 5.0)
     run.change_to(shape, 15.0)
@@ -256,7 +256,7 @@ def test_a_job_without_an_end_needs_a_horizon(until_s):
     ("survives", "kept"), [(True, [0.0, 100.0, 100.0, 200.0]), (False, [60.0, 120.0, 180.0, 240.0])]
 )
 def test_changes_among_peers_do_not_put_the_next_checkpoint_off(survives, kept):
-    run = Run(a_job(work=1e6, speed=Linear(), survives=survives, checkpoint_every_s=100.0))
+    run = TrainingRun(a_job(work=1e6, speed=Linear(), survives=survives, checkpoint_every_s=100.0))
     run.gpu, run.spread, run.shape = "T4", (1,), Shape("p", 1)
     saved = []
     for change in range(4):  # every minute; who does not survive writes a checkpoint then

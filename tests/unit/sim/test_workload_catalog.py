@@ -50,6 +50,7 @@ def test_every_bundled_workload_loads_and_agrees_with_the_index(name):
     check(name, IN_PACKAGE[entry.file])
 
 
+@pytest.mark.outside_data
 @pytest.mark.parametrize("name", EXTERNAL)
 def test_every_outside_workload_loads_where_it_is_present(name):
     entry = CATALOG[name]

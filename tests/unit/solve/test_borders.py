@@ -9,14 +9,13 @@ import pytest
 
 from sublet.errors import InvalidValue
 from sublet.solve import plan_book
-from sublet.solve.curves import Curve, Curves, alike
+from sublet.solve.curves import Curve, alike
 from sublet.solve.hull import lower_left
 from sublet.solve.mip.moves import _most_loss
 from sublet.solve.mip.prices import lowest_bound
 from sublet.solve.mip.problem import Coupled
 from sublet.solve.phases import Phases, best_plans
 from sublet.solve.plan_book import best_for_budget
-from sublet.solve.price import frontier
 
 
 def test_the_first_entry_below_nothing_is_named_and_not_what_is_nothing_or_little():
@@ -30,20 +29,12 @@ def test_the_first_entry_below_nothing_is_named_and_not_what_is_nothing_or_littl
             lower_left(fine, wrong)
 
 
-@pytest.mark.parametrize(("value", "multiplier"), [(0.0, math.inf), (0.5, 2.0), (4.0, 0.25), (math.inf, 0.0)])
-def test_what_one_more_buys_is_one_over_the_value_of_time(value, multiplier):
-    line = frontier(Curves.from_tables([[4.0, 2.0]], [[1.0, 2.0]]), [1.0])
-    found = line.at_value_of_time(value)
-    assert (found.multiplier, found.binding) == (multiplier, value < math.inf)
-
-
 @pytest.mark.parametrize(("cost", "value"), [(1.5, 0.25), (1.0, 0.0), (3.0, 1.0)])
-def test_of_phases_too(cost, value):
+def test_the_value_of_time_of_phases_is_that_of_the_step_which_the_budget_reaches(cost, value):
     """From 4 hours for 1 to 2 hours for `cost`, and half of that is there."""
     jobs = Phases.from_tables([[[4.0, 2.0]]], [[0.25, cost / 2.0]])
     found = best_for_budget(jobs, [1.0], (1.0 + cost) / 2.0)
     assert found.value_of_time == (value or math.inf)  # who pays no more for the faster one has it
-    assert found.multiplier == (1.0 / value if value else 0.0)
 
 
 def test_every_value_of_time_that_is_tried_is_counted(monkeypatch):

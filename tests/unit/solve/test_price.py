@@ -48,7 +48,7 @@ def test_the_golden_example_is_met_exactly_with_whole_gpus():
 )
 def test_the_golden_example_with_fractions_of_gpus(budget, multiplier, widths, mean_time):
     found = frontier(curves_over(FINE), RATES).at(budget)
-    assert found.multiplier == pytest.approx(multiplier, rel=1e-3)
+    assert 1.0 / found.value_of_time == pytest.approx(multiplier, rel=1e-3)
     assert FINE[found.poorer] == pytest.approx(widths, rel=2e-3)
     assert FINE[found.richer] == pytest.approx(widths, rel=2e-3)
     assert found.jobs / sum(RATES) == pytest.approx(mean_time, abs=5e-5)
@@ -74,11 +74,11 @@ def test_at_a_value_of_time_the_widths_do_not_depend_on_how_much_arrives():
     assert plans[0] == plans[1]
 
 
-def test_the_slope_of_the_frontier_is_the_multiplier():
+def test_the_slope_of_the_frontier_is_one_over_the_value_of_time():
     line, step = frontier(curves_over(FINE), RATES), 1e-4
     for budget in (1.2, 1.7, 2.5):
         slope = (line.at(budget + step).jobs - line.at(budget - step).jobs) / (2 * step)
-        assert slope == pytest.approx(-line.at(budget).multiplier, rel=1e-3)
+        assert slope == pytest.approx(-1.0 / line.at(budget).value_of_time, rel=1e-3)
 
 
 def test_the_smallest_budget_buys_the_cheapest_plan():
@@ -107,7 +107,6 @@ def test_too_much_money_buys_the_fastest_plan_and_no_more():
     found = line.at(1e9)
     assert not found.binding
     assert found.value_of_time == math.inf
-    assert found.multiplier == 0.0
     assert WHOLE[found.poorer].tolist() == WHOLE[found.richer].tolist() == [64.0, 64.0]
     assert found.choice(0) == (63, 63)
     assert found.spend == line.most

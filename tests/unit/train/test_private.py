@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -84,46 +81,3 @@ def test_what_needs_a_gpu_is_there():
     assert hasattr(torch.UntypedStorage, "_share_cuda_")
     assert hasattr(torch.UntypedStorage, "_new_shared_cuda")
     assert hasattr(dist.ProcessGroup, "_get_backend")
-
-
-# ---------------------------------------------------------------------- and nothing else
-
-
-def private_names(tree):
-    """Those that are read or set of something, and those that are defined here."""
-    used, ours = {}, set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
-                ours.add(node.attr)
-            else:
-                used.setdefault(node.attr, node.lineno)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            ours.add(node.name)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            ours.add(node.target.id)  # a field of a dataclass
-    return used, ours
-
-
-def foreign(sources):
-    """Private names of others, by file."""
-    read = {name: private_names(ast.parse(text)) for name, text in sources.items()}
-    ours = {"_exit"}.union(*(names for _, names in read.values()))  # that of os is public
-    return {name: sorted(used.keys() - ours) for name, (used, _) in read.items() if used.keys() - ours}
-
-
-def test_names_that_nothing_of_ours_defines_are_foreign():
-    sources = {
-        "a": "class A:\n def f(self): self._x = 1",
-        "b": "a._x, a.__class__\nt._version",
-        "c": "a._f()\ndef _f(): 0",
-    }
-    assert foreign(sources) == {"b": ["_version"]}
-
-
-def test_private_names_of_others_are_used_in_one_module_alone():
-    folder = Path(private.__file__).parent
-    sources = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
-    found = foreign(sources)
-    assert found.pop("private.py")
-    assert found == {}

@@ -158,7 +158,7 @@ class Box:
             time.sleep(LOOK_S)
         return found
 
-    def left_on(self, patience_s: float = 5.0) -> int:
+    def left_on(self, patience_s: float = 60.0) -> int:
         """Hosts that are on and instances that are rented, where all should be gone; a moment late is not left."""
         end_s = time.monotonic() + patience_s
         while (left := max(len(self.hosts()), self._rented())) and time.monotonic() < end_s:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a process that has used autograd for GPUs cannot be forked
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, which is what is tried here
 
+from sublet.runtime.agent.preload import import_all
 from sublet_lab.grid.rows import Row, changes, checkpoints, grids, kill_points, random_kills, run, scripts
 
 
@@ -35,8 +36,8 @@ def main(words: list[str] | None = None) -> int:
 
 def _run(rows: Iterable[Row]) -> int:
     import torch
-    import torch._dynamo  # the first optimizer of a process does that, and takes seconds
 
+    import_all(["torch._dynamo"])  # the first optimizer of a process does that, and takes seconds
     torch.set_num_threads(1)
     began_s, broken, deaths, pauses = time.monotonic(), 0, 0, list[float]()
     count = 0

@@ -23,7 +23,7 @@ from sublet.machine.remote import is_remote
 from sublet.runtime.controller_api.views import ENDED
 from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.file import job_from_file
-from sublet.runtime.jobs.mounts import Places
+from sublet.runtime.jobs.mounts import MountPlaces
 from sublet.runtime.jobs.spec import JobSpec
 from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box
@@ -70,7 +70,7 @@ def why_not(spec: JobSpec) -> str:
 def _read(path: Path, clone: Path) -> JobSpec | str:
     """The job, or why there is none; as `sublet submit` reads it in the clone."""
     try:
-        return job_from_file(path, environment=os.environ, places=Places((path.parent, clone)))
+        return job_from_file(path, environment=os.environ, places=MountPlaces((path.parent, clone)))
     except SubletError:
         return "what submit refuses, here"
 

@@ -14,7 +14,7 @@ __all__ = ["Tiresias"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Demoted:
+class _DemotedAt:
     """When a job left the first queue, at a multiple of `round_s`; 0 = it is still there."""
 
     threshold_gpu_s: float
@@ -53,7 +53,7 @@ class Tiresias:
     def decide(self, snapshot: Snapshot) -> Plan:
         """Each job that fits runs at the requested size, in order; ask again when the next job is due for demotion."""
         draft, now_s = Draft(snapshot), snapshot.now_s
-        demoted = _Demoted(self.threshold_gpu_s, self.round_s)
+        demoted = _DemotedAt(self.threshold_gpu_s, self.round_s)
         granted = grant_in_order(draft, demoted, lambda state: demoted.by(state, now_s), overtakers=math.inf)
         everyone_has_gpus = len(granted) == len(snapshot.active) + len(snapshot.waiting)
         due_s = [

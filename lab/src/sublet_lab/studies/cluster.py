@@ -41,7 +41,7 @@ from sublet_lab.sia_learned import Learned
 from sublet_lab.studies import pollux_oracle
 from sublet_lab.studies.learning import LearnsSpeeds
 from sublet_lab.studies.peers import (
-    Outcome,
+    Measured,
     Setting,
     measured,
     mixed_cluster,
@@ -188,7 +188,7 @@ def _beside(found: Mapping[str, _Found], rivals: Sequence[str]) -> Ratios:
     return {(ours, rival): _ratios(found[ours].outcomes, found[rival].outcomes) for ours, rival in pairs}
 
 
-def _ratios(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> tuple[Ratio, Ratio, Ratio]:
+def _ratios(ours: Sequence[Measured], theirs: Sequence[Measured]) -> tuple[Ratio, Ratio, Ratio]:
     """Ratios of the mean time, the p99 and the GPU-hours."""
     return (
         Ratio.over([one.mean_h for one in ours], [one.mean_h for one in theirs]),
@@ -264,7 +264,7 @@ class _Found(NamedTuple):
     """The outcomes of one policy, trace by trace."""
 
     entrant: _Entrant
-    outcomes: list[Outcome]
+    outcomes: list[Measured]
 
 
 def _contenders(setting: Setting) -> list[_Entrant]:
@@ -333,7 +333,7 @@ def _others_learn(setting: Setting) -> list[_Entrant]:
     ]
 
 
-def _cells(outcomes: Sequence[Outcome]) -> list[str]:
+def _cells(outcomes: Sequence[Measured]) -> list[str]:
     return [
         f"{fmean(one.mean_h for one in outcomes):.3f}",
         f"{fmean(one.p99_h for one in outcomes):.2f}",

@@ -28,7 +28,7 @@ from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 from sublet.sim.simulator import Cloud, simulate
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, within
 
-__all__ = ["BASELINES", "CASES", "FAMILIES", "STUDY", "Case", "Outcome", "average", "jobs_of", "outcome"]
+__all__ = ["BASELINES", "CASES", "FAMILIES", "STUDY", "BatchCase", "BatchOutcome", "average", "jobs_of", "outcome"]
 
 GPUS, MOST_GPUS, RESTART_S = 40, 10, 60.0
 GPU = "V100"  # a name: the step times are those of the table
@@ -73,7 +73,7 @@ PROTOTYPE_FACTORS: Mapping[str, Sequence[float]] = {  # at the GPUs of SHOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class BatchCase:
     """One row: which jobs come how often, and the ratios to compare with, in the order of BASELINES."""
 
     families: tuple[str, ...]
@@ -90,18 +90,18 @@ class Case:
 
 HARD, EASY, EVERY = ("comm", "balanced"), ("compute", "light"), tuple(FAMILIES)
 CASES = (
-    Case(families=HARD, hours=(0.3, 1.5), per_h=34, span_h=24, done=(1.29, 1.98, 1.10), time=(4.4, 13.4, 1.9)),
-    Case(families=HARD, hours=(0.3, 1.5), per_h=38, span_h=24, done=(1.34, 2.12, 1.13), time=(5.2, 13.6, 2.3)),
-    Case(families=HARD, hours=(0.3, 1.5), per_h=34, span_h=48, done=(1.29, 2.00, 1.09), time=(7.9, 26.3, 2.0)),
-    Case(families=HARD, hours=(0.5, 4.0), per_h=24, span_h=24, done=(1.31, 1.99, 1.19), time=(2.1, 3.7, 1.6)),
-    Case(families=EVERY, hours=(0.5, 4.0), per_h=15, span_h=24, done=(1.19, 1.58, 1.12), time=(1.9, 3.9, 1.8)),
-    Case(families=EASY, hours=(0.5, 4.0), per_h=18, span_h=24, done=(1.11, 1.35, 1.09), time=(1.4, 2.2, 1.5)),
+    BatchCase(families=HARD, hours=(0.3, 1.5), per_h=34, span_h=24, done=(1.29, 1.98, 1.10), time=(4.4, 13.4, 1.9)),
+    BatchCase(families=HARD, hours=(0.3, 1.5), per_h=38, span_h=24, done=(1.34, 2.12, 1.13), time=(5.2, 13.6, 2.3)),
+    BatchCase(families=HARD, hours=(0.3, 1.5), per_h=34, span_h=48, done=(1.29, 2.00, 1.09), time=(7.9, 26.3, 2.0)),
+    BatchCase(families=HARD, hours=(0.5, 4.0), per_h=24, span_h=24, done=(1.31, 1.99, 1.19), time=(2.1, 3.7, 1.6)),
+    BatchCase(families=EVERY, hours=(0.5, 4.0), per_h=15, span_h=24, done=(1.19, 1.58, 1.12), time=(1.9, 3.9, 1.8)),
+    BatchCase(families=EASY, hours=(0.5, 4.0), per_h=18, span_h=24, done=(1.11, 1.35, 1.09), time=(1.4, 2.2, 1.5)),
 )
 QUICK_CASES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class BatchOutcome:
     """One side of a comparison; completion times are over all jobs that ended, those that queue past the span too."""
 
     jobs: float
@@ -110,7 +110,7 @@ class Outcome:
     rescales: float  # a job
 
 
-def jobs_of(case: Case, batch: str, seed: int) -> list[Job]:
+def jobs_of(case: BatchCase, batch: str, seed: int) -> list[Job]:
     """The jobs of one seed; the same jobs whatever becomes of their batches.
 
     Poisson arrivals given their number, and lengths scaled to their mean, so that every seed carries the stated load:
@@ -153,13 +153,13 @@ def _speed(elastic: BatchScaling, batch: str, chance: float) -> BatchScaling:
     return elastic.fixed(elastic.batches[at])
 
 
-def outcome(case: Case, batch: str, seed: int, *, drop: bool = False) -> Outcome:
+def outcome(case: BatchCase, batch: str, seed: int, *, drop: bool = False) -> BatchOutcome:
     """One run, until the last job has ended."""
     run = simulate(jobs_of(case, batch, seed), ElasticBatch(drop=drop), CLOUD, keep_segments=False)
     rows = list(run.record.jobs.values())
     ended = [row for row in rows if row.finish_s is not None]
     span_s = case.span_h * SECONDS_PER_H
-    return Outcome(
+    return BatchOutcome(
         jobs=len(rows),
         done=sum(row.finish_s <= span_s for row in ended if row.finish_s is not None),
         time_h=fmean(row.completion_s for row in ended) / SECONDS_PER_H,
@@ -167,10 +167,10 @@ def outcome(case: Case, batch: str, seed: int, *, drop: bool = False) -> Outcome
     )
 
 
-def average(case: Case, batch: str, seeds: Sequence[int], *, drop: bool = False) -> Outcome:
+def average(case: BatchCase, batch: str, seeds: Sequence[int], *, drop: bool = False) -> BatchOutcome:
     """The mean over seeds."""
     runs = [outcome(case, batch, seed, drop=drop) for seed in seeds]
-    return Outcome(
+    return BatchOutcome(
         jobs=fmean(run.jobs for run in runs),
         done=fmean(run.done for run in runs),
         time_h=fmean(run.time_h for run in runs),
@@ -185,7 +185,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     seeds = QUICK_SEEDS if quick else SEEDS
     checks, factors = _factors()
     rows = []
-    first: dict[str, Outcome] = {}
+    first: dict[str, BatchOutcome] = {}
     for case in CASES[: QUICK_CASES if quick else None]:
         tell(str(case))
         found = {batch: average(case, batch, seeds) for batch in (ELASTIC, *BASELINES)}
@@ -222,7 +222,7 @@ def _factors() -> tuple[list[Check], StudyTable]:
     return [check], StudyTable(title="Scaling factors", columns=columns, rows=rows)
 
 
-def _case_checks(case: Case, found: Mapping[str, Outcome]) -> list[Check]:
+def _case_checks(case: BatchCase, found: Mapping[str, BatchOutcome]) -> list[Check]:
     checks = []
     elastic = found[ELASTIC]
     for batch, done, time in zip(BASELINES, case.done, case.time, strict=True):
@@ -234,7 +234,7 @@ def _case_checks(case: Case, found: Mapping[str, Outcome]) -> list[Check]:
     return checks
 
 
-def _case_rows(case: Case, found: Mapping[str, Outcome]) -> list[list[str]]:
+def _case_rows(case: BatchCase, found: Mapping[str, BatchOutcome]) -> list[list[str]]:
     elastic = found[ELASTIC]
     rows = []
     for batch, one in found.items():
@@ -249,12 +249,12 @@ def _case_rows(case: Case, found: Mapping[str, Outcome]) -> list[list[str]]:
     return rows
 
 
-def _stable(case: Case, found: Mapping[str, Outcome], seeds: Sequence[int]) -> tuple[list[Check], StudyTable]:
+def _stable(case: BatchCase, found: Mapping[str, BatchOutcome], seeds: Sequence[int]) -> tuple[list[Check], StudyTable]:
     """Each baseline at a load that it can carry, and the elastic one at the same load."""
     checks, rows = [], []
     for batch in BASELINES:
         per_h = STABLE * found[batch].done / case.span_h
-        light = Case(families=case.families, hours=case.hours, per_h=per_h, span_h=case.span_h)
+        light = BatchCase(families=case.families, hours=case.hours, per_h=per_h, span_h=case.span_h)
         ours, theirs = average(light, ELASTIC, seeds), average(light, batch, seeds)
         ratio = theirs.time_h / ours.time_h
         checks.append(at_least(f"time at a load that {batch} carries, {batch} / elastic", ratio, 1.0, unit="x"))
@@ -263,7 +263,7 @@ def _stable(case: Case, found: Mapping[str, Outcome], seeds: Sequence[int]) -> t
     return checks, StudyTable(title="At matched stable load", columns=columns, rows=rows)
 
 
-def _dropped(case: Case, seeds: Sequence[int]) -> tuple[list[Check], StudyTable]:
+def _dropped(case: BatchCase, seeds: Sequence[int]) -> tuple[list[Check], StudyTable]:
     found = {batch: average(case, batch, seeds, drop=True) for batch in (ELASTIC, *BASELINES)}
     done = found[ELASTIC].done
     rows = [

@@ -39,7 +39,7 @@ from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, w
 
 __all__ = [
     "STUDY",
-    "Outcome",
+    "Measured",
     "Setting",
     "Timed",
     "cluster_of_t4",
@@ -79,7 +79,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Measured:
     """One policy on one setting, in the terms of the peers' simulators."""
 
     setting: str
@@ -98,7 +98,7 @@ class Outcome:
 
 # siasosp23/artifacts aaf7a0de, run anew on workload 1 of two sets.
 SIA_PUBLISHED = {
-    "philly": Outcome(
+    "philly": Measured(
         setting="64 mixed, philly-1",
         policy="sia, published",
         jobs=160,
@@ -111,7 +111,7 @@ SIA_PUBLISHED = {
         decision_ms=28.0,
         worst_decision_ms=121.0,
     ),
-    "saturn": Outcome(
+    "saturn": Measured(
         setting="64 mixed, saturn-1",
         policy="sia, published",
         jobs=160,
@@ -244,13 +244,13 @@ class Timed:
         return plan
 
 
-def measured(setting: Setting, name: str, policy: Policy) -> Outcome:
+def measured(setting: Setting, name: str, policy: Policy) -> Measured:
     """Run a policy; jobs that never end are counted and left out of the times."""
     timed = Timed(policy)
     run = simulate(setting.jobs, timed, setting.cloud)
     rows = list(run.record.jobs.values())
     times_h = sorted(row.completion_s / SECONDS_PER_H for row in rows if row.finish_s is not None)
-    return Outcome(
+    return Measured(
         setting=setting.name,
         policy=name,
         jobs=len(rows),
@@ -329,12 +329,12 @@ def sia_fair(quick: bool, tell: Tell) -> Findings:
     return Findings(checks=checks, tables=(_table("Mixed cluster", outcomes),), notes=notes)
 
 
-def _all_ended(name: str, outcomes: Sequence[Outcome]) -> Check:
+def _all_ended(name: str, outcomes: Sequence[Measured]) -> Check:
     unfinished = sum(outcome.unfinished for outcome in outcomes)
     return Check(name=name, ours=unfinished, goal="== 0", ok=unfinished == 0, unit="jobs")
 
 
-def _table(title: str, outcomes: Sequence[Outcome]) -> StudyTable:
+def _table(title: str, outcomes: Sequence[Measured]) -> StudyTable:
     columns = ["setting", "policy", "mean, h", "p99, h", "makespan, h", "GPU-h", "restarts / job", "decision, ms"]
     rows = [
         [

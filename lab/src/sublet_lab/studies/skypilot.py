@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sublet.errors import BadInput, SubletError
 from sublet.runtime.jobs.file import job_from_file
-from sublet.runtime.jobs.mounts import Places
+from sublet.runtime.jobs.mounts import MountPlaces
 from sublet.runtime.jobs.spec import JobSpec
 from sublet_lab.studies.dry_run import SIZES, dry_runs
 
@@ -89,8 +89,8 @@ class _Read:
             return place.exists() or not place.is_relative_to(clone)
 
         bases = (path.resolve().parent, clone)
-        self.spec, why = _spec(path, Places(bases, supposed))
-        self.here, _ = _spec(path, Places(bases))
+        self.spec, why = _spec(path, MountPlaces(bases, supposed))
+        self.here, _ = _spec(path, MountPlaces(bases))
         self.verdict = Verdict(
             file=str(path.resolve().relative_to(clone)),
             taken=self.spec is not None,
@@ -102,7 +102,7 @@ class _Read:
         )
 
 
-def _spec(path: Path, places: Places) -> tuple[JobSpec | None, str]:
+def _spec(path: Path, places: MountPlaces) -> tuple[JobSpec | None, str]:
     try:
         return job_from_file(path, environment=_Given(), places=places), ""
     except SubletError as error:

@@ -12,7 +12,7 @@ from sublet.wire.messages import FromWorkerMessage, Meet, Regroup
 from sublet_lab.world.awaiting import until
 from sublet_lab.world.heap import World
 from sublet_lab.world.network import Network
-from sublet_lab.world.shelf import Storage
+from sublet_lab.world.shelf import SharedDisk
 from sublet_lab.world.truth import JobTruth, Truth
 
 __all__ = ["Meetings", "Slow", "Table", "TableGroup"]
@@ -42,7 +42,7 @@ class Meetings:
 
     def __init__(self, world: World, network: Network, truth: Truth) -> None:
         self.world, self.network, self.truth = world, network, truth
-        self.storage = Storage(world)
+        self.storage = SharedDisk(world)
         self._tables: dict[tuple[str, int], Table] = {}
         self.slow: dict[str, Slow] = {}  # by host
         self.narrow: dict[str, tuple[float, Callable[[], None]]] = {}  # job -> no two meet until then; the listener

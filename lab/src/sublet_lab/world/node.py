@@ -13,7 +13,7 @@ from sublet.runtime.agent.agent import Agent, AgentFacts
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.nvml import GpuReading
-from sublet.runtime.agent.worker import Worker
+from sublet.runtime.agent.worker import AgentWorker
 from sublet.wire.lines import to_line
 from sublet.wire.messages import StartWorker, ToController
 from sublet_lab.world.grid_worker import GridWorker
@@ -215,7 +215,7 @@ class NodeProcesses:
         self.refused: Struck = nobody  # told of each
         self._zombies: deque[tuple[int, int]] = deque()
 
-    def start(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
+    def start(self, order: StartWorker, own_env: Mapping[str, str]) -> AgentWorker:
         """A session, or a script of its own."""
         if self.refuses > 0:
             self.refuses -= 1
@@ -247,7 +247,7 @@ class NodeProcesses:
         else:
             kind = GridWorker if self.site.meetings.truth.jobs[order.job_id].blocks else SdkWorker
             self.running[pid] = kind(self.site.meetings, host=host, order=order, line=theirs, exited=exited)
-        return Worker(order, pid, cast("Any", ours), log_from)
+        return AgentWorker(order, pid, cast("Any", ours), log_from)
 
     def end(self, pid: int, number: int) -> None:
         """It has the signal in a moment."""

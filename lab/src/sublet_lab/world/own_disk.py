@@ -15,7 +15,7 @@ from sublet.runtime.agent.disk import FileFacts
 from sublet.train.checkpoint.folder import DiskFolder
 from sublet_lab.torn_disk import TornDisk
 from sublet_lab.world.machine import MemoryFiles
-from sublet_lab.world.shelf import Storage as Shelves
+from sublet_lab.world.shelf import SharedDisk as Shelves
 from sublet_lab.world.storage import Storage
 
 __all__ = ["OwnDisk", "OwnFiles"]

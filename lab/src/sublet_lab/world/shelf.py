@@ -14,13 +14,13 @@ from sublet_lab.world.heap import World
 from sublet_lab.world.machine import TrueWall, WorldRng
 from sublet_lab.world.truth import JobTruth
 
-__all__ = ["Shelf", "Storage"]
+__all__ = ["SharedDisk", "Shelf"]
 
 KEEP = 3
 MOST_ORDERS = 40  # of one save; one that is cut later than that is whole
 
 
-class Storage:
+class SharedDisk:
     """The disk that all jobs of a world save on."""
 
     def __init__(self, world: World) -> None:
@@ -56,7 +56,7 @@ class Storage:
 class Shelf:
     """As one writer has it."""
 
-    def __init__(self, storage: Storage, truth: JobTruth, job_id: str, writer: str, own: str = "") -> None:
+    def __init__(self, storage: SharedDisk, truth: JobTruth, job_id: str, writer: str, own: str = "") -> None:
         """`own`: in a folder of the machine that it runs on, from where it is carried to the controller."""
         self._storage, self._truth, self._job_id, self._writer = storage, truth, job_id, writer
         self._place, self._carried = Path(own) if own else _place_of(job_id), bool(own)

@@ -12,8 +12,9 @@ from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sublet.api.body import Body
 from sublet.api.callers import COOKIE_S, LINK_S, Caller, Callers, cookie_name, while_it_holds
 from sublet.api.feed import Feed
 from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION
@@ -43,10 +44,8 @@ AGAIN = b"retry: 1000\n\n"  # milliseconds, until a page whose line broke tries 
 LONGEST_FILE = 100_000  # letters of a job file
 
 
-class JobFileBody(BaseModel):
+class JobFileBody(Body):
     """The text of a job file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(max_length=LONGEST_FILE)
 

@@ -9,8 +9,9 @@ from asyncio.subprocess import PIPE
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sublet.api.body import Body
 from sublet.api.callers import Caller
 from sublet.api.guard import CALLER, SCHEMA_VERSION
 from sublet.api.what_if.question import GRACE_S, Question, packed
@@ -26,11 +27,7 @@ MOST_FUTURES, MOST_H = 100, 14 * 24.0
 MOST_WAIT = 3  # questions, beside the one that is answered
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class WhatIfBody(_Body):
+class WhatIfBody(Body):
     """How far to look, how often, over which record, and with how much more money."""
 
     hours: float = Field(default=24.0, gt=0, le=MOST_H)
@@ -41,7 +38,7 @@ class WhatIfBody(_Body):
     seed: int = Field(default=0, ge=0, le=2**31)
 
 
-class TermsBody(_Body):
+class TermsBody(Body):
     """Terms to try; what is left out stays."""
 
     job: str = ""  # whose alternatives are wanted
@@ -51,7 +48,7 @@ class TermsBody(_Body):
     purse_usd: float | None = Field(default=None, gt=0, le=MOST_USD)
 
 
-class HourBody(_Body):
+class HourBody(Body):
     """Value of an hour of a job."""
 
     usd_per_h: float = Field(gt=0, le=MOST_USD)

@@ -82,7 +82,7 @@ def _try_a_node(
     from sublet.cli.parse.values import parse_money
     from sublet.cli.work import controller_process
     from sublet.runtime import last_run
-    from sublet.runtime.preflight import Step, try_a_node
+    from sublet.runtime.preflight import Check, try_a_node
     from sublet.runtime.settings import Settings, default_state_dir
 
     folder = default_state_dir()
@@ -94,7 +94,7 @@ def _try_a_node(
         settings = replace(settings, provider=provider, engine=engine)
     if hosts is not None:
         settings = replace(settings, hosts=str(hosts.absolute()))
-    steps: list[Step] = []
+    steps: list[Check] = []
 
     async def tried() -> None:
         trial = try_a_node(settings, purse_usd=parse_money("--purse", purse).usd, most_s=TRIAL_S)

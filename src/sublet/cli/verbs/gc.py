@@ -14,7 +14,7 @@ from sublet.cli.print.tables import command_line, print_document, print_notes, p
 if TYPE_CHECKING:
     from sublet.runtime.providers.aws.calls import Calls
     from sublet.runtime.providers.aws.instances import Instance
-    from sublet.runtime.providers.aws.records import NodeRecord
+    from sublet.runtime.providers.aws.records import InstanceRecord
 
 __all__ = ["gc"]
 
@@ -120,11 +120,11 @@ def _aws(folder: Path, regions: list[str], *, live: bool) -> list[Left]:
     import asyncio
 
     from sublet.runtime.providers.aws.config import config_path, read_config
-    from sublet.runtime.providers.aws.records import NodeRecord, Records
+    from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
 
-    path, held = config_path(folder), dict[str, NodeRecord]()
+    path, held = config_path(folder), dict[str, InstanceRecord]()
     if path.exists():
-        records = Records(folder / "aws")
+        records = InstanceRecords(folder / "aws")
         regions, held = [*regions, *records.regions(read_config(path).regions)], records.read()
     if not regions:
         return []
@@ -203,7 +203,7 @@ def _why_an_anchor_stays(instance: Instance, server: str | None, folder: Path) -
     return ""
 
 
-def _reason_not_ours(instance: Instance, record: NodeRecord | None, folder: Path) -> str:
+def _reason_not_ours(instance: Instance, record: InstanceRecord | None, folder: Path) -> str:
     """This directory may be a copy: then the one that rents goes on elsewhere, and renews what it holds."""
     from sublet.runtime.home import home_of
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sublet.runtime.controller.watch import Chronicle
     from sublet.runtime.store import Store
 
-__all__ = ["Told", "show", "telling"]
+__all__ = ["Shown", "show", "telling"]
 
 
-class Told:
+class Shown:
     """Writes down what people are told of a simulation, as a controller does."""
 
     def __init__(self, store: Store, chronicle: Chronicle) -> None:
@@ -35,7 +35,7 @@ class Told:
 
 
 @contextmanager
-def telling() -> Iterator[Told]:
+def telling() -> Iterator[Shown]:
     """A place for it, until the block ends."""
     from sublet.runtime.controller.watch import Chronicle
     from sublet.runtime.store import Store
@@ -44,7 +44,7 @@ def telling() -> Iterator[Told]:
         store = Store(Path(folder) / "log.sqlite")
         try:
             with store.transaction():
-                yield Told(store, Chronicle(store, lambda _: True, lambda _: ""))
+                yield Shown(store, Chronicle(store, lambda _: True, lambda _: ""))
         finally:
             store.close()
 

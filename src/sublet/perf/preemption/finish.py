@@ -38,10 +38,6 @@ class Finish:
     mean_s: float
     terms: tuple[tuple[float, float, float], ...]
 
-    def chance_by(self, at_s: float) -> float:
-        """That it has ended by then."""
-        return self._chance_by_log(math.log(at_s) if at_s > 0 else -math.inf)
-
     def quantile_s(self, share: float) -> float:
         """By when so many of all runs have ended.
 

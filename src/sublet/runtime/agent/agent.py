@@ -24,7 +24,7 @@ from sublet.runtime.agent.link import Link, lost_s
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.preparing import Preparations
-from sublet.runtime.agent.worker import Worker
+from sublet.runtime.agent.worker import AgentWorker
 from sublet.wire.lines import Message, to_frame, to_line
 from sublet.wire.messages import (
     AboutWorker,
@@ -154,8 +154,8 @@ class Agent:
         machine = self._machine
         return Metadata(url, machine.selector, self._noticed, dial=machine.dial, wall=machine.wall, log=machine.log)
 
-    def _attend(self, whose: Worker | Attentive, events: int) -> None:
-        if isinstance(whose, Worker):
+    def _attend(self, whose: AgentWorker | Attentive, events: int) -> None:
+        if isinstance(whose, AgentWorker):
             self._crew.attend(whose, events)
             return
         news = whose.attend(events)

@@ -45,7 +45,7 @@ class _Job:
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldPart:
     down: WorkerDown
     job_id: str
     told_s: float
@@ -58,7 +58,7 @@ class Carrying:
     def __init__(self, machine: Machine, say: Say, tell_end: Callable[[WorkerDown], None]) -> None:
         self._machine, self._say, self._tell_end = machine, say, tell_end
         self._jobs: dict[str, _Job] = {}
-        self.held: dict[str, _Held] = {}  # by worker
+        self.held: dict[str, _HeldPart] = {}  # by worker
 
     def add(self, job_id: str, worker_id: str, finder: Finder) -> None:
         """A worker of this job saves there."""
@@ -131,7 +131,7 @@ class Carrying:
         if job.snapshot is None:
             return False
         job.moved_s = now_s
-        self.held[down.worker_id] = _Held(down, job_id, job.moved_s)
+        self.held[down.worker_id] = _HeldPart(down, job_id, job.moved_s)
         return True
 
     def hurry(self, worker_id: str) -> None:
@@ -166,7 +166,7 @@ class Carrying:
         for worker_id, held in list(self.held.items()):
             self._keep_held(worker_id, held, self._jobs[held.job_id], now_s)
 
-    def _keep_held(self, worker_id: str, held: _Held, job: _Job, now_s: float) -> None:
+    def _keep_held(self, worker_id: str, held: _HeldPart, job: _Job, now_s: float) -> None:
         if job.snapshot is None and now_s < job.finder.due_s():
             self._let_go(worker_id)
         elif now_s >= held.until_s or now_s >= job.moved_s + STALLED_S:

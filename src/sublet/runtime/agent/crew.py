@@ -15,7 +15,7 @@ from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import Reading
 from sublet.runtime.agent.resuming import Resuming
 from sublet.runtime.agent.watching import LOOK_S, Watch, newest_below
-from sublet.runtime.agent.worker import Worker, why_not_started
+from sublet.runtime.agent.worker import AgentWorker, why_not_started
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     AboutWorker,
@@ -46,7 +46,7 @@ class Crew:
     """`workers` run; `ended` have, lately; `finished` have said that all is done. News goes to `tell`."""
 
     def __init__(self, machine: Machine, tell: Tell, devices: Devices) -> None:
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, AgentWorker] = {}
         self.ended: dict[str, WorkerDown] = {}
         self.finished: dict[str, FromWorker] = {}
         self._machine, self._tell, self._devices = machine, tell, devices
@@ -89,7 +89,7 @@ class Crew:
         worker.up = WorkerUp(worker_id=worker.worker_id, pid=worker.pid, host=host if port else "", port=port)
         self._tell(worker.up)
 
-    def _begin(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
+    def _begin(self, order: StartWorker, own_env: Mapping[str, str]) -> AgentWorker:
         """Its process, and the eyes on it where it has no session."""
         machine, env = self._machine, {**order.env, **own_env}
         folder = env.get("SUBLET_CHECKPOINT_DIR", "")
@@ -133,7 +133,7 @@ class Crew:
 
     # ------------------------------------------------------------------ their lines
 
-    def attend(self, worker: Worker, events: int) -> None:
+    def attend(self, worker: AgentWorker, events: int) -> None:
         """Its line is ready. Events on it are this worker's doing, and cost no other anything."""
         try:
             if events & selectors.EVENT_WRITE:
@@ -156,7 +156,7 @@ class Crew:
         worker.unsent += line
         self._flush(worker)
 
-    def _listen(self, worker: Worker) -> bool:
+    def _listen(self, worker: AgentWorker) -> bool:
         """Read once; whether there may be more."""
         if worker.line is None:
             return False
@@ -188,7 +188,7 @@ class Crew:
             return False
         return True
 
-    def _flush(self, worker: Worker) -> None:
+    def _flush(self, worker: AgentWorker) -> None:
         if worker.line is None:
             return
         try:
@@ -202,14 +202,14 @@ class Crew:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
         self._selector.modify(worker.line, wanted, worker)
 
-    def _hang_up(self, worker: Worker) -> None:
+    def _hang_up(self, worker: AgentWorker) -> None:
         if worker.line is not None:
             self._selector.unregister(worker.line)
             worker.close()
 
     # ------------------------------------------------------------------ their ends
 
-    def end(self, worker: Worker, grace_s: float) -> None:
+    def end(self, worker: AgentWorker, grace_s: float) -> None:
         """SIGTERM to the worker alone, which may have to tidy up its own; SIGKILL to its whole group."""
         if not 0 < grace_s < math.inf:
             self._processes.end(worker.pid, signal.SIGKILL)
@@ -273,7 +273,7 @@ class Crew:
         """It was to start, and did not."""
         self._tell_end(WorkerDown(worker_id=worker_id, code=code, error=why))
 
-    def _bury(self, worker: Worker, code: int) -> None:
+    def _bury(self, worker: AgentWorker, code: int) -> None:
         for _ in range(LAST_READS):  # its last words come before the news of its end
             if not self._listen(worker):
                 break
@@ -289,7 +289,7 @@ class Crew:
         _remember(self.ended, down.worker_id, down)
         self._tell(down)
 
-    def _complain(self, worker: Worker, text: str) -> None:
+    def _complain(self, worker: AgentWorker, text: str) -> None:
         """A worker must not be able to fill the disk with what we have to say about it."""
         worker.complaints += 1
         if worker.complaints <= MOST_COMPLAINTS:

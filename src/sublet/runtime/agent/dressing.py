@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sublet.runtime.agent.processes import look
 from sublet.runtime.agent.watching import LIFE
-from sublet.runtime.file_sync.contained import Facts
+from sublet.runtime.file_sync.contained import ContainerFacts
 from sublet.runtime.file_sync.records import Record, folder
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel
@@ -44,9 +44,9 @@ def preparing_text(order: StartWorker, travel: Travel) -> str:
     return f"{travel.setup}\n{shlex.join((*OURS, CONTAINED, facts.to_word(), 'prepare'))}"
 
 
-def _facts(order: StartWorker, travel: Travel, name: str) -> Facts:
+def _facts(order: StartWorker, travel: Travel, name: str) -> ContainerFacts:
     me, saved = look(os.getpid()), order.env.get("SUBLET_CHECKPOINT_DIR", "")
-    return Facts(
+    return ContainerFacts(
         image=travel.image,
         agent=os.getpid(),
         born=me.start if me else 0,

@@ -16,7 +16,7 @@ from sublet.runtime.agent.nursery import Nursery
 from sublet.runtime.agent.processes import are_alone, die_with_parent, met_at, rename, ticks_by_parent
 from sublet.runtime.agent.script import run_script, warm_command
 from sublet.runtime.agent.users import User, Users
-from sublet.runtime.agent.worker import CANNOT_START, Worker
+from sublet.runtime.agent.worker import CANNOT_START, AgentWorker
 from sublet.wire.messages import StartWorker
 
 __all__ = ["Forked", "begin"]
@@ -32,7 +32,7 @@ class Forked:
         self._started: set[int] = set()
         self._users, self._nursery = users, nursery
 
-    def start(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
+    def start(self, order: StartWorker, own_env: Mapping[str, str]) -> AgentWorker:
         """Fork it, in a process group of its own within the session of the agent; OSError where that cannot be."""
         log, log_from = _open_log(order.log)
         if order.note:
@@ -59,7 +59,7 @@ class Forked:
             os.setpgid(pid, pid)  # the child does it too, in any order
         ours.settimeout(0.0)
         self._started.add(pid)
-        return Worker(order, pid, ours, log_from)
+        return AgentWorker(order, pid, ours, log_from)
 
     def end(self, pid: int, number: int) -> None:
         """SIGTERM to the process alone, SIGKILL to its whole group."""

@@ -19,7 +19,7 @@ from sublet.runtime.agent.forking import Forked
 from sublet.runtime.agent.host import PLACE, Place
 from sublet.runtime.agent.nvml import GpuReading, gpu_readings
 from sublet.runtime.agent.own_log import Log, log
-from sublet.runtime.agent.worker import Worker
+from sublet.runtime.agent.worker import AgentWorker
 from sublet.wire.messages import StartWorker
 
 __all__ = ["Machine", "Processes"]
@@ -28,7 +28,7 @@ __all__ = ["Machine", "Processes"]
 class Processes(Protocol):
     """Programs that an agent starts and ends."""
 
-    def start(self, order: StartWorker, own_env: Mapping[str, str]) -> Worker:
+    def start(self, order: StartWorker, own_env: Mapping[str, str]) -> AgentWorker:
         """A program that runs, and the agent's end of its control line; OSError where that cannot be."""
 
     def end(self, pid: int, number: int) -> None:

@@ -27,7 +27,7 @@ NEXT = "next: another path in file_mounts, below ~/ or the working directory, wh
 
 
 @dataclass(slots=True)
-class _Claim:
+class _OutsideClaim:
     jobs: list[str]
     what: str  # contents and mode
     shape: list[int] = field(default_factory=list)  # length and time, when it was put there; none before
@@ -46,7 +46,7 @@ class Outside:
 
     def __init__(self, folder: Path, files: Files, disk: Disk, runs: Callable[[str], bool]) -> None:
         self._register, self._files, self._disk, self._runs = folder / REGISTER, files, disk, runs
-        self._claims: dict[str, _Claim] = {}
+        self._claims: dict[str, _OutsideClaim] = {}
 
     def put(
         self, job_id: str, entries: Sequence[Entry], data_of: Callable[[Entry], bytes], acting: Acting, place: str
@@ -59,7 +59,7 @@ class Outside:
         if not wanted:
             return
         for entry in wanted:
-            self._claims[entry.path] = _Claim([job_id], _what(entry))
+            self._claims[entry.path] = _OutsideClaim([job_id], _what(entry))
         self._keep()
         try:
             for entry in wanted:
@@ -112,7 +112,7 @@ class Outside:
 def sweep(folder: Path, files: Files, disk: Disk) -> None:
     """Delete what an agent that is no more has put outside of its folder; not what was written to since."""
     try:
-        claims = {path: _Claim(**facts) for path, facts in json.loads(files.read(folder / REGISTER)).items()}
+        claims = {path: _OutsideClaim(**facts) for path, facts in json.loads(files.read(folder / REGISTER)).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return  # it has put nothing there
     for path, claim in claims.items():

@@ -38,7 +38,7 @@ Say = Callable[[Lacks | Printed | Preparing], None]
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingJob:
     """A worker that is to start: `order` as it came, with the paths of this node once they are known."""
 
     order: StartWorker
@@ -60,7 +60,7 @@ class Preparations:
         self._outside = Outside(folder, machine.files, machine.disk, self._runs)
         self._setups = Setups(machine)
         self.logs = LogStreams(machine.disk, machine.wall, say)
-        self.waiting: dict[str, _Waiting] = {}
+        self.waiting: dict[str, _WaitingJob] = {}
         self._built = 0  # pieces of work on trees, ever
         self._tell_s, self._told = 0.0, -1  # when to say it next, and how far all had come when it was said
 
@@ -78,7 +78,7 @@ class Preparations:
             order = self._keeping.adopt(order)
         if not self.waiting:
             self._tell_s = self._machine.wall.monotonic()
-        waiting = self.waiting[order.worker_id] = _Waiting(order, travel, node_env, host)
+        waiting = self.waiting[order.worker_id] = _WaitingJob(order, travel, node_env, host)
         if self._shares_disk(travel):
             shared = not travel.witness or is_environment(order.python)  # of another machine is the system's own
             waiting.order, waiting.placed = replace(order, travel=None, python=order.python if shared else ""), True
@@ -182,7 +182,7 @@ class Preparations:
             except OSError as error:
                 self._fail(worker_id, why_not_started(error), f"cannot start: {error}")
 
-    def _place(self, waiting: _Waiting, *, may_work: bool) -> bool:
+    def _place(self, waiting: _WaitingJob, *, may_work: bool) -> bool:
         """Its files, which are not here as they are at the controller; whether that took some time."""
         order, travel = waiting.order, waiting.travel
         fetch, key = self._fetching.of(travel.code), (order.job_id, travel.code)
@@ -214,7 +214,7 @@ class Preparations:
         self._put_in(waiting, str(tree.place))
         return True
 
-    def _mount(self, waiting: _Waiting, tree: Tree, entries: Sequence[Entry]) -> bool:
+    def _mount(self, waiting: _WaitingJob, tree: Tree, entries: Sequence[Entry]) -> bool:
         """Some more of what lies outside of its folder, before each start; whether all of it is there."""
         if waiting.mounting is None:
             there = [entry for entry in entries if is_outside(entry)]
@@ -245,7 +245,7 @@ class Preparations:
             acting=machine.acting,
         )
 
-    def _put_in(self, waiting: _Waiting, place: str) -> None:
+    def _put_in(self, waiting: _WaitingJob, place: str) -> None:
         """It works there, with a home of its job's, and its output has to be sent."""
         home = self._machine.home(waiting.order.job_id, place, waiting.travel.seen)
         if HOME not in waiting.order.env:
@@ -276,7 +276,7 @@ class Preparations:
         except OSError:
             return False
 
-    def _doing(self, waiting: _Waiting) -> str:
+    def _doing(self, waiting: _WaitingJob) -> str:
         if waiting.placed:
             if self._keeping.brings(waiting.order.worker_id):
                 return "its checkpoint is brought"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sublet.runtime.agent.dressing import preparing_text
 from sublet.runtime.agent.interpreter import telling
 from sublet.runtime.agent.machine import Machine
-from sublet.runtime.agent.worker import Worker
+from sublet.runtime.agent.worker import AgentWorker
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel
 
@@ -40,7 +40,7 @@ class SetupEnd(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    process: Worker
+    process: AgentWorker
     until_s: float
     late: bool = False
 

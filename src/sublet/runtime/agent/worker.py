@@ -12,7 +12,7 @@ from sublet.runtime.agent.watching import Watch
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker, WorkerUp
 
-__all__ = ["CANNOT_START", "Worker", "why_not_started"]
+__all__ = ["CANNOT_START", "AgentWorker", "why_not_started"]
 
 CANNOT_START = 127  # as a shell says of a command that is not there
 SHORT_OF = frozenset(  # what a machine may lack, or its disks: on another, or later, the same command starts
@@ -41,7 +41,7 @@ def why_not_started(error: OSError | ValueError) -> int:
     return EXIT_LOST if short else CANNOT_START
 
 
-class Worker:
+class AgentWorker:
     """A process, and the agent's end of its control line."""
 
     def __init__(self, order: StartWorker, pid: int, line: socket.socket, log_from: int) -> None:

@@ -44,7 +44,7 @@ from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
 from sublet.runtime.controller_api.tokens import OWNER, Tokens
 from sublet.runtime.controller_api.trials import Trials
-from sublet.runtime.controller_host.troubles import Watch, is_anchor
+from sublet.runtime.controller_host.troubles import TroubleWatch, is_anchor
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
@@ -89,7 +89,7 @@ class ControllerApi:
         await self._controller.start()
         folder = Path(self._settings.state_dir)
         if is_anchor(folder):
-            watch = Watch(folder, self._controller.alarms, self._wall)
+            watch = TroubleWatch(folder, self._controller.alarms, self._wall)
             self._controller.inbox.spawn(watch.watching(), "watching who keeps us")
         self._began = self._wall.monotonic()
         self._started.set()

@@ -27,7 +27,7 @@ from sublet.runtime.controller_host.record import HostRecord, folder_of
 from sublet.runtime.file_sync.own_code import LOOK, UNPACK, Parcel
 from sublet.runtime.providers.ssh.hostline import import_asyncssh
 
-__all__ = ["PROOF", "Remote", "Way", "connected", "meet", "new_key", "open_way", "ship"]
+__all__ = ["PROOF", "HostWay", "Remote", "connected", "meet", "new_key", "open_way", "ship"]
 
 CONNECT_S = 30.0
 ALIVE_S, MISSED = 10.0, 3
@@ -152,7 +152,7 @@ async def ship(remote: Remote, python: str, home: str, parcel: Parcel) -> str:
     return f"{home}/{parcel.place}"
 
 
-class Way:
+class HostWay:
     """A port on this machine's loopback that leads to the controller's API, for as long as this process lives."""
 
     def __init__(self, record: HostRecord, state_dir: Path) -> None:
@@ -221,14 +221,14 @@ def _nobody(record: HostRecord, words: str) -> NoController:
     return NoController(f"controller host {record.instance}", why, hint=hint)
 
 
-_ways: dict[tuple[Path, str, str], tuple[Way, tuple[int, dict[str, Any], str]]] = {}
+_ways: dict[tuple[Path, str, str], tuple[HostWay, tuple[int, dict[str, Any], str]]] = {}
 
 
 def open_way(record: HostRecord, state_dir: Path) -> tuple[int, dict[str, Any], str]:
     """One for this process and this controller host, closed at its end."""
     key = (state_dir, record.instance, record.address)
     if key not in _ways or not _ways[key][0].is_open:
-        way = Way(record, state_dir)
+        way = HostWay(record, state_dir)
         _ways[key] = (way, way.open())
         atexit.register(way.close)
     return _ways[key][1]

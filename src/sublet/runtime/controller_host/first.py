@@ -22,7 +22,7 @@ from sublet.runtime.providers.aws.asked_prices import price_of
 from sublet.runtime.providers.aws.calls import meaning
 from sublet.runtime.providers.aws.config import ANCHOR_USD_PER_H, AwsConfig
 
-__all__ = ["IMAGES", "Choice", "choose", "region_from", "write_choices"]
+__all__ = ["IMAGES", "Chosen", "choose", "region_from", "write_choices"]
 
 # Deep Learning AMIs with PyTorch, the newest first ("Finding the ID of a DLAMI"); Python is where their notes say.
 STEM = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-{}/latest/ami-id"
@@ -38,7 +38,7 @@ Make = Callable[[str, str], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Chosen:
     """A line of the file, and why it is so."""
 
     name: str
@@ -63,7 +63,7 @@ def region_from(found: str | None, environment: Mapping[str, str] = os.environ) 
 
 def choose(
     make: Make, region: str, server: str, *, credentials_sent: bool = False, catalogue: Catalogue | None = None
-) -> list[Choice]:
+) -> list[Chosen]:
     """All settings of a controller on a controller host; NoAccess or BadInput where something cannot be had."""
     listed = [each for each in (catalogue or load_catalogue()).listings if each.region == region]
     if not (kinds := _kinds_among(each.instance_type for each in listed)):
@@ -77,25 +77,25 @@ def choose(
         raise BadInput(ground.network, why, hint=f"make a subnet in one of {zones}")
     usd_per_h, of_price = _anchor_price(make, region)
     chosen = [
-        Choice(name="regions", value=[region], why="as AWS_REGION or ~/.aws/config says"),
-        Choice(name="instance_types", value=kinds, why="one GPU each; add others that jobs may want"),
-        Choice(name="image", value=image, why=f"{named}, as it is today"),
-        Choice(name="python", value=PYTHON, why="where that image has PyTorch"),
-        Choice(name="containers", value="docker", why="which that image has"),
-        Choice(name="anchor_type", value=ANCHOR, why="carries the controller"),
-        Choice(name="anchor_usd_per_h", value=usd_per_h, why=of_price),
-        Choice(name="anchor_user", value=LOGIN, why="the login of that image"),
-        Choice(name="anchor_install", value=NEEDS, why="what a controller imports"),
-        Choice(name="anchor_subnet", value=ground.subnet, why=ground.why),
+        Chosen(name="regions", value=[region], why="as AWS_REGION or ~/.aws/config says"),
+        Chosen(name="instance_types", value=kinds, why="one GPU each; add others that jobs may want"),
+        Chosen(name="image", value=image, why=f"{named}, as it is today"),
+        Chosen(name="python", value=PYTHON, why="where that image has PyTorch"),
+        Chosen(name="containers", value="docker", why="which that image has"),
+        Chosen(name="anchor_type", value=ANCHOR, why="carries the controller"),
+        Chosen(name="anchor_usd_per_h", value=usd_per_h, why=of_price),
+        Chosen(name="anchor_user", value=LOGIN, why="the login of that image"),
+        Chosen(name="anchor_install", value=NEEDS, why="what a controller imports"),
+        Chosen(name="anchor_subnet", value=ground.subnet, why=ground.why),
     ]
     if ground.subnets:
-        chosen.append(Choice(name="subnets", value=ground.subnets, why="of nodes, by zone: no zone has a default one"))
+        chosen.append(Chosen(name="subnets", value=ground.subnets, why="of nodes, by zone: no zone has a default one"))
     group = own_group(make, region, ground.network, server)
-    chosen.append(Choice(name="security_groups", value=[group], why="ssh by key from anywhere; all among its members"))
+    chosen.append(Chosen(name="security_groups", value=[group], why="ssh by key from anywhere; all among its members"))
     if not credentials_sent:
         config = AwsConfig(**{each.name: _as_field(each.value) for each in chosen})
         why = "a role of its own, with the policy of 'sublet check --iam'"
-        chosen.append(Choice(name="anchor_profile", value=own_role(make, config, server), why=why))
+        chosen.append(Chosen(name="anchor_profile", value=own_role(make, config, server), why=why))
     return chosen
 
 
@@ -104,7 +104,7 @@ def _kinds_among(types: Iterable[str]) -> list[str]:
     return [kind for kind in KINDS if kind in found]
 
 
-def write_choices(path: Path, chosen: list[Choice], *, files: Files = FILES) -> None:
+def write_choices(path: Path, chosen: list[Chosen], *, files: Files = FILES) -> None:
     """The file, for users to edit."""
     head = "# Chosen by 'sublet up --on aws', because there was no such file. Change what you like; see docs/guides.\n"
     files.write(path, (head + "".join(f"{each}\n" for each in chosen)).encode())

@@ -17,10 +17,10 @@ from enum import StrEnum
 
 from sublet.runtime.controller_host.record import Home
 
-__all__ = ["Situation", "Step", "after_step", "may_run", "next_step"]
+__all__ = ["HandoverStep", "Situation", "after_step", "may_run", "next_step"]
 
 
-class Step(StrEnum):
+class HandoverStep(StrEnum):
     """The next step."""
 
     STOP_HERE = "stop here"
@@ -53,43 +53,43 @@ def may_run(now: Situation) -> list[Home]:
     return here + there
 
 
-def next_step(now: Situation, to: Home) -> Step | None:
+def next_step(now: Situation, to: Home) -> HandoverStep | None:
     """None when all is done."""
     if to is Home.ANCHOR:
         if now.home is Home.HERE:
             if now.runs_here:
-                return Step.STOP_HERE
-            return Step.TURN_TO_ANCHOR if now.fresh_there and now.fenced else Step.COPY_THERE
+                return HandoverStep.STOP_HERE
+            return HandoverStep.TURN_TO_ANCHOR if now.fresh_there and now.fenced else HandoverStep.COPY_THERE
         if now.fenced:
-            return Step.FREE
-        return None if now.runs_there else Step.START_THERE
+            return HandoverStep.FREE
+        return None if now.runs_there else HandoverStep.START_THERE
     if now.home is Home.HERE:
         return None
     if not now.fenced:
-        return Step.FENCE
+        return HandoverStep.FENCE
     if now.runs_there:
-        return Step.STOP_THERE
-    return Step.TURN_TO_HERE if now.fresh_here else Step.COPY_HERE
+        return HandoverStep.STOP_THERE
+    return HandoverStep.TURN_TO_HERE if now.fresh_here else HandoverStep.COPY_HERE
 
 
-def after_step(now: Situation, step: Step) -> Situation:
+def after_step(now: Situation, step: HandoverStep) -> Situation:
     """The state after the step; one that a crash cuts short changes nothing, or all of it."""
     match step:
-        case Step.STOP_HERE:
+        case HandoverStep.STOP_HERE:
             return replace(now, runs_here=False, fresh_there=False)
-        case Step.COPY_THERE:
+        case HandoverStep.COPY_THERE:
             return replace(now, fenced=True, fresh_there=True)
-        case Step.TURN_TO_ANCHOR:
+        case HandoverStep.TURN_TO_ANCHOR:
             return replace(now, home=Home.ANCHOR, fresh_here=False)
-        case Step.FREE:
+        case HandoverStep.FREE:
             return replace(now, fenced=False)
-        case Step.START_THERE:
+        case HandoverStep.START_THERE:
             return replace(now, runs_there=True, fresh_here=False)
-        case Step.FENCE:
+        case HandoverStep.FENCE:
             return replace(now, fenced=True)
-        case Step.STOP_THERE:
+        case HandoverStep.STOP_THERE:
             return replace(now, runs_there=False)
-        case Step.COPY_HERE:
+        case HandoverStep.COPY_HERE:
             return replace(now, fresh_here=True)
-        case Step.TURN_TO_HERE:
+        case HandoverStep.TURN_TO_HERE:
             return replace(now, home=Home.HERE, fresh_there=False)

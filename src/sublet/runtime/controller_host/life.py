@@ -17,7 +17,7 @@ from sublet.machine.wall import WALL
 from sublet.runtime.controller_host import instance
 from sublet.runtime.controller_host.backup import place_of, restore_backup
 from sublet.runtime.controller_host.channel import Remote, connected, meet, new_key, ship
-from sublet.runtime.controller_host.handover import Situation, Step, next_step
+from sublet.runtime.controller_host.handover import HandoverStep, Situation, next_step
 from sublet.runtime.controller_host.idle import IDLE_S
 from sublet.runtime.controller_host.parcel import ARRIVING, pack_state, staged, unpack_state
 from sublet.runtime.controller_host.record import Home, HostRecord, forget, keep, read_record
@@ -179,12 +179,12 @@ class ControllerHost:
                 self.tell(f"its controller did not live there the last time: {_words(facts)}")
             copied = False
             while step := next_step(_situation(record, facts, runs=facts["kept"], fresh_there=copied), Home.ANCHOR):
-                if step is Step.COPY_THERE:
+                if step is HandoverStep.COPY_THERE:
                     await self._copy_there(remote, record, settings)
                     copied = True
-                elif step is Step.TURN_TO_ANCHOR:
+                elif step is HandoverStep.TURN_TO_ANCHOR:
                     record = keep(self.state_dir, replace(record, home=Home.ANCHOR))
-                elif step is Step.FREE:
+                elif step is HandoverStep.FREE:
                     await remote.module(DESK, "free", record.state_dir)
                 else:
                     await instance.stay_when_off(self._calls, record)  # it may turn itself off from now on
@@ -263,11 +263,11 @@ class ControllerHost:
                 await asyncio.to_thread(self.stop_there)  # it saves, and gives back all nodes
             copied = False
             while step := next_step(_situation(record, facts, runs=facts["running"], fresh_here=copied), Home.HERE):
-                if step is Step.FENCE:
+                if step is HandoverStep.FENCE:
                     await remote.module(DESK, "fence", record.state_dir)
-                elif step is Step.STOP_THERE:
+                elif step is HandoverStep.STOP_THERE:
                     await self._wait_for_end(remote, record)
-                elif step is Step.COPY_HERE:
+                elif step is HandoverStep.COPY_HERE:
                     await self._copy_here(remote, record)
                     copied = True
                 else:

@@ -17,7 +17,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.watch import AlarmKind, Alarms
 from sublet.runtime.controller_host.presence import KEEPER, is_held
 
-__all__ = ["FILE", "Troubles", "Watch", "is_anchor"]
+__all__ = ["FILE", "TroubleWatch", "Troubles", "is_anchor"]
 
 FILE = "keeper-troubles.json"
 OFTEN = 3  # failures in a row, before anybody is told: one may be the network's
@@ -63,7 +63,7 @@ def is_anchor(folder: Path) -> bool:
     return (folder / KEEPER).exists()
 
 
-class Watch:
+class TroubleWatch:
     """On the side of the controller."""
 
     def __init__(self, folder: Path, alarms: Alarms, wall: Wall = WALL) -> None:

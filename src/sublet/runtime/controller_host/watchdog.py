@@ -195,7 +195,7 @@ def _end_of(path: Path, begin: int) -> str:
     return ""
 
 
-class Running(Protocol):
+class RunningCopy(Protocol):
     """A process that is watched."""
 
     def wait(self, timeout: float) -> int:
@@ -207,7 +207,7 @@ class Running(Protocol):
         ...
 
 
-def _controller(folder: Path) -> Running:
+def _controller(folder: Path) -> RunningCopy:
     """A new one, or that of an earlier watchdog, which lives on."""
     if is_held(folder, CONTROLLER):
         return _Adopted(folder)
@@ -245,7 +245,7 @@ class Chore:
     found: object = None  # what it answered last
 
 
-def _watch(child: Running, chores: Sequence[Chore], troubles: Troubles, wall: Wall) -> int:
+def _watch(child: RunningCopy, chores: Sequence[Chore], troubles: Troubles, wall: Wall) -> int:
     """Until it has ended; the last of the chores says whether it is to."""
     told = False
     while True:

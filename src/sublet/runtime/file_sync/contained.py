@@ -32,7 +32,7 @@ from sublet.runtime.agent.homes import SKY_WORKDIR
 from sublet.runtime.agent.processes import alive, die_with_parent
 from sublet.runtime.file_sync.records import FOLDER, Record, folder, records
 
-__all__ = ["ENGINES", "Engine", "Facts", "main", "run_words"]
+__all__ = ["ENGINES", "ContainerEngine", "ContainerFacts", "main", "run_words"]
 
 ENGINES: Final = ("docker", "podman")
 ANSWER_S: Final = 30.0
@@ -53,7 +53,7 @@ exit $code"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ContainerFacts:
     """Facts that do not change between the setup and the workers of a job on a node; no secrets."""
 
     image: str
@@ -84,14 +84,16 @@ class Facts:
         return json.dumps({key: getattr(self, key) for key in self.__dataclass_fields__})
 
     @classmethod
-    def from_word(cls, word: str) -> Facts:
+    def from_word(cls, word: str) -> ContainerFacts:
         """As it was said."""
         found: dict[str, Any] = json.loads(word)
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in found.items()}
         return cls(**values)
 
 
-def run_words(facts: Facts, image: str, argv: Sequence[str], *, env_file: Path, visible: str | None) -> list[str]:
+def run_words(
+    facts: ContainerFacts, image: str, argv: Sequence[str], *, env_file: Path, visible: str | None
+) -> list[str]:
     """The words after `docker` or `podman`; `visible` are the GPUs of the worker, None without any."""
     words = ["run", "--rm", "--name", facts.container, "--network", "host", "--ipc", "host", "--user", "0:0"]
     for path in (facts.cwd, *facts.seen):
@@ -108,14 +110,14 @@ def run_words(facts: Facts, image: str, argv: Sequence[str], *, env_file: Path, 
 
 
 @dataclass(slots=True)
-class Engine:
+class ContainerEngine:
     """One that answers: docker, or podman, which takes the same words but for GPUs."""
 
     name: str
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @classmethod
-    def found(cls) -> tuple[Engine | None, str]:
+    def found(cls) -> tuple[ContainerEngine | None, str]:
         """The first that answers; or why there is none."""
         why = "it has neither docker nor podman"
         for name in ENGINES:
@@ -131,7 +133,7 @@ class Engine:
         """Something short; whether it succeeded."""
         return _call(self.name, words).returncode == 0
 
-    def words(self, facts: Facts, image: str, argv: Sequence[str], env_file: Path) -> list[str]:
+    def words(self, facts: ContainerFacts, image: str, argv: Sequence[str], env_file: Path) -> list[str]:
         """The whole command, with the GPUs that this process was given."""
         visible = os.environ.get(VISIBLE, "") if GPUS.exists() else None
         if self.name == "docker" or visible is None:
@@ -141,7 +143,7 @@ class Engine:
         return [self.name, *words[:1], *devices, *words[1:]]
 
 
-def prepare(engine: Engine, facts: Facts) -> int:
+def prepare(engine: ContainerEngine, facts: ContainerFacts) -> int:
     """The image of the workers is there."""
     if not engine.do("image", "inspect", facts.image):
         done = subprocess.run([engine.name, "pull", "--quiet", facts.image], check=False)  # noqa: S603 - its output is the log's
@@ -155,12 +157,12 @@ def prepare(engine: Engine, facts: Facts) -> int:
     return _run(engine, facts, facts.image, ("bash", "-euo", "pipefail", "-c", facts.inside), becomes=facts.prepared)
 
 
-def run(engine: Engine, facts: Facts, argv: Sequence[str]) -> int:
+def run(engine: ContainerEngine, facts: ContainerFacts, argv: Sequence[str]) -> int:
     """One worker."""
     return _run(engine, facts, facts.prepared, argv)
 
 
-def _run(engine: Engine, facts: Facts, image: str, argv: Sequence[str], becomes: str = "") -> int:
+def _run(engine: ContainerEngine, facts: ContainerFacts, image: str, argv: Sequence[str], becomes: str = "") -> int:
     record = Record.of_container(engine.name, facts.container, facts.agent, facts.born)
     _remove(record)  # one of this name that was left behind
     record.write()
@@ -187,7 +189,7 @@ def _run(engine: Engine, facts: Facts, image: str, argv: Sequence[str], becomes:
     return code
 
 
-def _note_pid(engine: Engine, container: str, record: Record, process: subprocess.Popen[bytes]) -> None:
+def _note_pid(engine: ContainerEngine, container: str, record: Record, process: subprocess.Popen[bytes]) -> None:
     """A record by which the processes inside are found from outside: their time on processors is a sign of life."""
     for _ in range(50):
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -267,11 +269,11 @@ def main(words: Sequence[str]) -> int:
     if words[0] == "sweep":
         sweep(*map(int, words[1:]))
         return 0
-    facts = Facts.from_word(words[0])
+    facts = ContainerFacts.from_word(words[0])
     if facts.records:
         os.environ[FOLDER] = facts.records
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    engine, why = Engine.found()
+    engine, why = ContainerEngine.found()
     if engine is None:
         _say(f"this node runs no containers: {why}")
         return NONE_HERE

@@ -14,7 +14,7 @@ from typing import Protocol
 from sublet.errors import BadInput
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES, PART_BYTES, is_digest
 
-__all__ = ["PLAIN", "RUNS", "Entry", "Parts", "entries_from", "in_parts", "is_below", "names_in", "write_manifest"]
+__all__ = ["PLAIN", "RUNS", "Entry", "KnownParts", "entries_from", "in_parts", "is_below", "names_in", "write_manifest"]
 
 PLAIN, RUNS = 0o644, 0o755  # most files have one of them: they are 0 and 1 in a manifest, as ever
 SHORT = {PLAIN: 0, RUNS: 1}
@@ -36,7 +36,7 @@ class Entry:
         return PART_BYTES if len(self.parts) == -(-self.size_bytes // PART_BYTES) else LARGE_PART_BYTES
 
 
-class Parts(Protocol):
+class KnownParts(Protocol):
     """A store of parts: a `Content`, say."""
 
     def add(self, data: bytes) -> str:
@@ -53,7 +53,7 @@ def in_parts(data: bytes) -> Iterator[bytes]:
     return (data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES))
 
 
-def write_manifest(content: Parts, entries: Iterable[Entry]) -> str:
+def write_manifest(content: KnownParts, entries: Iterable[Entry]) -> str:
     """The name of its root. The same files give the same name, in whatever order they were found."""
     rows = [[e.path, SHORT.get(e.mode, e.mode), e.size_bytes, *e.parts] for e in sorted(entries, key=lambda e: e.path)]
     text = json.dumps(rows, separators=(",", ":")).encode()

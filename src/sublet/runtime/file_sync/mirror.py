@@ -35,7 +35,7 @@ class NotOurs(OSError):
 
 
 @dataclass(slots=True)
-class Entry:
+class MirrorEntry:
     """A file as it was when folder and bucket had the same."""
 
     size: int
@@ -113,14 +113,14 @@ class Mirror:
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 shapes = pool.map(lambda found: self._fetch(found, came), wanted)
                 brought = {found: shape for found, shape in zip(wanted, shapes, strict=True) if shape is not None}
-                files |= {found.key: Entry(*shape, found.tag, ours=False) for found, shape in brought.items()}
+                files |= {found.key: MirrorEntry(*shape, found.tag, ours=False) for found, shape in brought.items()}
             for key in [key for key in files if key not in listed]:
                 self._forget(key, files)
             self._save(files)
             came.clear()
         return len(brought)
 
-    def _begin(self) -> dict[str, Entry]:
+    def _begin(self) -> dict[str, MirrorEntry]:
         """The index; at the first time the folder must have nothing that we could take for the job's."""
         if self._owner():
             return self._load()
@@ -130,13 +130,13 @@ class Mirror:
         self._save({})
         return {}
 
-    def _adopt(self, key: str, files: dict[str, Entry], came: Came) -> None:
+    def _adopt(self, key: str, files: dict[str, MirrorEntry], came: Came) -> None:
         """A file that was brought by a pull that was ended before it could write the index."""
         tag, shape = came.tag_of(key, self._place / key), self._shape(key)
         if key not in files and shape is not None and tag is not None:
-            files[key] = Entry(*shape, tag, ours=False)
+            files[key] = MirrorEntry(*shape, tag, ours=False)
 
-    def _is_wanted(self, found: Found, entry: Entry | None) -> bool:
+    def _is_wanted(self, found: Found, entry: MirrorEntry | None) -> bool:
         """The bucket has it, and the folder has not, or has an older one."""
         shape = self._shape(found.key)
         if shape is None:
@@ -163,7 +163,7 @@ class Mirror:
             return None
         return shape_of(place.stat())
 
-    def _forget(self, key: str, files: dict[str, Entry]) -> None:
+    def _forget(self, key: str, files: dict[str, MirrorEntry]) -> None:
         """The bucket has it no more; what was written here since is another file."""
         if self._shape(key) == files[key].shape:
             (self._place / key).unlink(missing_ok=True)
@@ -193,7 +193,7 @@ class Mirror:
         busy = open_for_writing(besides=besides) if keys else set()
         return [key for key in keys if (self._place / key).exists() and _identity(self._place / key) not in busy]
 
-    def _upload(self, keys: Sequence[str], here: dict[str, Shape], files: dict[str, Entry]) -> Pushed:
+    def _upload(self, keys: Sequence[str], here: dict[str, Shape], files: dict[str, MirrorEntry]) -> Pushed:
         """If one fails, those that did not are still noted."""
         count, failed = 0, None
 
@@ -213,11 +213,11 @@ class Mirror:
                 if isinstance(tag, StoreFailed):
                     failed = tag
                 elif tag is not None:
-                    files[key] = Entry(*here[key], tag, ours=True)  # as it was before: a change since then is seen next
+                    files[key] = MirrorEntry(*here[key], tag, ours=True)  # as before: a change since is seen next
                     count += 1
         return Pushed(count, 0, failed)
 
-    def _delete(self, keys: Sequence[str], files: dict[str, Entry], done: Pushed) -> Pushed:
+    def _delete(self, keys: Sequence[str], files: dict[str, MirrorEntry], done: Pushed) -> Pushed:
         """Files that the job wrote here and deleted, if they are still those in the bucket."""
         deleted = 0
         try:
@@ -263,8 +263,8 @@ class Mirror:
         """The URI of the bucket that is in the folder; "" for none."""
         return str(self._read().get("uri", ""))
 
-    def _load(self) -> dict[str, Entry]:
-        return {key: Entry(**facts) for key, facts in self._read().get("files", {}).items()}
+    def _load(self) -> dict[str, MirrorEntry]:
+        return {key: MirrorEntry(**facts) for key, facts in self._read().get("files", {}).items()}
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -273,7 +273,7 @@ class Mirror:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _save(self, files: dict[str, Entry]) -> None:
+    def _save(self, files: dict[str, MirrorEntry]) -> None:
         text = json.dumps({"uri": self._objects.uri, "files": {key: asdict(entry) for key, entry in files.items()}})
         draft = self._index.with_suffix(".new")
         draft.write_text(text, encoding="utf-8")

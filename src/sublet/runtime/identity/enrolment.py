@@ -21,14 +21,14 @@ from sublet.runtime.agent.dialing import host_and_port, is_secure
 from sublet.runtime.identity.names import CONTROLLER
 from sublet.runtime.identity.requests import new_request
 
-__all__ = ["LONGEST", "Asked", "Passport", "answer_to", "asked_in"]
+__all__ = ["LONGEST", "EnrolmentRequest", "Passport", "answer_to", "asked_in"]
 
 LONGEST = 1 << 14  # bytes of either line
 ENROL_S = 5.0  # for each step of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EnrolmentRequest:
     """A node's request for a certificate."""
 
     node: str
@@ -36,13 +36,13 @@ class Asked:
     request: str
 
 
-def asked_in(line: bytes) -> Asked | None:
+def asked_in(line: bytes) -> EnrolmentRequest | None:
     """The request in a line; None where that is nothing of the kind."""
     with contextlib.suppress(ValueError, RecursionError):
         facts: Any = json.loads(line)
         names = ("node", "secret", "request")
         if isinstance(facts, dict) and all(isinstance(facts.get(name), str) for name in names):
-            return Asked(**{name: facts[name] for name in names})
+            return EnrolmentRequest(**{name: facts[name] for name in names})
     return None
 
 

@@ -17,7 +17,7 @@ from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missi
 from sublet.runtime.jobs.groups import joins_group
 from sublet.runtime.jobs.image import image_of
 from sublet.runtime.jobs.mistakes import shorten
-from sublet.runtime.jobs.mounts import Places, find_path, read_mounts
+from sublet.runtime.jobs.mounts import MountPlaces, find_path, read_mounts
 from sublet.runtime.jobs.nodes import TORCHRUN, Width, starts_its_own, width_of
 from sublet.runtime.jobs.serialize import HIDDEN
 from sublet.runtime.jobs.shell import as_skypilot
@@ -37,7 +37,7 @@ Made = TypeVar("Made")
 class Surroundings:
     """The context of a file beyond its text: where it lies, whose variables it may take, when it is read."""
 
-    places: Places  # what paths are relative to; `workdir`, too
+    places: MountPlaces  # what paths are relative to; `workdir`, too
     environment: Mapping[str, str]
     given: Mapping[str, str] = field(default_factory=dict)  # variables that stand above those of the file
     now: datetime
@@ -153,7 +153,7 @@ def _if_given(**values: float | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _workdir(file: JobFile, places: Places, notes: list[str]) -> Path:
+def _workdir(file: JobFile, places: MountPlaces, notes: list[str]) -> Path:
     if "://" in file.workdir or file.workdir.startswith("git@"):
         raise InvalidValue("workdir", file.workdir, "a directory of this machine; clone a repository in setup")
     cwd, near = find_path(file.workdir, places), replace(places, bases=places.bases[:1])

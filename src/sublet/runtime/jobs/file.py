@@ -20,7 +20,7 @@ from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.command import is_torchrun, refuse_missing_script, script_of, uses_sdk, without_torchrun
 from sublet.runtime.jobs.foreign import NOTED
 from sublet.runtime.jobs.groups import joins_group
-from sublet.runtime.jobs.mounts import Places
+from sublet.runtime.jobs.mounts import MountPlaces
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.jobs.yaml_lines import document_from_text
 
@@ -32,7 +32,7 @@ def job_from_file(
     *,
     environment: Mapping[str, str] = os.environ,
     given: Mapping[str, str] | None = None,
-    places: Places | None = None,
+    places: MountPlaces | None = None,
 ) -> JobSpec:
     """The job that the file describes; paths are relative to the file, else to where one is, unless `places` says.
 
@@ -58,7 +58,7 @@ def job_from_text(
     base: Path,
     environment: Mapping[str, str] = os.environ,
     given: Mapping[str, str] | None = None,
-    places: Places | None = None,
+    places: MountPlaces | None = None,
     now: datetime | None = None,
 ) -> JobSpec:
     """As `job_from_file`, for text that is no file; `base` is what `workdir` is relative to."""
@@ -70,7 +70,7 @@ def job_from_text(
     file, mistakes, notes = validate_document(document)
     if file is not None:
         surroundings = Surroundings(
-            places=places or Places((base, Path.cwd())),
+            places=places or MountPlaces((base, Path.cwd())),
             environment=environment,
             given=given or {},
             now=now or datetime.fromtimestamp(WALL.unix(), UTC),

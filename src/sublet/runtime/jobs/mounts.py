@@ -14,7 +14,7 @@ from sublet.machine.remote import SCHEMES as STORES
 if TYPE_CHECKING:
     from sublet.runtime.jobs.schema import Bucket
 
-__all__ = ["Mounts", "Places", "find_path", "read_mounts", "with_variables"]
+__all__ = ["MountPlaces", "Mounts", "find_path", "read_mounts", "with_variables"]
 
 VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 SCHEMES: Final = {"gcs": "gs", "azure": "az"}  # by the name of a store; others are called like their scheme
@@ -22,7 +22,7 @@ MODES: Final = ("COPY", "MOUNT", "MOUNT_CACHED")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class MountPlaces:
     """Base folders for paths of a file: beside it, then where one is."""
 
     bases: tuple[Path, ...]
@@ -40,7 +40,7 @@ class Mounts:
     wrong: list[InvalidValue] = field(default_factory=list)
 
 
-def read_mounts(written: Mapping[str, Bucket], variables: Mapping[str, str], places: Places) -> Mounts:
+def read_mounts(written: Mapping[str, Bucket], variables: Mapping[str, str], places: MountPlaces) -> Mounts:
     """All of them, and everything that is wrong; a local path is looked for in each of `places`."""
     found = Mounts()
     for key, value in written.items():
@@ -64,7 +64,7 @@ def with_variables(name: str, text: str, variables: Mapping[str, str]) -> str:
     return VARIABLE.sub(fill, text)
 
 
-def find_path(text: str, places: Places) -> Path | None:
+def find_path(text: str, places: MountPlaces) -> Path | None:
     """A path of this machine: relative to the first of `places` where it exists."""
     for base in places.bases:
         try:
@@ -76,7 +76,7 @@ def find_path(text: str, places: Places) -> Path | None:
     return None
 
 
-def _read_bucket(found: Mounts, there: str, bucket: Bucket, variables: Mapping[str, str], places: Places) -> None:
+def _read_bucket(found: Mounts, there: str, bucket: Bucket, variables: Mapping[str, str], places: MountPlaces) -> None:
     key = f"file_mounts.{there}"
     if bucket.mode.upper() not in MODES:
         raise InvalidValue(f"{key}.mode", bucket.mode, f"one of {', '.join(MODES)}")
@@ -111,7 +111,7 @@ def _sources(key: str, there: str, bucket: Bucket, variables: Mapping[str, str])
             yield f"{there.rstrip('/')}/{Path(source).name}", source
 
 
-def _whole(key: str, source: str, places: Places) -> str:
+def _whole(key: str, source: str, places: MountPlaces) -> str:
     """A URI of a store that nodes can ask, a local path as an absolute one that exists."""
     scheme, separator, _ = source.partition("://")
     if separator and scheme not in STORES:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sublet.machine.files import FILES, Files
 
-__all__ = ["Claims", "read_written"]
+__all__ = ["WrittenClaims", "read_written"]
 
 Fact = TypeVar("Fact")
 
@@ -28,7 +28,7 @@ class _Claim(Protocol):
 Claim = TypeVar("Claim", bound=_Claim)
 
 
-class Claims(Generic[Claim]):
+class WrittenClaims(Generic[Claim]):
     """Claims of one state directory, each written before the order: no answer can be lost."""
 
     def __init__(self, folder: Path, kind: Callable[..., Claim], *, files: Files = FILES) -> None:

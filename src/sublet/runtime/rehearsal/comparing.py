@@ -12,7 +12,7 @@ import numpy as np
 from sublet.runtime.rehearsal.advice import advice_on
 from sublet.runtime.rehearsal.nearness import Allowance, apart, weights_apart
 from sublet.runtime.rehearsal.report import Difference
-from sublet.runtime.rehearsal.seen import Seen, Step
+from sublet.runtime.rehearsal.seen import Seen, SeenStep
 from sublet.runtime.rehearsal.text import Odd, Twins, first_odd
 
 __all__ = ["Noise", "compared"]
@@ -154,12 +154,12 @@ def _shape(path: str) -> str:
     return re.sub(r"\d+", "#", path)
 
 
-def _both(one: Seen, two: Seen) -> Iterator[tuple[int, Step, Step]]:
+def _both(one: Seen, two: Seen) -> Iterator[tuple[int, SeenStep, SeenStep]]:
     for step in sorted(one.steps.keys() & two.steps.keys()):
         yield step, one.steps[step], two.steps[step]
 
 
-def _weights(one: Step, two: Step) -> Iterator[tuple[str, float]]:
+def _weights(one: SeenStep, two: SeenStep) -> Iterator[tuple[str, float]]:
     for name in one.weights.keys() | two.weights.keys():
         both = name in one.weights and name in two.weights
         yield name, weights_apart(one.weights[name], two.weights[name]) if both else math.inf

@@ -22,7 +22,7 @@ from sublet.runtime.rehearsal.seen import Seen, opened_by_several, steps_from
 from sublet.runtime.settings import Settings
 from sublet.wire.rehearsal import REHEARSAL, Cue
 
-__all__ = ["Act", "Width", "run_acts"]
+__all__ = ["Act", "RehearsedWidth", "run_acts"]
 
 LOOK_S = 0.05
 LEASE_S = 10.0  # agents whose rehearsal was killed end themselves after it
@@ -32,7 +32,7 @@ LAST_LINES = 8  # of what the script printed, where it failed
 
 
 @dataclass(slots=True)
-class Width:
+class RehearsedWidth:
     """The present size of the one job, for the policy."""
 
     at: Stop | None = None
@@ -59,7 +59,7 @@ async def run_acts(
     spec: JobSpec, acts: Sequence[Act], scratch: Path, *, steps: int, seconds: float, tell: Callable[[str], None]
 ) -> list[Seen]:
     """Each has so many seconds; the first that makes no step is the last. No process is left when it returns."""
-    course = Width()
+    course = RehearsedWidth()
     widest = max(act.workers for act in acts)
     settings = Settings(state_dir=str(scratch / "state"), most_nodes=widest, lease_s=LEASE_S)
     api, found = controller_from(settings, Walk(course)), list[Seen]()

@@ -11,13 +11,13 @@ import numpy as np
 
 from sublet.wire.rehearsal import Cue
 
-__all__ = ["Seen", "Step", "opened_by_several", "steps_from"]
+__all__ = ["Seen", "SeenStep", "opened_by_several", "steps_from"]
 
 WEIGHTS = "p:"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SeenStep:
     """After so many steps."""
 
     loss: float
@@ -32,7 +32,7 @@ class Seen:
     workers: int
     seconds: float = 0.0
     failure: str = ""  # why it did not end well; "" = it did
-    steps: Mapping[int, Step] = field(default_factory=dict)
+    steps: Mapping[int, SeenStep] = field(default_factory=dict)
     lines: Sequence[str] = ()  # printed by rank 0
     all_lines: Sequence[str] = ()  # printed by any
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -41,13 +41,13 @@ class Seen:
     shared: Sequence[str] = ()  # files that several workers opened to write
 
 
-def steps_from(cue: Cue) -> dict[int, Step]:
+def steps_from(cue: Cue) -> dict[int, SeenStep]:
     """The steps that its workers wrote."""
     found = {}
     for path in sorted(Path(cue.folder).glob("step-*.npz")):
         with np.load(path) as file:
             weights = {name[len(WEIGHTS) :]: file[name] for name in file.files if name.startswith(WEIGHTS)}
-            found[int(path.stem.partition("-")[2])] = Step(float(file["loss"]), weights)
+            found[int(path.stem.partition("-")[2])] = SeenStep(float(file["loss"]), weights)
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.perf.spot_models import SPOT_USD_PER_H
-from sublet.sim.rides.record import Moment, Record
+from sublet.sim.rides.record import Record, RideMoment
 from sublet.sim.rides.ride import RideResult
 
 __all__ = ["BAMBOO_DEEP", "replay_bamboo"]
@@ -73,7 +73,7 @@ class _Pipelines:
         """Pipelines wait for one another."""
         return 1.0 if self._alive.all() else 1.0 / SLOWER
 
-    def meet(self, moment: Moment, *, first: bool) -> float:
+    def meet(self, moment: RideMoment, *, first: bool) -> float:
         """Apply the changes of the market; the pause that they take."""
         pause_s = 0.0
         if first or moment.now > moment.was:

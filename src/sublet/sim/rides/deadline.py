@@ -27,7 +27,7 @@ from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.planning.lookahead import AnnouncedLoss, Contender, worth_a_look
 from sublet.planning.objective import ANY, Objective, SpotPrices, short_chance
 from sublet.sim.rides.bounds import path_value
-from sublet.sim.rides.record import Moment, Record
+from sublet.sim.rides.record import Record, RideMoment
 from sublet.sim.rides.ride import RideResult
 from sublet.solve.arrays import Floats
 
@@ -165,7 +165,7 @@ class _Fleet:
     spot: int = 0
     on_demand: int = 0
 
-    def short_chance(self, moment: Moment, use: int) -> float:
+    def short_chance(self, moment: RideMoment, use: int) -> float:
         """P(more are needed than are there)."""
         lost, gained = max(0, moment.was - moment.now), max(0, moment.now - moment.was)
         there = self.spot + self.on_demand + gained

@@ -9,10 +9,10 @@ from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 
-__all__ = ["Moment", "Record", "capacity_of", "record_of"]
+__all__ = ["Record", "RideMoment", "capacity_of", "record_of"]
 
 
-class Moment(NamedTuple):
+class RideMoment(NamedTuple):
     """A tick or a change; nothing happens until the next one."""
 
     at_s: float
@@ -60,7 +60,7 @@ class Record:
         past = [(tick * self.step_s, now) for tick, now in enumerate(self.before)]
         return _without_repeats([*past, *((self.begins_s + at_s, now) for at_s, now in self.changes())])
 
-    def moments(self) -> list[Moment]:
+    def moments(self) -> list[RideMoment]:
         """All of them, in order."""
         was = self.before[-1] if self.before else 0
         at_now = dict(self.changes())
@@ -68,7 +68,7 @@ class Record:
         found, now = [], was
         for at_s, end_s in zip(times, [*times[1:], self.span_s], strict=True):
             was, now = now, at_now.get(at_s, now)
-            found.append(Moment(at_s, end_s - at_s, was, now))
+            found.append(RideMoment(at_s, end_s - at_s, was, now))
         return found
 
 

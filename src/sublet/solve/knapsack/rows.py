@@ -8,8 +8,8 @@ keeps the row if it does.
 ...     rows = rows.with_job(table)
 >>> rows.total(), rows.total(1), rows.best().width_J.tolist()
 (3.5, 2.0, [2, 1])
->>> rows.with_job([-np.inf, -np.inf, -np.inf, 9.0]).feasible  # three units for the third, one for the second
-False
+>>> rows.with_job([-np.inf, -np.inf, -np.inf, 9.0]).total()  # three units for the third, one for the second
+-inf
 """
 
 from __future__ import annotations
@@ -61,11 +61,6 @@ class Rows:
         if gain_C.ndim != 1 or not (gain_C < np.inf).all():
             raise InvalidValue("gain_C", gain_C, "one gain per choice, finite or -inf if not allowed")
         return self._append_row(gain_C, sizes_from(sizes, gain_C.shape).copy())
-
-    @property
-    def feasible(self) -> bool:
-        """Whether all jobs fit at all."""
-        return bool(self.best_K1[-1] > -np.inf)
 
     def total(self, capacity: int | None = None) -> float:
         """The best total within a capacity, the greatest unless given; -inf if the jobs do not fit."""

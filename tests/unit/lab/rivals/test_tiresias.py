@@ -12,7 +12,7 @@ from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
-from sublet_lab.rivals.tiresias import Tiresias, _Demoted
+from sublet_lab.rivals.tiresias import Tiresias, _DemotedAt
 
 POLICY = Tiresias(threshold_gpu_s=400.0, round_s=10.0)  # four GPUs for 100 seconds
 
@@ -133,7 +133,7 @@ def test_a_job_is_demoted_when_it_had_had_its_share_at_the_end_of_a_round(thresh
     """Two GPUs from 0 to 100 s, and four from 200 to 250 s."""
     stints = ((0.0, 100.0, 2),)
     runs = JobState(job=a_job("a"), seq=0, gpus=4, gpu_s=200.0, held_since_s=200.0, stints=stints)
-    demoted = _Demoted(threshold_gpu_s, round_s)
+    demoted = _DemotedAt(threshold_gpu_s, round_s)
     assert demoted.by(runs, 250.0) == pytest.approx(demoted_s)
     waits = JobState(job=a_job("a"), seq=0, gpu_s=400.0, held_since_s=250.0, stints=(*stints, (200.0, 250.0, 4)))
     assert demoted(waits) == pytest.approx(demoted_s)

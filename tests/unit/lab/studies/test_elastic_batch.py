@@ -9,7 +9,7 @@ import pytest
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.sim.simulator import simulate
 from sublet_lab.studies import elastic_batch as study
-from sublet_lab.studies.elastic_batch import BASELINES, CASES, FAMILIES, GPU, MOST_GPUS, Outcome, jobs_of, outcome
+from sublet_lab.studies.elastic_batch import BASELINES, CASES, FAMILIES, GPU, MOST_GPUS, BatchOutcome, jobs_of, outcome
 
 SMALL = replace(CASES[0], span_h=3.0)
 
@@ -50,7 +50,7 @@ def test_the_laws_of_the_kernel_hold_all_the_way():
 
 
 def test_a_ratio_that_is_off_misses_its_check():
-    one = Outcome(jobs=816, done=800, time_h=1.0, rescales=0.0)
+    one = BatchOutcome(jobs=816, done=800, time_h=1.0, rescales=0.0)
     found = {
         "elastic": one,
         "random": replace(one, done=800 / 1.29, time_h=4.4),
@@ -65,7 +65,7 @@ def test_a_ratio_that_is_off_misses_its_check():
 
 
 def test_matched_load_is_what_the_baseline_can_carry():
-    found = {batch: Outcome(jobs=0, done=3.0 * 10, time_h=0.0, rescales=0.0) for batch in BASELINES}
+    found = {batch: BatchOutcome(jobs=0, done=3.0 * 10, time_h=0.0, rescales=0.0) for batch in BASELINES}
     checks, table = study._stable(SMALL, found, [0])
     assert {row[1] for row in table.rows} == {"8.0"}  # per hour: 0.8 x 30 jobs in 3 hours
     assert len(checks) == len(table.rows) == 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -244,11 +245,14 @@ def beside(setting, policy, changed):
     return seen.other
 
 
-@pytest.mark.parametrize("learns", [False, True], ids=["speeds known", "speeds learned"])
-@pytest.mark.parametrize("name", ["price, sizes learned", "price, no sizes", "price, blind", "pollux", "sia"])
+@pytest.mark.parametrize(
+    ("name", "learns"),
+    [
+        ("price, blind", False),  # it is not entered where all learn
+        *product(["price, sizes learned", "price, no sizes", "pollux", "sia"], [False, True]),
+    ],
+)
 def test_who_is_told_no_sizes_decides_the_same_whatever_they_are(setting, name, learns):
-    if learns and name == "price, blind":
-        pytest.skip("it is not entered where all learn")
     full = name if name in PRICES else f"{name}, {'learns' if learns else 'free'}"
     assert beside(setting, entrant(setting, full, learns=learns), of_other_sizes(1)) == 0
 

@@ -39,6 +39,7 @@ def gpus(setting):
     return {o.gpu: o.gpus_per_node * setting.cloud.limits[o.id].max_nodes for o in setting.cloud.offers}
 
 
+@pytest.mark.outside_data
 def test_both_clusters_have_64_gpus(homogeneous, mixed):
     assert gpus(homogeneous) == {"T4": 64}
     assert gpus(mixed) == {"T4": 24, "A100": 16, "RTX-2080Ti": 24}
@@ -67,6 +68,7 @@ def test_gpu_hours_are_counted_as_the_peers_count_them():
     assert round(ours.restarts, 2) == 0.19
 
 
+@pytest.mark.outside_data
 def test_any_policy_can_be_run_on_a_setting(mixed):
     for name, policy in (("sia", sia_as_published(mixed)), ("max-speedup", MaxSpeedup())):
         ours = measured(part(mixed, 12), name, policy)
@@ -75,11 +77,13 @@ def test_any_policy_can_be_run_on_a_setting(mixed):
         assert 0 < ours.decision_ms <= ours.worst_decision_ms
 
 
+@pytest.mark.outside_data
 def test_sia_learns_the_same_again(mixed):
     first, again = (measured(part(mixed, 12), "sia", sia_as_published(mixed)) for _ in range(2))
     assert (first.mean_h, first.gpu_hours, first.restarts) == (again.mean_h, again.gpu_hours, again.restarts)
 
 
+@pytest.mark.outside_data
 def test_a_check_that_is_missed_says_so(mixed, monkeypatch):
     monkeypatch.setattr(peers, "mixed_cluster", lambda _trace: part(mixed, 4))
     found = peers.sia_fair(True, lambda _what: None)

@@ -18,6 +18,7 @@ def published():
         pytest.skip(str(missing).splitlines()[0])
 
 
+@pytest.mark.outside_data
 def test_all_published_times_are_read(published):
     runs = [key for key in published if key[2] in "1234"]
     assert len(runs) == 2 * 4 * 4
@@ -25,6 +26,7 @@ def test_all_published_times_are_read(published):
     assert published["tiresias", "0.5", "1"]["deepspeech2-0"] == 4182
 
 
+@pytest.mark.outside_data
 @pytest.mark.parametrize(
     "key",
     [

@@ -28,6 +28,7 @@ IN_FULL_ALONE = {  # what claims name of a study, and its quick form does not ru
 }
 
 
+@pytest.mark.outside_data
 @pytest.mark.parametrize("name", [*SOON, *(LONG if FULL else ())])
 def test_the_quick_form_shows_its_claims_and_misses_nothing_that_a_full_run_keeps(name, tmp_path):
     if not (external() / "oracles").exists():

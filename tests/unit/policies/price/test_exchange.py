@@ -21,7 +21,6 @@ from sublet.perf.speedup import Linear
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
-from tests.rigs.sizes import only_in_full
 
 SPOT = an_offer("s", gpus=1, usd_per_h="0.0976", notice_s=120.0)
 STEADY = an_offer("d", gpus=1, usd_per_h="0.526", market=Market.ON_DEMAND)
@@ -73,7 +72,7 @@ def test_speeds_that_wobble_as_they_are_measured_move_nobody(seed):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from(list(HOURS))), min_size=3, max_size=12))
-@only_in_full
+@pytest.mark.long
 def test_no_decision_takes_one_job_off_spot_and_puts_another_there(steps):
     """Nodes come and go and speeds are measured, as in the demonstration; what is learned is within a tenth."""
     driver, rng = a_box(), np.random.default_rng(len(steps))

@@ -183,6 +183,7 @@ def test_who_has_more_than_it_would_be_given_keeps_it_also_while_it_is_alone():
     assert plan.ask_again_s is None
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.integers(1, 40), st.sampled_from([1, 3, 12]), st.sampled_from([0.02, 0.3])),

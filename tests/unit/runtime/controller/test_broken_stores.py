@@ -70,7 +70,7 @@ def test_a_controller_whose_store_breaks_ends_in_words_with_the_next_step_and_as
             with pytest.raises(StoreFailed, match=f"cannot be written .*\n  next: {hint}"):
                 await api.submit(a_spec(name="k", max_workers=2))
             with pytest.raises(StoreFailed, match="cannot be written"):
-                await asyncio.wait_for(running, 10)
+                await asyncio.wait_for(running, 120)
             assert calls(story) == before
             store._db = sound
             if sound.in_transaction:
@@ -98,7 +98,7 @@ def test_a_start_on_a_store_that_cannot_be_written_is_refused_before_anybody_is_
             store = api._controller.store
             store._db = Broken(store._db, error)
             with pytest.raises(StoreFailed, match=f"cannot be written .*\n  next: {hint}"):
-                await asyncio.wait_for(api.run(), 10)
+                await asyncio.wait_for(api.run(), 120)
             assert story.cloud._tell is None  # the market was not opened
         assert calls(story) == before
 

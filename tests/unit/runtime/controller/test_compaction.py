@@ -143,7 +143,7 @@ def test_with_neither_snapshots_nor_archive_a_start_is_refused_in_words_and_noth
             api_over(story.cloud, story.folder, story.policy, limits=story.limits) as api,
             pytest.raises(BadInput, match=why),
         ):
-            await asyncio.wait_for(api.run(), 20)
+            await asyncio.wait_for(api.run(), 120)
         assert story.cloud.rented == rented
 
     asyncio.run(live())

@@ -342,4 +342,4 @@ def test_no_plan_that_is_needed_waits_for_what_users_try(tmp_path):
     async def is_running(api, job_id):
         return (await api.job(job_id))["step"] > 0
 
-    lived(tmp_path, Slow(lambda _: None), scene, limit_s=20.0)
+    lived(tmp_path, Slow(lambda _: None), scene, limit_s=120.0)

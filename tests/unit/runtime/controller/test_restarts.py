@@ -99,7 +99,7 @@ def test_other_machines_under_a_held_node_are_refused_with_what_differs_and_what
         story.cloud.offers = (replace(OFFERS[0], gpus_per_node=2, pool=""), OFFERS[1])
         with api_over(story.cloud, story.folder, story.policy, limits=story.limits) as api:
             with pytest.raises(BadInput, match="gpus_per_node of offer spot") as refused:
-                await asyncio.wait_for(api.run(), 20)
+                await asyncio.wait_for(api.run(), 120)
             assert "sublet up --fresh" in str(refused.value)
 
     asyncio.run(live())

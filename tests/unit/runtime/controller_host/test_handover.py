@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.controller_host.handover import Situation, Step, after_step, may_run, next_step
+from sublet.runtime.controller_host.handover import HandoverStep, Situation, after_step, may_run, next_step
 from sublet.runtime.controller_host.record import Home
 
 ORDERS = st.lists(st.tuples(st.sampled_from(Home), st.integers(0, 9), st.booleans()), max_size=8)
@@ -66,7 +66,7 @@ def test_nobody_may_run_between_the_fence_and_the_register_and_the_same_order_go
     while (step := next_step(now, Home.HERE)) is not None:
         steps.append(step)
         now = after_step(now, step)
-    assert steps == [Step.FENCE, Step.STOP_THERE, Step.COPY_HERE, Step.TURN_TO_HERE]
-    fenced = after_step(there, Step.FENCE)
+    assert steps == [HandoverStep.FENCE, HandoverStep.STOP_THERE, HandoverStep.COPY_HERE, HandoverStep.TURN_TO_HERE]
+    fenced = after_step(there, HandoverStep.FENCE)
     assert may_run(fenced) == []
     assert may_run(carried_out(fenced, Home.ANCHOR, 99)) == [Home.ANCHOR]  # taken back: it goes on there

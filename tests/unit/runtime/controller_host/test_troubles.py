@@ -17,7 +17,7 @@ from sublet.runtime.controller_host import desk, idle, life, watchdog
 from sublet.runtime.controller_host.instance import launch_request
 from sublet.runtime.controller_host.presence import KEEPER
 from sublet.runtime.controller_host.record import HostRecord
-from sublet.runtime.controller_host.troubles import FILE, OFTEN, REMIND_S, UNKEPT, Troubles, Watch
+from sublet.runtime.controller_host.troubles import FILE, OFTEN, REMIND_S, UNKEPT, Troubles, TroubleWatch
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.settings import Settings
 from sublet_lab.walls import WallOf
@@ -79,7 +79,7 @@ def test_a_failure_is_told_the_third_time_in_a_row_and_no_longer_once_it_is_over
 def test_the_controller_sounds_an_alarm_once_and_again_after_an_hour(tmp_path):
     told, now_s = [], [0.0]
     wall = WallOf(lambda: now_s[0])
-    watch = Watch(tmp_path, Alarms(Gauges(), lambda row: told.append(row.text), wall=wall), wall)
+    watch = TroubleWatch(tmp_path, Alarms(Gauges(), lambda row: told.append(row.text), wall=wall), wall)
     (tmp_path / FILE).write_text(json.dumps({"the backup": "the backup fails: no network"}))
     argv = [sys.executable, "-c", HOLD, str(tmp_path / KEEPER)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -18,7 +18,7 @@ from sublet.runtime.agent import processes
 from sublet.runtime.agent.dressing import dressed, preparing_text
 from sublet.runtime.agent.watching import LIFE, Watch
 from sublet.runtime.file_sync import contained, records
-from sublet.runtime.file_sync.contained import Facts
+from sublet.runtime.file_sync.contained import ContainerFacts
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel
 from tests.rigs import little_docker
@@ -54,7 +54,7 @@ def names(folder):
 def facts(home, **changes):
     me = processes.look(os.getpid())
     here = {"agent": me.pid, "born": me.start, "cwd": str(home / "work"), "names": ("TOKEN",), "name": "job-1.w0"}
-    return Facts(image="ubuntu:20.04", **(here | changes))
+    return ContainerFacts(image="ubuntu:20.04", **(here | changes))
 
 
 def eventually(condition):
@@ -136,7 +136,8 @@ def test_a_worker_sees_its_gpus_and_no_others(home, monkeypatch, tmp_path):
     monkeypatch.setattr(contained, "GPUS", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     words = {
-        name: contained.Engine(name).words(facts(home), "i", ("x",), tmp_path / "env") for name in contained.ENGINES
+        name: contained.ContainerEngine(name).words(facts(home), "i", ("x",), tmp_path / "env")
+        for name in contained.ENGINES
     }
     at = words["docker"].index("--gpus")
     assert words["docker"][at + 1] == '"device=GPU-a,GPU-b"'
@@ -146,7 +147,7 @@ def test_a_worker_sees_its_gpus_and_no_others(home, monkeypatch, tmp_path):
 
 @pytest.mark.skipif(DOCKER is None, reason="docker's own client is not installed")
 def test_dockers_own_client_understands_every_option(tmp_path):
-    some = Facts(image="ubuntu:20.04", cwd="/w", seen=("/a", "~/b"), name="w0")
+    some = ContainerFacts(image="ubuntu:20.04", cwd="/w", seen=("/a", "~/b"), name="w0")
     for words in (
         contained.run_words(some, some.image, ("bash", "-c", "x"), env_file=tmp_path / "env", visible="0,1"),
         ["rm", "--force", "x"],
@@ -169,7 +170,7 @@ def test_an_order_is_run_through_its_container_within_its_buckets(home):
     worn = dressed(order, travel)
     at = worn.argv.index("--")
     assert worn.argv[at - 2 : at] == ("s3://b", "/data")
-    inner = Facts.from_word(worn.argv[at + 5])
+    inner = ContainerFacts.from_word(worn.argv[at + 5])
     assert (inner.seen, inner.names, worn.argv[at + 6 :]) == (("/data",), ("A",), ("run", "bash", "-c", "x"))
     assert worn.env[LIFE].endswith("job-1.w0.pid")
     first, second = preparing_text(order, travel).splitlines()
@@ -188,7 +189,7 @@ def test_the_time_of_processes_in_a_container_is_a_sign_of_life(tmp_path):
 
 def test_what_was_brought_below_the_jobs_home_is_below_that_of_the_image(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/root/nodes/home/job-1")
-    some = Facts(image="ubuntu", cwd="/root/nodes/work/job-1", seen=("~/in/key", "/data"))
+    some = ContainerFacts(image="ubuntu", cwd="/root/nodes/work/job-1", seen=("~/in/key", "/data"))
     words = contained.run_words(some, some.image, ("true",), env_file=tmp_path / "env", visible=None)
     volumes = {after for word, after in itertools.pairwise(words) if word == "--volume"}
     assert volumes >= {

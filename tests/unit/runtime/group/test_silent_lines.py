@@ -74,7 +74,7 @@ def test_an_agent_whose_line_has_died_silently_dials_again_with_its_workers(rig)
         engine.send("n", rig.start("w", rig.script("sleep.py", SLEEP)))
         await ears.next(WorkerUp)
         relay.swallow()
-        await until(lambda: len(ears.all(Hello)) == 2, patience_s=2 * LEASE_S)
+        await until(lambda: len(ears.all(Hello)) == 2)
         assert ears.all(Hello)[1].workers == {"w": "job"}
         assert engine.send("n", EndWorker(worker_id="w"))
         await ears.next(WorkerDown, worker_id="w", code=-9)

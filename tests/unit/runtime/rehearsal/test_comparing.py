@@ -7,7 +7,7 @@ import pytest
 
 from sublet.runtime.rehearsal.comparing import Noise, compared
 from sublet.runtime.rehearsal.rehearse import report_on
-from sublet.runtime.rehearsal.seen import Seen, Step
+from sublet.runtime.rehearsal.seen import Seen, SeenStep
 
 STEPS = 20
 
@@ -20,7 +20,7 @@ def a_run(name="one", workers=1, *, loss=lambda step: 10.0 / step, weight=lambda
         return np.concatenate([[some.sum(), np.linalg.norm(some)], some])
 
     steps = {
-        step: Step(loss(step) if step else 0.0, {"layer.weight": digest(weight(step))}) for step in range(STEPS + 1)
+        step: SeenStep(loss(step) if step else 0.0, {"layer.weight": digest(weight(step))}) for step in range(STEPS + 1)
     }
     return Seen(name=name, workers=workers, steps=steps, **more)
 
@@ -53,7 +53,7 @@ def test_a_difference_is_told_with_the_parameter_that_differs_most():
             name="one",
             workers=1,
             steps={
-                step: Step(each.loss, {**each.weights, "bias": each.weights["layer.weight"] * far})
+                step: SeenStep(each.loss, {**each.weights, "bias": each.weights["layer.weight"] * far})
                 for step, each in run.steps.items()
             },
         )

@@ -21,7 +21,6 @@ from sublet.train.grid.holdings import sizes_of  # noqa: E402
 from sublet.train.grid.serving import awaited  # noqa: E402
 from sublet.train.grid.stages import Staged  # noqa: E402
 from tests.rigs.numbers_in_stages import BATCH, MICRO, WIDTH, a_net, adam, data, loss_on, squared  # noqa: E402
-from tests.rigs.sizes import only_in_full  # noqa: E402
 
 
 class Again(nn.Module):
@@ -268,7 +267,7 @@ def test_activations_may_be_computed_again():
         assert torch.equal(ours, its)
 
 
-@only_in_full
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about its own looks at gradients
 def test_blocks_may_be_compiled():
     plain = a_net()

@@ -34,7 +34,7 @@ from sublet_lab.studies.fleet.checks import dialled, lent, single
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
 
-__all__ = ["STUDY", "Blind", "Case", "Held", "Point", "case_jobs", "clouds_of", "held", "hours_at", "hurried"]
+__all__ = ["STUDY", "Blind", "FleetCase", "Held", "Point", "case_jobs", "clouds_of", "held", "hours_at", "hurried"]
 
 BOOT_S = 120.0  # clouds take one to five minutes
 MEAN_H = 2.0  # of work on one GPU, exponential
@@ -49,7 +49,7 @@ QUICK_BUDGETS = (0.85, 1.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class FleetCase:
     """A market and a load. Budgets are in parts of what the load costs on demand, one GPU per job."""
 
     name: str
@@ -63,10 +63,12 @@ class Case:
 
 
 CASES = (
-    Case(name="bamboo-p3", trace="bamboo-p3"),
-    Case(name="bamboo-gcp, no notice", trace="bamboo-gcp", notice_s=0.0, load=20.0, budgets=(0.65, 0.85, 1.2)),
-    Case(name="skynomad-h100, no notice", trace="skynomad-h100", notice_s=0.0, load=20.0, budgets=(0.4, 0.65, 1.1)),
-    Case(name=HARSH, trace="bamboo-p3", times=4.0, notice_s=0.0, spot_price=0.6, budgets=(0.65, 0.9, 1.2)),
+    FleetCase(name="bamboo-p3", trace="bamboo-p3"),
+    FleetCase(name="bamboo-gcp, no notice", trace="bamboo-gcp", notice_s=0.0, load=20.0, budgets=(0.65, 0.85, 1.2)),
+    FleetCase(
+        name="skynomad-h100, no notice", trace="skynomad-h100", notice_s=0.0, load=20.0, budgets=(0.4, 0.65, 1.1)
+    ),
+    FleetCase(name=HARSH, trace="bamboo-p3", times=4.0, notice_s=0.0, spot_price=0.6, budgets=(0.65, 0.9, 1.2)),
 )
 
 
@@ -98,7 +100,7 @@ def hurried(trace: SpotTrace, times: float) -> SpotTrace:
     )
 
 
-def clouds_of(case: Case) -> dict[str, Cloud]:
+def clouds_of(case: FleetCase) -> dict[str, Cloud]:
     """Spot and on demand side by side, and each alone."""
     trace = hurried(load_trace(case.trace, repeat=True), case.times)
     offers, _ = spot_offers(trace)
@@ -136,7 +138,7 @@ def _on_demand_usd_per_h(like: Offer) -> float:
     raise LookupError(like.id)
 
 
-def case_jobs(case: Case, seed: int) -> list[Job]:
+def case_jobs(case: FleetCase, seed: int) -> list[Job]:
     """Two kinds, which come at random; sizes are quantiles of their distribution, so that every seed has as much."""
     rng = np.random.default_rng(seed)
     jobs = []
@@ -169,7 +171,7 @@ class Point(NamedTuple):
     losses: int
 
 
-def _points(case: Case, policy: Policy, cloud: Cloud, seed: int, budgets: Sequence[float]) -> list[Point]:
+def _points(case: FleetCase, policy: Policy, cloud: Cloud, seed: int, budgets: Sequence[float]) -> list[Point]:
     """Points of one draw of jobs; budgets are in USD per hour."""
     jobs = case_jobs(case, seed)
     told, points = Demand.from_jobs(jobs, case.hours), []
@@ -206,7 +208,7 @@ def hours_at(points: Sequence[tuple[float, float]], usd: float) -> float:
 Lines = Mapping[str, Sequence[Sequence[Point]]]  # policy -> draw of jobs -> budget
 
 
-def _compared(case: Case, seeds: int, tell: Tell) -> tuple[list[Check], list[list[str]]]:
+def _compared(case: FleetCase, seeds: int, tell: Tell) -> tuple[list[Check], list[list[str]]]:
     """One market: four lines for each draw of jobs, and `price` held to the others at its own dollars."""
     clouds = clouds_of(case)
     unit = next(o.price.usd_per_h for o in clouds["on demand"].offers)
@@ -266,7 +268,7 @@ def _over(ours: Sequence[Point], theirs: Sequence[float]) -> Ratio | None:
     return Ratio.over([one for one, _ in can], [other for _, other in can]) if can else None
 
 
-def _checks(case: Case, found: Sequence[Held], noise: float) -> list[Check]:
+def _checks(case: FleetCase, found: Sequence[Held], noise: float) -> list[Check]:
     checks = []
     blind = [each.blind for each in found if each.blind is not None]
     for whom, ratios in (
@@ -314,7 +316,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     )
 
 
-def _dial(harsh: Case, times: float) -> tuple[list[Job], Cloud, Demand]:
+def _dial(harsh: FleetCase, times: float) -> tuple[list[Job], Cloud, Demand]:
     case = replace(harsh, times=times, spot_price=0.7)
     cloud, jobs = clouds_of(case)["both"], case_jobs(case, 0)
     unit = next(o.price.usd_per_h for o in cloud.offers if o.market is Market.ON_DEMAND)

@@ -25,7 +25,7 @@ from sublet.sim.rides.bamboo import replay_bamboo
 from sublet.sim.rides.record import Record, capacity_of, record_of
 from sublet.sim.rides.ride import RideResult, ride
 from sublet.sim.rides.ways import WAYS, way_of
-from sublet.solve.expectation import Loss, Moves, expected_moves
+from sublet.solve.expectation import ExpectedMoves, Loss, expected_moves
 from sublet_lab.studies.liveput.forecasts import forecast_checks
 from sublet_lab.studies.liveput.losses import losses_findings
 from sublet_lab.studies.liveput.money import money_findings
@@ -253,7 +253,7 @@ def _speed() -> list[Check]:
     return checks
 
 
-def _matrix_ms(moves: Moves) -> float:
+def _matrix_ms(moves: ExpectedMoves) -> float:
     runs = []
     for _ in range(5):
         started_s = time.process_time()

@@ -22,15 +22,15 @@ from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import MarketChange
 from sublet_lab.rivals.optimus import Optimus
 from sublet_lab.rivals.pollux import Pollux
-from sublet_lab.studies.whole.scene import Case, clouds_of, gpu_hours, jobs_of, of_one_depth, with_fixed_batch
+from sublet_lab.studies.whole.scene import WholeCase, clouds_of, gpu_hours, jobs_of, of_one_depth, with_fixed_batch
 
-__all__ = ["ABLATIONS", "PUBLISHED", "PURE", "WHOLE", "Outcome", "Rival", "outcome_of", "share_of"]
+__all__ = ["ABLATIONS", "PUBLISHED", "PURE", "WHOLE", "Rival", "RivalOutcome", "outcome_of", "share_of"]
 
 WHOLE = "price"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RivalPart:
     """Some of the jobs, and the policy that runs them where.
 
     A budget is an aim per hour, or a cap where a policy knows no aim.
@@ -48,12 +48,12 @@ class Rival:
 
     name: str
     knows: str
-    parts: Sequence[Part]
+    parts: Sequence[RivalPart]
     jobs: Callable[[int], Sequence[Job]] = jobs_of  # by seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RivalOutcome:
     """One rival on one market with one budget and one seed."""
 
     usd: float
@@ -70,7 +70,7 @@ def _has_none(job: Job) -> bool:
     return not _has_grids(job)
 
 
-PARCAE = Part(policy=Liveput(), where="spot", takes=_has_grids, capped=True)
+PARCAE = RivalPart(policy=Liveput(), where="spot", takes=_has_grids, capped=True)
 SIZES = "sizes, speeds, arrivals"
 DATA_PARALLEL: Mapping[str, tuple[Policy, bool, str]] = {  # policy, whether a budget is a cap to it, what it asks for
     "boa": (Boa(), False, SIZES),
@@ -83,14 +83,14 @@ PUBLISHED = tuple(
     Rival(
         name=f"{name} {market} + parcae",
         knows=knows,
-        parts=(Part(policy=policy, where=where, takes=_has_none, capped=capped), PARCAE),
+        parts=(RivalPart(policy=policy, where=where, takes=_has_none, capped=capped), PARCAE),
     )
     for name, (policy, capped, knows) in DATA_PARALLEL.items()
     for market, where in (("on demand", "on_demand"), ("spot", "spot"))
 )
 PURE = (
-    Rival(name="all spot", knows=SIZES, parts=(Part(policy=Price(), where="spot"),)),
-    Rival(name="all on demand", knows=SIZES, parts=(Part(policy=Price(), where="on_demand"),)),
+    Rival(name="all spot", knows=SIZES, parts=(RivalPart(policy=Price(), where="spot"),)),
+    Rival(name="all on demand", knows=SIZES, parts=(RivalPart(policy=Price(), where="on_demand"),)),
 )
 
 
@@ -103,19 +103,19 @@ def _narrow(seed: int) -> Sequence[Job]:
 
 
 ABLATIONS = (
-    Rival(name=WHOLE, knows=SIZES, parts=(Part(policy=Price(), where="mixed"),)),
-    Rival(name="width only", knows=SIZES, parts=(Part(policy=Price(), where="both"),), jobs=_narrow),
+    Rival(name=WHOLE, knows=SIZES, parts=(RivalPart(policy=Price(), where="mixed"),)),
+    Rival(name="width only", knows=SIZES, parts=(RivalPart(policy=Price(), where="both"),), jobs=_narrow),
     Rival(
         name="without grids",
         knows=SIZES,
-        parts=(Part(policy=Price(), where="mixed"),),
+        parts=(RivalPart(policy=Price(), where="mixed"),),
         jobs=_of_one_depth,
     ),
-    Rival(name="without mixed markets", knows=SIZES, parts=(Part(policy=Price(), where="both"),)),
+    Rival(name="without mixed markets", knows=SIZES, parts=(RivalPart(policy=Price(), where="both"),)),
 )
 
 
-def outcome_of(rival: Rival, case: Case, seed: int, usd_per_h: float) -> Outcome:
+def outcome_of(rival: Rival, case: WholeCase, seed: int, usd_per_h: float) -> RivalOutcome:
     """Run it. All are told the same: the jobs' speeds and sizes, and how many of a kind are to come."""
     every, markets = rival.jobs(seed), clouds_of(case)
     span_h = max(job.submit_s for job in every) / SECONDS_PER_H
@@ -139,7 +139,7 @@ def outcome_of(rival: Rival, case: Case, seed: int, usd_per_h: float) -> Outcome
         paused_gpu_h += run.metrics.paused_gpu_hours
         ended = ended and not run.unfinished
         hours |= {row.job_id: row.completion_s / SECONDS_PER_H for row in run.record.jobs.values() if row.finish_s}
-    return Outcome(usd=usd, hours=hours if ended else {}, losses=losses, paused_gpu_h=paused_gpu_h)
+    return RivalOutcome(usd=usd, hours=hours if ended else {}, losses=losses, paused_gpu_h=paused_gpu_h)
 
 
 def share_of(cloud: Cloud, low: float, high: float) -> Cloud:

@@ -22,8 +22,8 @@ from sublet.sim.world import Physics
 __all__ = [
     "CASES",
     "ON_DEMAND_USD_PER_H",
-    "Case",
     "Markets",
+    "WholeCase",
     "clouds_of",
     "gpu_hours",
     "jobs_of",
@@ -43,7 +43,7 @@ MOST_GPUS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class WholeCase:
     """A market. Its record is repeated when it has ended."""
 
     trace: str
@@ -52,9 +52,9 @@ class Case:
 
 
 CASES = (
-    Case(trace="bamboo-p3", notice_s=120.0, spot_usd_per_h=0.918),
-    Case(trace="parcae-ladp", notice_s=120.0, spot_usd_per_h=0.918),
-    Case(trace="bamboo-gcp", notice_s=30.0, spot_usd_per_h=0.918),
+    WholeCase(trace="bamboo-p3", notice_s=120.0, spot_usd_per_h=0.918),
+    WholeCase(trace="parcae-ladp", notice_s=120.0, spot_usd_per_h=0.918),
+    WholeCase(trace="bamboo-gcp", notice_s=30.0, spot_usd_per_h=0.918),
 )
 
 
@@ -69,7 +69,7 @@ class Markets:
 
 
 @cache
-def clouds_of(case: Case) -> Markets:
+def clouds_of(case: WholeCase) -> Markets:
     """Spot as recorded, on demand without end."""
     trace = load_trace(case.trace, repeat=True)
     listed, _ = spot_offers(trace, price=Usd.from_usd_per_h(f"{case.spot_usd_per_h}"))

@@ -19,8 +19,8 @@ from scipy.special import stdtrit
 from sublet.domain.units import SECONDS_PER_H
 from sublet_lab.studies.fleet.study import hours_at
 from sublet_lab.studies.study import Findings, Study, StudyTable, Tell, at_least, at_most
-from sublet_lab.studies.whole.rivals import ABLATIONS, PUBLISHED, PURE, WHOLE, Outcome, Rival, outcome_of
-from sublet_lab.studies.whole.scene import CASES, ON_DEMAND_USD_PER_H, Case, gpu_hours, jobs_of
+from sublet_lab.studies.whole.rivals import ABLATIONS, PUBLISHED, PURE, WHOLE, Rival, RivalOutcome, outcome_of
+from sublet_lab.studies.whole.scene import CASES, ON_DEMAND_USD_PER_H, WholeCase, gpu_hours, jobs_of
 
 __all__ = ["STUDY", "Scale", "faster"]
 
@@ -46,7 +46,7 @@ Key = tuple[str, str, int, float]  # rival, trace, seed, budget
 class Scale:
     """How much is run."""
 
-    cases: Sequence[Case]
+    cases: Sequence[WholeCase]
     seeds: Sequence[int]
     budgets: Sequence[float]
     beyond: Sequence[float]
@@ -67,16 +67,16 @@ FULL = Scale(CASES, SEEDS, BUDGETS, BEYOND)
 QUICK = Scale(CASES[:1], SEEDS[:1], (0.5, 1.1), (0.35, 1.1, 1.6))
 
 
-def _one(key: Key) -> tuple[Key, Outcome]:
+def _one(key: Key) -> tuple[Key, RivalOutcome]:
     name, trace, seed, budget = key
     case = next(case for case in CASES if case.trace == trace)
     load = sum(gpu_hours(job) for job in jobs_of(seed)) / (max(job.submit_s for job in jobs_of(seed)) / SECONDS_PER_H)
     return key, outcome_of(RIVALS[name], case, seed, budget * load * ON_DEMAND_USD_PER_H)
 
 
-def _all(scale: Scale, tell: Tell) -> dict[Key, Outcome]:
+def _all(scale: Scale, tell: Tell) -> dict[Key, RivalOutcome]:
     keys = scale.keys()
-    found: dict[Key, Outcome] = {}
+    found: dict[Key, RivalOutcome] = {}
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
         for done in as_completed([pool.submit(_one, key) for key in keys]):
             key, outcome = done.result()
@@ -85,11 +85,11 @@ def _all(scale: Scale, tell: Tell) -> dict[Key, Outcome]:
     return found
 
 
-def _mean_h(outcome: Outcome) -> float:
+def _mean_h(outcome: RivalOutcome) -> float:
     return fmean(outcome.hours.values()) if outcome.hours else math.inf
 
 
-def faster(found: Mapping[Key, Outcome], scale: Scale, names: Sequence[str]) -> list[float]:
+def faster(found: Mapping[Key, RivalOutcome], scale: Scale, names: Sequence[str]) -> list[float]:
     """By how many percent `price` is faster than the best of these at its own dollars: one figure a trace and seed."""
     gains = []
     for case in scale.cases:
@@ -149,7 +149,7 @@ def _run(quick: bool, tell: Tell) -> Findings:
     )
 
 
-def _lines(found: Mapping[Key, Outcome], scale: Scale, case: Case) -> StudyTable:
+def _lines(found: Mapping[Key, RivalOutcome], scale: Scale, case: WholeCase) -> StudyTable:
     """Means over seeds, of each rival and budget."""
     rows = []
     for rival in RIVALS.values():

@@ -16,7 +16,7 @@ from sublet.runtime.providers.aws.asked_prices import price_of
 from sublet.runtime.providers.aws.calls import Refusal, expiry_of, meaning
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import launch_request
-from sublet.runtime.providers.aws.records import NodeRecord
+from sublet.runtime.providers.aws.records import InstanceRecord
 
 __all__ = ["Finding", "aws_findings"]
 
@@ -125,7 +125,7 @@ def _day_of(offer: Offer) -> str:
 def _may_launch(make: Callable[[str, str], Any], config: AwsConfig, offer: Offer, server: str) -> Finding:
     """A launch that is meant not to happen."""
     name = f"launch {offer.region} {offer.market}"
-    record = NodeRecord(
+    record = InstanceRecord(
         node_id="check",
         offer_id=offer.id,
         token="check",  # noqa: S106 - it opens nothing

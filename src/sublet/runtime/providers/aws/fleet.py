@@ -14,7 +14,7 @@ from sublet.errors import NoAnswer, SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, Refusal
 from sublet.runtime.providers.aws.instances import EXPIRES_TAG, Instance, expiry_tag, list_instances
-from sublet.runtime.providers.aws.records import NodeRecord, Records
+from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
 from sublet.runtime.providers.protocol import Billed, TellMarket
 
 __all__ = ["ABSENCES", "EXPIRES_S", "LISTED_WITHIN_S", "Fleet"]
@@ -32,7 +32,7 @@ class Fleet:
     def __init__(
         self,
         calls: Calls,
-        records: Records,
+        records: InstanceRecords,
         clock: Clock,
         *,
         server: str,
@@ -40,7 +40,7 @@ class Fleet:
         regions: Iterable[str],
         unix_s: Callable[[], float],
     ) -> None:
-        self._held: dict[str, NodeRecord] = records.read()
+        self._held: dict[str, InstanceRecord] = records.read()
         self._ended: set[str] = set()  # instances that EC2 confirmed as ended: a late listing may still show them
         self._releasing: set[str] = set()  # nodes that are given back, or are being: they are not rented again
         self._seen_s: dict[str, float] = {}  # node -> when it was last listed
@@ -58,11 +58,11 @@ class Fleet:
         self._moved = False  # from here on another place that renews what we hold is a second controller
 
     @property
-    def records(self) -> tuple[NodeRecord, ...]:
+    def records(self) -> tuple[InstanceRecord, ...]:
         """Records of every node that was asked for and not seen to end."""
         return tuple(self._held.values())
 
-    def record(self, node_id: str) -> NodeRecord | None:
+    def record(self, node_id: str) -> InstanceRecord | None:
         """The record of one node."""
         return self._held.get(node_id)
 
@@ -101,7 +101,7 @@ class Fleet:
         listed = [await list_instances(self._calls, region, server=self._server) for region in sorted(self._regions)]
         return [found for each in listed for found in each if found.alive and self.elsewhere(found)]
 
-    def _compare(self, record: NodeRecord, found: Instance | None, began_s: float) -> None:
+    def _compare(self, record: InstanceRecord, found: Instance | None, began_s: float) -> None:
         node_id = record.node_id
         if found is not None and found.alive:
             self._absent[node_id], self._seen_s[node_id] = 0, began_s
@@ -175,7 +175,7 @@ class Fleet:
             _log.warning("when %s was taken is not known: %s", instance.id, error)
             return instance
 
-    async def of_node(self, record: NodeRecord) -> list[Instance]:
+    async def of_node(self, record: InstanceRecord) -> list[Instance]:
         """Every instance of a node that we asked for, ended ones too."""
         return await list_instances(self._calls, record.region, server=self._server, node=record.node_id)
 
@@ -208,12 +208,12 @@ class Fleet:
                 except Refusal as error:
                     raise NoAnswer(f"terminate_instances of {', '.join(ids)}", str(error)) from error
 
-    def keep(self, record: NodeRecord) -> None:
+    def keep(self, record: InstanceRecord) -> None:
         """On disk when this returns."""
         self._records.write(record)
         self._held[record.node_id] = record
 
-    def keep_launched(self, record: NodeRecord, instance: str) -> None:
+    def keep_launched(self, record: InstanceRecord, instance: str) -> None:
         """EC2 has just named its instance; listings may lag behind from this moment on."""
         self.keep(replace(record, instance=instance))
         self._seen_s[record.node_id] = self._clock.now_s()

@@ -13,7 +13,7 @@ from typing import Any
 from sublet.domain.offer import Market, Offer
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet.runtime.providers.aws.records import NodeRecord, client_token
+from sublet.runtime.providers.aws.records import InstanceRecord, client_token
 from sublet.runtime.providers.aws.userdata import user_data
 
 __all__ = ["ENDED", "SERVER_TAG", "Instance", "expiry_tag", "launch_request", "list_instances", "token_tag"]
@@ -113,7 +113,7 @@ def expiry_tag(unix: float, home: str) -> str:
 
 
 def launch_request(
-    record: NodeRecord, offer: Offer, config: AwsConfig, *, server: str, zone_name: str, authority: str = ""
+    record: InstanceRecord, offer: Offer, config: AwsConfig, *, server: str, zone_name: str, authority: str = ""
 ) -> dict[str, Any]:
     """RunInstances for one node: the same to the letter whenever it is asked again."""
     tags = {

@@ -32,7 +32,7 @@ from sublet.runtime.providers.aws.fleet import ABSENCES, EXPIRES_S, LISTED_WITHI
 from sublet.runtime.providers.aws.instances import Instance, instance_from, launch_request, stamp_from, token_tag
 from sublet.runtime.providers.aws.market import Pools, SpotPrices
 from sublet.runtime.providers.aws.offers import offers_from
-from sublet.runtime.providers.aws.records import NodeRecord, Records
+from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
 from sublet.runtime.providers.protocol import Billed, RentedNode, TellMarket
 
 __all__ = ["AwsProvider"]
@@ -77,7 +77,7 @@ class AwsProvider:
         self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
         self._unix_s, self._poll_s, self._prices_s = unix_s or calls.server_time.unix, poll_s, prices_s
         self._state_dir, self._moved, self._authority = state_dir, moved, authority
-        records = Records(state_dir.resolve() / "aws", files=files)
+        records = InstanceRecords(state_dir.resolve() / "aws", files=files)
         self._home = home_of(state_dir)
         self._fleet = Fleet(
             calls, records, clock, server=server_id, home=self._home, regions=config.regions, unix_s=self._unix_s
@@ -171,7 +171,7 @@ class AwsProvider:
                 self._fleet.forget(node_id)
                 raise RentFailed(offer_id, error.why, wait_s=self._pools.note_refusal(offer_id, error)) from error
 
-    def _intend(self, node_id: str, offer_id: str, token: str) -> NodeRecord:
+    def _intend(self, node_id: str, offer_id: str, token: str) -> InstanceRecord:
         """Write down what will be asked for, unless it is plain that it cannot be had."""
         if (wait_s := self._pools.wait_s(offer_id)) > 0:
             raise RentFailed(offer_id, self._pools.why(offer_id), wait_s=wait_s)
@@ -182,7 +182,7 @@ class AwsProvider:
         if most is not None and held >= most:
             raise RentFailed(offer_id, f"sold out: {most} may be held, {held} are")
         offer = self._offers[offer_id]
-        record = NodeRecord(
+        record = InstanceRecord(
             node_id=node_id,
             offer_id=offer_id,
             token=token,
@@ -195,7 +195,7 @@ class AwsProvider:
         self._fleet.keep(record)
         return record
 
-    async def _launch(self, record: NodeRecord, offer: Offer) -> None:
+    async def _launch(self, record: InstanceRecord, offer: Offer) -> None:
         """Adopt what an earlier attempt may have made; else ask EC2, which makes no second one for this token."""
         for found in await self._fleet.of_node(record):
             if found.alive and found.token_tag == token_tag(record.token):
@@ -240,7 +240,7 @@ class AwsProvider:
                 self._pools.note_success(record.offer_id)  # there is room for one again
             return billed
 
-    async def _find_all(self, node_id: str, record: NodeRecord | None) -> Instances:
+    async def _find_all(self, node_id: str, record: InstanceRecord | None) -> Instances:
         """All instances of the node. An empty answer is believed only after the time that a listing may lag."""
         looks = 0
         while True:

@@ -16,7 +16,7 @@ from pathlib import Path
 from sublet.machine.files import FILES, Files
 from sublet.runtime.providers.written import read_written
 
-__all__ = ["NodeRecord", "Records", "client_token"]
+__all__ = ["InstanceRecord", "InstanceRecords", "client_token"]
 
 
 def client_token(token: str, zone: str) -> str:
@@ -25,7 +25,7 @@ def client_token(token: str, zone: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRecord:
+class InstanceRecord:
     """One node. `instance` is "" while EC2 has not named one."""
 
     node_id: str
@@ -46,14 +46,14 @@ class NodeRecord:
         return max(self.expires_unix, self.renewed_unix)
 
 
-class Records:
+class InstanceRecords:
     """The folder `aws` of a state directory."""
 
     def __init__(self, folder: Path, *, files: Files = FILES) -> None:
         self._folder, self._files = folder, files
         files.make_folder(folder / "nodes")
 
-    def write(self, record: NodeRecord) -> None:
+    def write(self, record: InstanceRecord) -> None:
         """On disk when this returns."""
         self._files.write(self._path(record.node_id), json.dumps(asdict(record)).encode())
 
@@ -61,9 +61,9 @@ class Records:
         """It does not exist."""
         self._files.remove(self._path(node_id))
 
-    def read(self) -> dict[str, NodeRecord]:
+    def read(self) -> dict[str, InstanceRecord]:
         """All that is written down; a file that cannot be read is set aside: tags tell what it would have."""
-        return {record.node_id: record for record in read_written(self._files, self._folder / "nodes", NodeRecord)}
+        return {record.node_id: record for record in read_written(self._files, self._folder / "nodes", InstanceRecord)}
 
     def regions(self, used: Iterable[str]) -> set[str]:
         """Every region ever used, these among them."""

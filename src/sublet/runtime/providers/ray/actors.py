@@ -11,7 +11,7 @@ from typing import Any
 from sublet.errors import StewardGone, SubletError
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.cluster import Cluster
-from sublet.runtime.providers.ray.records import Claim
+from sublet.runtime.providers.ray.records import RayClaim
 
 __all__ = ["Stewards"]
 
@@ -82,7 +82,7 @@ class Stewards:
             self.forget(ray_node)
             raise
 
-    async def begin(self, claim: Claim, request: Mapping[str, Any], reserves: Mapping[str, float]) -> Claim | str:
+    async def begin(self, claim: RayClaim, request: Mapping[str, Any], reserves: Mapping[str, float]) -> RayClaim | str:
         """The claim with its agent, or why not."""
         card = await self.card(claim.ray_node)
         record = {"node_id": claim.node_id, "offer_id": claim.offer_id, "token": claim.token}
@@ -94,7 +94,7 @@ class Stewards:
             return f"the steward there has ended: {error.why}"
         return str(born["refused"]) if "refused" in born else _claim_from(born, claim.ray_node, card)
 
-    async def held_on(self, ray_node: str) -> Sequence[Claim] | None:
+    async def held_on(self, ray_node: str) -> Sequence[RayClaim] | None:
         """The nodes that exist there; None = unknown. It also learns that it is still wanted."""
         if (task := self._known(ray_node)) is None:
             return []
@@ -157,7 +157,7 @@ class Stewards:
         return _Card(actor=actor, host=told["host"], port=told["port"])
 
 
-def _claim_from(record: Mapping[str, Any], ray_node: str, card: _Card) -> Claim:
+def _claim_from(record: Mapping[str, Any], ray_node: str, card: _Card) -> RayClaim:
     names = ("node_id", "offer_id", "token", "began_s", "pid")
-    claim = Claim(**{name: record[name] for name in names}, ray_node=ray_node)
+    claim = RayClaim(**{name: record[name] for name in names}, ray_node=ray_node)
     return replace(claim, host=card.host, port=card.port)

@@ -12,6 +12,7 @@ from typing import Any
 from sublet.errors import BadInput
 from sublet.runtime.providers.ray.config import RayNode
 from sublet.runtime.providers.ray.errors import calling_ray, import_ray
+from sublet.runtime.providers.ray.private import free_resources, gcs_client
 from sublet.runtime.providers.ray.steward import Steward
 
 __all__ = ["Cluster"]
@@ -45,9 +46,7 @@ class Cluster:
             finally:
                 if handler is not None:
                     signal.signal(signal.SIGTERM, handler)  # Ray puts its own, and ours would never hear of it
-        self._gcs = self._ray._raylet.GcsClient(  # noqa: SLF001 - as Ray Serve does; nothing public tells which node is drained
-            address=self._ray.get_runtime_context().gcs_address
-        )
+        self._gcs = gcs_client(self._ray)
 
     @property
     @calling_ray("the address of this machine")
@@ -59,7 +58,7 @@ class Cluster:
     @calling_ray("a look at the Ray cluster")
     def look(self) -> list[RayNode]:
         """All nodes that live. Waits for Ray's head: call it in a thread."""
-        free = self._ray._private.state.available_resources_per_node()  # noqa: SLF001 - the public one adds all nodes up
+        free = free_resources(self._ray)
         drained: Mapping[str, int] = self._gcs.get_draining_nodes(timeout=GCS_S)
         return [
             RayNode(

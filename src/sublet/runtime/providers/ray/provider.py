@@ -27,11 +27,11 @@ from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, offer_from
-from sublet.runtime.providers.ray.records import Claim
+from sublet.runtime.providers.ray.records import RayClaim
 from sublet.runtime.providers.ray.steward import GONE
 from sublet.runtime.providers.ray.supply import Supply
-from sublet.runtime.providers.ray.waits import Waits
-from sublet.runtime.providers.written import Claims
+from sublet.runtime.providers.ray.waits import StewardWaits
+from sublet.runtime.providers.written import WrittenClaims
 
 __all__ = ["RayProvider"]
 
@@ -71,10 +71,10 @@ class RayProvider:
         self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds}, wall=clock.wall)
         self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
         self._request = {"address": address, "lease_s": lease_s} | ({"authority": authority} if authority else {})
-        self._claims = Claims(home / "ray-nodes", Claim, files=files)
+        self._claims = WrittenClaims(home / "ray-nodes", RayClaim, files=files)
         self._stewards = Stewards(cluster, namespace, preload, idle_s, wall=clock.wall)
-        self._waits = Waits(cluster, wall=clock.wall)
-        self._held: dict[str, Claim] = {}
+        self._waits = StewardWaits(cluster, wall=clock.wall)
+        self._held: dict[str, RayClaim] = {}
         self._gone: set[str] = set()  # tokens of nodes that existed and do no more
         self._rents: dict[str, asyncio.Task[None]] = {}
         self._choosing: set[str] = set()  # Ray nodes that a rent under way tries
@@ -137,7 +137,7 @@ class RayProvider:
         """Every node that exists; of one whose steward cannot be asked just now we believe that it does."""
         places = dict.fromkeys([*self._stewards.places, *(claim.ray_node for claim in self._held.values())])
         answers = await asyncio.gather(*(self._stewards.held_on(ray_node) for ray_node in places))
-        found: dict[str, Claim] = {}
+        found: dict[str, RayClaim] = {}
         for ray_node, answer in zip(places, answers, strict=True):
             believed = [claim for claim in self._held.values() if claim.ray_node == ray_node]
             found |= {claim.node_id: claim for claim in (believed if answer is None else answer)}
@@ -183,7 +183,7 @@ class RayProvider:
         count = sum(claim.offer_id == offer_id for claim in self._held.values())
         if kind.most is not None and count >= kind.most:
             raise RentFailed(offer_id, f"sold out: {kind.most} can be held, {count} are")
-        new = Claim(node_id=node_id, offer_id=offer_id, token=token, ray_node="", began_s=self._clock.now_s())
+        new = RayClaim(node_id=node_id, offer_id=offer_id, token=token, ray_node="", began_s=self._clock.now_s())
         why = "no node of the cluster is free"
         for ray_node in self._candidates(new, kind):
             if (refused := await self._claim(replace(new, ray_node=ray_node), kind)) is None:
@@ -195,7 +195,7 @@ class RayProvider:
             why = "Ray's autoscaler has been asked for one"
         raise RentFailed(offer_id, why, wait_s=AGAIN_S)
 
-    def _candidates(self, new: Claim, kind: NodeKind) -> Sequence[str]:
+    def _candidates(self, new: RayClaim, kind: NodeKind) -> Sequence[str]:
         """The place where the same node was asked for before comes first and alone: it may be there."""
         asked = [claim.ray_node for claim in self._claims.read() if claim.node_id == new.node_id]
         if asked and asked[0] in self._supply.listed:
@@ -204,7 +204,7 @@ class RayProvider:
         free = self._supply.free_nodes(kind)
         return [ray_node for ray_node in [*self._waits.came(new.offer_id), *free] if ray_node not in taken]
 
-    async def _claim(self, claim: Claim, kind: NodeKind) -> str | None:
+    async def _claim(self, claim: RayClaim, kind: NodeKind) -> str | None:
         """Ask the steward there; why not, if not. If it stays unclear, the claim is on record and the error goes up."""
         self._choosing.add(claim.ray_node)
         try:
@@ -219,13 +219,13 @@ class RayProvider:
         self._keep(born)
         return None
 
-    def _keep(self, claim: Claim) -> None:
+    def _keep(self, claim: RayClaim) -> None:
         """It is ours from now on; its life line tells when it ends."""
         self._claims.write(claim)
         self._held[claim.node_id] = claim
         self._life_lines[claim.node_id] = asyncio.get_running_loop().create_task(self._follow(claim))
 
-    def _drop(self, node_id: str) -> Claim | None:
+    def _drop(self, node_id: str) -> RayClaim | None:
         """Ours no longer, if it was; nothing is told of it any more."""
         claim = self._held.pop(node_id, None)
         line = self._life_lines.pop(node_id, None)
@@ -265,7 +265,7 @@ class RayProvider:
 
     # ------------------------------------------------------------------ what becomes of nodes
 
-    async def _follow(self, claim: Claim) -> None:
+    async def _follow(self, claim: RayClaim) -> None:
         """Until the node is gone. A port that refuses has no steward behind it, so no agent either."""
         word = b""
         while word != GONE:
@@ -328,7 +328,7 @@ class RayProvider:
             await self._stewards.warm(ray_node)
             self._supply.doubted.discard(ray_node)
 
-    def _notice(self, claim: Claim, ends_unix_s: float) -> None:
+    def _notice(self, claim: RayClaim, ends_unix_s: float) -> None:
         if self._noticed.get(claim.node_id) == ends_unix_s:
             return
         self._noticed[claim.node_id] = ends_unix_s

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Claim"]
+__all__ = ["RayClaim"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class RayClaim:
     """A Ray node that we hold, or have asked for (`pid` 0)."""
 
     node_id: str

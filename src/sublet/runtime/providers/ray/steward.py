@@ -29,6 +29,7 @@ from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.ray.errors import calling_ray, import_ray
+from sublet.runtime.providers.ray.private import free_resources
 from sublet.runtime.providers.ray.template import TiedTemplate
 
 __all__ = ["GONE", "Steward"]
@@ -148,7 +149,7 @@ class Steward:
             await asyncio.to_thread(self._ray.util.remove_placement_group, group)
             ends_s = WALL.monotonic() + RETURN_S
             while WALL.monotonic() < ends_s:
-                free = await asyncio.to_thread(self._ray._private.state.available_resources_per_node)  # noqa: SLF001 - Ray has no public call for it
+                free = await asyncio.to_thread(free_resources, self._ray)
                 if not any(name.endswith(group.id.hex()) for name in free.get(self._ray_node, {})):
                     return
                 await asyncio.sleep(RETURN_LOOK_S)

@@ -15,7 +15,7 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
 
-__all__ = ["Waits"]
+__all__ = ["StewardWaits"]
 
 WAIT_S = 900.0  # for a node to come, while jobs want it
 KEEP_S = 60.0  # that a node which came is kept for us
@@ -29,7 +29,7 @@ class _Wait:
     ray_node: str = ""  # that came
 
 
-class Waits:
+class StewardWaits:
     """All of one controller."""
 
     def __init__(self, cluster: Cluster, *, wall: Wall = WALL) -> None:

@@ -24,8 +24,8 @@ from sublet.runtime.providers.local.records import NodeRecord
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.providers.ssh.config import Host, offers_from
 from sublet.runtime.providers.ssh.hostline import HostAway, HostLine, Way
-from sublet.runtime.providers.ssh.records import Claim
-from sublet.runtime.providers.written import Claims
+from sublet.runtime.providers.ssh.records import HostClaim
+from sublet.runtime.providers.written import WrittenClaims
 
 __all__ = ["SshProvider"]
 
@@ -53,9 +53,9 @@ class SshProvider:
     ) -> None:
         self._clock, self._request, self._gone_s, self._most = clock, dict(request), gone_s, most
         self._offers = offers_from(hosts, wind_down_s)
-        self._claims = Claims(state_dir.resolve() / "ssh-nodes", Claim, files=files)
+        self._claims = WrittenClaims(state_dir.resolve() / "ssh-nodes", HostClaim, files=files)
         self._lines = {host.name: self._line(host, way) for host in hosts}
-        self._held: dict[str, Claim] = {}
+        self._held: dict[str, HostClaim] = {}
         self._gone: set[str] = set()  # tokens of nodes that existed and do no more
         self._busy: dict[str, asyncio.Lock] = {}  # by node: one call about it at a time
         self._choosing: Counter[str] = Counter()  # machines that a rent under way tries
@@ -150,7 +150,7 @@ class SshProvider:
             raise RentFailed(offer_id, f"sold out: {self._most} can be held, {count} are")
         why = "no machine of this kind is free"
         for name in self._candidates(node_id, offer_id):
-            claim = Claim(node_id=node_id, offer_id=offer_id, token=token, host=name, began_s=self._clock.now_s())
+            claim = HostClaim(node_id=node_id, offer_id=offer_id, token=token, host=name, began_s=self._clock.now_s())
             if (refused := await self._claim(claim)) is None:
                 return
             why = f"{name}: {refused}"
@@ -165,7 +165,7 @@ class SshProvider:
         free = (line for name, line in self._lines.items() if name not in taken and line.is_up)
         return [line.host.name for line in free if line.host.offer_id == offer_id]
 
-    async def _claim(self, claim: Claim) -> str | None:
+    async def _claim(self, claim: HostClaim) -> str | None:
         """Why not, if not. If the machine went while it was asked, the claim is on record and the error goes up."""
         self._choosing[claim.host] += 1
         try:
@@ -195,7 +195,7 @@ class SshProvider:
         self._gone.add(claim.token)
         self._claims.remove(node_id)
 
-    def _keep(self, claim: Claim) -> None:
+    def _keep(self, claim: HostClaim) -> None:
         self._claims.write(claim)
         self._held[claim.node_id] = claim
 
@@ -248,7 +248,7 @@ class SshProvider:
             self._lose(claim.node_id, name)
         self._tell_supply()
 
-    def _asked_for(self, node_id: str, name: str) -> Claim | None:
+    def _asked_for(self, node_id: str, name: str) -> HostClaim | None:
         """A rent without an answer; it will be asked for again, or given back."""
         return next((c for c in self._claims.read() if c.node_id == node_id and c.host == name), None)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Claim"]
+__all__ = ["HostClaim"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class HostClaim:
     """A machine that we hold, or have asked for (`pid` 0)."""
 
     node_id: str

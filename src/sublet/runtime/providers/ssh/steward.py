@@ -30,13 +30,13 @@ from typing import Any
 from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.devices import found_devices
-from sublet.runtime.file_sync.contained import Engine
+from sublet.runtime.file_sync.contained import ContainerEngine
 from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.local.template import Template
 
-__all__ = ["Steward", "look_at_machine", "main"]
+__all__ = ["HostSteward", "look_at_machine", "main"]
 
 LONGEST = 1 << 20  # of one question
 SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
@@ -44,7 +44,7 @@ SMI_S = 10.0
 NEEDED = ("numpy", "torch")  # by scripts with the SDK
 
 
-class Steward:
+class HostSteward:
     """See the module. Questions are answered one after the other; every one may be repeated."""
 
     def __init__(self, folder: Path, preload: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ def look_at_machine() -> dict[str, Any]:
     lacks = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if importlib.util.find_spec("cryptography") is None and shutil.which("openssl") is None:
         lacks.append("cryptography or openssl")  # an agent makes its key by either
-    engine, why = Engine.found()
+    engine, why = ContainerEngine.found()
     contains = {"containers": "" if engine is None else engine.name, "no_containers": why}
     return {"gpus": names, "cpus": os.cpu_count() or 1, "lacks": lacks, **contains}
 
@@ -153,7 +153,7 @@ async def _serve(folder: Path, preload: Sequence[str]) -> None:
     questions = asyncio.StreamReader(limit=LONGEST)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(questions), sys.stdin)
-    await Steward(folder, preload).serve(questions)
+    await HostSteward(folder, preload).serve(questions)
 
 
 def main() -> None:

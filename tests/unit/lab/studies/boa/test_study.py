@@ -11,7 +11,6 @@ from sublet_lab.studies.boa.limits import quota, wrong_load
 from sublet_lab.studies.boa.purse import gamble, purse
 from sublet_lab.studies.boa.restarts import restarts
 from sublet_lab.studies.boa.theory import golden, theory
-from tests.rigs.sizes import only_in_full
 
 
 def silent(_what):
@@ -26,12 +25,12 @@ def test_the_golden_example_is_exact():
     assert missed(golden()) == []
 
 
-@only_in_full
+@pytest.mark.long
 def test_theory_and_simulation_agree():
     assert missed(theory(quick=True, tell=silent)) == []
 
 
-@only_in_full
+@pytest.mark.long
 def test_with_restarts_price_is_within_a_hundredth_of_the_exact_program():
     try:
         found = restarts(quick=True, tell=silent)
@@ -40,19 +39,19 @@ def test_with_restarts_price_is_within_a_hundredth_of_the_exact_program():
     assert missed(found) == []
 
 
-@only_in_full
+@pytest.mark.long
 def test_a_wrong_forecast_is_made_up_for():
     assert missed(wrong_load(quick=True, tell=silent)) == []
 
 
-@only_in_full
+@pytest.mark.long
 def test_under_a_quota_price_beats_the_listing_order_by_far_though_not_by_the_goal():
     for check in quota(quick=True, tell=silent).checks:
         assert check.ours < 0.8
         assert check.goal == "<= 0.45"
 
 
-@only_in_full
+@pytest.mark.long
 def test_the_purse_is_never_overspent_and_hardly_underspent():
     assert missed(purse(quick=True, tell=silent)) == []
 

@@ -10,7 +10,6 @@ from sublet.advise.measured_models import sia_shelf
 from sublet.errors import MissingData
 from sublet_lab.studies.deepvm import advice as deepvm_advice
 from sublet_lab.studies.deepvm import sweep as deepvm_sweep
-from tests.rigs.sizes import only_in_full
 
 
 def test_the_published_clusters_are_found():
@@ -25,7 +24,7 @@ def test_the_adviser_takes_the_best_of_what_deepvm_may_choose(budget):
     assert ours.usd_per_h <= budget + 1e-9
 
 
-@only_in_full
+@pytest.mark.long
 def test_a_quick_sweep_holds_and_is_drawn():
     told = []
     findings = deepvm_sweep.sweep(True, told.append)
@@ -48,6 +47,7 @@ def test_predictions_from_others_are_no_worse_than_stated():
     assert sorted(each.error for each in missed)[10] < 0.25
 
 
+@pytest.mark.outside_data
 def test_choices_by_predictions_cost_little_more():
     try:
         sia_shelf(("bert",))

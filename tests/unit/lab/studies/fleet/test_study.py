@@ -29,7 +29,6 @@ from sublet_lab.studies.fleet.study import (
     hurried,
 )
 from sublet_lab.studies.ratio import Ratio
-from tests.rigs.sizes import only_in_full
 
 points = st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(0.1, 10.0)), min_size=1, max_size=5)
 
@@ -38,7 +37,7 @@ def quiet(_):
     pass
 
 
-@only_in_full
+@pytest.mark.long
 def test_every_check_of_the_small_parts_holds():
     checks = [*lent(quiet).checks, *single(True, quiet).checks]
     assert len(checks) == 8

@@ -6,7 +6,6 @@ import pytest
 from sublet.market.forecast.score import DEFAULT, PERSISTENCE, ForecastError
 from sublet.market.forecast.table import ErrorRow, readable_traces
 from sublet_lab.studies.liveput.forecasts import _alike, _checks, forecast_checks
-from tests.rigs.sizes import only_in_full
 
 
 def row(trace, ours, still):
@@ -34,7 +33,7 @@ def test_where_the_default_departs_from_persistence_it_is_held_to_be_better_and_
     assert less["worse"].ours == pytest.approx(1.0 / 6.0)
 
 
-@only_in_full
+@pytest.mark.long
 def test_a_quick_run_has_a_check_and_a_row_for_every_bundled_trace():
     told = []
     checks, tables = forecast_checks(True, told.append)

@@ -9,7 +9,7 @@ import pytest
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.offer import Market
 from sublet.perf.gridded import Gridded
-from sublet_lab.studies.whole.rivals import PUBLISHED, WHOLE, Outcome, share_of
+from sublet_lab.studies.whole.rivals import PUBLISHED, WHOLE, RivalOutcome, share_of
 from sublet_lab.studies.whole.scene import CASES, clouds_of, gpu_hours, jobs_of, of_one_depth, with_fixed_batch
 from sublet_lab.studies.whole.study import Scale, faster
 
@@ -73,8 +73,8 @@ def test_silos_take_every_job_once() -> None:
         assert sorted(taken) == sorted(job.id for job in jobs_of(1))
 
 
-def _ran(usd: float, hours: float) -> Outcome:
-    return Outcome(usd=usd, hours={} if math.isinf(hours) else {"a": hours}, losses=0, paused_gpu_h=0.0)
+def _ran(usd: float, hours: float) -> RivalOutcome:
+    return RivalOutcome(usd=usd, hours={} if math.isinf(hours) else {"a": hours}, losses=0, paused_gpu_h=0.0)
 
 
 def test_who_is_faster_is_asked_at_the_same_dollars() -> None:

@@ -7,11 +7,11 @@ import pytest
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.fleet import Fleet
 from sublet.runtime.providers.aws.instances import Instance
-from sublet.runtime.providers.aws.records import NodeRecord, Records
+from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
 from sublet_lab.walls import WallOf
 
 BEGAN_UNIX = 1_900_000_000.0
-RECORD = NodeRecord(
+RECORD = InstanceRecord(
     node_id="n1",
     offer_id="o",
     token="t",  # noqa: S106 - of a test
@@ -25,7 +25,9 @@ RECORD = NodeRecord(
 
 def a_fleet(folder, now_s):
     clock = Clock(began_s=now_s, wall=WallOf(lambda: 0.0))
-    return Fleet(None, Records(folder), clock, server="s", home="h", regions=(), unix_s=lambda: BEGAN_UNIX + 400.0)
+    return Fleet(
+        None, InstanceRecords(folder), clock, server="s", home="h", regions=(), unix_s=lambda: BEGAN_UNIX + 400.0
+    )
 
 
 def an_instance():

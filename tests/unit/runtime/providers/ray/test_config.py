@@ -21,8 +21,8 @@ from sublet.runtime.providers.ray.config import (
     offer_from,
     read_config,
 )
-from sublet.runtime.providers.ray.records import Claim
-from sublet.runtime.providers.written import Claims
+from sublet.runtime.providers.ray.records import RayClaim
+from sublet.runtime.providers.written import WrittenClaims
 from sublet.runtime.settings import Settings
 
 
@@ -133,16 +133,16 @@ def test_kinds_come_back_from_the_state_directory_as_they_were():
 
 
 def test_claims_are_found_again_and_damaged_ones_stand_in_nobodys_way(tmp_path):
-    claims = Claims(tmp_path, Claim)
+    claims = WrittenClaims(tmp_path, RayClaim)
     facts = {"offer_id": "o", "token": "t", "ray_node": "r"}
-    later, first = Claim(node_id="b", began_s=2.0, **facts), Claim(node_id="a", began_s=1.0, pid=7, **facts)
+    later, first = RayClaim(node_id="b", began_s=2.0, **facts), RayClaim(node_id="a", began_s=1.0, pid=7, **facts)
     for claim in (later, first):
         claims.write(claim)
     (tmp_path / "c.json").write_text("{")
-    assert Claims(tmp_path, Claim).read() == [first, later]
+    assert WrittenClaims(tmp_path, RayClaim).read() == [first, later]
     claims.remove("a")
     claims.remove("a")
-    assert Claims(tmp_path, Claim).read() == [later]
+    assert WrittenClaims(tmp_path, RayClaim).read() == [later]
 
 
 @pytest.mark.parametrize("address", ["unix:/tmp/x", "tcp:0.0.0.0:1", "tcp:*:5", "nonsense"])

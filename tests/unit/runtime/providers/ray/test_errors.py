@@ -17,7 +17,7 @@ from sublet.errors import NoAnswer, RentFailed, SubletError
 from sublet.runtime.providers.ray import cluster as ray_cluster
 from sublet.runtime.providers.ray.actors import Stewards
 from sublet.runtime.providers.ray.cluster import Cluster
-from sublet.runtime.providers.ray.records import Claim
+from sublet.runtime.providers.ray.records import RayClaim
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sublet[ray]'")
 from ray import exceptions as raised  # noqa: E402 - after the check
@@ -126,7 +126,7 @@ def test_whatever_is_asked_of_a_steward_fails_in_our_own_words(monkeypatch, tmp_
         stewards = Stewards(cluster, "space", (), 1.0)
         actor = Answers(error) if late else Failing(error)
         monkeypatch.setattr(Cluster, "steward", lambda *_: actor)
-        claim = Claim(node_id="n", offer_id="o", token="t", ray_node="r", began_s=0.0)  # noqa: S106
+        claim = RayClaim(node_id="n", offer_id="o", token="t", ray_node="r", began_s=0.0)  # noqa: S106
         for work in (stewards.warm("r"), stewards.begin(claim, {}, {})):
             with pytest.raises(SubletError):
                 await work

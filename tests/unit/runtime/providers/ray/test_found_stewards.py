@@ -8,10 +8,10 @@ import pytest
 
 from sublet.errors import NoAnswer, StewardGone
 from sublet.runtime.providers.ray.actors import Stewards
-from sublet.runtime.providers.ray.records import Claim
+from sublet.runtime.providers.ray.records import RayClaim
 
 HELD = {"node_id": "n1", "offer_id": "o", "token": "t", "began_s": 0.0, "pid": 7}
-ASKED_FOR = Claim(node_id="n2", offer_id="o", token="u", ray_node="r", began_s=0.0)  # noqa: S106
+ASKED_FOR = RayClaim(node_id="n2", offer_id="o", token="u", ray_node="r", began_s=0.0)  # noqa: S106
 
 
 class OneSteward:

@@ -1,0 +1,13 @@
+"""What bodies of requests have in common."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["Body"]
+
+
+class Body(BaseModel):
+    """A field that is not known is an error, no number is a text or a truth value, and none is infinite."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
