@@ -13,7 +13,7 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.planning.draft import Draft
 from sublet.planning.ranking import arrival
 from sublet.runtime.controller.core.loop import Controller
-from sublet.runtime.controller.host import Host, Options
+from sublet.runtime.controller.host import HostServices, Options
 from sublet.runtime.controller.money.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.local import LocalEngine
@@ -67,7 +67,7 @@ async def planned(
         decide_limit_s=settings.decide_limit_s,
         settings=settings_to_json(settings),
     )
-    host = Host(state_dir=state_dir, clock=clock)
+    host = HostServices(state_dir=state_dir, clock=clock)
     controller = Controller(store, setup.provider, engine, ByProgress(batch_at), host=host, options=options)
     api = ControllerApi(controller, settings, warm=setup.warm)
     running = asyncio.create_task(api.run())

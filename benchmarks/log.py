@@ -24,7 +24,7 @@ from sublet.domain.events import Event
 from sublet.domain.money import Price
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.core.loop import Controller
-from sublet.runtime.controller.host import PACES, Host, Options, Paces
+from sublet.runtime.controller.host import PACES, HostServices, Options, Paces
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.store import Store, connect_file
@@ -111,7 +111,7 @@ async def live(folder: Path, events: int, paces: Paces) -> None:
     clock = Clock(wall=wall)
     cloud = MemoryCloud(OFFERS, clock)
     policy = plugins.load("sublet.policies", "max-speedup")()  # type: ignore[operator]
-    host, options = Host(state_dir=folder, clock=clock, paces=paces), Options(budget=UNLIMITED, limits=LIMITS)
+    host, options = HostServices(state_dir=folder, clock=clock, paces=paces), Options(budget=UNLIMITED, limits=LIMITS)
     controller = Controller(store, cloud.provider, cloud.engine, policy, host=host, options=options)
     world = Answers(controller, wall)
     controller.recovery().claim(controller.holder, controller.identity, options, 0.0)  # its world is made of answers

@@ -22,14 +22,6 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     # imports
     "sublet.cli.verbs.check",
     "sublet.kernel.tenancy",
-    "sublet.runtime.controller.carrier",
-    "sublet.runtime.controller.factory",
-    "sublet.runtime.controller.leases",
-    "sublet.runtime.controller.loop",
-    "sublet.runtime.controller.records",
-    "sublet.runtime.controller.recovery",
-    "sublet.runtime.controller.router",
-    "sublet.runtime.controller.snapshots",
     "sublet.runtime.controller_api.api",
     "sublet.runtime.controller_api.assemble",
     "sublet.train.grid.in_stages",
@@ -41,11 +33,6 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet_lab.world.life",
     # constructors
     "sublet/runtime/agent/watching.py:Watch",
-    "sublet/runtime/controller/factory.py:RecordFactory",
-    "sublet/runtime/controller/leases.py:Leases",
-    "sublet/runtime/controller/loop.py:Controller",
-    "sublet/runtime/controller/router.py:Router",
-    "sublet/runtime/controller/snapshots.py:Memory",
     "sublet/runtime/providers/aws/provider.py:AwsProvider",
     "sublet/runtime/providers/local/provider.py:LocalProvider",
     "sublet/runtime/providers/ray/provider.py:RayProvider",
@@ -53,7 +40,7 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet_lab/world/stage.py:Stage",
     # names of classes
     "sublet.integrations:Kept",
-    *(f"sublet.runtime:{name}" for name in ("Anchor", "Ending", "Mark", "Stopping", "Training")),
+    *(f"sublet.runtime:{name}" for name in ("Ending", "Mark", "Training")),
     *(f"sublet.train:{name}" for name in ("Bucket", "Entry", "Folder", "Kept", "Loaded", "Lost", "Manifest", "Mesh")),
     *(f"sublet.train:{name}" for name in ("Piece", "Samples", "Standing")),
 }

@@ -1,4 +1,4 @@
-"""What bodies of requests have in common."""
+"""The base of all request bodies: strict, and no unknown field."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sublet.domain.plan import Policy
 from sublet.errors import RentFailed
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.core import Controller
-from sublet.runtime.controller.host import PACES, Host, Options, Paces
+from sublet.runtime.controller.host import PACES, HostServices, Options, Paces
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
@@ -319,7 +319,7 @@ def api_over(
     """A controller over this cloud; leaving without `shutdown` is a crash."""
     folder.mkdir(parents=True, exist_ok=True)
     store = Store(folder / "log.sqlite")
-    host = Host(state_dir=folder, clock=clock or cloud.clock, paces=paces)
+    host = HostServices(state_dir=folder, clock=clock or cloud.clock, paces=paces)
     options = Options(budget=budget, limits=limits or {})
     controller = Controller(store, cloud.provider, cloud.engine, policy, host=host, options=options)
     try:

@@ -20,7 +20,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.core.loop import Controller
-from sublet.runtime.controller.host import Host, Options
+from sublet.runtime.controller.host import HostServices, Options
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import policy_from
 from sublet.runtime.engines.protocol import Hear
@@ -89,7 +89,7 @@ async def _answer(api: ControllerApi, spec: JobSpec) -> str:
 
 def _controller(folder: Path, store: Store, offers: Sequence[Offer]) -> ControllerApi:
     settings, nobody = Settings(state_dir=str(folder)), _Nobody(offers)
-    host, options = Host(state_dir=folder, clock=Clock()), Options(budget=UNLIMITED, elsewhere=True)
+    host, options = HostServices(state_dir=folder, clock=Clock()), Options(budget=UNLIMITED, elsewhere=True)
     controller = Controller(store, nobody, nobody, policy_from(settings), host=host, options=options)
     controller.sync.buckets, controller.sync.looker = _supposed, _look
     return ControllerApi(controller, settings)

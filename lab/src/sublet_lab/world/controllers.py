@@ -19,7 +19,7 @@ from sublet.runtime.agent.disk import Disk as AgentDisk
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.core.loop import Controller
 from sublet.runtime.controller.files.checkpoints import Anchor, Pulling
-from sublet.runtime.controller.host import Host, Options
+from sublet.runtime.controller.host import HostServices, Options
 from sublet.runtime.controller.memory.table import job_of
 from sublet.runtime.controller.money.timekeeping import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
@@ -197,7 +197,7 @@ class Controllers:
         store = Store(LOG, connect=lambda _: self._disk.connect(process))
         settings = self._settings(store)
         clock = clock_from(store, settings.speedup, wall)
-        host = Host(
+        host = HostServices(
             state_dir=self._folder,
             clock=clock,
             rng=rng,

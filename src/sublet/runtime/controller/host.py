@@ -15,7 +15,7 @@ from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.pacing import Rates
 
-__all__ = ["DECIDE_LIMIT_S", "PACES", "Host", "Options", "Paces", "begin_thread"]
+__all__ = ["DECIDE_LIMIT_S", "PACES", "HostServices", "Options", "Paces", "begin_thread"]
 
 DECIDE_LIMIT_S = 60.0  # wall: far beyond what any policy of ours takes for a thousand jobs
 
@@ -51,7 +51,7 @@ def begin_thread(work: Callable[[], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostServices:
     """The state directory, the clock and what else of the machine a controller uses; tests and worlds replace some."""
 
     state_dir: Path

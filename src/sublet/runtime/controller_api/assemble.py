@@ -19,7 +19,7 @@ from sublet.kernel.kernel import Kernel
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.core import Controller
-from sublet.runtime.controller.host import PACES, Host, Options
+from sublet.runtime.controller.host import PACES, HostServices, Options
 from sublet.runtime.controller.memory import JobTable
 from sublet.runtime.controller.money import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
@@ -56,7 +56,7 @@ def controller_from(settings: Settings, policy: Policy | None = None) -> Control
         settings=settings_to_json(settings),
         elsewhere=setup.elsewhere,
     )
-    host = Host(state_dir=state_dir, clock=clock, paces=replace(PACES, silence_s=settings.silence_s))
+    host = HostServices(state_dir=state_dir, clock=clock, paces=replace(PACES, silence_s=settings.silence_s))
     policy = policy or policy_from(settings)
     controller = Controller(store, setup.provider, _engine(make_engine, setup), policy, host=host, options=options)
     controller.sync.is_owners = not is_anchor(state_dir)

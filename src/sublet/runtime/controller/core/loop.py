@@ -24,7 +24,7 @@ from sublet.runtime.controller.core.orders import Orders
 from sublet.runtime.controller.core.pump import Pump
 from sublet.runtime.controller.core.recovery import Recovery
 from sublet.runtime.controller.files import BucketCopies, Claims, FileSync, JobLogs, PulledJobs, Pulling
-from sublet.runtime.controller.host import Host, Options
+from sublet.runtime.controller.host import HostServices, Options
 from sublet.runtime.controller.jobs import Feasibility, Groups, Lifecycle, RecordFactory
 from sublet.runtime.controller.memory import (
     Compaction,
@@ -38,7 +38,7 @@ from sublet.runtime.controller.memory import (
     StoredJobs,
 )
 from sublet.runtime.controller.money import Bill, last_sign_s, said_at_the_end
-from sublet.runtime.controller.nodes import Leases, Nodes, paced
+from sublet.runtime.controller.nodes import Leases, RentedNodes, paced
 from sublet.runtime.controller.watch import AlarmKind, Alarms, Chronicle, Gauges, HistoryRow
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.jobs.spec import JobSpec
@@ -55,7 +55,7 @@ class Controller:
     """See the module. Construct it with everything it needs, `await start()`, and tell it what users want."""
 
     def __init__(
-        self, store: Store, provider: Provider, engine: Engine, policy: Policy, *, host: Host, options: Options
+        self, store: Store, provider: Provider, engine: Engine, policy: Policy, *, host: HostServices, options: Options
     ) -> None:
         self.store, self.engine, self.clock, self.host, self.options = store, engine, host.clock, host, options
         self.stopping = False
@@ -104,7 +104,7 @@ class Controller:
     def _build_nodes(self, context: Context, provider: Provider) -> None:
         host, store, sound = context.host, self.store, context.alarms.sound
         self.provider = paced(provider, self.options.rates, context, store.insist)
-        self.nodes = Nodes(
+        self.nodes = RentedNodes(
             context,
             self.groups,
             engine=self.engine,

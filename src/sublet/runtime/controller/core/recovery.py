@@ -43,7 +43,7 @@ from sublet.runtime.controller.host import Options
 from sublet.runtime.controller.jobs import Lifecycle, told
 from sublet.runtime.controller.memory import Context, Identity, Memory
 from sublet.runtime.controller.money import MARK_EVERY_S, left_behind, mark_text, nothing_wanted
-from sublet.runtime.controller.nodes import Leases, Nodes
+from sublet.runtime.controller.nodes import Leases, RentedNodes
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.store import MetaKey
@@ -174,7 +174,7 @@ class Recovery:
     """Of one controller, whose parts it brings to where the log ends; it is done with when the controller lives."""
 
     def __init__(
-        self, context: Context, pump: Pump, *, memory: Memory, jobs: Lifecycle, nodes: Nodes, orders: Orders
+        self, context: Context, pump: Pump, *, memory: Memory, jobs: Lifecycle, nodes: RentedNodes, orders: Orders
     ) -> None:
         self._context, self._table, self._clock = context, context.table, context.host.clock
         self._pump, self._memory, self._store, self._jobs = pump, memory, memory.store, jobs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sublet.domain.shape import Placement
-from sublet.runtime.controller.host import Host
+from sublet.runtime.controller.host import HostServices
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.memory.table import JobTable
 from sublet.runtime.controller.money import Bill, passed_s
@@ -48,7 +48,7 @@ class Context:
     nodes: NodeTable
     bill: Bill
     alarms: Alarms
-    host: Host
+    host: HostServices
 
 
 class Identity(NamedTuple):
@@ -59,7 +59,7 @@ class Identity(NamedTuple):
     life: int  # controllers of this state directory before it
 
     @classmethod
-    def of(cls, store: Store, host: Host) -> Identity:
+    def of(cls, store: Store, host: HostServices) -> Identity:
         """Of the next controller over this store."""
         era = era_after(int(store.get(MetaKey.ERA) or 0), host.wall.unix(), passed_s(store, host.wall))
         server_id = store.get(MetaKey.SERVER_ID) or host.rng.token(8)

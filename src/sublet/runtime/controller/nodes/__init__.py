@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sublet.runtime.controller.nodes.leases import Leases
-from sublet.runtime.controller.nodes.nodes import Nodes, paced
+from sublet.runtime.controller.nodes.nodes import RentedNodes, paced
 
 __all__ = [
     "Leases",
-    "Nodes",
+    "RentedNodes",
     "paced",
 ]

@@ -18,7 +18,7 @@ from sublet.runtime.providers.pacing import Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.store import Store
 
-__all__ = ["Nodes", "paced"]
+__all__ = ["RentedNodes", "paced"]
 
 
 def paced(provider: Provider, rates: Rates | None, context: Context, insist: Callable[[], None]) -> PacedProvider:
@@ -27,7 +27,7 @@ def paced(provider: Provider, rates: Rates | None, context: Context, insist: Cal
     return PacedProvider(provider, rates, ear=ear, insist=insist, wall=host.wall, rng=host.rng)
 
 
-class Nodes:
+class RentedNodes:
     """Of one provider and one engine."""
 
     def __init__(

@@ -9,7 +9,7 @@ __all__ = ["free_resources", "gcs_client"]
 
 
 def free_resources(ray: Any) -> Mapping[str, Mapping[str, float]]:
-    """What is free on each node, by its id: the public call adds all nodes up."""
+    """Free resources of each node, by its id: the public call adds all nodes up."""
     found: Mapping[str, Mapping[str, float]] = ray._private.state.available_resources_per_node()  # noqa: SLF001 - above
     return found
 
