@@ -125,7 +125,7 @@ def session_steps(
     """The same, borrowed by a session."""
     with train.session(model, optimizer, dataset, global_batch=batch) as session:
         if not measured:
-            session._way.steps.watch = Unwatched(torch.device("cpu"))  # noqa: SLF001 - nobody else wants it off
+            session._strategy.steps.watch = Unwatched(torch.device("cpu"))  # noqa: SLF001 - nobody else wants it off
         for pair in session.batches(epochs=epochs):
             session.step(loss_of(model, pair))
             yield

@@ -71,7 +71,7 @@ def _watch(directory: Path, name: str, *, counts: bool) -> None:
 
     def noted_batches(self: Any, *given: Any, **named: Any) -> Any:
         for batch in batches(self, *given, **named):
-            if counts and not self._way.steps._piece.spare:
+            if counts and not self._strategy.steps._piece.spare:
                 note(self.steps, self.generation, self.epoch, numbers(batch))
             yield batch
 

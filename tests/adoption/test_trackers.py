@@ -27,8 +27,8 @@ def test_a_struck_job_is_one_run_with_every_step_once(name, tmp_path, monkeypatc
     steps = int((tmp_path / "steps").read_text())
     values = found["home-job-1"]
     assert [step for step, _ in values["loss"]] == list(range(1, steps + 1))
-    assert [step for step, _ in values["sublet/width"]] == list(range(1, steps + 1))
-    assert {value for _, value in values["sublet/width"]} == {1.0, 2.0}
+    assert [step for step, _ in values["sublet/workers"]] == list(range(1, steps + 1))
+    assert {value for _, value in values["sublet/workers"]} == {1.0, 2.0}
     assert {value for _, value in values["sublet/usd"]} == {0.5, 1.5}
     assert {value for _, value in values["sublet/resizes"]} == {1.0, 2.0}
     assert {value for _, value in values["sublet/preemptions"]} == {0.0, 1.0}

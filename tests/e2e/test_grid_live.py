@@ -65,7 +65,7 @@ def ends_as_one_process(world, job_id, folder, steps=STEPS):
     ((run, kept),) = noted(folder / "runs").items()  # one for the whole job, whoever was rank 0
     assert run.endswith(job_id)
     assert kept["loss"] == [(step, float.fromhex(loss)) for step, loss in enumerate(losses, 1)]
-    assert [step for step, _ in kept["sublet/width"]] == list(range(1, steps + 1))
+    assert [step for step, _ in kept["sublet/workers"]] == list(range(1, steps + 1))
     world.down()
     world.audit()
     return copies

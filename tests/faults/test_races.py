@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from sublet.machine.objects import StoreFailed
-from sublet.train.checkpoint.bucket import Bucket, ObjectFolder
+from sublet.train.checkpoint.bucket import Bucket, Head, ObjectFolder, Register
 from sublet.train.checkpoint.checkpoints import Checkpoints
-from sublet.train.checkpoint.register import Head, Register
 from sublet_lab.races.race import race
 from sublet_lab.races.shelf import Shelf
 

@@ -13,9 +13,9 @@ import torch
 from sublet.errors import DamagedCheckpoint, InvalidValue
 from sublet.train.checkpoint import snapshot as checkpoint_snapshot
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.files import read_state
-from sublet.train.checkpoint.folder import DiskFolder
+from sublet.train.checkpoint.disk import DiskFolder
 from sublet.train.checkpoint.manifest import Manifest, NamedFile, verify
+from sublet.train.checkpoint.snapshot import read_state
 
 CASES = 1_000
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync costs nothing there

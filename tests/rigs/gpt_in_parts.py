@@ -151,7 +151,7 @@ def alone(copies_of):
     Gradients are summed copy by copy, as many as `copies_of` says of each step.
     """
     from sublet.train.data.samples import Piece, Samples
-    from sublet.train.grid.atoms import atoms, share
+    from sublet.train.grid.pipeline import atoms, share
 
     torch.set_num_threads(1)
     model, losses = a_gpt(), []

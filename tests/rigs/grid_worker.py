@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from sublet.train.checkpoint.saving import Saver
-from sublet.train.grid.course import Course
 from sublet.train.grid.meeting import Lost
 from sublet.train.grid.member import Member
-from sublet.train.grid.saving import Vault
+from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import NO_PLACE, Staged
-from sublet.train.grid.whole import Whole
+from sublet.train.link.agent_line import ControllerLink
 from sublet.train.link.following import Broken
-from sublet.train.link.link import ControllerLink
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.state.state import Progress, State
 from sublet_lab.grid.model import BLOCKS, CLIP, MICRO, SEED, SIZE, WORK, a_net, adam, plainly

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from sublet.train.grid.atoms import atoms, share
 from sublet.train.grid.gloo import Lines
 from sublet.train.grid.member import Member
-from sublet.train.grid.pipeline import Work
+from sublet.train.grid.pipeline import Work, atoms, share
 from sublet.train.grid.stages import Seat, Staged, parts_of
 from sublet_lab.grid.model import MICRO, SEED, SIZE, adam, samples, score
 from sublet_lab.threads_mesh import Threads, ThreadsMesh

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sublet.train.link.peers import PeerGroup
-from sublet.train.numerics.gradients import LOSS
+from sublet.train.numerics.gradients import Control
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.steps import Steps
 from sublet.train.sessions.turns import Turns
@@ -45,7 +45,7 @@ def trained(group, samples, reduction):
     while steps.progress.steps < STEPS:
         for x, y in steps.batches(group, lambda: False):
             steps.step(*LOSSES[reduction](model(x), x, y))
-        losses.append(steps.readings.numbers[LOSS])
+        losses.append(steps.readings.numbers[Control.LOSS])
     noise = steps.progress.noise
     steps.release()
     return losses, (noise.count, noise.signal, noise.scatter)

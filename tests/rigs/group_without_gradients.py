@@ -18,7 +18,7 @@ from sublet.train.link.peers import PeerGroup
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.steps import Steps
 from sublet.train.sessions.turns import Turns
-from sublet.train.shards.mesh import PeerMesh
+from sublet.train.shards.meeting import PeerMesh
 from sublet.train.shards.run import SessionRun
 from sublet.train.state.state import State
 from tests.rigs.ending import end_with_parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from sublet.train.grid.atoms import schedule
+from sublet.train.grid.pipeline import schedule
 
 
 def pipeline_s(forward_s, backward_s, atoms):

@@ -37,11 +37,11 @@ class Stage(Rig):
     def until_width(self, job_id: str, workers: int) -> dict[str, Any]:
         """It trains with so many."""
 
-        def wide() -> bool:
+        def may_be_several() -> bool:
             view = self.job(job_id)
             return view.get("phase") == "running" and view["workers"] == workers and view["step"] > 0
 
-        self.until(wide, f"{job_id} trains with {workers}")
+        self.until(may_be_several, f"{job_id} trains with {workers}")
         return self.job(job_id)
 
     def told(self, **query: Any) -> list[dict[str, Any]]:

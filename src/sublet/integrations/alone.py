@@ -1,8 +1,7 @@
-"""A framework is to see one process, whatever the width: sums, samples and places are the session's.
+"""Frameworks see one process at any number of workers: sums, samples and ranks are the session's.
 
-Frameworks form a group of their own as soon as they find RANK in the environment. A controller sets it for scripts that
-ask for it, as it was at the start; the session does not need it. So it is taken away before a framework looks, which is
-when an integration is imported.
+A framework forms a group of its own if it finds RANK in the environment. A controller sets RANK for scripts that ask
+for it, with its value at the start; the session does not need it. So it is removed when an integration is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def look_alone() -> None:
-    """Before a framework is imported; InvalidValue under torchrun and its kin, whose width cannot change."""
+    """Call it before a framework is imported; InvalidValue under torchrun and the like, with their fixed size."""
     if "SUBLET_CONTROL_FD" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InvalidValue(
             "WORLD_SIZE",

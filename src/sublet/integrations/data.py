@@ -1,4 +1,4 @@
-"""Data that all integrations take alike."""
+"""Checks of data that all integrations share."""
 
 from __future__ import annotations
 

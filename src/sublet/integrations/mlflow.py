@@ -1,4 +1,4 @@
-"""What a session logs, as metrics of one MLflow run.
+"""The log of a session as metrics of one MLflow run.
 
     with train.session(..., tracker=Mlflow("my experiment")) as s:
 
@@ -29,7 +29,6 @@ class Mlflow:
         self._run_id = ""
 
     def begin(self, run: str) -> Mapping[str, int]:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         client = self._client = MlflowClient(tracking_uri=self._uri)
         experiment = client.get_experiment_by_name(self._experiment)
         place = client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
@@ -43,12 +42,10 @@ class Mlflow:
         return {name: max(each.step for each in client.get_metric_history(self._run_id, name)) for name in names}
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         at_ms = int(WALL.unix() * 1e3)
         metrics = [Metric(name, value, at_ms, step) for name, value in values.items()]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def end(self, *, finished: bool) -> None:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         if finished:
             self._client.set_terminated(self._run_id)

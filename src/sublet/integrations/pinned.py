@@ -1,7 +1,7 @@
-"""Names of a framework that are its own business: it may move them in any release, and then nothing here is sure.
+"""Checks of a framework's private names, which may change in any release.
 
-What an integration uses of them is written down in a table. It is compared before anything is trained, so that another
-version is refused with the name that moved, and never trains something else.
+An integration lists the names that it uses in a table. They are compared before training, so that another version is
+refused with the name that changed, and never trains something else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Methods = Mapping[str, tuple[str, ...]]  # the parameters that each is called wi
 
 
 def moved(owner: type, methods: Methods) -> list[str]:
-    """What is no longer there, or no longer takes what it took."""
+    """Names or parameters that no longer exist."""
     found = []
     for name, parameters in methods.items():
         method = getattr(owner, name, None)
@@ -31,7 +31,7 @@ def moved(owner: type, methods: Methods) -> list[str]:
 
 
 def require_as_pinned(package: str, tested: str, owner: type, methods: Methods) -> None:
-    """InvalidValue that names what moved; `tested` are the versions that all of it was tested with."""
+    """InvalidValue that names them; `tested` are the versions that all of it was tested with."""
     gone = moved(owner, methods)
     if gone:
         raise InvalidValue(package, f"{version(package)}, without {', '.join(gone)}", f"a version {tested}")

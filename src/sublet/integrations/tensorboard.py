@@ -1,4 +1,4 @@
-"""What a session logs, as scalars of TensorBoard.
+"""The log of a session as scalars of TensorBoard.
 
     with train.session(..., tracker=TensorBoard("runs")) as s:
         ...
@@ -29,26 +29,23 @@ class TensorBoard:
         self._writer: Any = None
 
     def begin(self, run: str) -> Mapping[str, int]:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         folder = self._directory / run
         last = _last_steps(folder)
         self._writer = SummaryWriter(str(folder))
         return last
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def end(self, *, finished: bool) -> None:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         del finished  # it knows of no such thing
         self._writer.close()
 
 
 def _last_steps(folder: Path) -> dict[str, int]:
-    """By name; the last record of a file whose writer was killed may be torn, and is passed over."""
+    """By name; the last record of a file may be torn, and is skipped."""
     last: dict[str, int] = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for event in EventFileLoader(str(path)).Load():

@@ -1,11 +1,11 @@
-"""What a session logs, as the history of one run of Weights & Biases.
+"""The log of a session as the history of one run of Weights & Biases.
 
     with train.session(..., tracker=Wandb(project="mine")) as s:
 
 Every start opens the run of the same id again; offline each has a part of its own, which `wandb sync` joins by the id.
-W&B keeps what it was given in memory for a while, and of a process that is killed that is lost. So every row is noted
-first, in a file in `directory` (or `$WANDB_DIR`, or here: give one that all nodes see). A start that finds rows of one
-that did not end puts its part aside and logs them again, before its own. Other settings are those of `wandb.init`.
+W&B buffers rows in memory, and they are lost if the process is killed. So every row is first written to a file in
+`directory` (or `$WANDB_DIR`, or here: give one that all nodes see). A start that finds rows of one that did not end
+puts its part aside and logs them again, before its own. Other settings are those of `wandb.init`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sublet.machine.files import FILES
 
 __all__ = ["Wandb"]
 
-TORN = "torn-"  # before the name of a part whose writer was killed
+TORN = "torn-"  # before the name of a part that was not ended
 
 
 class Wandb:
@@ -35,7 +35,6 @@ class Wandb:
         self._notes = Path()
 
     def begin(self, run: str) -> Mapping[str, int]:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         FILES.make_folder(self._directory)
         self._notes = self._directory / f"sublet-{run}.jsonl"
         last, rows, parts = _read(self._notes)
@@ -51,12 +50,10 @@ class Wandb:
         return last
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         self._note(step=step, values=dict(values))
         self._run.log(dict(values), step=step)
 
     def end(self, *, finished: bool) -> None:
-        """See `sublet.train.sessions.tracking.Tracker`."""
         del finished  # a part of the run is whole either way
         self._run.finish()
         self._note(ended=True)

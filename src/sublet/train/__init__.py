@@ -1,4 +1,4 @@
-"""The SDK in the user's process: training that is elastic and survives.
+"""The SDK in the user's process: elastic training that survives the loss of workers.
 
     from sublet import train
 
@@ -10,13 +10,13 @@
 Under a controller the same loop runs in as many processes as the job has workers. Alone it is plain PyTorch. Torch is
 imported when a session is made, not before.
 
-sessions    the loop of a script, and the strategies by which its workers train: begin with `loop`, then `copies`
+sessions    the loop of a script, and the strategies by which workers train: begin with `loop`, then `copies`
 data        which samples a step takes; a dataset that is fetched from a bucket
 streams     datasets that are read in order, by virtual shards
 numerics    from a loss to an update: gradients, noise, rates, random numbers, memory
-state       all that a checkpoint keeps
-checkpoint  when it is written, how, and where
-link        the lines to the agent and to the other workers
+state       the content of a checkpoint
+checkpoint  when, how and where it is written
+link        connections to the agent and to the other workers
 shards      an optimizer's state in ranges
 grid        stages in copies
 """
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sublet.train.checkpoint.restarted import Restarted
+    from sublet.train.data.loading import Draws
     from sublet.train.data.stored.dataset import Stored
     from sublet.train.grid.stages import Stages
     from sublet.train.sessions.loop import Session
-    from sublet.train.streams.drawn import Draws
 
 __all__ = ["EXIT_LEFT", "EXIT_LOST", "Stages", "checkpointed", "dataset", "drawn", "session", "stages"]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch to be there."""
+    """Names whose modules import torch."""
     if name == "Stages":
         from sublet.train.grid.stages import Stages
 
@@ -52,14 +52,14 @@ def __getattr__(name: str) -> Any:
 
 
 def session(model: Any, optimizer: Any, dataset: Any, *, global_batch: int | None = None, **more: Any) -> Session:
-    """A training run that may change its width at any step; use it in a `with` statement.
+    """A training run whose number of workers may change at any step; use it in a `with` statement.
 
     Args:
-        model: the bare module, or several by name; it is called by your code, not by the session.
+        model: the bare module, or several by name; your code calls it, unless there is `loss=`.
         optimizer: of the parameters of `model`, or several by name; the session calls its `step`, you do not.
-        dataset: map-style (`__len__` and `__getitem__`), or a DataLoader of one, whose workers then load the batches;
-            every sample is seen once per epoch at any width. Or a stream (IterableDataset, or a DataLoader of one) with
-            `steps=N`: each of its samples is read once at any width.
+        dataset: map-style (`__len__` and `__getitem__`), or a DataLoader of one, whose workers then load the batches.
+            Every sample is seen once per epoch. Or a stream (IterableDataset, or a DataLoader of one) with `steps=N`:
+            each of its samples is read once.
         global_batch: samples per optimizer step, over all workers; a DataLoader's `batch_size` if it is not given.
         **more: see `sublet.train.sessions.options.Options`: epochs, steps, scheduler, scheduler_every, seed, loss,
             probe, strict, micro_batch, batch_range, lr_rule, reduction, scaler, clip_norm, clip_value, collate, shards,
@@ -116,14 +116,14 @@ def dataset(
 
 
 def drawn(function: Callable[[], Any]) -> Draws:
-    """Batches that a function draws at random, for `train.session(..., steps=N)`: alike at any width.
+    """Batches that a function draws at random, for `train.session(..., steps=N)`: the same at any number of workers.
 
     Args:
         function: gives one batch (a tensor, or a tuple, list or dict of them) of as many rows each time, by the global
             random numbers of torch, Python and NumPy. A step of the session has as many rows as one call gives, unless
             `global_batch=` says another number.
     """
-    from sublet.train.streams.drawn import Draws
+    from sublet.train.data.loading import Draws
 
     return Draws(function)
 
@@ -132,9 +132,9 @@ def checkpointed(*, steps: int | None = None, directory: Path | str | None = Non
     """Checkpoints for a loop of the script's own: `ck.resume()` before it, `ck.tick(step)` after every step.
 
     Args:
-        steps: ticks of the whole training; without it nobody knows how much work is left.
+        steps: ticks of the whole training; without it the remaining work is unknown to the controller.
         directory: None = $SUBLET_CHECKPOINT_DIR, and nothing is saved without it.
-        **parts: all that training has come to, each with `state_dict` and `load_state_dict`.
+        **parts: the state of the training, each part with `state_dict` and `load_state_dict`.
     """
     from sublet.train.checkpoint.restarted import Restarted
 

@@ -9,7 +9,7 @@ pytest.importorskip("tensorboard")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.link.link import ControllerLink  # noqa: E402
+from sublet.train.link.agent_line import ControllerLink  # noqa: E402
 from sublet.train.sessions.tracking import Log  # noqa: E402
 from tests.rigs.little_network import adam, data, loss_of, network  # noqa: E402
 from tests.rigs.logged import tensorboard, tensorboard_values  # noqa: E402
@@ -28,7 +28,7 @@ def run(directory, *, checkpoints=None, ends_at=None, **more):
             s.step(loss_of(model, batch))
             s.log({"loss": s.loss, "twice": torch.tensor(2.0 * s.steps)})
             if s.steps == 8 and checkpoints is not None and ends_at:
-                s._around.saver.save(s._way.state.tree(s._progress), s._progress)
+                s._around.saver.save(s._strategy.state.tree(s._progress), s._progress)
             if s.steps == ends_at:
                 raise SystemExit(9)
 
@@ -43,7 +43,7 @@ def test_a_run_that_is_started_again_is_one_run_with_each_step_once(tmp_path):
     assert [step for step, _ in struck["loss"]] == list(range(1, STEPS + 1))
     assert struck["loss"] == calm["loss"]
     assert struck["twice"] == [(step, 2.0 * step) for step in range(1, STEPS + 1)]
-    assert struck["sublet/width"] == [(step, 1.0) for step in range(1, STEPS + 1)]
+    assert struck["sublet/workers"] == [(step, 1.0) for step in range(1, STEPS + 1)]
 
 
 def test_starts_that_keep_nothing_are_runs_of_their_own(tmp_path, monkeypatch):
@@ -63,7 +63,7 @@ def test_a_name_that_comes_later_in_the_same_step_is_not_lost(tmp_path):
             log.write({name: 1.0}, rank=0, world=3, steps=7)
         log.close(finished=False)
     (values,) = tensorboard_values(tmp_path).values()
-    assert values == {"loss": [(7, 1.0)], "sublet/width": [(7, 3.0)], "held out": [(7, 1.0)]}
+    assert values == {"loss": [(7, 1.0)], "sublet/workers": [(7, 3.0)], "held out": [(7, 1.0)]}
 
 
 def test_a_tracker_that_fails_stops_no_training(tmp_path, capsys):

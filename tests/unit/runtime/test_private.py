@@ -117,7 +117,7 @@ def test_the_folders_and_checkpoints_of_a_job_are_its_owners_alone(tmp_path):
 def save(folder):
     Directory(folder).announce(3)
     with Checkpoints(folder, writer="w", generation=3) as kept:
-        kept.save(7, {"w": torch.arange(4)}, {}, wait=True)
+        kept.save(7, {"w": torch.arange(4)}, {})
 
 
 def test_the_records_of_aws_are_its_owners_alone(tmp_path):

@@ -19,7 +19,7 @@ import torch
 from sublet.errors import StaleWriter
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
 from sublet.train.checkpoint.commit import Directory
-from sublet.train.checkpoint.folder import DiskFolder
+from sublet.train.checkpoint.disk import DiskFolder
 from sublet.train.checkpoint.manifest import verify
 from tests.rigs.sizes import sized
 

@@ -31,12 +31,12 @@ def test_each_rank_goes_on_drawing_where_it_was_and_a_newcomer_draws_what_nobody
 def test_what_was_saved_of_ranks_is_handed_to_nobody_who_comes_later():
     """A rank may be another worker's by then, which goes on drawing where it is."""
     model = network()
-    way = train.session(model, adam(model), data(), global_batch=16, epochs=1)._way
+    way = train.session(model, adam(model), data(), global_batch=16, epochs=1)._strategy
     for leaves_it in (
         lambda: way.members._new_group(Regroup(worker_id="w", generation=2, rank=0, world=2)),
-        lambda: at_once(way.members._holding.share(PeerGroup(), [0])),
+        lambda: at_once(way.members.share(PeerGroup(), [0])),
         lambda: way.writing.tick(0.0, PeerGroup(world=2, rank=1), asked=False, agreed=False),
     ):
-        way.state.dice = torch.zeros(2, 3)
+        way.state.rng = torch.zeros(2, 3)
         leaves_it()
-        assert way.state.tree(way.progress)["dice"] is None
+        assert way.state.tree(way.progress)["rng"] is None

@@ -12,8 +12,8 @@ import numpy as np  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
+from sublet.train.data.loading import DrawnSamples  # noqa: E402
 from sublet.train.data.samples import Piece  # noqa: E402
-from sublet.train.streams.drawn import DrawnSamples  # noqa: E402
 
 
 def get_batch():

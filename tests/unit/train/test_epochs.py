@@ -14,7 +14,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import BadInput, InvalidValue  # noqa: E402
 from sublet.train.checkpoint.saving import Saver  # noqa: E402
 from sublet.train.link.following import Entry  # noqa: E402
-from sublet.train.numerics.seeds import restore_dice  # noqa: E402
+from sublet.train.numerics.seeds import restore_rng  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 STEPS = 4  # in an epoch of 50 samples in steps of 16
@@ -105,27 +105,27 @@ def test_whoever_missed_the_last_step_of_an_epoch_does_not_count_its_end_twice()
             else:
                 aheads_scheduler.step()
                 continue
-            handed = copy.deepcopy(first._way.state.tree(first._progress))
+            handed = copy.deepcopy(first._strategy.state.tree(first._progress))
             break
     with train.session(model, optimizer, data(), global_batch=16, epochs=4) as s:
         s.keep(scheduler=scheduler)
 
         def recover(_):
-            s._way.state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
-            s._way.members._holding.handed = handed
-            restore_dice(handed["random"]["own"])  # dropout as in the run that was not disturbed
+            s._strategy.state.restore(copy.deepcopy(handed), s._progress)
+            s._strategy.members.handed = handed
+            restore_rng(handed["random"]["own"])  # dropout as in the run that was not disturbed
             return Entry(source="peer")
 
-        s._way.members.recover = recover
-        update = s._way.steps._update
+        s._strategy.members.recover = recover
+        update = s._strategy.steps._update
         for epoch in s.epochs():
             if epoch == 1:
-                restore_dice(handed["random"]["own"])
+                restore_rng(handed["random"]["own"])
             for batch in s:
                 if s.steps == STEPS - 1:
-                    s._way.steps._update = lambda: setattr(s._way.steps, "broken", "somebody is gone")
+                    s._strategy.steps._update = lambda: setattr(s._strategy.steps, "broken", "somebody is gone")
                 s.step(loss_of(model, batch))
-                s._way.steps._update = update
+                s._strategy.steps._update = update
             scheduler.step()
     assert scheduler.last_epoch == 4
     assert torch.equal(flat(model), weights)
@@ -143,21 +143,21 @@ def test_whoever_missed_the_last_step_of_a_training_of_so_many_does_not_count_it
             s.keep(scheduler=scheduler)
 
             def recover(_):
-                s._way.state.restore(copy.deepcopy(handed), s._progress, same_dice=False)
-                s._way.members._holding.handed = handed
+                s._strategy.state.restore(copy.deepcopy(handed), s._progress)
+                s._strategy.members.handed = handed
                 return Entry(source="peer")
 
-            s._way.members.recover = recover
-            update = s._way.steps._update
+            s._strategy.members.recover = recover
+            update = s._strategy.steps._update
             for _ in s.epochs():
                 for batch in s:
                     if missed and s.steps == STEPS + 1:
-                        s._way.steps._update = lambda: setattr(s._way.steps, "broken", "somebody is gone")
+                        s._strategy.steps._update = lambda: setattr(s._strategy.steps, "broken", "somebody is gone")
                     s.step(loss_of(model, batch))
-                    s._way.steps._update = update
+                    s._strategy.steps._update = update
                 scheduler.step()
             if not missed:  # it waits for the others at the end of its session
-                handed.update(copy.deepcopy(s._way.state.tree(s._progress)))
+                handed.update(copy.deepcopy(s._strategy.state.tree(s._progress)))
         after[missed] = flat(model), scheduler.last_epoch, optimizer.param_groups[0]["lr"]
 
     trained(missed=False)

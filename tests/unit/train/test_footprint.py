@@ -96,7 +96,7 @@ def run(monkeypatch, device, **more):
 
             s.step(loss)
             if s.steps == 5:
-                s._way.steps.obey(200)
+                s._strategy.steps.obey(200)
     assert sum(pieces) == 1_000
     return given, pieces
 
@@ -159,7 +159,7 @@ def test_on_a_gpu_a_batch_of_the_plan_is_accumulated_before_anything_fails_to_fi
 
             s.step(loss)
             if s.steps == 5:
-                s._way.steps.obey(64)
+                s._strategy.steps.obey(64)
     del taken
     assert given == computed  # nothing was dropped and given again
     assert sum(computed) == len(dataset)

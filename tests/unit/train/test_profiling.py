@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch.utils.data import TensorDataset
 
@@ -34,5 +36,6 @@ def test_a_profiling_run_goes_on_and_leaves_no_checkpoint(monkeypatch, tmp_path)
 
 def test_whoever_wants_a_checkpoint_hears_that_all_is_well():
     said = []
-    Report("w", said.append).tell_nothing_to_save(Progress(samples=10, batch=2, steps=7, epoch=1, offset=4))
+    link = SimpleNamespace(worker_id="w", say=said.append)
+    Report(link, None).nothing_to_save(Progress(samples=10, batch=2, steps=7, epoch=1, offset=4))
     assert [(each.worker_id, each.step, each.done, each.size_bytes) for each in said] == [("w", 7, 14.0, 0)]

@@ -101,7 +101,7 @@ def test_one_worker_without_micro_batches_learns_the_noise_from_a_few_steps_in_h
     assert set(sizes) == {64, 32}
     assert sizes.index(64) == 2  # two halves first
     assert s.noise is not None
-    times = s._way.steps.watch.take()
+    times = s._strategy.steps.watch.take()
     assert (times.pieces, times.samples) == (1, 64)  # what steps take is told of whole ones
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sublet.train.grid.atoms import Atom, atoms, share
-from sublet.train.grid.pipeline import Work
+from sublet.train.grid.pipeline import Atom, Work, atoms, share
 from sublet.train.grid.stages import Stages
 
 __all__ = [

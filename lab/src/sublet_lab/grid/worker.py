@@ -16,16 +16,13 @@ from pathlib import Path
 import torch
 
 from sublet.train.checkpoint.saving import Saver
-from sublet.train.grid.course import Course
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.meeting import Lost
 from sublet.train.grid.member import Member
-from sublet.train.grid.saving import Vault
+from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import Staged
-from sublet.train.grid.whole import Whole
-from sublet.train.link.agent_line import AgentLine, listen
+from sublet.train.link.agent_line import AgentLine, ControllerLink, listen
 from sublet.train.link.following import Broken, at_once
-from sublet.train.link.link import ControllerLink
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.state.state import Progress, State
 from sublet.wire.messages import Joined, Ready, Stepped

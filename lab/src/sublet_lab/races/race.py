@@ -26,9 +26,8 @@ import torch
 
 from sublet.errors import StaleWriter, SubletError
 from sublet.machine.objects import StoreFailed
-from sublet.train.checkpoint.bucket import Bucket
+from sublet.train.checkpoint.bucket import HEAD, Bucket
 from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded
-from sublet.train.checkpoint.register import HEAD
 from sublet_lab.races.shelf import Shelf
 from sublet_lab.races.turns import FATES, Program, Turns
 
@@ -141,7 +140,7 @@ class _Race:
                 self._turns.sleep(program, random.randint(0, 3))
                 step += random.randint(1, 3)
                 try:
-                    kept.save(step, _state(step, program.name), {}, wait=True).wait()
+                    kept.save(step, _state(step, program.name), {}).wait()
                 except StaleWriter:
                     self.course.stale += 1
                     return
@@ -216,7 +215,7 @@ class _Race:
                 found = kept.newest()
                 self._judge(found, self._told, "the last")
                 step = 1 if found is None else found.step + 1
-                kept.save(step, _state(step, "last"), {}, wait=True).wait()
+                kept.save(step, _state(step, "last"), {}).wait()
                 self._told = step
         self._after()
         named = {HEAD}

@@ -16,8 +16,7 @@ import torch
 
 from sublet.errors import MissingExtra
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
-from sublet.train.checkpoint.copying import copy_newest
-from sublet.train.checkpoint.store import open_store
+from sublet.train.checkpoint.store import copy_newest, open_store
 
 __all__ = ["ACCESS", "State", "Tiers", "Took", "bucket_server", "state_of"]
 

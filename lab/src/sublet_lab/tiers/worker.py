@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.train.checkpoint.checkpoints import Checkpoints, Pending
-from sublet.train.checkpoint.copying import copy_newest
-from sublet.train.checkpoint.store import open_store, place_from
+from sublet.train.checkpoint.store import copy_newest, open_store, place_from
 from sublet_lab.tiers.places import state_of
 
 __all__ = ["Facts", "main"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.runtime.agent.disk import FileFacts
-from sublet.train.checkpoint.folder import DiskFolder
+from sublet.train.checkpoint.disk import DiskFolder
 from sublet_lab.torn_disk import TornDisk
 from sublet_lab.world.machine import MemoryFiles
 from sublet_lab.world.shelf import SharedDisk as Shelves

@@ -28,9 +28,8 @@ from sublet.machine.wall import WALL
 from sublet.runtime.controller.files import CARRIED, Anchor, Commit
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES
 from sublet.runtime.file_sync.manifest import Entry, write_manifest
-from sublet.train.checkpoint.copying import Copied, copy_newest
 from sublet.train.checkpoint.manifest import read_manifest
-from sublet.train.checkpoint.store import open_store
+from sublet.train.checkpoint.store import Copied, copy_newest, open_store
 
 __all__ = ["bring", "commit_files", "commit_step", "main", "send"]
 

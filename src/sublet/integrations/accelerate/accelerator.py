@@ -1,10 +1,10 @@
-"""accelerate's Accelerator for one process, with a session that knows of the others.
+"""accelerate's Accelerator for one process, with a session that knows the others.
 
 prepare     the first DataLoader is the training's; others are for evaluation, and every worker sees all of them
-keep        what the script counts by itself, as part of the state
+keep        values that the script counts, as part of the state
 epochs      opens the session, and gives the epochs that are left
 backward    keeps the loss; `optimizer.step()` is `s.step(loss)` (`prepared.py`)
-collectives gather, reduce and barriers have one member: what they give is this worker's, and all evaluate all
+collectives gather, reduce and barriers have one member: every worker evaluates all
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REFUSED = ("fsdp_plugin", "deepspeed_plugin", "megatron_lm_plugin", "parallelism
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types are not read
-    """`accelerate.Accelerator`, whose training may change its width at any step and goes on where it was.
+    """`accelerate.Accelerator`, whose number of workers may change at any step; it resumes by itself.
 
     `scheduler_every` says where the script calls `scheduler.step()`: after every "step", or every "epoch".
     """
@@ -77,7 +77,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         return super().prepare_data_loader(data_loader, *args, **named)
 
     def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> Any:  # noqa: FBT001 - accelerate's
-        """One; its step is the session's."""
+        """One optimizer; its step is the session's."""
         if self._optimizers:
             raise InvalidValue("optimizer", "a second one", "one: for several write the loop with train.session")
         placed = self.device_placement if device_placement is None else device_placement
@@ -86,7 +86,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         return self._optimizers[0]
 
     def prepare_scheduler(self, scheduler: Any) -> Any:
-        """After every step by the session, after every epoch by the script."""
+        """Stepped after every step by the session, or after every epoch by the script."""
         if self._every == "epoch" and all(scheduler.optimizer is not each.optimizer for each in self._optimizers):
             raise InvalidValue("scheduler", "of another optimizer", "of the optimizer itself, made before prepare()")
         self._schedulers.append(Scheduler(self, scheduler, self._optimizers))
@@ -145,7 +145,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         self.finish()
 
     def finish(self) -> None:
-        """Training is over. `epochs` does it; a script that breaks out of its loop calls it, or `end_training`."""
+        """End training. `epochs` does it; a script that breaks out of its loop calls it, or `end_training`."""
         if self._session is not None and self._is_open:
             self._is_open = False
             error = sys.exc_info()[1]  # of a script that ends its training in a `finally`
@@ -156,7 +156,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
             self._take_place()
 
     def end_training(self) -> None:
-        """As accelerate's; and training is over."""
+        """As accelerate's; and training has ended."""
         self.finish()
         super().end_training()
 
@@ -188,7 +188,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         self._loss = loss
 
     def make_step(self) -> None:
-        """`optimizer.step()` of the script."""
+        """The script's `optimizer.step()`."""
         if self._loss is None or self._session is None:
             raise InvalidValue("optimizer.step()", "a call", "called once after each accelerator.backward(loss)")
         loss, self._loss = self._loss, None
@@ -196,7 +196,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         self._clips.clear()
 
     def note_scheduler(self, scheduler: Scheduler) -> None:
-        """The script has stepped it: where it should, or this is another schedule than the session's."""
+        """The script has stepped it: InvalidValue if at another place than the session does."""
         if self._within is not (self._every == "step"):
             place = "between batches" if self._within else "after an epoch"
             other = "epoch" if self._every == "step" else "step"
@@ -241,16 +241,16 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
 
     @contextlib.contextmanager
     def accumulate(self, *_: Any) -> Iterator[None]:
-        """The session knows how many micro-batches a step has."""
+        """Nothing: the session knows how many micro-batches a step has."""
         yield
 
     @contextlib.contextmanager
     def no_sync(self, _: Any) -> Iterator[None]:
-        """As `accumulate`."""
+        """Nothing, as `accumulate`."""
         yield
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """At the update, after the sum over all workers; gives the length of the gradient of the step before."""
+        """At the update, after the sum over all workers; returns the norm of the step before."""
         self._clips["norm"] = (list(parameters), float(max_norm), float(norm_type))
         return self._norm
 
@@ -273,7 +273,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
                 state.process_index = state.local_process_index = self._session.rank
 
     def save_state(self, *args: Any, **named: Any) -> Any:
-        """By rank 0, where it is; Sublet goes on without it."""
+        """By rank 0, for the script's own use; Sublet resumes without it."""
         return super().save_state(*args, **named) if self.is_main_process else None
 
     def load_state(self, input_dir: Any = None, *_: Any, **__: Any) -> None:

@@ -1,7 +1,7 @@
-"""What a script gets from `prepare`: things that look like accelerate's, and leave the step to the session.
+"""Objects from `prepare` that look like accelerate's, and leave the step to the session.
 
 A loss is kept until `optimizer.step()`: by then the script has said how to clip. So the backward pass, the sum over all
-workers, the clipping and the update happen there, one after the other.
+workers, the clipping and the update happen there.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["Batches", "Optimizer", "Registered", "Remembered", "Scheduler", "Ste
 
 
 class Steps(Protocol):
-    """What the parts need of the Accelerator."""
+    """The Accelerator, as these objects need it."""
 
     def given(self) -> Iterator[Any]:
         """The batches of the epoch under way."""
 
     def make_step(self) -> None:
-        """With the loss that waits, if one does."""
+        """Step with the pending loss, if there is one."""
 
     def note_scheduler(self, scheduler: Scheduler) -> None:
         """The script has stepped it."""
@@ -57,7 +57,7 @@ class Optimizer(AcceleratedOptimizer):  # type: ignore[misc]  # its types are no
         self._steps = steps
 
     def step(self, closure: Any = None) -> None:
-        """Of the micro-batch that was given; the model is updated with the last one of a step."""
+        """Give the pending loss to the session; the last one of a step updates the model."""
         if closure is not None:
             raise InvalidValue("optimizer.step(closure)", "a closure", "left out: accelerator.backward(loss) before it")
         self._steps.make_step()
@@ -67,7 +67,7 @@ class Optimizer(AcceleratedOptimizer):  # type: ignore[misc]  # its types are no
 
 
 class Scheduler(AcceleratedScheduler):  # type: ignore[misc]  # its types are not read
-    """Stepped where there was a step: one that is dropped is none. The script's own call is heard, and compared."""
+    """Stepped by the session, only after steps that were applied. The script's own call is checked."""
 
     def __init__(self, steps: Steps, scheduler: Any, optimizers: Any) -> None:
         super().__init__(scheduler, optimizers)
@@ -81,13 +81,13 @@ class Scheduler(AcceleratedScheduler):  # type: ignore[misc]  # its types are no
 
 
 class Remembered:
-    """What a script counts: its own values before the session is there, and the session's from then on."""
+    """Values that a script keeps: its own before the session exists, and the session's from then on."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         object.__setattr__(self, "_kept", SimpleNamespace(**values))
 
     def open(self, session: Session, more: dict[str, Any]) -> None:
-        """A state that was saved comes with the first batch; `more`: what is kept beside it."""
+        """A saved state comes with the first batch; `more`: kept beside them."""
         object.__setattr__(self, "_kept", session.keep(**vars(self._kept), **more))
 
     def __getattr__(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class Remembered:
 
 
 class Registered:
-    """What `register_for_checkpointing` was given, as part of the session's state."""
+    """Objects of `register_for_checkpointing`, as part of the session's state."""
 
     def __init__(self, objects: list[Any]) -> None:
         self._objects = objects
@@ -110,13 +110,13 @@ class Registered:
         return {str(number): each.state_dict() for number, each in enumerate(self._objects)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """What `state_dict` gave."""
+        """Counterpart of `state_dict`."""
         for number, each in enumerate(self._objects):
             each.load_state_dict(saved[str(number)])
 
 
 def uneven_step(loader: DataLoader[Any], accumulated: int) -> str:
-    """How the last step of an epoch differs from accelerate's, in words; "" if it is as all others."""
+    """How the last step of an epoch differs from accelerate's, in words; "" if it does not."""
     size, samples = loader.batch_size or 1, len(loader.sampler)  # type: ignore[arg-type]  # of a map-style dataset
     batches = samples // size if loader.drop_last else -(-samples // size)
     rest = samples - (batches - 1) * size if not loader.drop_last else size

@@ -1,4 +1,4 @@
-"""What the strategy cannot train with, and what it needs of Lightning, said before anything is trained."""
+"""Checks of a Trainer and of Lightning itself, before anything is trained with the strategy."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def gone(trainer: Any, names: tuple[str, ...] = NAMES) -> list[str]:
 
 
 def check_names(trainer: Any) -> None:
-    """InvalidValue that names what has moved."""
+    """InvalidValue that names missing ones."""
     missing = gone(trainer)
     if missing:
         raise InvalidValue("lightning", f"{version('lightning')}, without {', '.join(missing)}", f"a version {TESTED}")
 
 
 def check_trainer(trainer: Any, module: Any) -> None:
-    """InvalidValue for what is not one step per batch, over all batches."""
+    """InvalidValue unless the Trainer makes one step per batch, over all batches."""
     if not module.automatic_optimization:
         _refuse("automatic_optimization", "False", "True: the session makes the step, after the sum over all workers")
     if trainer.accumulate_grad_batches != 1:
@@ -74,7 +74,7 @@ def check_trainer(trainer: Any, module: Any) -> None:
 
 
 def check_loader(loader: Any, global_batch: int) -> None:
-    """InvalidValue if a worker might have no part in the last step of an epoch: Lightning would miss its end there."""
+    """InvalidValue if a worker might have no part in the last step of an epoch: Lightning would miss its end."""
     if not isinstance(loader, DataLoader):
         _refuse("train_dataloaders", type(loader).__name__, "one torch DataLoader")
     require_map_style("train_dataloaders", loader.dataset)

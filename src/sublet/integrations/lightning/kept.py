@@ -1,4 +1,4 @@
-"""What callbacks of a Lightning Trainer remember (early stopping, the best checkpoints): part of a session's state."""
+"""The state of a Lightning Trainer's callbacks (early stopping, the best checkpoints) in a session's state."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Kept:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Of all callbacks that have any."""
+        """The states of all callbacks that have one."""
         kept = {callback.state_key: callback.state_dict() for callback in self._trainer.callbacks}
         buffer = io.BytesIO()
         torch.save({key: state for key, state in kept.items() if state}, buffer)
         return {"callbacks": torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)}
 
     def load_state_dict(self, saved: dict[str, torch.Tensor]) -> None:
-        """What `state_dict` gave."""
+        """Counterpart of `state_dict`."""
         kept = torch.load(io.BytesIO(saved["callbacks"].cpu().numpy().tobytes()), weights_only=True)
         for callback in self._trainer.callbacks:
             if callback.state_key in kept:

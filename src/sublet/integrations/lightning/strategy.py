@@ -1,8 +1,8 @@
 """A strategy of Lightning that makes its steps in a session.
 
-Lightning's loop stays. What comes to it from the loader is this worker's share of the next step, and the backward pass
-of its loss is `s.step`: sum, clipping and update happen there. Its counters (epoch, batch, step) are set to the
-session's before each batch, so that a step that was dropped counts once, and training that goes on is where it was.
+Lightning's loop stays. Its loader gives this worker's share of the next step, and the backward pass of a loss is
+`s.step`: sum, clipping and update happen there. Its counters (epoch, batch, step) are set to the session's before each
+batch, so a dropped step counts once, and training resumes where it was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["SubletStrategy"]
 
 
 class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types are not read
-    """`L.Trainer(strategy=SubletStrategy(global_batch=64))`: so many samples make a step, at every width."""
+    """`L.Trainer(strategy=SubletStrategy(global_batch=64))`: the samples of a step, over all workers."""
 
     strategy_name = "sublet"
 
@@ -38,11 +38,11 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
         self._is_set_up = False  # there are optimizers
         rank_zero_only.rank = 0  # until we know better: Lightning may have seen the rank of the start
 
-    # ------------------------------------------------------------------------------------- who this worker is
+    # ------------------------------------------------------------------------------------- the rank of this worker
 
     @property
     def is_global_zero(self) -> bool:
-        """Rank 0 of the session; everybody, before there is one."""
+        """Rank 0 of the session; every worker, before there is one."""
         return self.session is None or self.session.rank == 0
 
     def take_place(self) -> None:
@@ -51,7 +51,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
             self.global_rank = rank_zero_only.rank = self.session.rank
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:  # noqa: A002, ARG002, FBT001, FBT002 - Lightning's
-        """Whether to stop, or to save: rank 0 decides, from what it has measured."""
+        """Whether to stop, or to save: rank 0 decides, from its own figures."""
         if self.session is None:
             return decision
         return bool(self.session.told_by_rank_0([float(decision)])[0])
@@ -59,7 +59,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
     # ----------------------------------------------------------------------------------------- from loader to step
 
     def setup(self, trainer: Any) -> None:
-        """As Lightning's. What `configure_optimizers` has asked for the number of steps is no loader to train from."""
+        """As Lightning's. A loader that was asked for to count steps in `configure_optimizers` is dropped."""
         super().setup(trainer)
         self._is_set_up = True
         if self._feed is not None and self.session is None:
@@ -123,7 +123,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
         return found
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:  # noqa: ARG002 - Lightning's
-        """Its closure is all there is to do."""
+        """Run its closure."""
         loss = closure()
         if loss is None:
             raise InvalidValue("training_step", None, "a loss for every batch: all workers take part in every step")
@@ -132,15 +132,15 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
     # ----------------------------------------------------------------------------------------------- the end
 
     def on_train_end(self) -> None:
-        """Training is over, as far as Lightning is concerned: the last checkpoint, the last word."""
+        """The last checkpoint, the last message."""
         self._close(None)
 
     def on_exception(self, exception: BaseException) -> None:
-        """It is not; the exit of a worker that was told to leave comes by here too."""
+        """Training goes on elsewhere; a worker that is told to leave exits here too."""
         self._close(exception)
 
     def teardown(self) -> None:
-        """A training that was over before it began has no end that Lightning tells of."""
+        """For a training that was over before it began: Lightning calls no end of it."""
         self._close(None)
         super().teardown()
 
@@ -156,7 +156,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
 
 
 class Feed:
-    """What Lightning takes for its loader: the batches of the session, epoch by epoch."""
+    """A loader for Lightning: the batches of the session, epoch by epoch."""
 
     def __init__(self, strategy: SubletStrategy, trainer: Any, loader: Any) -> None:
         self.loader: DataLoader[Any] = loader
@@ -199,7 +199,7 @@ class Feed:
             yield batch
 
     def give_again(self) -> None:
-        """The step was dropped, or has another micro-batch: to Lightning, nothing has happened."""
+        """The step was dropped, or has another micro-batch: set Lightning's counters back."""
         if self._session is not None:
             self._follow(self._session)
             loop, fetcher = self._trainer.fit_loop.epoch_loop, self._trainer.fit_loop._data_fetcher  # noqa: SLF001 - see fitness.NAMES

@@ -2,7 +2,7 @@
 
     from sublet.integrations.transformers import Trainer
 
-The global batch is what TrainingArguments say of one process, at every width.
+TrainingArguments say the batch of one process, which is the global batch at any number of workers.
 """
 
 from sublet.integrations.alone import look_alone

@@ -1,4 +1,4 @@
-"""What the elastic Trainer cannot train with, and what it needs of transformers, said before anything is trained."""
+"""Checks of arguments and of transformers itself, before anything is trained with the elastic Trainer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check_versions() -> None:
 
 
 def check_arguments(args: transformers.TrainingArguments) -> None:
-    """InvalidValue for what takes more than one process that all hold the whole model."""
+    """InvalidValue for options that divide the model or change the batch."""
     _refuse("fsdp", args.fsdp, "left out: every worker holds the whole model")
     _refuse("deepspeed", args.deepspeed, "left out: every worker holds the whole model")
     _refuse("parallelism_config", args.parallelism_config, "left out: workers share the samples, not the model")
@@ -81,7 +81,7 @@ def check_arguments(args: transformers.TrainingArguments) -> None:
         raise InvalidValue(
             "train_sampling_strategy",
             args.train_sampling_strategy,
-            "'random' or 'sequential': every sample is seen once per epoch, at any width",
+            "'random' or 'sequential': every sample is seen once per epoch",
         )
     if args.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
         raise InvalidValue(

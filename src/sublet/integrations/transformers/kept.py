@@ -1,4 +1,4 @@
-"""What a Trainer has come to beside weights: its counters, its history, and what its callbacks remember."""
+"""The state of a Trainer beside weights: counters, history, and state of callbacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.trainer_callback import ExportableState
 
 __all__ = ["Kept"]
 
-FIELDS = (  # of TrainerState; the others follow from the arguments, or from who this worker is
+FIELDS = (  # of TrainerState; the others follow from the arguments or the rank
     "epoch",
     "global_step",
     "num_input_tokens_seen",
@@ -30,7 +30,7 @@ class Kept:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, str]:
-        """As text, which any checkpoint holds."""
+        """As text."""
         trainer = self._trainer
         state: TrainerState = trainer.state
         callbacks = defaultdict(list)
@@ -45,7 +45,7 @@ class Kept:
         return {"trainer": json.dumps(facts)}
 
     def load_state_dict(self, kept: dict[str, str]) -> None:
-        """What `state_dict` gave."""
+        """Counterpart of `state_dict`."""
         facts, trainer = json.loads(kept["trainer"]), self._trainer
         for name, value in facts["state"].items():
             setattr(trainer.state, name, value)
@@ -58,6 +58,6 @@ class Kept:
         trainer.restore_losses(*facts["unlogged"])
 
     def _callbacks(self) -> list[ExportableState]:
-        """Those that remember something."""
+        """Callbacks with a state."""
         found = self._trainer.callback_handler.callbacks
         return [each for each in found if isinstance(each, ExportableState) and not isinstance(each, TrainerControl)]

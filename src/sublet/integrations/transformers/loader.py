@@ -13,7 +13,7 @@ __all__ = ["plain"]
 
 
 def plain(loader: Any, accumulated: int) -> DataLoader[Any]:
-    """Without what accelerate wraps around it: the session decides which samples come, and where they go."""
+    """Without accelerate's wrappers: the session decides which samples come, and where they go."""
     loader = getattr(loader, "base_dataloader", loader)
     require_map_style("train_dataset", getattr(loader, "dataset", None))
     batches = getattr(loader, "batch_sampler", None)

@@ -1,12 +1,12 @@
 """The Trainer of transformers with a session in place of its innermost loop.
 
 Everything around that loop is the Trainer's own: arguments, optimizer, scheduler, callbacks, logs, evaluation, and the
-checkpoints of `save_strategy`. What differs:
+checkpoints of `save_strategy`. Differences:
 
-    samples     the session's order and shares; TrainingArguments say the batch of one process, at every width
-    losses      a mean over all labels of the global batch, as one process would have it, however it is cut
+    samples     the session's order and shares; TrainingArguments say the global batch
+    losses      a mean over all labels of the global batch, as of one process
     evaluation  every worker evaluates all of it, and rank 0's figures count: all decide alike
-    rank 0      may change; who becomes it calls `on_train_begin` again, for callbacks that only prepare there
+    rank 0      may change; the new one calls `on_train_begin` again, for callbacks that prepare there
 
 It is written against private methods of the Trainer, which are named in `fitness.py`.
 """
@@ -33,7 +33,7 @@ __all__ = ["Trainer"]
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not read
-    """`transformers.Trainer`, whose training may change its width at any step and goes on where it was."""
+    """`transformers.Trainer`, whose number of workers may change at any step; it resumes by itself."""
 
     control: Any  # callbacks give a new one after every event
 
@@ -53,19 +53,19 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
     # ------------------------------------------------------------------------------- what the Trainer asks for
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, **more: Any) -> Any:
-        """As the Trainer's; training goes on where it was by itself."""
+        """As the Trainer's; it resumes by itself."""
         check_resume(resume_from_checkpoint)
         if trial is not None:
             raise InvalidValue("trial", trial, "left out: submit each trial as a job of its own")
         return super().train(None, None, **more)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As the Trainer's; but a loss goes to the session."""
+        """As the Trainer's, with a backward that gives the loss to the session."""
         super().create_accelerator_and_postprocess()
         self.accelerator.backward = self._backward
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """As the Trainer's, for the optimizer itself: what accelerate wraps around it takes no step."""
+        """As the Trainer's, for the optimizer without accelerate's wrapper, which takes no step."""
         return super().create_scheduler(num_training_steps, optimizer or bare(self.optimizer))
 
     def evaluation_loop(self, *positional: Any, **named: Any) -> Any:
@@ -128,7 +128,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         return self._finalize_training(trial, samples, started_s)
 
     def _epochs(self, session: Session) -> Iterator[int]:
-        """Those that are left; before the first, when it is known where training is, what begins a training."""
+        """The epochs that are left; before the first, `on_train_begin` and the like."""
         epochs = session.epochs()
         epoch = next(epochs, None)
         self._take_place(session)
@@ -170,7 +170,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         self._log_save_evaluate(session, epoch)
 
     def _train_on(self, session: Session, model: torch.nn.Module, inputs: Any) -> None:
-        """One micro-batch: as in the Trainer, whose backward comes to us."""
+        """One micro-batch, as in the Trainer, with the session's backward."""
         self.current_gradient_accumulation_steps = 1
         items, self._counted = None, None
         if self._counts:
@@ -207,7 +207,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         self._rate = self._get_learning_rate()  # the session steps the scheduler next
 
     def _end_steps(self, session: Session, epoch: int) -> None:
-        """What the Trainer does after a step. A worker without samples in the last of an epoch does it late."""
+        """Callbacks and logs after a step; late in a worker without samples in the last step of an epoch."""
         per_epoch, in_epoch = self._shape
         while self.state.global_step < session.steps:
             state, loss = self.state, session.loss_tensor
@@ -231,10 +231,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         finally:
             self._together = False
 
-    # --------------------------------------------------------------------------------- who this worker is
+    # --------------------------------------------------------------------------------- the rank of this worker
 
     def _take_place(self, session: Session) -> None:
-        """Rank 0 writes and prints: all that asks accelerate for it, or the state, is to know who that is now."""
+        """Rank 0 writes and prints: update all states that accelerate and callbacks ask for the rank."""
         for state in (self.args.distributed_state, self.accelerator.state):
             state.process_index = state.local_process_index = session.rank
         is_first = session.rank == 0
@@ -244,7 +244,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
             self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
 
     def _spread_loss(self) -> None:
-        """`train_loss` is to be of all steps, and the Trainer divides by those of this start."""
+        """Let `train_loss` be of all steps: the Trainer divides by those of this start."""
         rest, steps = float(self._tr_loss), self.state.global_step
         own = max(steps - self._initial_global_step, 0.001)  # as it has it
         self._total_loss_scalar = (self._total_loss_scalar + rest) * own / max(steps, 0.001) - rest
@@ -253,8 +253,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
         """The loss since the last log, the step of that, and the sum of all losses before it."""
         return float(self._tr_loss), int(self._globalstep_last_logged), float(self._total_loss_scalar)
 
-    def restore_losses(self, loss: float, step: int, before: float = 0.0) -> None:
-        """What `losses` gave; an earlier version had two of them."""
+    def restore_losses(self, loss: float, step: int, before: float) -> None:
+        """Counterpart of `losses`."""
         self._tr_loss.fill_(loss)
         self._globalstep_last_logged, self._total_loss_scalar = step, before
 

@@ -1,42 +1,202 @@
-"""Checkpoints in an object store: there is no rename and no lock, so one register says what is committed.
+"""Checkpoints in an object store, which has no rename and no lock: one object names the committed ones.
 
 <uri>/
-  HEAD                               which generation may commit, and what is committed (`register`)
+  HEAD                               which generation may commit, and what is committed
   step-400.gen-7.<token>/
-    data-0000.bin ... tree.json      written first, under a name that nobody else has
+    data-0000.bin ... tree.json      written first, under a unique name
     MANIFEST.json                    then this, if there is none yet
                                      and then HEAD is moved: the commit point
 
-What HEAD does not name is no checkpoint: it is being written, or was by somebody who died or was too late. It is
-removed when it is old. What is to be thrown away leaves HEAD first.
+A folder that HEAD does not name is no checkpoint: it is being written, or its writer died or was too late. It is
+removed when it is old. A checkpoint that is to be removed leaves HEAD first.
+
+HEAD is moved by compare-and-swap, and holds the announced generation too. So a late writer of an old generation finds
+another HEAD than the one it saw, and knows. `turn` counts the moves: no two contents are alike, so a version made of
+the content (as S3 does) is of one move.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
-from sublet.machine.objects import Found, Objects, Overtaken, StoreFailed
+from sublet.machine.objects import Found, Objects, Overtaken, StoreFailed, Version
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.commit import below_whole
-from sublet.train.checkpoint.disk import Reading
-from sublet.train.checkpoint.folder import Folder
-from sublet.train.checkpoint.manifest import MANIFEST, Manifest, read_manifest
-from sublet.train.checkpoint.register import HEAD, Entry, Head, Register
+from sublet.train.checkpoint.disk import Folder, Reading
+from sublet.train.checkpoint.manifest import MANIFEST, WHAT_PARSING_RAISES, Manifest, read_manifest
 
-__all__ = ["Bucket", "ObjectFolder"]
+__all__ = ["HEAD", "Bucket", "Entry", "Head", "ObjectFolder", "Register"]
 
+HEAD = "HEAD"
+SCHEMA = 1
+BEGINS = b'{"sha256":'
+MOST_TRIES = 50  # of one move; each was lost to a move of another
+PROVED = 2  # moves of a HEAD that are tried once more: one where there was none, one over another
 STALE_S = 86_400.0  # a write that takes a day is dead
 OVERTAKEN_S = 3_600.0  # one of a generation that is over, sooner
-NAME_BYTES = 8  # of rng in the name of a folder: nobody else ever has it
+NAME_BYTES = 8  # random, in the name of a folder: it is unique
 FOLDER = re.compile(r"step-(?:0|[1-9]\d*)\.gen-(\d+)\.[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One checkpoint that is committed."""
+
+    step: int
+    generation: int  # of its writer when it was written
+    folder: str
+    sha256: str  # of its manifest
+    saved_s: float  # since 1970, by the clock of its writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Committed checkpoints, the highest step first, and the generation that may commit."""
+
+    generation: int = 0
+    kept: tuple[Entry, ...] = ()
+    aside: tuple[str, ...] = ()  # folders of damaged ones, for people to look at
+    turn: int = 0
+
+    def entry(self, step: int) -> Entry | None:
+        """The entry of a step."""
+        return next((entry for entry in self.kept if entry.step == step), None)
+
+    def to_json(self) -> bytes:
+        """With a digest of itself."""
+        first = self.kept[0] if self.kept else None
+        shown = {"step": first and first.step, "manifest": first and f"{first.folder}/{MANIFEST}"}
+        body = {"schema": SCHEMA, **shown, **asdict(self)}
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return BEGINS + f'"{hashlib.sha256(text.encode()).hexdigest()}",\n"head":{text}}}\n'.encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Head:
+        """Counterpart of `to_json`; ValueError or the like if one bit differs."""
+        facts: dict[str, Any] = json.loads(text)["head"]
+        if facts["schema"] != SCHEMA:
+            why = f"{HEAD} has schema {facts['schema']!r}, this version reads {SCHEMA}"
+            raise CheckpointFailed(HEAD, why, hint="install the version of Sublet that wrote it")
+        head = cls(
+            generation=facts["generation"],
+            kept=tuple(Entry(**entry) for entry in facts["kept"]),
+            aside=tuple(facts["aside"]),
+            turn=facts["turn"],
+        )
+        if head.to_json() != text:
+            raise ValueError("it does not match its own digest")
+        return head
+
+
+class Register:
+    """HEAD of one bucket, as last seen; for several threads: a head and its version are always of one read."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._seen: tuple[Head, Version | None] | None = None  # without a version: there was none
+
+    def seen(self) -> Head | None:
+        """The last one that was read or written, if any."""
+        return None if (seen := self._seen) is None else seen[0]
+
+    def read(self) -> Head:
+        """The present one. If it is damaged or gone, it is rebuilt from the manifests."""
+        return self._look()[0]
+
+    def move(self, change: Callable[[Head], Head | None]) -> Head:
+        """Replace it by `change` of it, again until no other move came between; None = it is as it should be.
+
+        A move whose answer was lost may have happened: `change` is then called again, and must see that.
+        """
+        head, version = self._look() if self._seen is None else self._seen
+        for _ in range(MOST_TRIES):
+            wanted = change(head)
+            if wanted is None:
+                return head
+            wanted = replace(wanted, turn=head.turn + 1)
+            try:
+                moved = self._objects.put(HEAD, wanted.to_json(), new=version is None, over=version)
+            except Overtaken:
+                head, version = self._look()
+            except BaseException:
+                self._seen = None  # it may have been done
+                raise
+            else:
+                self._seen = (wanted, moved)
+                if wanted.turn <= PROVED:
+                    self._prove(wanted, version)
+                return wanted
+        why = f"{HEAD} was moved by others {MOST_TRIES} times while we tried"
+        raise CheckpointFailed(self._objects.uri, why, hint="see that no two jobs have the same checkpoint.uri")
+
+    def _prove(self, moved: Head, before: Version | None) -> None:
+        """Repeat the move, which must be refused: a store that accepts it would let writers overwrite each other."""
+        try:
+            self._objects.put(HEAD, moved.to_json(), new=before is None, over=before)
+        except (Overtaken, StoreFailed):  # as it should be; or unknown, and HEAD is moved all the same
+            return
+        self._seen = None
+        self._objects.delete([HEAD])  # it is no register: the next writer is to find out, too
+        condition = "If-None-Match" if before is None else "If-Match"
+        why = f"the store does not honour conditions ({condition}): two writers would undo what the other committed"
+        raise CheckpointFailed(self._objects.uri, why, hint="name a bucket of a store that does, as S3, GCS and Azure")
+
+    def _look(self) -> tuple[Head, Version | None]:
+        version: Version | None = None
+        text = b""
+        try:
+            found = self._objects.get(HEAD)
+            text, version = found.data, found.version
+            head = Head.from_json(text)
+        except FileNotFoundError:
+            head = self._made_up()
+        except WHAT_PARSING_RAISES as error:
+            if not text.startswith(BEGINS):
+                hint = "give checkpoint.uri a prefix of its own; it may be another program's object"
+                raise CheckpointFailed(self._objects.uri, f"{HEAD} there is not ours", hint=hint) from error
+            head = self._made_up()
+        self._seen = (head, version)
+        return head, version
+
+    def _made_up(self) -> Head:
+        """The last resort: of each generation the steps below those of later generations, since it may be stale."""
+        found = list(self._manifests())
+        taken: dict[int, Entry] = {}
+        for generation in sorted({entry.generation for entry in found}, reverse=True):
+            below = min(taken, default=None)
+            for entry in found:
+                if entry.generation == generation and (below is None or entry.step < below):
+                    taken[entry.step] = entry
+        kept = tuple(taken[step] for step in sorted(taken, reverse=True))
+        return Head(generation=max((entry.generation for entry in found), default=0), kept=kept)
+
+    def _manifests(self) -> Iterable[Entry]:
+        for found in self._objects.list():
+            folder, _, name = found.key.rpartition("/")
+            if name != MANIFEST:
+                continue
+            try:
+                text = self._objects.get(found.key).data
+                manifest = Manifest.from_json(text)
+            except (FileNotFoundError, *WHAT_PARSING_RAISES):
+                continue  # no checkpoint
+            yield Entry(
+                step=manifest.step,
+                generation=manifest.generation,
+                folder=folder,
+                sha256=hashlib.sha256(text).hexdigest(),
+                saved_s=found.changed_s,
+            )
 
 
 @dataclass(slots=True)
@@ -47,7 +207,7 @@ class ObjectFolder:
     name: str
     written: dict[str, int] = field(default_factory=dict)  # sizes of what we put there
     digests: dict[str, str] = field(default_factory=dict)
-    asked: bool = False  # HEAD was to be moved to it: nobody knows whether it was, unless it was told
+    asked: bool = False  # HEAD may have been moved to it, if the answer was lost
 
     @property
     def place(self) -> str:
@@ -63,7 +223,7 @@ class ObjectFolder:
         digest, key = hashlib.sha256(content).hexdigest(), f"{self.name}/{name}"
         try:
             self.objects.put(key, content, new=name == MANIFEST)
-        except Overtaken:  # nobody else has this name: it was we, and the answer was lost
+        except Overtaken:  # the name is ours: it was put, and the answer was lost
             if self.objects.get(key).data != content:
                 raise
         self.written[key], self.digests[name] = len(content), digest
@@ -78,31 +238,26 @@ class ObjectFolder:
 
 
 class Bucket:
-    """What is under one URI, as each of its writers and readers has it."""
+    """All that is under one URI, as each of its writers and readers has it."""
 
     def __init__(self, objects: Objects, *, wall: Wall = WALL, rng: Rng = RNG) -> None:
-        self.objects, self._wall, self._rng = objects, wall, rng
+        self.objects, self.place, self._wall, self._rng = objects, objects.uri, wall, rng
         self._register = Register(objects)
         self._generation = 0  # that we announced last
         self._damaged: set[str] = set()  # folders that a reader found damaged
         self._manifests: dict[str, Manifest] = {}
 
-    @property
-    def place(self) -> str:
-        """Its URI."""
-        return self.objects.uri
-
     def place_of(self, step: int) -> str:
-        """Where the checkpoint of a step is, as HEAD was when we last asked."""
+        """The folder of a step, by the HEAD that was read last."""
         return self.folder(step).place
 
     def folder(self, step: int) -> ObjectFolder:
-        """The objects of a step, as HEAD was when we last asked."""
+        """The objects of a step, by the HEAD that was read last."""
         entry = (self._register.seen() or self._register.read()).entry(step)
         return ObjectFolder(self.objects, f"step-{step}" if entry is None else entry.folder)
 
     def steps(self) -> list[int]:
-        """Steps that are committed, highest first; whether they are whole is not known yet."""
+        """Committed steps, highest first; not verified yet."""
         return [entry.step for entry in self._register.read().kept]
 
     def is_all_there(self, step: int) -> bool:
@@ -115,17 +270,17 @@ class Bucket:
     def commit_age_s(self) -> float:
         """Seconds since the highest step was committed, by the clocks of its writer and ours; infinite without any.
 
-        Training stands still for this, so nobody is asked: it is as HEAD was when we last did.
+        By the HEAD that was read last, since training stands still for this.
         """
         head = self._register.seen()
         return max(0.0, self._wall.unix() - head.kept[0].saved_s) if head and head.kept else math.inf
 
     def announced(self) -> int:
-        """The highest generation that was announced; 0, which fences off nobody, if none was."""
+        """The highest generation that was announced; 0 if none was."""
         return self._register.read().generation
 
     def announce(self, generation: int) -> None:
-        """From now on nobody of a lower generation commits."""
+        """From now on no writer of a lower generation commits."""
         self._generation = max(self._generation, generation)
 
         def raised(head: Head) -> Head | None:
@@ -149,7 +304,7 @@ class Bucket:
                     self.objects.delete(staging.written)
 
     def share_staging(self, step: int, token: str, generation: int) -> ObjectFolder:
-        """Nobody has to make it."""
+        """The open folder of another writer, which needs no making."""
         return ObjectFolder(self.objects, f"step-{step}.gen-{generation}.{token}")
 
     def commit(self, staging: Folder, step: int, generation: int) -> None:
@@ -165,7 +320,7 @@ class Bucket:
         there = {found.key: found.size for found in self.objects.list(staging.name)}
         if there != staging.written:
             why = f"not all of it is there: {len(there)} objects of {len(staging.written)}"
-            raise CheckpointFailed(staging.place, why, hint="see that nobody else removes objects there")
+            raise CheckpointFailed(staging.place, why, hint="see that nothing else removes objects there")
 
         def moved(head: Head) -> Head | None:
             if entry in head.kept:
@@ -181,10 +336,10 @@ class Bucket:
         self._register.move(moved)
 
     def collect(self, *, keep: int, just_committed: int) -> list[int]:
-        """Let go of steps below the `keep`-th whole one, never the newest whole one nor the one just committed.
+        """Remove steps below the `keep`-th whole one, never the newest whole one nor the one just committed.
 
-        Whole is here: all objects are there in their sizes, and no reader found one damaged. All is read when it is
-        loaded, not to throw others away. Damaged ones above that line stay, for people to look at.
+        A step counts as whole if all its objects have their sizes, and no reader found one damaged. Damaged ones above
+        that line stay, for people to look at.
         """
         sizes = {found.key: found.size for found in self.objects.list()}
         gone: tuple[Entry, ...] = ()
@@ -204,7 +359,7 @@ class Bucket:
         return [entry.step for entry in gone]
 
     def sweep(self, *, wait_s: float = 0.0) -> None:  # noqa: ARG002 - there is no lock to wait for
-        """Remove what dead writers left, and those that were too late, once it is old by the clock of the store."""
+        """Remove leftovers of dead and late writers, once they are old by the clock of the store."""
         by_folder: dict[str, list[Found]] = defaultdict(list)
         found = self.objects.list()
         for each in found:
@@ -221,7 +376,7 @@ class Bucket:
                 self._remove(folder, [each.key for each in inside])
 
     def set_aside(self, steps: list[int]) -> str:
-        """Take steps out of the way of those to come; they stay, for people to look at. Where they are."""
+        """Take steps out of the way of new ones; they stay, for people to look at. Returns their place."""
 
         def without(head: Head) -> Head | None:
             aside = [entry for entry in head.kept if entry.step in steps]
@@ -234,7 +389,7 @@ class Bucket:
         return self.place
 
     def pass_over(self, step: int) -> None:
-        """A reader has found it damaged: it does not count among those that are kept."""
+        """A reader has found it damaged: it no longer counts as kept."""
         self._damaged.add(self.folder(step).place)
 
     def _is_good(self, entry: Entry, sizes: Mapping[str, int]) -> bool:

@@ -1,14 +1,21 @@
-"""Checkpoints of a training job: the loop stands still for a copy to host memory, the rest happens behind it.
+"""Checkpoints of a training job: the loop stands still for a copy to host memory; the rest happens in a thread.
 
     save(step, state, meta)
       copy to host memory            the caller waits for this alone
       ---- in a thread of its own ----------------------------------------
-      staging/<step>-<token>/        data, tree, manifest; digests; fsync      files, manifest
-      rename to step-<step>/, fsync  the commit point, refused to a generation that is over      commit
-      throw away what is too old     (in an object store it is HEAD that is moved      bucket, register)
+      staging/<step>-<token>/        data, tree, manifest; digests; fsync      snapshot, manifest
+      rename to step-<step>/, fsync  the commit point, refused to an old generation                  commit
+      remove old ones                (an object store moves HEAD instead                            bucket)
 
-A writer that dies anywhere in this leaves the checkpoints before it as they were. A reader takes the highest step whose
-digests are right. The state is whole (data parallel workers all hold the same), so it loads at any number of workers.
+A writer that dies anywhere in this leaves earlier checkpoints as they were. A reader takes the highest step whose
+digests are right. The state is whole, so it loads at any number of workers.
+
+Several writers can share a checkpoint: the first opens the folder and commits, and each writes its segments there.
+
+    first    open -> token ... begin: own segments ... count: all files -> tree, manifest, commit
+    others            token -> begin: own segments -> their files, with digests, to the first
+
+Before the commit no reader takes it for a checkpoint, and a writer that dies leaves the one before as it was.
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,17 +35,101 @@ from sublet import __version__
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, InvalidValue, StaleWriter, SubletError
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
-from sublet.train.checkpoint import files
-from sublet.train.checkpoint.disk import DISK, Disk
-from sublet.train.checkpoint.folder import Folder, Place
-from sublet.train.checkpoint.joint import TOKEN_BYTES, Joint
-from sublet.train.checkpoint.snapshot import HostCopy, Snapshot
+from sublet.train.checkpoint.disk import DISK, Disk, Folder, Place
+from sublet.train.checkpoint.manifest import NamedFile, write_contents
+from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, TensorPlace, data_name, read_state, write_state
 from sublet.train.checkpoint.store import Store, open_store
 
-__all__ = ["Checkpoints", "Committed", "Loaded", "Pending", "newest"]
+__all__ = ["Abandoned", "Checkpoints", "Joint", "Loaded", "Pending", "Share", "newest"]
 
+TOKEN_BYTES = 6  # random: as many as a double holds exactly, in which the others are told
 FEWEST_KEPT = 2  # one may be found damaged
 OPEN_WAIT_S = 1.0  # opening puts up with a busy directory; the first save tries again
+
+
+class Abandoned(CheckpointFailed):
+    """The writers have changed, or one of them could not write."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place, "the group changed while it was written", hint="it is begun again by itself")
+
+
+class Joint:
+    """The side of the first writer: an open folder, and its contents so far. As a context, it is closed at the end."""
+
+    def __init__(self, store: Store, step: int, token: str) -> None:
+        """Opens it; an OSError or a SubletError if that fails."""
+        self.step, self.token, self._place = step, token, store.place
+        self.places: tuple[TensorPlace, ...] = ()  # of the tensors in the segments of all
+        self._segments: Mapping[int, memoryview] = {}
+        self._open = contextlib.ExitStack()
+        self.folder: Folder = self._open.enter_context(store.open_staging(step, token))
+        self.own: Future[list[NamedFile]] = Future()
+        self._all: Future[Sequence[NamedFile]] = Future()
+        self._deciding = threading.Lock()
+        self._taken = False  # by the thread that writes, and closes it
+
+    def begin(self, segments: Mapping[int, memoryview], places: tuple[TensorPlace, ...]) -> None:
+        """Our segments, by number; `places` are those of the tensors in all segments."""
+        self._segments, self.places = segments, places
+
+    def count(self, files: Sequence[NamedFile]) -> None:
+        """All have written these files: it may be committed."""
+        with self._deciding:
+            if not self._all.done():
+                self._all.set_result(files)
+
+    def abandon(self, error: CheckpointFailed | None = None) -> None:
+        """Give it up, unless all files had been counted: then it is being committed."""
+        with self._deciding:
+            if not self._all.done():
+                self._all.set_exception(error or Abandoned(self._place))
+            if not self._taken:
+                self._open.close()
+
+    def written(self) -> Sequence[NamedFile]:
+        """Write our segments, and wait for the others; the files of all, or Abandoned."""
+        try:
+            self.own.set_result(write_contents(self.folder, _named(self._segments)))
+        except BaseException as error:
+            self.own.set_exception(error)
+            raise
+        return self._all.result()
+
+    def __enter__(self) -> Folder:
+        with self._deciding:
+            if self._all.done():
+                self._all.result()  # raises: it was abandoned
+            self._taken = True
+        return self.folder
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+
+class Share:
+    """The side of the other writers: a thread writes segments, one checkpoint after the other."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sublet-part")
+
+    def begin(
+        self, step: int, token: str, generation: int, segments: Mapping[int, memoryview]
+    ) -> Future[list[NamedFile]]:
+        """Into the folder of the first."""
+        folder = self._store.share_staging(step, token, generation)
+        return self._thread.submit(write_contents, folder, _named(segments))
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._thread.shutdown(wait=True)
+
+
+def _named(segments: Mapping[int, memoryview]) -> dict[str, memoryview]:
+    return {data_name(number): content for number, content in segments.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +184,8 @@ class Checkpoints:
         directory: made when it is missing; staging is inside of it, so all of it must be one filesystem. Or the URI of
             an object store, or a store that is open.
         keep: how many whole checkpoints stay, at least 2.
-        writer: who we are, for people who read the manifest.
-        generation: which decision about the members of the group made us the writer. Opening announces it.
+        writer: our name in the manifest, for people.
+        generation: of the group in which we are the writer. Opening announces it.
         disk, wall, rng: of the machine that we run on.
 
     One save is written at a time. Host memory as large as the state is kept for the next one.
@@ -122,7 +213,7 @@ class Checkpoints:
         self.keep = keep
         self.writer = writer
         self.skipped: list[tuple[Place, str]] = []  # what newest() passed over, also when it found none
-        self._generation, self._rng = generation, rng
+        self.generation, self._rng = generation, rng
         self._host = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sublet-checkpoint")
         self._under_way: Pending | None = None
@@ -133,11 +224,6 @@ class Checkpoints:
             self._kept.announce(generation)
             self._announced = True
             self._kept.sweep(wait_s=OPEN_WAIT_S)
-
-    @property
-    def generation(self) -> int:
-        """The generation that this writer belongs to."""
-        return self._generation
 
     def reserve(self, state: Mapping[str, Any]) -> None:
         """Have host memory ready for states like this one; otherwise the first save waits for it too."""
@@ -158,15 +244,13 @@ class Checkpoints:
         state: Mapping[str, Any],
         meta: Mapping[str, Any],
         *,
-        wait: bool = False,
         joint: Joint | None = None,
     ) -> Pending:
         """Copy `state` and return; it is written and committed in the background.
 
         `meta` is JSON (world, global batch, data position, ...). While another save is being written this one is
-        skipped: the Pending of that one comes back, with its `step`. With `wait` (the machine is about to be taken) it
-        waits for the other to end and then saves. What cannot be saved at all raises InvalidValue here; everything that
-        happens later is in Pending.error, and training goes on.
+        skipped: the Pending of that one comes back, with its `step`. What cannot be saved at all raises InvalidValue
+        here; everything that happens later is in Pending.error, and training goes on.
         """
         begun_s = time.perf_counter()
         if step < 0:
@@ -177,10 +261,7 @@ class Checkpoints:
                 raise CheckpointFailed(self.directory, "save() after close()", hint="open the directory again")
             other = self._under_way
             if other is not None and not other.done:
-                if not wait:
-                    return other
-                with contextlib.suppress(Exception):  # whoever asked for that one is told
-                    other.wait()
+                return other
             snapshot = self._host.take(state, () if joint is None else joint.places)
             size = sum(segment.nbytes for segment in snapshot.segments)
             pending = Pending(step, blocked_s=time.perf_counter() - begun_s, size_bytes=size)
@@ -191,18 +272,18 @@ class Checkpoints:
     def newest(self) -> Loaded | None:
         """The highest step whose digests are right; None if there is none (then see `skipped`).
 
-        Whoever came before us must not commit after we looked, so our generation is announced first. A disk that is
+        Our generation is announced first, so that an earlier writer does not commit after we looked. A disk that is
         full or cannot be written may be read all the same. StoreFailed if a store fails: it may be written by others.
         """
         if not self._announced:
             with contextlib.suppress(OSError):
-                self._kept.announce(self._generation)
+                self._kept.announce(self.generation)
                 self._announced = True
         self.skipped = []
         return _newest_of(self._kept, self.skipped)
 
     def commit_age_s(self) -> float:
-        """Seconds since the highest step was written, by whom ever; infinite without any."""
+        """Seconds since the highest step was written, by any writer; infinite without any."""
         return self._kept.commit_age_s()
 
     def fence(self, generation: int) -> None:
@@ -214,9 +295,9 @@ class Checkpoints:
 
     def advance(self, generation: int) -> None:
         """Go on as a writer of `generation`, and fence off those below it."""
-        if generation < self._generation:
-            raise InvalidValue("generation", generation, f"at least {self._generation}, the present one")
-        self._generation = generation
+        if generation < self.generation:
+            raise InvalidValue("generation", generation, f"at least {self.generation}, the present one")
+        self.generation = generation
         self.fence(generation)
 
     def close(self) -> None:
@@ -257,24 +338,24 @@ class Checkpoints:
     def _written(self, step: int, snapshot: Snapshot, meta: Mapping[str, Any], joint: Joint | None) -> Committed:
         with self._kept.open_staging(step) if joint is None else joint as staging:
             beside = () if joint is None else joint.written()
-            manifest = files.write(
-                staging, snapshot, step=step, generation=self._generation, writer=self.writer, meta=meta, beside=beside
+            manifest = write_state(
+                staging, snapshot, step=step, generation=self.generation, writer=self.writer, meta=meta, beside=beside
             )
             self._commit(staging, step)
         path = self._kept.place_of(step)
-        with contextlib.suppress(OSError, SubletError):  # the commit stands; old ones are thrown away next time
+        with contextlib.suppress(OSError, SubletError):  # the commit stands; old ones are removed next time
             self._kept.collect(keep=self.keep, just_committed=step)
             self._kept.sweep()
         return Committed(step=step, path=path, size_bytes=manifest.size_bytes)
 
     def _commit(self, staging: Folder, step: int) -> None:
         while True:
-            generation = self._generation
+            generation = self.generation
             try:
                 self._kept.announce(generation)
                 self._kept.commit(staging, step, generation)
             except StaleWriter:
-                if generation == self._generation:  # otherwise it was we ourselves who advanced meanwhile
+                if generation == self.generation:  # otherwise we advanced meanwhile
                     raise
             else:
                 return
@@ -292,7 +373,7 @@ def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> Loaded | None:
         found.clear()
         for step, path in steps:
             try:
-                manifest, state = files.read_state(kept.folder(step), step)
+                manifest, state = read_state(kept.folder(step), step)
             except DamagedCheckpoint as error:
                 found.append((path, error.why))
                 kept.pass_over(step)

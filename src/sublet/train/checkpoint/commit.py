@@ -1,4 +1,4 @@
-"""A directory of checkpoints on one filesystem: who may commit, how, and what is thrown away.
+"""A directory of checkpoints on one filesystem: the right to commit, the commit, and removal.
 
 <directory>/
   step-400/                    committed: the rename to this name is the commit point
@@ -22,15 +22,14 @@ from typing import Any
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, StaleWriter
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
-from sublet.train.checkpoint.disk import DISK, Disk
-from sublet.train.checkpoint.folder import DiskFolder, Folder
+from sublet.train.checkpoint.disk import DISK, Disk, DiskFolder, Folder
 from sublet.train.checkpoint.manifest import Manifest, verify
 
 __all__ = ["Directory", "KnownGood", "below_whole"]
 
 STALE_S = 86_400.0  # a write that takes a day is dead
 LOCK_WAIT_S = 30.0  # held for one rename and one fsync of a directory
-NAME_BYTES = 16  # of rng in the name of a staging directory: nobody else ever has it
+NAME_BYTES = 16  # random, in the name of a staging directory: it is unique
 STEP = re.compile(r"step-(0|[1-9]\d*)")
 
 
@@ -40,23 +39,18 @@ class Directory:
     def __init__(
         self, path: Path, *, disk: Disk = DISK, wall: Wall = WALL, rng: Rng = RNG, known: KnownGood | None = None
     ) -> None:
-        self.path, self.disk = path, disk
+        self.place, self.disk = path, disk
         self._wall, self._rng = wall, rng
         self._known = KnownGood() if known is None else known
 
-    @property
-    def place(self) -> Path:
-        """Its path."""
-        return self.path
-
     def place_of(self, step: int) -> Path:
-        """Where the checkpoint of a step is, if there is one."""
-        return self.path / f"step-{step}"
+        """The folder of a step."""
+        return self.place / f"step-{step}"
 
     def steps(self) -> list[int]:
-        """Steps with a directory of theirs, highest first; whether they are whole is not known yet."""
+        """Steps that have a folder, highest first; not verified yet."""
         try:
-            names = self.disk.names(self.path)
+            names = self.disk.names(self.place)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted((int(match[1]) for name in names if (match := STEP.fullmatch(name))), reverse=True)
@@ -70,7 +64,7 @@ class Directory:
         return DiskFolder(self.place_of(step), self.disk)
 
     def pass_over(self, step: int) -> None:
-        """A reader has found it damaged: so will we, since we read what we did not write."""
+        """Nothing: a damaged step is found again by reading."""
 
     def commit_age_s(self) -> float:
         """Seconds since the highest step was written; infinite without any that can be seen."""
@@ -80,16 +74,16 @@ class Directory:
         return math.inf
 
     def announced(self) -> int:
-        """The highest generation that was announced; 0, which fences off nobody, if none was."""
+        """The highest generation that was announced; 0 if none was."""
         try:
-            names = self.disk.names(self.path / "fence")
+            names = self.disk.names(self.place / "fence")
         except (FileNotFoundError, NotADirectoryError):
             return 0
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def announce(self, generation: int) -> None:
-        """From now on nobody of a lower generation commits. Lower announcements are removed after this is on disk."""
-        fence = self.path / "fence"
+        """From now on no writer of a lower generation commits. Lower ones are removed once this is on disk."""
+        fence = self.place / "fence"
         if self.announced() < generation:
             self._make(fence)
             self.disk.touch(fence / str(generation))
@@ -99,7 +93,7 @@ class Directory:
                     self.disk.remove(fence / name)
 
     def fence(self, generation: int) -> None:
-        """As `announce`; when it returns, whoever looked for an announcement before it has committed."""
+        """As `announce`; when it returns, commits that began before it have ended."""
         self.announce(generation)
         with self.locked():
             pass
@@ -107,7 +101,7 @@ class Directory:
     @contextlib.contextmanager
     def locked(self, *, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
         """Hold LOCK; it is free again if this process dies."""
-        path = self.path / "LOCK"
+        path = self.place / "LOCK"
         hold = self.disk.hold(path)
         try:
             if not hold.take(wait_s):
@@ -123,8 +117,8 @@ class Directory:
     @contextlib.contextmanager
     def open_staging(self, step: int, token: str = "") -> Iterator[Folder]:
         """A new directory that is ours while we live; what is left of it at the end is removed."""
-        self._make(self.path / "staging")
-        path = self.path / "staging" / f"{step}-{token}" if token else self._in_staging(str(step))
+        self._make(self.place / "staging")
+        path = self.place / "staging" / f"{step}-{token}" if token else self._in_staging(str(step))
         with self.locked():  # between the making and the lock, a sweep would take it for a dead writer's
             self.disk.make_folder(path)
             hold = self.disk.hold(path, folder=True)
@@ -136,23 +130,23 @@ class Directory:
             self.disk.remove_tree(path)
 
     def share_staging(self, step: int, token: str, generation: int) -> Folder:  # noqa: ARG002 - it is not in the name
-        """That of another, which has it locked."""
-        return DiskFolder(self.path / "staging" / f"{step}-{token}", self.disk)
+        """The open folder of another writer, which holds its lock."""
+        return DiskFolder(self.place / "staging" / f"{step}-{token}", self.disk)
 
     def set_aside(self, steps: list[int]) -> Path:
-        """Take steps out of the way of those to come; they stay, for people to look at. Where they are then."""
-        place = self.path / "damaged"
+        """Take steps out of the way of new ones; they stay, for people to look at. Returns their place."""
+        place = self.place / "damaged"
         self._make(place)
         with self.locked():
             for step in steps:
                 with contextlib.suppress(FileNotFoundError):  # another reader was quicker
                     self.disk.rename(self.place_of(step), place / f"step-{step}-{self._rng.token(4)}")
-            self.disk.sync_folder(self.path)
+            self.disk.sync_folder(self.place)
         return place
 
     def sweep(self, *, wait_s: float = LOCK_WAIT_S) -> None:
-        """Remove what dead writers left in staging, and what is older than a day."""
-        staging = self.path / "staging"
+        """Remove leftovers of dead writers in staging, and those older than a day."""
+        staging = self.place / "staging"
         if not self.disk.is_folder(staging):
             return
         with self.locked(wait_s=wait_s):
@@ -173,18 +167,18 @@ class Directory:
         while True:
             with self.locked():
                 if (latest := self.announced()) > generation:
-                    raise StaleWriter(self.path, step, generation=generation, announced=latest)
+                    raise StaleWriter(self.place, step, generation=generation, announced=latest)
                 there = self._inode(target)
                 if there is None or there == damaged:
                     if there is not None:
                         disk.rename(target, self._in_staging(f"damaged-{step}"))
                     disk.rename(Path(staging.place), target)
-                    disk.sync_folder(self.path)
-                    disk.sync_folder(self.path / "staging")
+                    disk.sync_folder(self.place)
+                    disk.sync_folder(self.place / "staging")
                     with contextlib.suppress(OSError):  # the commit stands without the hint
-                        disk.put(self.path / "LATEST", f"{target.name}\n".encode())
+                        disk.put(self.place / "LATEST", f"{target.name}\n".encode())
                     return
-                disk.sync_folder(self.path)  # its writer may have died between the rename and this
+                disk.sync_folder(self.place)  # its writer may have died between the rename and this
             try:
                 self.verify(step)
             except DamagedCheckpoint:
@@ -228,7 +222,7 @@ class Directory:
             self.disk.sync_folder(directory.parent)
 
     def _in_staging(self, what: str) -> Path:
-        return self.path / "staging" / f"{what}-{self._rng.token(NAME_BYTES)}"
+        return self.place / "staging" / f"{what}-{self._rng.token(NAME_BYTES)}"
 
     def _age_s(self, path: Path) -> float:
         return self._wall.unix() - self.disk.facts(path).changed_ns / 1e9
@@ -248,7 +242,7 @@ class Directory:
 
 
 def below_whole(all_of: Sequence[Any], is_good: Callable[[Any], bool], keep: int) -> Sequence[Any]:
-    """Those below the `keep`-th that is good; no more are looked at than it takes."""
+    """Elements below the `keep`-th good one; no more are checked than necessary."""
     for index, each in enumerate(all_of):
         keep -= is_good(each)
         if not keep:
@@ -257,16 +251,16 @@ def below_whole(all_of: Sequence[Any], is_good: Callable[[Any], bool], keep: int
 
 
 class KnownGood:
-    """Which committed steps were verified, so that nothing is read twice while its files stay as they are.
+    """Verified steps, so that no step is read twice while its files stay as they are.
 
-    What rots on the disk unseen by the filesystem is found when it is read.
+    Silent damage of a disk is found when a step is loaded.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, object] = {}
 
     def trust(self, directory: Directory, step: int) -> None:
-        """We wrote it ourselves, or have just read it."""
+        """It was written or read by us."""
         self._seen[step] = directory.signature(step)
 
     def is_good(self, directory: Directory, step: int) -> bool:

@@ -1,4 +1,4 @@
-"""The disk that checkpoints lie on, order by order: a power cut can come between any two of them.
+"""The disk of checkpoints, operation by operation: a power cut can come between any two of them.
 
 Names survive a power cut once their folder was synced, contents once their draft was. A simulated disk
 (`sublet_lab.torn_disk`) keeps no more than that.
@@ -6,7 +6,10 @@ Names survive a power cut once their folder was synced, contents once their draf
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
+import io
 import os
 import shutil
 import time
@@ -15,15 +18,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["DISK", "Disk", "Draft", "Facts", "Hold", "Reading"]
+__all__ = ["CHUNK_BYTES", "DISK", "Disk", "DiskFolder", "Draft", "Facts", "Folder", "Hold", "Place", "Reading"]
 
+CHUNK_BYTES = 1 << 23  # hashed while still in the cache, then written
 LOCK_POLL_S = 0.01
-OTHERS = 0o077  # bits of everybody but the owner
+OTHERS = 0o077  # bits of group and others
+
+Place = Path | str  # a path, or a URI
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a file or folder from outside."""
+    """Metadata of a file or folder."""
 
     inode: int  # the same while it is the same, whatever its name
     size: int
@@ -41,7 +47,7 @@ class Draft:
         return os.write(self._handle, content)
 
     def sync(self) -> None:
-        """What was written survives a power cut."""
+        """Its content survives a power cut."""
         os.fsync(self._handle)
 
     def close(self) -> None:
@@ -66,22 +72,10 @@ class Reading(Protocol):
     ) -> None: ...
 
 
-class _MachineReading:
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
-        self.readinto = self._file.readinto
-
+class _MachineReading(io.FileIO):
     @property
     def size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
+        return os.fstat(self.fileno()).st_size
 
 
 class Hold:
@@ -104,7 +98,7 @@ class Hold:
         fcntl.flock(self._handle, fcntl.LOCK_UN)  # explicit, because a forked child may have inherited the handle
 
     def close(self) -> None:
-        """Whether we have it or not, we do not want it any more."""
+        """Close the handle, locked or not."""
         os.close(self._handle)
 
     def _try(self) -> bool:
@@ -122,7 +116,7 @@ class Disk:
     """
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder, in order."""
+        """The names in a folder, sorted."""
         return sorted(path.name for path in folder.iterdir())
 
     def facts(self, path: Path) -> Facts:
@@ -135,7 +129,7 @@ class Disk:
         return path.is_dir()
 
     def make_folder(self, path: Path) -> None:
-        """In a folder that is there; FileExistsError if it is there already."""
+        """In a folder that exists; FileExistsError if it is there already."""
         path.mkdir(mode=_mode_in(path.parent, 0o777))
 
     def sync_folder(self, folder: Path) -> None:
@@ -157,7 +151,7 @@ class Disk:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode))
 
     def put(self, path: Path, content: bytes) -> None:
-        """In place of what was there, in one go; nobody minds if it is lost."""
+        """Replace a file atomically; it may be lost in a power cut."""
         draft = path.with_name(path.name + ".new")
         draft.touch(mode=_mode_in(path.parent, 0o666))
         draft.write_bytes(content)
@@ -168,7 +162,7 @@ class Disk:
         return _MachineReading(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """In one go; nothing is at the target."""
+        """Atomically; the target does not exist."""
         source.rename(target)
 
     def remove(self, path: Path) -> None:
@@ -193,3 +187,60 @@ def _mode_in(folder: Path, mode: int) -> int:
 
 
 DISK = Disk()
+
+
+class Folder(Protocol):
+    """The files of one checkpoint. An OSError: a file is damaged or missing; a SubletError says nothing of files."""
+
+    @property
+    def place(self) -> Place:
+        """The path or URI."""
+
+    def open(self, name: str) -> Reading:
+        """A file to be read."""
+
+    def write(self, name: str, content: memoryview) -> str:
+        """A new file that is there for good when this returns; its SHA-256."""
+
+    def expect(self, name: str, size: int) -> None:
+        """Check that another writer's file is there; an OSError or a SubletError if it is not."""
+
+    def seal(self) -> None:
+        """No more files: the names survive a power cut, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFolder:
+    """A folder of a filesystem."""
+
+    place: Path
+    disk: Disk = DISK
+
+    def open(self, name: str) -> Reading:
+        """From the disk."""
+        return self.disk.open(self.place / name)
+
+    def write(self, name: str, content: memoryview) -> str:
+        """Synced."""
+        digest = hashlib.sha256()
+        draft = self.disk.create(self.place / name)
+        try:
+            for start in range(0, len(content), CHUNK_BYTES):
+                rest = content[start : start + CHUNK_BYTES]
+                digest.update(rest)
+                while rest:
+                    rest = rest[draft.write(rest) :]
+            draft.sync()
+        finally:
+            draft.close()
+        return digest.hexdigest()
+
+    def expect(self, name: str, size: int) -> None:
+        """Synced by its writer; we check that the disk is the same."""
+        with self.disk.open(self.place / name) as reading:
+            if reading.size != size:
+                raise OSError(errno.EIO, f"has {reading.size} bytes, its writer wrote {size}", str(self.place / name))
+
+    def seal(self) -> None:
+        """Synced."""
+        self.disk.sync_folder(self.place)

@@ -1,12 +1,12 @@
-"""The manifest of one checkpoint and the files that it names: written with their digests, read only if each is right.
+"""The manifest of one checkpoint and its files: written with their digests, read only if each is right.
 
     step-400/
       data-0000.bin ...   bytes of the tensors
-      tree.json           what the bytes are (`snapshot`)
+      tree.json           the structure of the state (`snapshot`)
       MANIFEST.json       step, meta, and size and SHA-256 of each file above; written last, with a digest of itself
 
-A directory without a whole manifest is no checkpoint. What is read is checked while it is read, so the bytes that were
-verified are the bytes that are used.
+A directory without a whole manifest is no checkpoint. Files are verified while they are read, so the verified bytes are
+the bytes that are used.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sublet.errors import DamagedCheckpoint, InvalidValue
-from sublet.train.checkpoint.disk import Reading
-from sublet.train.checkpoint.folder import CHUNK_BYTES, Folder
+from sublet.train.checkpoint.disk import CHUNK_BYTES, Folder, Reading
 
 __all__ = [
     "MANIFEST",
@@ -62,7 +61,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What makes a directory a checkpoint."""
+    """The file that makes a directory a checkpoint."""
 
     step: int
     generation: int
@@ -72,7 +71,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """What the files take together."""
+        """The sum of the files' sizes."""
         return sum(file.size for file in self.files)
 
     def to_json(self) -> bytes:
@@ -83,7 +82,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """As it was written; ValueError or the like if one bit differs."""
+        """Counterpart of `to_json`; ValueError or the like if one bit differs."""
         facts = json.loads(text)["manifest"]
         if facts["schema"] != SCHEMA:
             raise ValueError(f"schema {facts['schema']!r}, this version reads {SCHEMA}")

@@ -1,4 +1,4 @@
-"""When checkpoints are written, and what is said about them. One that fails stops no training, but for the last."""
+"""When checkpoints are written, and their reports. A failed one stops no training, except for the last."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sublet.errors import CheckpointFailed, NoCheckpointLeft, StaleWriter, Suble
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL, Wall
-from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded, Pending
-from sublet.train.checkpoint.folder import Place
-from sublet.train.checkpoint.joint import Abandoned, Joint
+from sublet.train.checkpoint.checkpoints import Abandoned, Checkpoints, Joint, Loaded, Pending
+from sublet.train.checkpoint.disk import Place
 from sublet.train.checkpoint.store import Store, open_store, step_of
 from sublet.train.link.agent_line import AgentLine, Lost
 from sublet.train.state.state import Progress
@@ -26,7 +25,7 @@ from sublet.wire.saves import ANCHOR, BUCKET, DISK, Damaged, Saved, SaveFailed
 __all__ = ["LAST_TRIES", "Saver", "find"]
 
 EVERY_S = 600.0  # without a controller, which knows better
-FIRST_S = 15.0  # of training, to the first checkpoint: nobody knows yet how long these workers will be there
+FIRST_S = 15.0  # of training, to the first checkpoint: these workers may be gone soon
 WORTH = 20.0  # times what the last one took to write: an early one comes no sooner than that
 KEEP = 3
 BRING_S = 86_400.0  # for a checkpoint that its agent brings, however large: the agent says if it cannot
@@ -40,10 +39,10 @@ RANGE_HINT = "nothing: training goes on from the checkpoint before it"
 class Saver:
     """The checkpoints of this run; `directory` None = there are none.
 
-    The first comes early and each waits as long as was trained until the last one, up to `every_s`: training that ends
-    young has lost at most half of what was done, for a handful of writes in all. It counts from where the first worker
-    began, and whoever becomes the writer goes on there: the time comes with the state, the last commit is on the disk.
-    Where a controller chose the interval, training is slowed by no more than it says, whatever a write costs.
+    The first comes early, and each waits as long as was trained until the last one, up to `every_s`: a training that
+    ends young has lost at most half of its work, for a handful of writes. Time counts from where the first worker
+    began, and the next writer goes on there: the time comes with the state, the last commit is on the disk. Where a
+    controller chose the interval, training is slowed by no more than it says, whatever a write costs.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Saver:
         self.every_s = float(os.environ.get("SUBLET_CHECKPOINT_EVERY_S", EVERY_S))
         self._most_slowdown = float(os.environ.get("SUBLET_CHECKPOINT_MOST_SLOWDOWN", math.inf))
         self._least_s = 0.0  # for that, after what the last one cost
-        self.blocked_s = 0.0  # since somebody asked last
+        self.blocked_s = 0.0  # since the last report
         self._checkpoints: Checkpoints | None = None
         self._pending: Pending | None = None
         self._asked = False  # for one of now or later, and none has begun since
@@ -77,13 +76,13 @@ class Saver:
 
     @property
     def trained_s(self) -> float:
-        """Since training began, whoever did it."""
+        """Seconds since training began, at any worker."""
         return 0.0 if self._began_s is None else self._wall.monotonic() - self._began_s
 
     @property
     def store(self) -> Store:
-        """Where they are; there is one wherever one has begun."""
-        assert self._kept is not None  # noqa: S101 - who asks has been told of a checkpoint
+        """The store; there is one wherever a checkpoint has begun."""
+        assert self._kept is not None  # noqa: S101 - a checkpoint has begun
         return self._kept
 
     def take_over(self, trained_s: float) -> None:
@@ -91,7 +90,7 @@ class Saver:
         self._began_s = self._wall.monotonic() - trained_s
 
     def opened(self, generation: int | None) -> None:
-        """This worker writes from now on; None = nobody counts generations."""
+        """This worker writes from now on; None = without generations."""
         if self._kept is None:
             return
         self._is_new = True
@@ -109,7 +108,7 @@ class Saver:
             self._complain(error, self._committed)
 
     def newest(self) -> Loaded | None:
-        """What to start from."""
+        """The checkpoint to start from."""
         if self._checkpoints is None:
             return None
         loaded = self._checkpoints.newest()
@@ -122,7 +121,7 @@ class Saver:
         return loaded
 
     def _tell_passed_over(self, skipped: list[tuple[Place, str]], step: int) -> None:
-        """Tell; without one that can be trusted, begin at step 0 only if somebody has decided that."""
+        """Report damaged ones; without a good one, begin at step 0 only if a user has decided that."""
         start_over = step < 0 and os.environ.get("SUBLET_START_OVER") == "1"
         if start_over and self._kept is not None:
             place = self._kept.set_aside([step_of(path) for path, _ in skipped])
@@ -144,7 +143,7 @@ class Saver:
             self.begin(tree(), progress, world)
 
     def is_due(self, now_s: float, *, asked: bool) -> bool:
-        """Tell what has been committed; whether another is to begin now, and whoever asks begins it."""
+        """Report commits; whether another is to begin now. The caller then begins it."""
         if self._checkpoints is None:
             return False
         self._asked |= asked
@@ -163,12 +162,12 @@ class Saver:
         return due
 
     def cannot(self, step: int, why: str) -> None:
-        """One that was asked for is not written."""
+        """A checkpoint that was asked for is not written."""
         if self._checkpoints is not None:
             self._complain(CheckpointFailed(self.directory, why, hint=RANGE_HINT), step)
 
     def save(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
-        """Now, and wait until it is committed, unless this step is already."""
+        """Save now, and wait until it is committed, unless this step is already."""
         if self._checkpoints is None:
             return
         if self._pending is not None:
@@ -178,18 +177,18 @@ class Saver:
             self.settle()
 
     def has(self, step: int) -> bool:
-        """Whether the last that was committed is of this step, or there are none to be."""
+        """Whether the last commit is of this step, or there are none to be."""
         return self._checkpoints is None or self._committed == step
 
     def save_last(self, tree: dict[str, Any], progress: Progress, world: int = 1) -> None:
-        """Of all that was done: without it nothing is finished. CheckpointFailed after some tries.
+        """Save the end of training: without it nothing is finished. CheckpointFailed after some tries.
 
-        StaleWriter at once: it is another's to write.
+        StaleWriter at once: a newer writer has it.
         """
         self.insist(lambda: self.save(tree, progress, world), progress)
 
-    def insist(self, save: Callable[[], None], progress: Progress) -> None:
-        """As `save_last`, by what saves now: called up to LAST_TRIES times."""
+    def insist(self, save: Callable[[], object], progress: Progress) -> None:
+        """As `save_last`, with another function that saves: called up to LAST_TRIES times."""
         for pause_s in (*LAST_PAUSES_S, None):
             save()
             if self.has(progress.steps):
@@ -211,7 +210,7 @@ class Saver:
             self._checkpoints = None
 
     def open_joint(self, step: int) -> Joint | None:
-        """One that others write with us, which `begin` is given then; None if it cannot be, which has been told."""
+        """A checkpoint of several writers, for `begin`; None after a failure, which has been reported."""
         if self._checkpoints is None:
             return None
         self._asked = False
@@ -222,7 +221,7 @@ class Saver:
             return None
 
     def begin(self, tree: dict[str, Any], progress: Progress, world: int, joint: Joint | None = None) -> bool:
-        """Copy all of it, and write behind the training; False if that cannot be, which has been told."""
+        """Copy the state, and write it in the background; False after a failure, which has been reported."""
         assert self._checkpoints is not None  # noqa: S101 - the callers have looked
         self._asked = False
         meta = {"samples_done": progress.done, "epoch": progress.epoch, "global_batch": progress.batch, "world": world}
@@ -236,14 +235,14 @@ class Saver:
         return True
 
     def settle(self) -> None:
-        """Wait for what is being written, and tell what came of it."""
+        """Wait for the pending checkpoint, and report its outcome."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
         try:
             pending.wait()
         except Abandoned:
-            self._asked = True  # by nobody's fault: it is begun again
+            self._asked = True  # begin it again
             return
         except SubletError as error:
             self._complain(error, pending.step)
@@ -270,7 +269,7 @@ class Saver:
 
 
 async def find(saver: Saver, line: AgentLine | None, generation: int | None) -> Loaded | None:
-    """The newest, brought to this node first where its disk is its own; Lost if nobody can say whether there is one."""
+    """The newest, brought to this node first where its disk is its own; Lost if it is unknown whether there is one."""
     try:
         with _at_work(line):
             if line is not None and generation is not None and saver.tier == DISK:
@@ -284,7 +283,7 @@ async def find(saver: Saver, line: AgentLine | None, generation: int | None) -> 
 
 @contextmanager
 def _at_work(line: AgentLine | None) -> Iterator[None]:
-    """What takes long here is work, and no sign of a group that does not form."""
+    """Long reads are work, and no sign of a group that does not form."""
     if line is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""A state in host memory: its tensors as bytes in reused buffers, everything else as a tree of JSON.
+"""A state in host memory: tensors as bytes in reused buffers, everything else as a tree of JSON.
 
-    {"w": tensor, "lr": 0.1}  ->  tree.json   {"dict": [["w", {"tensor": 0}], ["lr", 0.1]]}, and what tensor 0 is
+    {"w": tensor, "lr": 0.1}  ->  tree.json   {"dict": [["w", {"tensor": 0}], ["lr", 0.1]]}, and the place of tensor 0
                                   data-0000   the bytes of tensor 0, then of tensor 1, ... each on a 64-byte border
 
 There is no pickle in it, so reading one runs no code. A tensor that stands in the state twice (tied weights) is kept
@@ -17,8 +17,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sublet.errors import InvalidValue
-from sublet.train.link.staging import host_memory
+from sublet.errors import DamagedCheckpoint, InvalidValue
+from sublet.train.checkpoint.disk import Folder
+from sublet.train.checkpoint.manifest import (
+    TREE,
+    WHAT_PARSING_RAISES,
+    Manifest,
+    NamedFile,
+    in_parallel,
+    read_file,
+    read_manifest,
+    write_files,
+)
+from sublet.train.link.devices import host_memory
 
 __all__ = [
     "DTYPES",
@@ -28,9 +39,12 @@ __all__ = [
     "Snapshot",
     "TensorPlace",
     "Tree",
+    "data_name",
+    "read_state",
     "require_storable",
     "segment_sizes",
     "state_from",
+    "write_state",
 ]
 
 SEGMENT_BYTES = 1 << 28  # one buffer and one file; a power of two, because pinned memory is handed out in such
@@ -51,7 +65,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPlace:
-    """Where the bytes of one tensor are: `size` of them in segment `segment`, from `start`."""
+    """The place of one tensor's bytes: `size` of them in segment `segment`, from `start`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -74,7 +88,7 @@ class TensorPlace:
         return DTYPES[self.dtype].itemsize * math.prod(self.shape)
 
     def seen_in(self, memory: torch.Tensor) -> torch.Tensor:
-        """These bytes as the tensor that they are."""
+        """These bytes as a tensor."""
         return memory.view(DTYPES[self.dtype]).view(self.shape)
 
 
@@ -86,13 +100,13 @@ class Tree:
     places: tuple[TensorPlace, ...]
 
     def to_json(self) -> bytes:
-        """As it is written."""
+        """The bytes of tree.json."""
         rows = [[place.dtype, list(place.shape), place.segment, place.start] for place in self.places]
         return json.dumps({"tensors": rows, "root": self.root}, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Tree:
-        """As it was written; ValueError, TypeError or KeyError if this is something else."""
+        """Counterpart of `to_json`; ValueError, TypeError or KeyError if this is something else."""
         facts = json.loads(text)
         places = tuple(
             TensorPlace(dtype=dtype, shape=tuple(map(int, shape)), segment=int(segment), start=int(start))
@@ -120,7 +134,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """In a state, in place of a tensor that is written by others: which of the places that are given beside it."""
+    """In a state, in place of a tensor that another writer has: an index of the places that are given beside it."""
 
     index: int
 
@@ -197,7 +211,7 @@ class HostCopy:
 
 
 def require_storable(state: Mapping[str, Any]) -> None:
-    """InvalidValue if something in it is nothing that a snapshot can hold."""
+    """InvalidValue if a snapshot cannot hold something in it."""
     _take_apart(state)
 
 
@@ -222,7 +236,7 @@ def state_from(root: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 class _Where(NamedTuple):
-    """The way to a value; written out only when something is wrong there, because every save comes by here."""
+    """The path to a value; formatted only for an error, because every save builds it."""
 
     above: _Where | None
     key: object
@@ -278,7 +292,7 @@ def _describe_value(value: Any, where: _Where, found: _Found) -> Any:
 
 
 def _refuse_unlike_bytes(tensor: torch.Tensor, where: _Where) -> None:
-    """A tensor whose values are not simply its bytes on one device: sparse, quantised, spread over workers."""
+    """Refuse tensors whose values are not their bytes on one device: sparse, quantised, distributed."""
     strange = type(tensor) not in {torch.Tensor, torch.nn.Parameter} and hasattr(tensor, "full_tensor")
     if strange or tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in NAMES:
         allowed = "a whole, dense tensor of one of " + ", ".join(DTYPES)
@@ -303,8 +317,71 @@ def _place_tensors(tensors: list[torch.Tensor]) -> Iterator[TensorPlace]:
 
 
 def segment_sizes(places: tuple[TensorPlace, ...]) -> list[int]:
-    """Of each segment, as large as it must be."""
+    """The size of each segment."""
     ends = [0] * (1 + max((place.segment for place in places), default=-1))
     for place in places:
         ends[place.segment] = max(ends[place.segment], place.start + place.size)
     return ends
+
+
+def write_state(
+    folder: Folder,
+    snapshot: Snapshot,
+    *,
+    step: int,
+    generation: int,
+    writer: str,
+    meta: Mapping[str, Any],
+    beside: Sequence[NamedFile] = (),
+) -> Manifest:
+    """Fill a folder: data, tree, manifest, in this order, each there for good before the next is begun.
+
+    Segments that others have written are `beside` these.
+    """
+    contents = {data_name(index): segment for index, segment in enumerate(snapshot.segments, snapshot.first)}
+    contents[TREE] = memoryview(snapshot.tree.to_json())
+    return write_files(folder, contents, step=step, generation=generation, writer=writer, meta=meta, beside=beside)
+
+
+def data_name(segment: int) -> str:
+    """The file of a segment."""
+    return f"data-{segment:04}.bin"
+
+
+def read_state(folder: Folder, step: int) -> tuple[Manifest, dict[str, Any]]:
+    """The state of step `step`, verified, on the CPU, each tensor in memory of its own; or DamagedCheckpoint."""
+    manifest = read_manifest(folder, step)
+    files = {file.name: file for file in manifest.files}
+    text = torch.empty(files[TREE].size, dtype=torch.uint8)
+    read_file(folder, files[TREE], [(0, _bytes_of(text))])
+    try:
+        tree = Tree.from_json(text.numpy().tobytes())
+        _refuse_overlaps(tree.places, files)
+        memories = [torch.empty(place.size, dtype=torch.uint8) for place in tree.places]
+        tensors = [place.seen_in(memory) for place, memory in zip(tree.places, memories, strict=True)]
+        state = state_from(tree.root, tensors)
+        if not isinstance(state, dict):
+            raise TypeError(f"the state is a {type(state).__name__}, not a dict")
+    except WHAT_PARSING_RAISES as error:
+        raise DamagedCheckpoint(folder.place, f"{TREE} cannot be read: {error}") from error
+    pieces: dict[str, list[tuple[int, memoryview]]] = {name: [] for name in files if name != TREE}
+    for place, memory in zip(tree.places, memories, strict=True):
+        pieces[data_name(place.segment)].append((place.start, _bytes_of(memory)))
+    in_parallel(lambda name: read_file(folder, files[name], pieces[name]), list(pieces))
+    return manifest, state
+
+
+def _bytes_of(memory: torch.Tensor) -> memoryview:
+    found: memoryview = memory.numpy().data
+    return found
+
+
+def _refuse_overlaps(places: Sequence[TensorPlace], files: Mapping[str, NamedFile]) -> None:
+    """Tensors must come one after the other, inside of their files: files are read from end to end."""
+    ends: dict[str, int] = {}
+    for place in places:
+        name = data_name(place.segment)
+        end = place.start + place.size
+        if place.start < ends.get(name, 0) or end > files[name].size:
+            raise ValueError(f"a tensor has bytes {place.start} to {end} of {name}, which is not possible")
+        ends[name] = end

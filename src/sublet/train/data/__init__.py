@@ -1,1 +1,1 @@
-"""Samples: in what order they come, and which of them are whose."""
+"""Samples: their order, and their division among workers."""

@@ -1,8 +1,8 @@
-"""Which samples a step takes, and which of them are this worker's.
+"""The samples of a step, and their division among workers.
 
 The order of an epoch is a permutation that follows from (seed, epoch) alone, or that of the dataset where a loader says
-so (`loading`). A step takes the next samples of it, and rank r of W takes its contiguous share. So the only state is
-how far into the epoch we are, and after any change of width every sample is still seen exactly once.
+so (`loading`). A step takes the next samples, and rank r of W takes its contiguous share. So the only state is the
+offset in the epoch, and every sample is seen once however the number of workers changes.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class Samples:
     def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
         """The micro-batches of one rank for a step of `size` samples from `offset`.
 
-        If its share is empty it is given a sample of another's: whoever is not in the script's loop would miss what
-        the script does there with each step.
+        A rank whose share is empty is given another's sample with no weight, so that its script's loop runs as well.
         """
         low, high = offset + rank * size // world, offset + (rank + 1) * size // world
         if low == high:
@@ -80,7 +79,7 @@ class Samples:
         return cut_up(low, high, micro_batch)
 
     def holders(self, size: int, world: int) -> int:
-        """Ranks whose samples of such a step count."""
+        """How many ranks have samples of such a step."""
         return min(size, world)
 
     def load(self, epoch: int, piece: Piece) -> Any:
@@ -120,7 +119,7 @@ def mixed(*numbers: int) -> int:
 
 
 def mapped(made: Callable[..., Any], *batches: Any) -> Any:
-    """What is made of their tensors, in whatever these lie; else it is as in the first of them."""
+    """Apply `made` to the tensors of nested batches; other values are those of the first batch."""
     first = batches[0]
     if isinstance(first, torch.Tensor):
         return made(*batches)

@@ -3,8 +3,8 @@
     model = train.stages(GPT2LMHeadModel(config))      # gives logits; loss=lambda logits, batch: ...
 
 The stages have the model's own modules, tied weights among them. They are called with `input_ids`, or a mapping that
-has them and perhaps `attention_mask` and `token_type_ids`. Where there is a mask it goes from stage to stage beside the
-hidden states, as it came: each block makes of it what its attention needs.
+has them and perhaps `attention_mask` and `token_type_ids`. A mask goes from stage to stage unchanged, beside the hidden
+states: each block makes of it what its attention needs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class First(nn.Module):
             self.add_module(name, each)
 
     def forward(self, given: Any) -> Any:
-        """Of a batch as a collator of transformers makes it, or of words alone."""
+        """A batch of a collator of transformers, or input_ids alone."""
         batch = given if isinstance(given, Mapping) else {"input_ids": given}
         for name in NOT_TAKEN:
             if batch.get(name) is not None:
@@ -78,7 +78,7 @@ class First(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer; its mask and its positions are made here."""
+    """One layer, with its mask and its position embeddings."""
 
     def __init__(self, layer: nn.Module, config: Any, rotary: nn.Module | None, *, causal: bool) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Block(nn.Module):
         self._mask = masks.create_causal_mask if causal else masks.create_bidirectional_mask
 
     def forward(self, x: Any) -> Any:
-        """As it came: hidden states, with the mask behind them or without."""
+        """Hidden states, with the mask behind them or without."""
         hidden, mask = x if isinstance(x, tuple) else (x, None)
         facts: dict[str, Any] = {}
         if hasattr(self, "rotary"):
@@ -112,7 +112,7 @@ class Last(nn.Module):
             self.add_module(name, each)
 
     def forward(self, x: Any) -> torch.Tensor:
-        """The mask is needed no more."""
+        """The mask is dropped."""
         return self._head(self, x[0] if isinstance(x, tuple) else x)
 
 

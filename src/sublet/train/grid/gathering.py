@@ -1,10 +1,10 @@
-"""Whose orders a member of a grid follows: into the mesh of the newest one, with the state that its seat needs.
+"""How a member of a grid follows orders: into the mesh of the newest one, with the state that its seat needs.
 
     Regroup  ->  all of the old grid and the new one form a mesh  ->  meet: roll forward, move  ->  Joined
-       ^              |  somebody goes away, or a newer order comes: give up and follow the newest
-       `--------------'  who does not stay hands over, says Left, and waits
+       ^              |  a member is lost, or a newer order comes: give up and follow the newest
+       `--------------'  a member that does not stay hands over, says Left, and waits
 
-What is held is never let go of before all have what they want (`member`), so it is safe to give up at any point.
+Nothing is dropped before all have what they want (`member`), so it is safe to give up at any point.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sublet.machine.wall import WALL
-from sublet.train.grid.gloo import GlooMesh, Lines
+from sublet.train.grid.gloo import GlooMesh, Lines, Sharing
 from sublet.train.grid.meeting import Lost, Met
 from sublet.train.grid.member import Member
-from sublet.train.grid.sharing import Sharing
 from sublet.train.grid.stages import Seat, parts_of
 from sublet.train.link.agent_line import AgentLine
 from sublet.train.link.following import MEET_S, Follower
@@ -32,7 +31,7 @@ LONGEST = 2000  # characters of an error: the last of them say most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """In a grid: what came of the meeting, and what it took."""
+    """The outcome of a meeting, and its times."""
 
     order: Regroup
     seat: Seat
@@ -44,7 +43,7 @@ class Gathered:
 
 
 class Gathering(Follower[Gathered]):
-    """Of one worker, whose orders come over `line`; `samples` says how many are behind it."""
+    """One worker, whose orders come over `line`; `samples` counts the samples done."""
 
     def __init__(self, line: AgentLine, member: Member, *, wait_s: float, samples: Callable[[], float]) -> None:
         super().__init__(line, wait_s)
@@ -56,13 +55,11 @@ class Gathering(Follower[Gathered]):
 
     @property
     def standing(self) -> Mapping[str, Any]:
-        """As `Follower` says."""
         member = self.member
         return {"generation": self.generation, "step": max(member.applied, 0), "pending": member.pending}
 
     @property
     def done(self) -> float:
-        """As `Follower` says."""
         return self._samples()
 
     async def _part(self) -> None:
@@ -70,12 +67,11 @@ class Gathering(Follower[Gathered]):
             self.mesh.part(self._seat.everyone())
 
     def fail(self, error: BaseException) -> None:
-        """The script ends by an error of its own: said before the others see no more of it than closed connections."""
+        """The script ends by an error of its own: say so before the others see closed connections."""
         self.say_broken("".join(traceback.format_exception_only(error)).strip()[-LONGEST:])
         self.drop()
 
     def drop(self) -> None:
-        """Out of it, whatever state it is in."""
         if self._lines is not None:
             self._lines.close()
         self._lines = self.mesh = None
@@ -110,7 +106,7 @@ class Gathering(Follower[Gathered]):
         )
 
     async def _meeting(self, lines: Lines, order: Regroup | Leave) -> GlooMesh:
-        """With all whom the order names."""
+        """The mesh of all members that the order names."""
         line = self._its_line()
         if order.meets > 1 and order.meeting == 0:
             host, port = lines.lead()
@@ -132,14 +128,14 @@ class Gathering(Follower[Gathered]):
         )
 
     async def _save(self, order: Leave) -> None:
-        """With all who leave: what they hold together, brought to one step. Broken, Superseded."""
+        """With all that leave: save their state together, at one step. Broken, Superseded."""
         vault, self.generation = self.member.vault, order.generation
         if vault is None or not order.save or not order.meets:
             return
         self._lines = lines = Lines(sharing=Sharing(self.member.holdings.device))
         with self._its_line().holds(lines.hang_up):
             self.mesh = mesh = await self._meeting(lines, order)
-            with suppress(Lost):  # with whom a part has gone, there is nothing to save: the last one counts
+            with suppress(Lost):  # a part is lost: the last checkpoint counts
                 self.member.meet(mesh, None, generation=order.generation, leaving=True)
                 vault.save(mesh, range(mesh.world))
                 mesh.part(range(mesh.world))
@@ -147,7 +143,7 @@ class Gathering(Follower[Gathered]):
 
 
 def _kind(before: Seat | None, seat: Seat, met: Met) -> str:
-    """How the grid changed, as this worker sees it: what moved says more than what it was told."""
+    """The kind of change, as this worker sees it."""
     if met.lost:
         return "restored"
     if met.meeting.anew:

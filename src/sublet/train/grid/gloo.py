@@ -1,46 +1,108 @@
-"""A mesh over real connections: gloo's groups as objects, so that a generation has several, and others in its place.
+"""A mesh over real connections: gloo's groups as objects, so that a generation can have several.
 
     lines = Lines()                                   # of one generation, as one worker has them
     lines.lead() or lines.find(host, port, check)     # the store where all meet
     mesh = lines.mesh("all", rank, world)             # of the old grid and the new one
     forming = lines.begin(mesh, sums)                 # groups of some of them, while state moves
 
-There is no torch default group: two meshes of one process know nothing of each other. A wait for a single message has
-no limit of its own, since gloo closes every connection of a worker when one runs out (a worker that is late would end
-the grid): `hang_up`, from any thread, is what ends it.
+There is no torch default group: two meshes of one process are independent. A wait for a message has no time-out, since
+gloo closes all connections of a worker after one; `hang_up`, from any thread, ends it.
 
-Where each of those who add up gradients has a GPU of its own, NCCL adds them (`devices.backend_for`); messages between
-two of them go through the host by gloo on any GPU.
+Where each member of a sum has a GPU of its own, NCCL adds (`devices.backend_for`); messages go through the host.
+
+State for another process on the same GPU is read where it lies (CUDA IPC): a letter goes in its place. The letter is
+JSON, not a pickle as that of `torch.multiprocessing`. If a letter cannot be opened, the process never tries again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from sublet.machine.wall import WALL
-from sublet.train.grid.sharing import LETTER_BYTES, Sharing
-from sublet.train.link.devices import GLOO, NCCL, backend_for
+from sublet.train.link.devices import GLOO, NCCL, Staging, backend_for, device_name
 from sublet.train.link.following import Broken
-from sublet.train.link.patience import Patience
 from sublet.train.link.peers import talking
-from sublet.train.link.sockets import COLLECTIVE_TIMEOUT, Connections, answers, lead_store, open_store, own_host
-from sublet.train.link.staging import Staging
-from sublet.train.private import nccl_options
+from sublet.train.link.sockets import (
+    COLLECTIVE_TIMEOUT,
+    Connections,
+    Patience,
+    answers,
+    lead_store,
+    open_store,
+    own_host,
+)
+from sublet.train.private import as_shared, nccl_options, shared_from
+from sublet.train.state.state import broadcast
 
-__all__ = ["GlooMesh", "Lines"]
+__all__ = ["LETTER_BYTES", "GlooMesh", "Lines", "Sharing", "spread"]
 
+LETTER_BYTES = 2048  # of a few hundred that it takes
+BYTES = ("handle", "counter", "event")  # that JSON knows only as text
+FACTS = ("device", "handle", "size", "start", "counter", "counted", "event", "waits")  # as torch has them, in its order
 PART_S = 2.0  # for all others to have heard the last sum; one that has not by then does its step again
 GONE = 10 << 20  # tag of a message that is never sent
 TAKEN = 1 << 28  # beside the tag of what was handed over: it has been read
 FEW_BYTES = 1 << 15  # a sum of less is one worker's: a ring of six hands it on ten times, for a millisecond of CPU each
 FEW = 8 << 20  # tag of their messages, far from all others; and their size, since a longer one would end the process
+
+
+class Sharing:
+    """Shared memory of one process, which trains on `device`: that of a tensor, so that it has a number."""
+
+    refused: ClassVar[bool] = False  # by this process: what was tried once
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
+
+    @property
+    def name(self) -> str:
+        """The same for processes that can read each other's memory; "" for none."""
+        if self._device is None or self._device.type != "cuda" or Sharing.refused:
+            return ""
+        return f"{device_name(self._device)} {self._device.index}"
+
+    def refuse(self) -> None:
+        """Never again by this process."""
+        Sharing.refused = True
+
+    def letter(self, memory: torch.Tensor) -> torch.Tensor:
+        """The place of these bytes, as a message; earlier work of the GPU is done."""
+        torch.cuda.current_stream(memory.device).synchronize()
+        facts = dict(zip(FACTS, as_shared(memory.untyped_storage()), strict=True))
+        text = {name: value.hex() if name in BYTES else value for name, value in facts.items()}
+        return as_letter({**text, "offset": memory.storage_offset()})
+
+    def bring(self, letter: torch.Tensor, room: torch.Tensor) -> None:
+        """Copy from the place in a letter; RuntimeError if it cannot be read."""
+        text = facts_of(letter)
+        facts = [bytes.fromhex(text[name]) if name in BYTES else text[name] for name in FACTS]
+        storage = shared_from(facts)
+        there = torch.empty(0, dtype=torch.uint8, device=room.device)
+        there.set_(storage, text["offset"], room.shape, (1,))
+        room.copy_(there)
+        torch.cuda.current_stream(room.device).synchronize()
+
+
+def as_letter(facts: dict[str, Any]) -> torch.Tensor:
+    """A message of fixed size."""
+    found = torch.zeros(LETTER_BYTES, dtype=torch.uint8)
+    text = json.dumps(facts).encode()
+    found[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    return found
+
+
+def facts_of(letter: torch.Tensor) -> dict[str, Any]:
+    """Counterpart of `as_letter`."""
+    found: dict[str, Any] = json.loads(bytes(letter.tolist()).rstrip(b"\0"))
+    return found
 
 
 class Lines:
@@ -61,7 +123,7 @@ class Lines:
         return host, port
 
     def find(self, host: str, port: int, check: Callable[[], None]) -> None:
-        """Reach the store of another, which may be gone already: then `check` raises some day."""
+        """Reach the store of another member, which may be gone already: then `check` raises some day."""
         own_host()
         check()
         while not answers(host, port):
@@ -70,21 +132,21 @@ class Lines:
             self._store = self.patience.run(lambda: open_store(host, port))
 
     def mesh(self, name: str, rank: int, world: int) -> GlooMesh:
-        """With all who have this name."""
+        """The mesh of all members with this name."""
         with talking():
             return self.patience.run(lambda: GlooMesh(self, name, rank, world))
 
-    def begin(self, mesh: GlooMesh, sums: Iterable[tuple[int, ...]]) -> Future[None]:
-        """Groups for these sums, beside what else is done, which must form nothing meanwhile; `until` waits for it."""
-        return self.patience.begin(lambda: mesh.prepare_all(sums))
+    def begin(self, mesh: GlooMesh, sums: Iterable[tuple[int, ...]]) -> Future[Any]:
+        """Form groups for these sums in a thread, and no others meanwhile; `until` waits for it."""
+        return self.patience.begin(lambda: [mesh.prepare(ranks) for ranks in sums])
 
-    def until(self, forming: Future[None]) -> None:
-        """They are there."""
+    def until(self, forming: Future[Any]) -> None:
+        """Wait until they are formed."""
         with talking():
             self.patience.until(forming)
 
     def group(self, name: str, rank: int, world: int, *, nccl: bool = False) -> Any:
-        """Of gloo; blocks until all are there. Or of NCCL, which meets when it first adds up."""
+        """A group of gloo, which blocks until all are there; or of NCCL, which connects at its first sum."""
         store = dist.PrefixStore(name, self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
         group: Any
         if nccl:
@@ -96,14 +158,14 @@ class Lines:
         return group
 
     def names(self, name: str, rank: int, world: int) -> list[str]:
-        """Whose memory each of a mesh can read (`sharing`), by rank; blocks until all have said so."""
+        """The `Sharing.name` of each member, by rank; blocks until all have published theirs."""
         store = dist.PrefixStore(f"{name}/shares", self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
         ours = self.sharing.name
         store.set(str(rank), ours)
         return [found.decode() for found in store.multi_get([str(each) for each in range(world)])] if ours else []
 
     def seal(self) -> None:
-        """All that will be opened is open: sockets of later are others'."""
+        """All connections are open: later sockets are not ours."""
         self._connections.seal()
 
     def hang_up(self) -> None:
@@ -115,9 +177,9 @@ class Lines:
                 group.abort()
 
     def close(self) -> None:
-        """Out of it, whatever state it is in."""
+        """Leave it, whatever state it is in."""
         self.hang_up()
-        if self.patience.stuck:  # torch would wait for its threads: nobody may ever destroy them
+        if self.patience.stuck:  # torch would wait for its threads: they must never be destroyed
             for group in self._groups:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         self.patience.close()
@@ -128,19 +190,22 @@ class Lines:
 
 
 class GlooMesh:
-    """As `Mesh` says. Of one alone there is no group at all."""
+    """Workers 0 to `world` - 1; alone without a group. Waits raise `following.Broken` if a member is lost.
+
+    Sizes are agreed beforehand: a receiver has memory of just the size that is sent.
+    """
 
     def __init__(self, lines: Lines, name: str, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
         self._lines, self._name = lines, name
         self._sent: list[tuple[Any, torch.Tensor]] = []
-        self._groups: dict[tuple[tuple[int, ...], bool], Any] = {}  # by whom, and whether NCCL carries it
+        self._groups: dict[tuple[tuple[int, ...], bool], Any] = {}  # by members, and whether NCCL carries it
         self._names: list[str] = []  # of the GPUs of all
         self._all = self.prepare(tuple(range(world)))
         self._names = names = lines.names(name, rank, world) if world > 1 else []
         self._near = {each for each, found in enumerate(names) if found == names[rank] and each != rank}
         self._lent: list[tuple[torch.Tensor, int, int]] = []  # memory that others have not read yet
-        self._told = False  # what the last sum came to, by the first of those who made it
+        self._told = False  # the first member sent the result of the last sum
         self._coming: list[tuple[Any, Callable[[], None]]] = []  # state, and what is to be done when it is there
 
     def prepare(self, ranks: tuple[int, ...], backend: str | None = None) -> Any:
@@ -155,19 +220,14 @@ class GlooMesh:
         """NCCL where all of these have a GPU of their own: its number in the process is behind the name of it."""
         return backend_for([self._names[each].rpartition(" ")[0] for each in ranks] if self._names else [""])
 
-    def prepare_all(self, sums: Iterable[tuple[int, ...]]) -> None:
-        """One after the other."""
-        for ranks in sums:
-            self.prepare(ranks)
-
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
-        """Of memory of a GPU a copy is sent (`staging`)."""
+        """It may be written over once `settle` has returned. From a GPU a copy is sent (`Staging`)."""
         there = self._lines.staging.out(tensor.detach())
         with talking():
             self._sent.append((self._all.send([there], to, tag), there))
 
     def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
-        """Waits."""
+        """Into this memory; waits."""
         staging = self._lines.staging
         there = staging.room(tensor)
         with talking():
@@ -175,7 +235,7 @@ class GlooMesh:
         staging.bring(there, tensor)
 
     def hand(self, memory: torch.Tensor, to: int, tag: int) -> None:
-        """To one who shares our GPU a letter goes, and it reads the memory itself."""
+        """Send state; to a process on the same GPU a letter goes, and it reads the memory itself."""
         if to not in self._near:
             self.send(memory, to, tag)
             return
@@ -187,7 +247,7 @@ class GlooMesh:
         self._lent.append((memory, to, tag))
 
     def take(self, memory: torch.Tensor, giver: int, tag: int) -> None:
-        """Givers do not wait for one another. One that cannot read it says so soon: the grid breaks."""
+        """Receive state, which is there when `settle` returns. If it cannot be read, the grid breaks."""
         near, staging = giver in self._near, self._lines.staging
         there = torch.zeros(LETTER_BYTES, dtype=torch.uint8) if near else staging.room(memory)
 
@@ -208,7 +268,7 @@ class GlooMesh:
         self.send(torch.ones(1, dtype=torch.uint8), giver, TAKEN + tag)
 
     def settle(self) -> None:
-        """Waits for all that is under way."""
+        """Wait for all that was sent, handed and taken."""
         coming, self._coming = self._coming, []
         for work, bring in coming:
             with talking():
@@ -222,7 +282,7 @@ class GlooMesh:
             self.receive(torch.zeros(1, dtype=torch.uint8), taker, TAKEN + tag)
 
     def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
-        """Two alone add the same bits as any; of more, gloo chooses the order, the same for all."""
+        """Over these workers, in place, the same bits at all of them."""
         among = tuple(ranks)
         if len(among) == 1:
             return
@@ -240,7 +300,7 @@ class GlooMesh:
             self._lines.patience.until_summed(group.allreduce([tensor]))
 
     def _add_up(self, tensor: torch.Tensor, among: tuple[int, ...]) -> None:
-        """By the first of them, in their order; it tells the others what it came to."""
+        """The first adds in their order, and sends the result."""
         (first, *others), tag = among, FEW + tensor.nbytes
         if self.rank != first:
             mine = tensor.clone()
@@ -253,7 +313,7 @@ class GlooMesh:
         self._wait([self._all.send([tensor], each, tag) for each in others])
 
     def part(self, ranks: Sequence[int]) -> None:
-        """Who has told the others what the last sum came to hangs up after all of them; they need nobody else."""
+        """Leave after the last sum: the member that sent its result closes its connections last."""
         if not self._told:  # by a ring, in which all need their neighbours to the end
             with contextlib.suppress(Broken):
                 self.sum(torch.zeros(1), ranks)
@@ -275,7 +335,25 @@ class GlooMesh:
 
 
 def _until_added(work: Any, tensor: torch.Tensor) -> None:
-    """On GPUs it is over when this returns: nobody says that it has a sum which is still under way."""
+    """On GPUs wait for the sum itself, so that no pending one is reported as done."""
     work.wait()
     if tensor.is_cuda:
         torch.cuda.current_stream(tensor.device).synchronize()
+
+
+def spread(mesh: GlooMesh, speaker: int, tree: Any, among: Sequence[int] | None = None) -> Any:
+    """A tree of numbers, texts and tensors from the speaker to all of these, or to all of the mesh."""
+    ranks = range(mesh.world) if among is None else among
+    return tree if len(ranks) == 1 else broadcast(_AsGroup(mesh, ranks), speaker, tree)
+
+
+class _AsGroup:
+    """Some of a mesh, as a group with a broadcast: a sum with zeros."""
+
+    def __init__(self, mesh: GlooMesh, ranks: Sequence[int]) -> None:
+        self._mesh, self._ranks, self.rank = mesh, ranks, mesh.rank
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        if self.rank != source:
+            tensor.zero_()
+        self._mesh.sum(tensor, self._ranks)

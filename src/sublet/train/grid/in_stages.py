@@ -1,63 +1,75 @@
-"""Every worker has some stages of the model, in as many copies as there are workers for: a grid.
+"""The strategy of models in stages: every worker has some stages, in as many copies as there are workers for.
 
-All agree on every step, so that it is applied by all or by none (`member`). One in which a worker is lost is made
-again, or was made by others: `step` returns when it is. Newcomers begin with a step (`serving`).
+All agree on every step, so that it is applied by all or by none (`member`). A step in which a worker is lost is made
+again, or was made by others: `step` returns when it is.
+
+A newcomer begins with the next step. Until then the others may still be in the script's lines after the step before, or
+behind a loop that ends: one of them says what comes next, and sends the state. If a worker is lost in an evaluation, it
+is made again; newcomers take part, and get each micro-batch from that speaker. So no worker waits for a script that has
+yet to reach the same line.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from sublet.errors import InvalidValue, RanksDiffer, StaleWriter
-from sublet.train.data.samples import Samples
-from sublet.train.grid.atoms import loaded
-from sublet.train.grid.course import Course
+from sublet.train.data.loading import HeldOut, in_eval_mode
+from sublet.train.data.samples import Samples, moved
 from sublet.train.grid.gathering import Gathered, Gathering
-from sublet.train.grid.gloo import GlooMesh, Lines
+from sublet.train.grid.gloo import GlooMesh, Lines, spread
 from sublet.train.grid.holdings import sizes_of
 from sublet.train.grid.meeting import Lost as PartLost
 from sublet.train.grid.member import Member
-from sublet.train.grid.pipeline import Losses, Stepped
-from sublet.train.grid.saving import Vault
-from sublet.train.grid.serving import END, SAME, STEP, Serves, awaited
+from sublet.train.grid.pipeline import Atom, Losses, Stepped, Work, atoms, loaded, share
+from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import Seat, Staged, parts_of
-from sublet.train.grid.telling import Telling
-from sublet.train.grid.whole import Whole
 from sublet.train.link.agent_line import Lost as LineLost
 from sublet.train.link.following import Broken, at_once
 from sublet.train.link.membership import ORDER_S, lost
 from sublet.train.numerics.elementwise import check_one_by_one
-from sublet.train.numerics.guard import Guard
-from sublet.train.numerics.memory import gauge_of
+from sublet.train.numerics.memory import Gauge, gauge_of
 from sublet.train.numerics.schedules import Schedules
-from sublet.train.numerics.seeds import seed_choices
-from sublet.train.sessions.cannot import STAGES, Asked, check_fits
-from sublet.train.sessions.fitness import check_frozen, check_optimizer
+from sublet.train.numerics.seeds import reseed_host, rng_kept, seed_python_and_numpy
+from sublet.train.numerics.updates import Guard
+from sublet.train.sessions.fitness import STAGES, Asked, check_fits, check_frozen, check_optimizer
 from sublet.train.sessions.position import Position
+from sublet.train.sessions.probe import Probe, is_due
+from sublet.train.sessions.report import Report
 from sublet.train.sessions.strategy import Around, Where
-from sublet.train.shards.fits import memory_of
+from sublet.train.shards.run import memory_of
 from sublet.train.state.state import Progress, State
 from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.messages import Finished
+from sublet.wire.profile import is_profiled
 
-__all__ = ["InStages", "Step"]
+__all__ = ["InStages", "awaited"]
 
 LEAVES = "the end of the session waits for the other workers; every one leaves its loop at the same step"
+STEP, EVALUATE, END = "step", "evaluate", "end"  # what a script comes to next
+SAME = "let what a loop does follow from s.steps, s.epoch, s.loss and evaluations: they are the same at all workers"
+AFTER_S = 30.0  # that others are waited for without a word
+WAITS = (
+    "s.evaluate waits for the other workers; every one calls it, since each has a part of the model, not rank 0 alone"
+)
 
 
 class Step:
-    """What `batches()` gives: a step to be made. Its samples are loaded where they are needed, part by part."""
+    """A step to be made, as `batches()` gives it. Samples are loaded part by part, where they are needed."""
 
     called = False  # `step`, with it
 
 
-class InStages(Serves):
-    """As `strategy.Strategy` says."""
+class InStages:
+    """Training in stages."""
 
     def __init__(self, model: torch.nn.Module, optimizer: Any, dataset: Any, around: Around) -> None:
         options = around.options
@@ -75,8 +87,8 @@ class InStages(Serves):
         self.position, self._micro_batch = Position(self.progress), options.micro_batch or 0
         self._state = State(model, optimizer, self._schedules.all, around.own, options.seed)
         self.course = Course(self._state, self.progress, self._schedules, around.saver)
-        gauge = gauge_of(self._staged.device)
-        self._telling = Telling(around.link, around.saver, gauge, logs=bool(options.trackers))
+        self._gauge = gauge_of(self._staged.device)
+        self._report = Report(around.link, around.saver, logs=bool(options.trackers))
         self.member: Member | None = None
         self._vault: Vault | None = None
         self._gathering: Gathering | None = None
@@ -84,17 +96,16 @@ class InStages(Serves):
         self.seat = Seat(copy=0, part=0, copies=1, parts=parts_of(len(self._staged.blocks), 1))
         self.generation, self._norm = 0, math.nan  # of the last gradient
         self._ordered = False  # all have heard at the end of a step that there are orders: they change before the next
-        self.updated = False
+        self._updated = False
+        self.judged = math.nan  # what the last evaluation came to
         self._seen: Losses | None = None  # of the step before
         self._under_way: Losses | None = None
 
     def open(self) -> None:
-        """As of any strategy."""
-        self._around.link.open(lambda: sizes_of(self._staged, self._optimizer), lambda: memory_of(self._model))
+        self._around.link.open(lambda: {"blocks": sizes_of(self._staged, self._optimizer), **memory_of(self._model)})
         self._guard.begin()
 
     def close(self, error: BaseException | None) -> None:
-        """As of any strategy."""
         self._guard.end()
         if self._vault is not None:
             self._vault.close()
@@ -105,15 +116,14 @@ class InStages(Serves):
             else:
                 self._gathering.fail(error)
         if isinstance(error, torch.OutOfMemoryError) and self._around.link.line is not None:
-            self._telling.short(self.generation, self.progress, self._micro_batch, ends=True)
+            self._report.short(self.progress, samples=self._micro_batch, micro_batch=0, ends=True)
             raise SystemExit(EXIT_MEMORY)
 
     # ------------------------------------------------------------------------------------------- steps
 
     def begin_epoch(self) -> None:
-        """As of any strategy."""
         if not self.progress.offset:
-            seed_choices(self._around.options.seed, self.progress.epoch)
+            seed_python_and_numpy(self._around.options.seed, self.progress.epoch)
 
     def batches(self) -> Iterator[Step]:
         """One for the step."""
@@ -123,13 +133,13 @@ class InStages(Serves):
             raise InvalidValue("step", "no call", "called once for every batch of batches()")
 
     def step(self, given: Any, name: str | None, counted: Any) -> None:
-        """As of any strategy. If the others have gone on meanwhile, or back to a checkpoint, it is the one there."""
+        """See Strategy. If the others have gone on meanwhile, or back to a checkpoint, theirs counts."""
         if not isinstance(given, Step) or name is not None or counted is not None:
             raise InvalidValue("step", type(given).__name__, "what batches() gave: s.step(batch)")
         if given.called:
             raise InvalidValue("step", "a second call for one batch", "called once for every batch of batches()")
-        assert self.member is not None  # noqa: S101 - who has a batch has begun
-        given.called, self.updated = True, False
+        assert self.member is not None  # noqa: S101 - it has begun
+        given.called, self._updated = True, False
         check_frozen(self.member.frozen, in_stages=True)
         self._around.link.script_waits()
         self._make(self.member)
@@ -145,22 +155,25 @@ class InStages(Serves):
                     return
                 member.new = False
                 made = self._made(member)
-                self._telling.stepped(made, progress, self.seat, self._micro_batch)
-                self._ordered, self._norm, self.updated = made.orders, made.norm, True
+                if self._around.link.line is not None and self.seat.copy == 0:  # one of each part; others say the same
+                    _tell(self._report, made, progress, self.seat, self._micro_batch, self._gauge)
+                self._ordered, self._norm, self._updated = made.orders, made.norm, True
                 made.losses.send()
                 self._seen, self._under_way = self._under_way or made.losses, made.losses
                 return
             except Broken as error:
                 why = str(error)
             except torch.OutOfMemoryError as error:
-                if self._around.link.line is None or member.pending >= 0:  # nobody helps; an update may be half made
+                if (
+                    self._around.link.line is None or member.pending >= 0
+                ):  # no controller helps; an update may be half made
                     raise
                 why = str(error)  # the graph goes with the frames of the error, when we have left it
-                self._telling.short(self.generation, progress, self._micro_batch, ends=False)
+                self._report.short(progress, samples=self._micro_batch, micro_batch=0)
             self.recover(why)
             if member.new:
                 before = progress.steps
-            self.updated = progress.steps > before
+            self._updated = progress.steps > before
 
     def _made(self, member: Member) -> Stepped:
         progress, seed = self.progress, self._around.options.seed
@@ -184,7 +197,6 @@ class InStages(Serves):
     # ------------------------------------------------------------------------------------------- between steps
 
     def meet(self) -> None:
-        """As of any strategy."""
         around, options = self._around, self._around.options
         kept = [] if around.own.kept is None else vars(around.own.kept).values()
         self._schedules.look_for_others([self._optimizer], kept, strict=options.strict)
@@ -206,7 +218,7 @@ class InStages(Serves):
         self._settle_in(self._following(lambda gathering: gathering.follow()))
 
     def boundary(self) -> None:
-        """As of any strategy: who is new waits for its first step."""
+        """See Strategy. A newcomer waits for its first step."""
         self._schedules.check()
         self._schedules.end_epochs(self.progress)
         if self._ordered and not self.position.over:
@@ -218,7 +230,6 @@ class InStages(Serves):
                 self.recover(str(error))
 
     def end_epoch(self, epoch: int) -> None:
-        """As of any strategy."""
         went_back = self.member is not None and self.member.new
         if not self.position.through and not went_back:
             left = f"left after {self.progress.offset} of {self.progress.samples} samples"
@@ -226,20 +237,20 @@ class InStages(Serves):
         self._schedules.check()
 
     def recover(self, why: str) -> None:
-        """Into the next grid, whoever is lost."""
+        """Into the next grid."""
         self._settle_in(self._following(lambda gathering: gathering.recover(why)))
 
     def _following(self, into: Callable[[Gathering], Coroutine[Any, Any, Gathered]]) -> Gathered:
-        assert self._gathering is not None  # noqa: S101 - alone nothing breaks, and nobody gives orders
+        assert self._gathering is not None  # noqa: S101 - alone nothing breaks, and there are no orders
         try:
             return at_once(into(self._gathering))
         except LineLost as error:
             lost(str(error))
         except PartLost:
-            lost("a part of the model is with nobody any more")
+            lost("a part of the model is lost with its workers")
 
     def _settle_in(self, gathered: Gathered) -> None:
-        """In a new grid: say that we are there."""
+        """In a new grid: report."""
         self._ordered = False
         assert self._gathering is not None  # noqa: S101 - it brought us here
         assert self._gathering.mesh is not None  # noqa: S101 - it has just been formed
@@ -247,12 +258,25 @@ class InStages(Serves):
         self._around.log.settle(self.mesh.rank)
         if self.member is not None and self.member.new:
             self.position.arrive()
-        self._telling.joined(gathered, self.progress, float(self.position.extent.samples(self.progress)))
+        self._report.joined(
+            self.progress,
+            generation=self.generation,
+            work=float(self.position.extent.samples(self.progress)),
+            source=gathered.met.source,
+            redone_steps=gathered.met.redone,
+            formed_s=gathered.formed_s,
+            state_s=gathered.state_s,
+            kind=gathered.kind,
+            moved_bytes=gathered.met.moved_bytes,
+            rolled=gathered.met.rolled,
+            met_s=gathered.met_s,
+        )
 
     def finish(self) -> None:
-        """As of any strategy: nobody goes before the last word is said."""
+        """See Strategy. Every worker waits for the last message."""
         progress, link, member = self.progress, self._around.link, self.member
         assert member is not None  # noqa: S101 - it has begun
+        assert self._vault is not None  # noqa: S101 - as above
         self._schedules.end_epochs(progress)
         while True:
             if member.new and member.speaker is None and not self.position.over:
@@ -265,7 +289,11 @@ class InStages(Serves):
                 if not self.position.extent.reached(progress):
                     with awaited(LEAVES):
                         self.mesh.sum(torch.zeros(1), self.seat.everyone())
-                self._save_last()
+                link.script_goes_on()  # it may be tried again for a while, which is not to look like a hang
+                try:
+                    self._vault.save_last(self.mesh, self.seat.everyone())
+                finally:
+                    link.script_waits()
             except (Broken, StaleWriter) as error:  # of the latter: a newer grid has begun, which has the last word
                 if link.line is None:
                     raise
@@ -284,26 +312,125 @@ class InStages(Serves):
             else:
                 return
 
-    def _save_last(self) -> None:
-        assert self._vault is not None  # noqa: S101 - it has begun
-        self._around.link.script_goes_on()  # it may be tried again for a while, which is not to look like a hang
-        try:
-            self._vault.save_last(self.mesh, self.seat.everyone())
-        finally:
-            self._around.link.script_waits()
+    # ------------------------------------------------------------------------------------------- evaluations
+
+    def evaluate(self, loss_of: Any, dataset: Any, limit: int | None) -> float:
+        """See Strategy. Before a newcomer's first step it is the result of the others' last evaluation."""
+        if loss_of is not None:
+            allowed = "s.evaluate(dataset), the mean of loss=, where the model is trained in stages"
+            raise InvalidValue("evaluate", "with a function of its own", allowed)
+        if (member := self.member) is None:
+            raise InvalidValue("evaluate", "a call before the first batch", "called in the loop, or after it")
+        most = None if limit is None else limit * self._micro_batch
+        samples = HeldOut(dataset, self._around.options.collate, self._device, most)
+        size = samples.count
+        self._around.link.script_waits()
+        while not member.new:
+            try:
+                with awaited(WAITS):
+                    self.together(EVALUATE, size=size)
+                    self._judge(member, samples, size)
+                break
+            except Broken as error:
+                why = str(error)
+            self.recover(why)
+        self._around.link.script_goes_on()
+        return self.judged
+
+    def together(self, does: str, **facts: Any) -> str:
+        """Agree on what comes next: where there are newcomers, a speaker says it, and sends the state.
+
+        A newcomer takes part in evaluations until a step comes, or the end. Broken.
+        """
+        member = self.member
+        while member is not None and member.speaker is not None:
+            speaks = self.mesh.rank == member.speaker
+            told = {**facts, "does": does, "beside": self.course.tree()} if speaks else None
+            word = spread(self.mesh, member.speaker, told, self.seat.everyone())
+            if not member.new and word["does"] != does:
+                what = f"what the loop comes to ({does} here, {word['does']} elsewhere)"
+                raise RanksDiffer(what, ranks=[], step=self.position.progress.steps, hint=SAME)
+            if word["does"] == EVALUATE and not member.new:
+                break
+            if word["does"] == EVALUATE:
+                self._judge(member, None, word["size"])
+                continue
+            does, member.speaker = word["does"], None
+            if member.new:
+                self.course.take(word["beside"])
+                self.position.is_left = does == END
+        return does
+
+    def _judge(self, member: Member, samples: HeldOut | None, size: int) -> None:
+        """With all of the grid; where newcomers take part, the speaker sends the samples. Broken."""
+        mesh, seat, speaker = self.mesh, self.seat, member.speaker
+        work, loss = atoms(0, size, self._micro_batch), torch.zeros(1, dtype=torch.float64)
+
+        def load(atom: Atom) -> Any:
+            assert samples is not None  # noqa: S101 - our script has called for it
+            with rng_kept():
+                reseed_host(self._around.options.seed, atom.start)
+                return samples.load(atom.start, atom.count)
+
+        def is_there(_: Atom) -> Any:
+            return batch
+
+        with in_eval_mode(self._model):
+            if speaker is None:
+                mine = share(work, seat.copy, seat.copies)
+                loss[0] = member.judge(mesh, seat, self.work(load), mine, size)
+            for number, atom in enumerate(work if speaker is not None else ()):
+                told = {"batch": load(atom)} if mesh.rank == speaker else None
+                batch = spread(mesh, speaker or 0, told, seat.everyone())["batch"]
+                if self._device is not None:
+                    batch = moved(batch, self._device)
+                mine = (atom,) if number % seat.copies == seat.copy else ()
+                loss[0] += member.judge(mesh, seat, self.work(is_there), mine, size)
+            mesh.sum(loss, seat.everyone())
+        self.judged = float(loss)
+
+    def look(self, member: Member) -> None:
+        """At the first step: what the loss of its first micro-batch is (`probe`), by the first copy. Broken."""
+        progress, options = self.position.progress, self._around.options
+        if progress.steps or not is_due(options) or is_profiled():
+            return
+        whole = Atom(progress.offset, min(self._micro_batch, progress.size))
+        probe = Probe(self._model, options, whole.count)
+
+        def load(part: Atom) -> Any:
+            batch = loaded(self._samples, options.seed, progress.epoch, whole)
+            return probe.part(batch, part.start, part.start + part.count)
+
+        def told(output: Any, batch: Any) -> torch.Tensor:
+            assert options.loss is not None  # noqa: S101 - as in `work`
+            probe.look()
+            found: torch.Tensor = options.loss(output, batch)
+            probe.take(found, None)
+            return found
+
+        with probe.looking():
+            for low, high in probe.ends if self.seat.copy == 0 else ():
+                member.judge(self.mesh, self.seat, Work(load, told), (Atom(low, high - low),), high - low)
+        probe.conclude(speaks=True)  # the last part alone has been told
+
+    def work(self, load: Callable[[Atom], Any]) -> Work:
+        """The computation of each micro-batch."""
+        assert self._around.options.loss is not None  # noqa: S101 - that is why it is trained in stages
+        return Work(load, self._around.options.loss)
 
     # ------------------------------------------------------------------------------------------- what a script asks
 
     @property
     def where(self) -> Where:
-        """Rank 0 has the first part of the first copy; those that only keep are counted."""
+        """Rank 0 has the first part of the first copy; spare workers count too."""
         seat = self.seat
         grid = seat.copies, len(seat.parts)
-        return Where(self.mesh.rank, len(seat.everyone()), self.generation, grid, (seat.copy, seat.part))
+        place = seat.copy, seat.part
+        return Where(self.mesh.rank, len(seat.everyone()), self.generation, grid, place, self._updated, gives_last=True)
 
     @property
     def loss(self) -> float:
-        """As all have agreed on it; alone on a GPU that of the step before, for which nothing has to wait."""
+        """The agreed loss; alone on a GPU that of the step before, which is not waited for."""
         if self.member is None:
             return math.nan
         alone = self._seen is not None and self._staged.device.type == "cuda" and len(self.seat.everyone()) == 1
@@ -311,7 +438,7 @@ class InStages(Serves):
 
     @property
     def loss_tensor(self) -> torch.Tensor:
-        """The same."""
+        """The same number."""
         return torch.tensor(self.loss)
 
     @property
@@ -319,11 +446,29 @@ class InStages(Serves):
         """None without `clip_norm`."""
         return None if self._around.options.clip_norm is None else torch.tensor(self._norm)
 
-    @property
-    def gives_last(self) -> bool:
-        """There is one for each step."""
-        return True
-
     def told_by_rank_0(self, figures: Sequence[float]) -> list[float]:
-        """Evaluations come to the same at all workers."""
+        """As given: evaluations are alike at all workers."""
         return list(figures)
+
+
+def _tell(report: Report, made: Stepped, progress: Progress, seat: Seat, micro_batch: int, gauge: Gauge | None) -> None:
+    """Report a step. The loss, which may wait for a GPU, is read only if a message is due."""
+    times = {name: getattr(made, name) for name in ("agree_s", "sum_s", "keep_s", "idle_s")}
+    report.count(comm_s=made.sum_s + made.agree_s, units=made.units, **times)
+    if report.is_due():
+        beside_bytes = 0 if gauge is None else max(0, gauge.take_peak() - gauge.resident())
+        facts = {"atoms": -(-progress.batch // micro_batch), "beside_bytes": beside_bytes}
+        report.stepped(progress, loss=made.loss, workers=seat.copies, first=seat.part == 0, **facts)
+
+
+@contextmanager
+def awaited(why: str, after_s: float = AFTER_S) -> Iterator[None]:
+    """Print this on stderr, once, if the block takes longer; it goes on all the same."""
+    text = f"sublet: {why}\n"
+    timer = threading.Timer(after_s, lambda: sys.stderr.write(text))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

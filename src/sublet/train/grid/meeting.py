@@ -1,17 +1,16 @@
-"""What those who meet after a change agree on, before anything moves: a step is applied by all of them or by none.
+"""Agreement after a change, before anything moves: a step is applied by all workers or by none.
 
-A worker enters the agreement of a step only with the whole sum of its part (it is *pending*), applies the step only
-after the agreement, and begins the next one only after that. So where anybody has applied a step, everybody who is left
-has applied it or has it pending: who has it pending rolls forward with the numbers that were agreed. Where nobody who
-is left has applied it, nothing that survives has seen it: the sums are thrown away, and its atoms are done again.
-Who comes before the first step is made has nothing, applied or pending, and is one step behind all the same: it takes.
-Where nobody has anything, the first who wants a unit makes it, and hands it to the others: what each process has built
-need not be the same, as where a script throws dice that nobody has seeded.
+A worker enters the agreement of a step only with the whole sum of its part (the step is *pending*), applies the step
+only after the agreement, and begins the next one only after that. So if any worker has applied a step, every worker
+that is left has applied it or has it pending: the latter rolls forward with the agreed numbers. If no worker that is
+left has applied it, the sums are dropped, and the step is made again. A worker that comes before the first step has
+nothing, and takes. If all have nothing, the first that wants a unit makes it and hands it to the others: the weights
+that each process has built may differ, as where a script draws them without a seed.
 
-A worker that is further behind was away, and what it holds is old: it counts as empty.
+A worker that is further behind was away, and its units are old: it counts as empty.
 
-Of those who hold a unit, whoever is the least busy sends it, by bytes that it has sent. A unit that many want is sent
-on by those who have received it: a tree, in rounds, so that no single holder sends it a dozen times.
+Of the holders of a unit, the one that has sent the fewest bytes sends it. A unit that many want is passed on by its
+takers: a tree, in rounds, so that no single holder sends it a dozen times.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ NOTHING = -1
 
 
 class Lost(Exception):
-    """Nobody who is left holds a unit: all go back to a checkpoint."""
+    """No worker that is left holds a unit: all go back to a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What one worker brings: steps applied, the number of the step whose sums it has, and the units that it holds."""
+    """One worker before a meeting: steps applied, the number of the step whose sums it has, and its units."""
 
     applied: int = NOTHING  # nothing is held
     pending: int = NOTHING  # no sums: it equals `applied` otherwise, since steps count from 0
@@ -50,35 +49,35 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """The same for all who meet. Workers are their numbers there."""
+    """The result, the same for all. Workers are their numbers at the meeting."""
 
     applied: int  # steps that all have applied when it is over; 0 with no holder at all: each unit is made by one
-    speaker: int | None  # who has the numbers that were agreed, for those who roll forward
-    roll: tuple[int, ...]  # those who apply the step that they have pending
-    empty: tuple[int, ...]  # those whose units are old: they let go of them
+    speaker: int | None  # a worker that has the agreed numbers, for those that roll forward
+    roll: tuple[int, ...]  # workers that apply their pending step
+    empty: tuple[int, ...]  # workers whose units are old: they drop them
     moves: tuple[Move, ...]
 
     @property
     def anew(self) -> bool:
-        """Nobody has anything."""
+        """No worker has anything."""
         return self.speaker is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """A meeting, as one of those who were there has it."""
+    """A meeting, as one of its workers has it."""
 
     meeting: Meeting
     moved_bytes: int  # that came to us
     gave_bytes: int
     rolled: bool
     source: str = "peer"  # fresh | peer | checkpoint: where the state came from
-    lost: bool = False  # nobody who was left held a unit: all went back
+    lost: bool = False  # a unit was lost: all went back
     redone: int = 0  # steps that were lost with it
 
 
 def meet(standings: Sequence[Standing], want: Sequence[AbstractSet[int]], sizes: Mapping[int, int]) -> Meeting | None:
-    """What follows from what they bring; None if a unit is lost: then all go back to a checkpoint."""
+    """The result of these standings; None if a unit is lost: then all go back to a checkpoint."""
     goal = max((standing.applied for standing in standings), default=NOTHING)
     everyone = range(len(standings))
     if goal == NOTHING:
@@ -101,10 +100,10 @@ def meet(standings: Sequence[Standing], want: Sequence[AbstractSet[int]], sizes:
 def moves(
     have: Sequence[AbstractSet[int]], want: Sequence[AbstractSet[int]], sizes: Mapping[int, int]
 ) -> tuple[Move, ...] | None:
-    """So that everybody has what it wants; None if nobody has a unit that somebody wants.
+    """Moves that give each worker what it wants; None if a unit is lost.
 
-    Nobody sends what it does not have, or receives what it has. In a round each holder sends a unit once, so a unit is
-    with twice as many after it: as many rounds as the logarithm of those who want it. O(moves x workers).
+    In a round each holder sends a unit at most once, so the holders of a unit double: as many rounds as the logarithm
+    of those that want it. O(moves x workers).
     """
     sent = [0] * len(have)
     found: list[Move] = []

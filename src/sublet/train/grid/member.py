@@ -1,11 +1,11 @@
 """A member of a grid: it meets, takes what its seat needs, and makes steps that are applied by all or by none.
 
-    step     passes over its atoms (1F1B); sums over the copies of its part, and hands the sum to who keeps the part:
+    step     passes over its micro-batches (1F1B); sums over the copies of its part, and sends sums to replicas:
              the step is *pending*; agreement: one small sum over all of norms, loss and orders; then all apply
-    meet     one table of who has what; roll forward, move, begin
+    meet     one table of all units and their holders; roll forward, move, begin
 
-Norms are of units, in double precision, added in the order of the units, so that what is clipped does not depend on the
-cut. Weights that the first and the last part share (tied) are the one exception: each adds up its atoms first, so that
+Norms are of units, in double precision, added in the order of the units, so that clipping does not depend on the cut.
+Weights that the first and the last part share (tied) are the one exception: each adds up its micro-batches first, so
 they agree within rounding.
 """
 
@@ -20,19 +20,17 @@ import torch
 
 from sublet.machine.wall import WALL
 from sublet.train.data.samples import mixed
-from sublet.train.grid.atoms import Atom, atoms, share
-from sublet.train.grid.course import Course
+from sublet.train.grid.gloo import GlooMesh, spread
 from sublet.train.grid.holdings import Holdings
-from sublet.train.grid.keeping import Keeping
 from sublet.train.grid.meeting import NOTHING, Lost, Meeting, Met, Standing, meet
-from sublet.train.grid.mesh import Mesh, spread
-from sublet.train.grid.pipeline import Losses, Pipeline, Stepped, Work
-from sublet.train.grid.saving import WORDS, Restored, Vault
+from sublet.train.grid.pipeline import Atom, Losses, Pipeline, Stepped, Work, atoms, share
+from sublet.train.grid.replicas import Replicas
+from sublet.train.grid.saving import WORDS, Course, Restored, Vault
 from sublet.train.grid.stages import Seat, Staged, holders
 from sublet.train.link.following import Broken
 from sublet.train.numerics.drift import RATE_WORDS, rates_heard, rates_said
-from sublet.train.numerics.guard import Guard
-from sublet.train.numerics.seeds import restore_dice, restore_random
+from sublet.train.numerics.seeds import restore_rng
+from sublet.train.numerics.updates import Guard
 
 __all__ = ["Member"]
 
@@ -42,7 +40,7 @@ MOVES = 4 << 20  # tag of messages, far from those of a pipeline
 
 
 class Member:
-    """One worker. `point` is told where it is, for those who want to know, or to end it there."""
+    """One worker. `point` is called at each stage, for tests that end it there."""
 
     def __init__(
         self,
@@ -63,22 +61,22 @@ class Member:
         self._pipeline = Pipeline(staged, point)
         self.applied, self.pending = NOTHING, NOTHING
         self.new = False  # our state is of others, and our script is not yet where theirs are
-        self.speaker: int | None = None  # where somebody is new: who tells it what the others come to
+        self.speaker: int | None = None  # where there are newcomers: the worker that speaks to them
         self._agreed, self.losses = torch.zeros(len(staged.units) + EXTRA, dtype=torch.float64), Losses()  # of a step
         self._own = tuple[int, ...]()  # units of our place
-        self._keeping = Keeping(self.holdings)
+        self._replicas = Replicas(self.holdings)
 
     # ------------------------------------------------------------------------------------------ meetings
 
     @property
     def loss(self) -> float:
-        """Of the last step that was applied, here or by those whose state we have."""
+        """The loss of the last applied step, here or at those whose state we have."""
         return self.losses.total()
 
-    def meet(self, mesh: Mesh, seat: Seat | None, *, generation: int | None = None, leaving: bool = False) -> Met:
-        """With all of the mesh; the seat is that of the grid to come, None for one who only gives. Lost, or Broken.
+    def meet(self, mesh: GlooMesh, seat: Seat | None, *, generation: int | None = None, leaving: bool = False) -> Met:
+        """Meet all of the mesh; the seat is that of the new grid, None for a worker that only gives. Lost, or Broken.
 
-        Those who are `leaving`, all of them, stay with what they have, for as long as it takes to save it.
+        Workers that all are `leaving` keep their units for as long as it takes to save them.
         """
         units = len(self.staged.units)
         own, kept = tuple(self.holdings.arenas) if leaving else (), tuple[int, ...]()
@@ -91,7 +89,7 @@ class Member:
         standings, owned, keeps, were_new = self._attend(mesh, own, kept)
         top = max(each.applied for each in standings)
         sizes = {unit: self.holdings.size_bytes(unit, stepped=top > 0) for unit in range(units)}
-        # where nobody has anything keepers make theirs, too; else what they lack comes later
+        # replicas are made at the very beginning; later they are filled between steps
         have = keeps if top == NOTHING else [a & b.units for a, b in zip(keeps, standings, strict=True)]
         met = meet(standings, [a | b for a, b in zip(owned, have, strict=True)], sizes)
         if met is None and leaving:
@@ -109,16 +107,16 @@ class Member:
             self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], standings)
         if met is None or met.anew:  # where all begin, or go back, none is ahead of another
             self.new, self.speaker = met is None, None
-        elif seat is not None:  # who has it from others, and has made no step with them, is elsewhere in its loop
+        elif seat is not None:  # a worker that took its state, and has made no step since, is elsewhere in its loop
             came = [each.applied != met.applied and at not in met.roll for at, each in enumerate(standings)]
             there = [each for each in seat.everyone() if not came[each] and not were_new[each]]
             self.new = mesh.rank not in there
             self.speaker = there[0] if 0 < len(there) < len(seat.everyone()) else None
         self._own = own
-        self._keeping.begin(owned, keeps, have)
+        self._replicas.begin(owned, keeps, have)
         if seat is not None:
-            self.holdings.loosen(self._for_nobody_else(seat))
-        if self.vault is not None:  # the first who holds a unit saves it
+            self.holdings.loosen(self._ours_alone(seat))
+        if self.vault is not None:  # the first holder of a unit saves it
             held = [a | b for a, b in zip(owned, have, strict=True)]
             first = [next((each for each, has in enumerate(held) if unit in has), None) for unit in range(units)]
             self.vault.open(mesh, [each for each in first if each is not None])
@@ -142,9 +140,9 @@ class Member:
         )
 
     def _attend(
-        self, mesh: Mesh, own: Collection[int], kept: Collection[int]
+        self, mesh: GlooMesh, own: Collection[int], kept: Collection[int]
     ) -> tuple[list[Standing], list[frozenset[int]], list[frozenset[int]], list[bool]]:
-        """One table, which all add up: what each brings, is to have and is to keep, and whether it is new. Broken."""
+        """One summed table: units that each has, is to have and is to replicate, and whether it is new. Broken."""
         units, facts = range(len(self.staged.units)), [self.applied, self.pending, int(self.new)]
         row = [*facts, *(int(unit in each) for each in (self.holdings.arenas, own, kept) for unit in units)]
         table = torch.zeros(mesh.world, len(row), dtype=torch.int64)
@@ -158,30 +156,28 @@ class Member:
         standings = [Standing(applied=r[0], pending=r[1], units=has) for r, has in zip(rows, held, strict=True)]
         return standings, owned, keeps, [bool(each[2]) for each in rows]
 
-    def _go_back(self, mesh: Mesh, restored: Restored) -> None:
-        """To a checkpoint, and nothing of what was is left."""
+    def _go_back(self, mesh: GlooMesh, restored: Restored) -> None:
+        """Back to a checkpoint."""
         self._agreed, self.losses = torch.zeros_like(self._agreed), Losses(restored.beside["loss"])
         self.holdings.take(restored.units, restored.units.keys(), stepped=restored.step > 0)
         self.holdings.clear_gradients()
         if self._beside is not None:
             self._beside.take(restored.beside)
         self.applied, self.pending = restored.step, NOTHING
-        dice = restored.beside["dice"]
-        if dice is not None and mesh.rank < len(dice):
-            restore_dice(dice[mesh.rank])
-        elif mesh.world == 1:
-            restore_random(restored.beside["random"])
+        rng = restored.beside["rng"]
+        if mesh.rank < len(rng):
+            restore_rng(rng[mesh.rank])
         else:
-            self._throw(mesh, restored.step)
+            self._seed_rng(mesh, restored.step)
 
-    def _settle(self, mesh: Mesh, met: Meeting, wanted: frozenset[int], standings: Sequence[Standing]) -> None:
-        """Nobody lets go of a unit before all have said that they have what they want."""
+    def _settle(self, mesh: GlooMesh, met: Meeting, wanted: frozenset[int], standings: Sequence[Standing]) -> None:
+        """No worker drops a unit before all have what they want."""
         if met.anew:
             if mesh.rank:  # copies are to draw other numbers, though all scripts have begun with the same seed
-                self._throw(mesh, 0)
+                self._seed_rng(mesh, 0)
             self.holdings.make(wanted - {move.unit for move in met.moves if move.taker == mesh.rank})
             came = self._move(mesh, met)
-            mesh.sum(torch.zeros(1), range(mesh.world))  # who is not in the grid to come leaves now
+            mesh.sum(torch.zeros(1), range(mesh.world))  # workers without a seat leave now
             self.holdings.take(came, wanted, stepped=False)
             self.applied = 0
             return
@@ -203,7 +199,7 @@ class Member:
         finally:
             if mesh.rank in behind:
                 self.new = True
-                self._throw(mesh, met.applied)
+                self._seed_rng(mesh, met.applied)
                 self._hear(heard["agreed"])
                 if self._beside is not None:
                     self._beside.take(heard["beside"])
@@ -211,12 +207,12 @@ class Member:
             self.holdings.clear_gradients()
             self.applied, self.pending = met.applied, NOTHING
 
-    def _throw(self, mesh: Mesh, step: int) -> None:
-        """Torch's random numbers of who begins here: no two workers draw the same."""
+    def _seed_rng(self, mesh: GlooMesh, step: int) -> None:
+        """Seed torch's RNG of a worker that begins here: no two workers draw the same."""
         torch.manual_seed(mixed(self._seed, step, mesh.rank))
 
-    def _move(self, mesh: Mesh, met: Meeting) -> dict[int, torch.Tensor]:
-        """What came, by unit. Rounds follow one another: who hands on what it took has it by then."""
+    def _move(self, mesh: GlooMesh, met: Meeting) -> dict[int, torch.Tensor]:
+        """Units that came. Rounds follow one another, so that a taker can pass a unit on."""
         came: dict[int, torch.Tensor] = {}
         for _, moves in groupby(met.moves, key=lambda move: move.round):
             for move in moves:
@@ -230,8 +226,8 @@ class Member:
             mesh.settle()
         return came
 
-    def _hear_agreed(self, mesh: Mesh, met: Meeting, *, anybody_behind: bool) -> Any:
-        """What the last step came to, and what is beside it, from one who was there."""
+    def _hear_agreed(self, mesh: GlooMesh, met: Meeting, *, anybody_behind: bool) -> Any:
+        """The agreed numbers of the last step, and the state beside units, from the speaker."""
         assert met.speaker is not None  # noqa: S101 - it is not anew
         said = None
         if mesh.rank == met.speaker:
@@ -250,15 +246,15 @@ class Member:
             if any(part in parts for part in holders(unit, seat.parts))
         )
 
-    def _for_nobody_else(self, seat: Seat) -> list[int]:
-        """Units of which only we need the gradient."""
+    def _ours_alone(self, seat: Seat) -> list[int]:
+        """Units whose gradient no other worker needs."""
         if self.clip_norm is not None or seat.copies > 1:
             return []
-        streamed, units = self._keeping.units, self.staged.units
+        streamed, units = self._replicas.units, self.staged.units
         return [each for each in self._own if each not in streamed and len(holders(units[each], seat.parts)) == 1]
 
     def sums_of(self, seat: Seat) -> list[tuple[int, ...]]:
-        """Over whom this seat will add, in an order in which nobody waits for ever: for a mesh that forms ahead."""
+        """The groups of this seat's sums, in an order without deadlocks: for a mesh that forms ahead."""
         found: list[tuple[int, ...]] = []  # what all agree on is small: no group is needed for it
         if seat.trains:
             shared = {holders(self.staged.units[unit], seat.parts) for unit in self._units_of(seat, (seat.part,))}
@@ -269,21 +265,13 @@ class Member:
     # ------------------------------------------------------------------------------------------ steps
 
     def step(
-        self,
-        mesh: Mesh,
-        seat: Seat,
-        work: Work,
-        *,
-        offset: int,
-        size: int,
-        micro_batch: int,
-        orders: bool = False,
+        self, mesh: GlooMesh, seat: Seat, work: Work, *, offset: int, size: int, micro_batch: int, orders: bool = False
     ) -> Stepped:
-        """Of `size` samples from `offset` on; `work` is done on each atom. Or Broken."""
+        """A step of `size` samples from `offset` on; `work` is done on each micro-batch. Or Broken."""
         losses, units, alone = Losses(), len(self.staged.units), len(seat.everyone()) == 1
         fills_s = WALL.monotonic()
-        if self._keeping.fill(mesh, self.applied):
-            self.holdings.loosen(self._for_nobody_else(seat))
+        if self._replicas.fill(mesh, self.applied):
+            self.holdings.loosen(self._ours_alone(seat))
         fills_s = WALL.monotonic() - fills_s
         self.holdings.begin_step()
         if seat.trains:
@@ -293,7 +281,7 @@ class Member:
         began_s = WALL.monotonic()
         self._sum(mesh, seat)
         summed_s = WALL.monotonic()
-        self._keeping.stream(mesh)
+        self._replicas.stream(mesh)
         kept_s = WALL.monotonic()
         self.pending = self.applied
         self.point("pending")
@@ -301,8 +289,8 @@ class Member:
         if self.clip_norm is not None and seat.copy == 0:
             for number, square in self._squares(seat):
                 words[number] += square
-        words[units + LOSS] = 0.0 if alone else losses.total()  # nobody else wants to know it now
-        words[units + ORDERS], words[units + KEEPS] = float(orders), float(self._keeping.asks)
+        words[units + LOSS] = 0.0 if alone else losses.total()  # read when it is asked for
+        words[units + ORDERS], words[units + KEEPS] = float(orders), float(self._replicas.asks)
         words[units + RATES : units + SAVES] = rates_said(self.holdings.optimizer, self.applied, trains=seat.trains)
         if self.vault is not None:
             words[units + SAVES :] = self.vault.say(mesh, self.applied + 1)
@@ -316,8 +304,8 @@ class Member:
         norm = self._apply()
         self.point("applied")
         if words[units + KEEPS]:
-            self._keeping.agree(mesh, seat.everyone(), units)
-            self.holdings.loosen(self._for_nobody_else(seat))
+            self._replicas.agree(mesh, seat.everyone(), units)
+            self.holdings.loosen(self._ours_alone(seat))
         if self.vault is not None:
             self.vault.hear(mesh, seat.everyone(), words[units + SAVES :])
         return Stepped(
@@ -325,7 +313,7 @@ class Member:
             losses=self.losses,
             norm=norm,
             orders=bool(words[units + ORDERS]),
-            idle_s=self._pipeline.idle_s,
+            idle_s=self._pipeline.borders.idle_s,
             sum_s=summed_s - began_s,
             keep_s=fills_s + kept_s - summed_s,
             agree_s=agreed_s - kept_s,
@@ -333,18 +321,18 @@ class Member:
         )
 
     def _squares(self, seat: Seat) -> Iterator[tuple[int, float]]:
-        """Of the gradients of our units, each counted by one part; looked at once, for all of them together."""
+        """Squared norms of our units' gradients, each counted by one part; one wait for all of them."""
         ours = [each for each in self._own if seat.part == holders(self.staged.units[each], seat.parts)[0]]
         found = [(unit, _square(each)) for unit in ours for each in self.holdings.arenas[unit].only_numbers()]
         squares = torch.stack([square for _, square in found]).tolist() if found else []
         yield from zip((unit for unit, _ in found), squares, strict=True)
 
     def keep(self, seat: Seat, parts: tuple[int, ...]) -> None:
-        """Hold these parts too: from a boundary soon on, the others know at the end of the next step."""
-        self._keeping.ask(self._units_of(seat, parts))
+        """Replicate these parts too, from a boundary soon on; the others know at the end of the next step."""
+        self._replicas.ask(self._units_of(seat, parts))
 
-    def judge(self, mesh: Mesh, seat: Seat, work: Work, ours: tuple[Atom, ...], size: int) -> float:
-        """Our part of the mean loss over `size` samples: forward alone, of these atoms, with our copy. Broken."""
+    def judge(self, mesh: GlooMesh, seat: Seat, work: Work, ours: tuple[Atom, ...], size: int) -> float:
+        """Our part of the mean loss over `size` samples: forward alone, of these micro-batches, in our copy. Broken."""
         return self._pipeline.judge(mesh, seat, ours, size, work) if seat.trains else 0.0
 
     def _apply(self) -> float:
@@ -363,12 +351,12 @@ class Member:
             self._beside.stepped()
         return norm
 
-    def _sum(self, mesh: Mesh, seat: Seat) -> None:
-        """Within the copy first, where several parts hold a unit: what a copy adds up is what a whole model does."""
+    def _sum(self, mesh: GlooMesh, seat: Seat) -> None:
+        """Within the copy first, where several parts hold a unit, as a whole model adds up."""
         for number in self._own:
             self.holdings.arenas[number].tell_which_came()
         if seat.copies == len(seat.parts) == 1:
-            return  # nobody else has any of it
+            return  # there are no other holders
         for number in self._own:
             among = holders(self.staged.units[number], seat.parts)
             for gradient in self.holdings.arenas[number].sums():

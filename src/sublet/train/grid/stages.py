@@ -1,10 +1,10 @@
-"""Models that are a sequence of stages: what a script declares, and what of it is never cut.
+"""Models that are a sequence of stages: declared by a script, and never cut within a stage.
 
     model = train.Stages(first, blocks, last)       # first: of the inputs; last: gives the output
     model = nn.Sequential(...)                      # each of its modules is a block
 
-Each stage takes what the one before gives, one tensor or a tuple of tensors, and knows nothing of parts. A *part* runs
-some of them, one after the other. The parameters of a stage are a *unit*; those that several stages share (tied
+Each stage takes the output of the one before, one tensor or a tuple of tensors, and knows nothing of parts. A *part*
+runs some of them, one after the other. The parameters of a stage are a *unit*; those that several stages share (tied
 weights) are one unit, which all parts with one of these stages hold.
 """
 
@@ -20,7 +20,7 @@ from sublet.domain.cut import borders
 from sublet.errors import InvalidValue
 from sublet.wire.grids import NO_PLACE
 
-__all__ = ["NO_PLACE", "Part", "Seat", "Staged", "Stages", "Unit", "holders", "is_staged", "parts_of"]
+__all__ = ["NO_PLACE", "Seat", "Staged", "Stages", "Unit", "holders", "is_staged", "parts_of"]
 
 
 class Stages(nn.Module):
@@ -40,9 +40,9 @@ class Stages(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Parameters that lie together: of one stage, or of those that share them. Names are the model's own.
+    """Parameters of one stage, or of those that share them, by their names in the model.
 
-    Stages are counted as blocks are: -1 is what comes before them, and their number what comes after.
+    Stages are counted as blocks are: -1 is before them, and their number after them.
     """
 
     stages: tuple[int, ...]
@@ -51,7 +51,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Blocks from `low` up to, not including, `high`; the first has what comes before all, the last what follows."""
+    """Blocks from `low` up to, not including, `high`; the first part also has the stage before, the last that after."""
 
     low: int
     high: int
@@ -59,17 +59,17 @@ class Part:
     last: bool
 
     def has(self, unit: Unit) -> bool:
-        """One of its stages runs here."""
+        """Whether one of its stages runs here."""
         return any((at >= self.low or self.first) and (at < self.high or self.last) for at in unit.stages)
 
 
 def holders(unit: Unit, parts: Sequence[Part]) -> tuple[int, ...]:
-    """Which parts have it. Where there are several, gradients are summed over them."""
+    """The parts that have it. Where there are several, gradients are summed over them."""
     return tuple(number for number, part in enumerate(parts) if part.has(unit))
 
 
 def is_staged(model: Any) -> bool:
-    """Whether it is a sequence of stages, and runs as one."""
+    """Whether it is a sequence of stages, with the forward of one."""
     kind: Any = type(model)
     return (isinstance(model, Stages) and kind.forward is Stages.forward and bool(model.blocks)) or (
         isinstance(model, nn.Sequential) and kind.forward is nn.Sequential.forward and bool(len(model))
@@ -77,7 +77,7 @@ def is_staged(model: Any) -> bool:
 
 
 class Staged:
-    """A model of stages, as the members of a grid see it: its blocks and its units."""
+    """A model of stages, as members of a grid see it: its blocks and its units."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -101,7 +101,7 @@ class Staged:
             yield len(self.blocks), last
 
     def _units(self) -> Iterator[Unit]:
-        """In the order of their stages: what several share comes behind."""
+        """In the order of their stages, those of several stages last."""
         everything = Part(0, len(self.blocks), first=True, last=True)
         at: dict[int, list[int]] = {}
         for number, stage in self.of(everything):
@@ -118,26 +118,23 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A place of a grid. Its number in the mesh is `copy * parts + part`; those who only keep come behind all places.
-
-    Who keeps parts of others holds their state too, and makes the same update of it.
-    """
+    """A place of a grid. Its number in the mesh is `copy * parts + part`; spare workers with replicas come last."""
 
     copy: int
     part: int
     copies: int
     parts: tuple[Part, ...]
     keeps: tuple[int, ...] = ()
-    world: int = 0  # with those who only keep; 0 = there are none
+    world: int = 0  # with spare workers; 0 = there are none
 
     @property
     def trains(self) -> bool:
-        """It has a place."""
+        """Whether it has a place."""
         return self.part != NO_PLACE
 
     @property
     def rank(self) -> int:
-        """In the mesh, of one that has a place."""
+        """The number in the mesh, of one that has a place."""
         return self.at(self.copy, self.part)
 
     def at(self, copy: int, part: int) -> int:
@@ -145,20 +142,20 @@ class Seat:
         return copy * len(self.parts) + part
 
     def everyone(self) -> range:
-        """All who agree on a step: who only gave state at the meeting does not."""
+        """All workers that agree on a step."""
         return range(max(self.world, self.copies * len(self.parts)))
 
     def same_part(self) -> tuple[int, ...]:
-        """All copies of ours: their numbers."""
+        """The numbers of all copies of our part."""
         return tuple(self.at(copy, self.part) for copy in range(self.copies))
 
     def same_copy(self, parts: tuple[int, ...]) -> tuple[int, ...]:
-        """These parts of our copy."""
+        """The numbers of these parts in our copy."""
         return tuple(self.at(self.copy, part) for part in parts)
 
 
 def parts_of(blocks: int, parts: int, ends: Sequence[int] = ()) -> tuple[Part, ...]:
-    """Blocks in as even ranges as there are, or up to these ends."""
+    """Ranges of blocks, as even as possible, or up to these ends."""
     at = borders(blocks, parts, ends)
     return tuple(
         Part(at[number], at[number + 1], first=number == 0, last=number == parts - 1) for number in range(parts)

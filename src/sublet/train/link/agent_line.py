@@ -1,11 +1,11 @@
-"""The worker's end of the line to its agent: a thread listens, the training loop looks when it has time.
+"""The worker's end of the line to its agent: a thread listens, and the training loop looks when it has time.
 
-Who listens, and how the loop waits for it, is not the line's business: `listen` is a thread that reads a socket and
-calls `hear` and `turn`, `News` is how the loop waits. A simulated world has its own of both.
+`listen` is a thread that reads a socket and calls `hear` and `turn`; `News` is how the loop waits. A simulated world
+has its own of both.
 
-Only the newest order counts. One that says that the group is broken cannot wait for the training loop, which may be
-stuck in a collective that nobody will ever answer: the thread itself then hangs up on the group, again and again until
-the loop has noticed. While a group is forming any newer order does that, because others may follow it already.
+Only the newest order counts. If it says that the group is broken, the training loop may be stuck in a collective that
+never ends. Then the thread closes the group's connections, repeatedly, until the loop has noticed. While a group forms
+any newer order does that, because other workers may follow it already.
 """
 
 from __future__ import annotations
@@ -13,25 +13,29 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
-from sublet.errors import BadInput
+from sublet.errors import BadInput, InvalidValue
 from sublet.machine.wall import WALL, Wall
 from sublet.wire.exits import EXIT_LOST
+from sublet.wire.grids import SESSION
 from sublet.wire.lines import LineBuffer, Message, to_line
-from sublet.wire.messages import Busy, Keep, Leave, Meet, Regroup, SaveNow, Spent
+from sublet.wire.messages import Busy, Keep, Leave, Meet, Ready, Regroup, SaveNow, Spent
 from sublet.wire.saves import Brought, Wants
 
-__all__ = ["AgentLine", "Connection", "Lost", "News", "Order", "Superseded", "listen"]
+__all__ = ["AgentLine", "ControllerLink", "Lost", "Superseded", "is_agents_line", "listen"]
 
 Order = Regroup | Leave
 CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
 BEAT_S = 2.0  # between two words that the script is busy; the controller takes a minute of silence for a hang
 ORPHAN_GRACE_S = 10.0  # from the end of the line to the end of this process, wherever the training loop is stuck
+CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
+_claimed = 0  # the process in which a session was opened under a controller; a fork is another
 
 
 class Superseded(Exception):
@@ -43,14 +47,14 @@ class Lost(Exception):
 
 
 class Connection(Protocol):
-    """Where words go."""
+    """The sending side of a connection."""
 
     def sendall(self, data: bytes, /) -> None:
         """All of it; OSError if it is closed."""
 
 
 class News:
-    """How the loop waits for what the line hears, here in another thread. While it is entered, nobody else hears."""
+    """How the loop waits for messages, which another thread hears. While it is entered, that thread waits."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -66,7 +70,7 @@ class News:
     async def wait(self, predicate: Callable[[], bool], wait_s: float) -> bool:
         """Until `predicate` holds, which is looked at after each `notify`; False if it does not within `wait_s`.
 
-        It blocks, so that whoever awaits it goes on at once.
+        It blocks, so an `await` of it never suspends.
         """
         return self._condition.wait_for(predicate, wait_s)
 
@@ -109,31 +113,18 @@ class AgentLine:
     async def order(self, wait_s: float) -> Order:
         """The newest order, as soon as there is one; from now on it is the one that is followed."""
         with self._news:
-            if not await self._news.wait(lambda: self._order is not None or self.gone, wait_s):
-                raise Lost(f"no order came within {wait_s:g} s")
-            if self._order is None:
-                raise Lost("the agent has closed the line")
-            order, self._order = self._order, None
+            order, self._order = await self._newest(lambda _: True, wait_s), None
             self._followed, self.pending, self.keeps = order.generation, False, ()
             self._cutting = False  # the group that it was for is no more; the next one must not be hung up on
             return order
 
     async def foreseen(self, at_least: int, wait_s: float) -> Order:
-        """The newest order, which is not followed yet: one to leave, or of this generation or a newer one."""
-
-        def is_there() -> bool:
-            order = self._order
-            return order is not None and (isinstance(order, Leave) or order.generation >= at_least)
-
+        """The newest order, not followed yet: one to leave, or one of this generation or a newer one."""
         with self._news:
-            if not await self._news.wait(lambda: is_there() or self.gone, wait_s):
-                raise Lost(f"no order came within {wait_s:g} s")
-            if self._order is None:
-                raise Lost("the agent has closed the line")
-            return self._order
+            return await self._newest(lambda order: isinstance(order, Leave) or order.generation >= at_least, wait_s)
 
     async def meeting(self, generation: int, wait_s: float) -> Meet:
-        """Where the store of `generation` is."""
+        """The address of the store of `generation`."""
         with self._news:
             await self._news.wait(lambda: self._met(generation) or self._order is not None or self.gone, wait_s)
             self._check()
@@ -142,7 +133,7 @@ class AgentLine:
             return self._meet
 
     async def bring(self, generation: int, wait_s: float) -> None:
-        """Have the newest checkpoint put into our directory; Lost if nobody can say whether there is one."""
+        """Have the newest checkpoint put into our directory; Lost if it is unknown whether there is one."""
         with self._news:
             self._answered, self._why_not = False, ""
         self.say(Wants(worker_id=self.worker_id, generation=generation))
@@ -159,9 +150,9 @@ class AgentLine:
 
     @contextmanager
     def holds(self, hang_up: Callable[[], None]) -> Iterator[None]:
-        """A group forms under our eyes, which `hang_up` can end from any thread; then only a broken one is hung up on.
+        """A group forms, and `hang_up` can end it from any thread; later only a broken group is ended.
 
-        Superseded or Lost where that is how it is before, or at the end of what went well.
+        Superseded or Lost where that holds before, or at the end of a normal exit.
         """
         with self._news:
             self._check()
@@ -184,13 +175,20 @@ class AgentLine:
         if self.gone:
             raise Lost("the agent has closed the line")
 
+    async def _newest(self, fits: Callable[[Order], bool], wait_s: float) -> Order:
+        if not await self._news.wait(lambda: self.gone or (self._order is not None and fits(self._order)), wait_s):
+            raise Lost(f"no order came within {wait_s:g} s")
+        if self._order is None:
+            raise Lost("the agent has closed the line")
+        return self._order
+
     def _met(self, generation: int) -> bool:
         return self._meet is not None and self._meet.generation == generation
 
-    # ------------------------------------------------------------------------------------------- for who listens
+    # ------------------------------------------------------------------------------------------- for the listener
 
     def hear(self, data: bytes) -> bool:
-        """What has come over the connection; False if that was the last of it."""
+        """Bytes from the connection; False if they were the last."""
         try:
             for message in self._lines.feed(data):
                 self._hear(message)
@@ -199,14 +197,14 @@ class AgentLine:
         return bool(data)
 
     def turn(self) -> float:
-        """Do what is due beside hearing; seconds until it is to be called again."""
+        """Do what is due beside hearing; seconds until the next call."""
         self._cut()
         if not self.gone:
             self._beat()
         return CUT_AGAIN_S if self._cutting else BEAT_S
 
     def end(self) -> None:
-        """Nothing more will come. The loop is told, and hung up on at every `turn` until it has noticed."""
+        """The connection has ended. The loop is told, and its group is ended at every `turn` until it has noticed."""
         with self._news:
             self.gone = self.pending = self._cutting = True
             self._news.notify()
@@ -236,7 +234,7 @@ class AgentLine:
             self._news.notify()
 
     def _beat(self) -> None:
-        """A step that takes long is not to be told from a hang, but that its process runs the script is."""
+        """Say that the process runs the script: a long step must not look like a hang."""
         now_s, since_s = self.wall.monotonic(), self.script_s
         if since_s is not None and now_s - max(since_s, self._said_s) >= BEAT_S:
             self._said_s = now_s
@@ -273,3 +271,88 @@ def _listen(line: AgentLine, connection: socket.socket) -> None:
         line.turn()
         poll.poll(CUT_AGAIN_S * 1e3)
     os._exit(EXIT_LOST)
+
+
+class ControllerLink:
+    """The line of a session to its controller; `line` is None where there is none."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.line: AgentLine | None = None
+
+    def open(self, told: Callable[[], Mapping[str, Any]]) -> None:
+        """Take the line that the agent left to this process, if it did, and say that we are there.
+
+        `told`: the needs of the model and its state, as fields of `Ready`.
+        """
+        self.listen()
+        if self.line is not None:
+            self.line.say(Ready(worker_id=self.worker_id, version=SESSION, **told()))
+
+    def listen(self) -> None:
+        """Take the line, and wait for no group: what has a loop of its own is in one already, or needs none."""
+        descriptor = os.environ.get("SUBLET_CONTROL_FD")
+        if descriptor is not None:
+            _claim_process()
+            connection = socket.socket(fileno=os.dup(int(descriptor)))
+            self.line = AgentLine(connection, self.worker_id)
+            listen(self.line, connection)
+
+    def say(self, message: Message) -> None:
+        """To the controller, if there is one."""
+        if self.line is not None:
+            self.line.say(message)
+
+    def script_goes_on(self) -> None:
+        """From here on the script's own code runs: that it takes long is no sign of a hang."""
+        if self.line is not None:
+            self.line.script_s = self.line.wall.monotonic()
+
+    def script_waits(self) -> None:
+        """From here on the session's code runs, and may wait for other workers."""
+        if self.line is not None:
+            self.line.script_s = None
+
+    def has_order(self) -> bool:
+        """Whether an order waits for the end of the step."""
+        return self.line is not None and self.line.pending and not self.line.gone
+
+    def take_keeps(self) -> tuple[int, ...]:
+        """Parts that the controller wants us to keep too; it is told once."""
+        if self.line is None or not self.line.keeps:
+            return ()
+        keeps, self.line.keeps = self.line.keeps, ()
+        return keeps
+
+    def take_save_request(self) -> bool:
+        """Whether the controller wants a checkpoint now; it is told once."""
+        if self.line is None or not self.line.save_now:
+            return False
+        self.line.save_now = False
+        return True
+
+
+def is_agents_line(descriptor: str) -> bool:
+    """Whether this descriptor is the agent's: a launcher passes on the variable, and seldom the descriptor.
+
+    Then the number is unused, or belongs to something that this process has opened itself.
+    """
+    try:
+        with socket.socket(fileno=os.dup(int(descriptor))) as line:
+            if line.family != socket.AF_UNIX:
+                return False
+            found = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            made_by: int = CREDENTIALS.unpack(found)[0]
+            return made_by != os.getpid()
+    except (ValueError, OSError):
+        return False
+
+
+def _claim_process() -> None:
+    """A job is one training: what a second session trains would be neither planned nor saved nor told."""
+    global _claimed  # noqa: PLW0603 - a fact about the process
+    if _claimed == os.getpid():
+        raise InvalidValue(
+            "session", "a second one in this process", "one for each job; submit the next training as another job"
+        )
+    _claimed = os.getpid()

@@ -1,11 +1,11 @@
-"""Whose orders a worker follows, without a word about tensors: the same in a real process and in a simulated one.
+"""How a worker follows orders, without torch: the same in a real process and in a simulated one.
 
-Regroup  ->  form the group  ->  who has the most steps?  ->  all others receive its state  ->  Joined
-   ^              |  somebody goes away, or a newer order comes: give up and follow the newest
+Regroup  ->  form the group  ->  which member has the most steps?  ->  the others receive its state  ->  Joined
+   ^              |  a member is lost, or a newer order comes: give up and follow the newest
    `--------------'
 
-What waits is awaited. In a training process nothing of it ever suspends, because its parts block until they are done
-(`at_once`). In a simulated world (`sublet_lab.world`) they suspend, and virtual time goes on meanwhile.
+Waits are awaited. In a training process they never suspend, because they block until they are done (`at_once`). In a
+simulated world (`sublet_lab.world`) they suspend, and virtual time goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sublet.train.link.agent_line import AgentLine, Superseded
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import Broke, Leading, Leave, Left, Meet, Regroup
 
-__all__ = ["Broken", "Collective", "Entry", "Follower", "Following", "Keeper", "at_once"]
+__all__ = ["Broken", "Entry", "Follower", "Following", "at_once"]
 
 MEET_S = 86_400.0  # for the first member to open the store: it may evaluate. The controller says if it hangs
 
 
 class Broken(Exception):
-    """The group failed under a collective: somebody is gone."""
+    """The group failed under a collective: a member is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """How we came into a group."""
+    """How we joined a group."""
 
     source: str = "fresh"  # fresh | peer | checkpoint
     batch: int = 0  # that the plan chose; 0 = the script's own
@@ -41,7 +41,7 @@ class Entry:
 
 
 class Collective(Protocol):
-    """The group of one order, as one member has it. What is awaited raises Broken if somebody goes away meanwhile."""
+    """The group of one order, as one member has it. Its coroutines raise Broken if a member is lost."""
 
     rank: int
     world: int
@@ -51,30 +51,30 @@ class Collective(Protocol):
         """Rank 0: open the store where all meet; its host and port."""
 
     async def find(self, meet: Meet, check: Callable[[], None]) -> None:
-        """All others: reach that store, with a `check` now and then, which raises if it is no longer wanted."""
+        """All others: reach that store; `check` is called now and then, and raises if the order is old."""
 
     async def form(self) -> None:
-        """All are there: make the group."""
+        """All are at the store: make the group."""
 
     async def numbers(self, mine: int) -> list[int]:
-        """What each member says, by rank."""
+        """The number of each member, by rank."""
 
     async def part(self) -> None:
-        """Until every member has heard the last sum, or the group has broken: then nobody waits for anybody."""
+        """Until every member has received the last sum, or the group has broken: then all may leave."""
 
     def hang_up(self) -> None:
-        """End every connection, so that nobody waits in it; from any thread, and more than once."""
+        """End every connection, so that no member waits in it; from any thread, and more than once."""
 
     def close(self) -> None:
-        """Out of it, whatever state it is in."""
+        """Leave it, whatever state it is in."""
 
 
 Group = TypeVar("Group", bound=Collective)
 Group_contra = TypeVar("Group_contra", bound=Collective, contravariant=True)
 
 
-class Keeper(Protocol[Group_contra]):
-    """What training has come to in this worker: its state, and its checkpoints."""
+class StateHolder(Protocol[Group_contra]):
+    """The training state of this worker, and its checkpoints."""
 
     @property
     def steps(self) -> int:
@@ -82,11 +82,11 @@ class Keeper(Protocol[Group_contra]):
 
     @property
     def ahead(self) -> int:
-        """Larger, the more updates are applied; a step may be made of several."""
+        """A count of applied updates; a step may have several."""
 
     @property
     def done(self) -> float:
-        """Samples behind us."""
+        """Samples done."""
 
     def open(self, generation: int | None) -> None:
         """This worker writes checkpoints from now on, and none of a lower generation does."""
@@ -95,7 +95,7 @@ class Keeper(Protocol[Group_contra]):
         """Take the newest checkpoint, if there is any; NoCheckpointLeft if there is none that can be trusted."""
 
     async def share(self, group: Group_contra, holders: list[int]) -> None:
-        """All holders have the state of the first of them, up to what may differ: now everybody has."""
+        """Give all members the state of the first holder; the other holders have it up to buffers."""
 
     async def save(self) -> None:
         """A checkpoint of now, committed when this returns."""
@@ -108,27 +108,27 @@ Came = TypeVar("Came")
 
 
 class Follower(Generic[Came]):
-    """The way from order to order, whatever a worker holds: a class that has it says how it joins, saves and parts."""
+    """A loop from order to order. Subclasses say how to join, save and part."""
 
     def __init__(self, line: AgentLine | None, wait_s: float) -> None:
         self.line, self._wait_s = line, wait_s
 
     @property
     def standing(self) -> Mapping[str, Any]:
-        """What `Broke` says of us: our generation, steps, and a step that is pending."""
+        """Fields of `Broke`: our generation, steps, and a step that is pending."""
         raise NotImplementedError
 
     @property
     def done(self) -> float:
-        """Samples behind us."""
+        """Samples done."""
         raise NotImplementedError
 
     def drop(self) -> None:
-        """Out of the group."""
+        """Leave the group."""
         raise NotImplementedError
 
     async def follow(self) -> Came:
-        """Into the group of the newest order with a place for us; Lost if nobody gives any, SystemExit to leave."""
+        """Into the group of the newest order with a place for us; Lost if none comes, SystemExit to leave."""
         line = self._its_line()
         while True:
             try:
@@ -152,26 +152,26 @@ class Follower(Generic[Came]):
         return await self.follow()
 
     async def recover(self, why: str) -> Came:
-        """After a break: out of this group, say so unless an order is there already, and into the next."""
+        """After a break: out of this group, report it unless an order is there already, and into the next."""
         self.drop()
         self._tell_broken(why)
         return await self.follow()
 
     def say_broken(self, why: str) -> None:
-        """Whatever has been ordered meanwhile."""
+        """Report a break, whatever has been ordered meanwhile."""
         line = self._its_line()
         line.say(Broke(worker_id=line.worker_id, why=why, **self.standing))
 
     async def _join(self, order: Regroup) -> Came | None:
-        """None if we have only handed over."""
+        """None if we have only handed over our state."""
         raise NotImplementedError
 
     async def _save(self, order: Leave) -> None:
-        """What we have, if that is asked of us."""
+        """Save our state, if the order asks for it."""
         raise NotImplementedError
 
     async def _part(self) -> None:
-        """Until every member has heard the last sum."""
+        """Until every member has received the last sum."""
         raise NotImplementedError
 
     def _say_left(self, order: Regroup | Leave, gave_bytes: int = 0) -> None:
@@ -194,7 +194,7 @@ class Following(Follower[Entry], Generic[Group]):
     def __init__(
         self,
         line: AgentLine | None,
-        keeper: Keeper[Group],
+        holder: StateHolder[Group],
         alone: Group,
         new: Callable[[Regroup], Group],
         *,
@@ -203,41 +203,38 @@ class Following(Follower[Entry], Generic[Group]):
     ) -> None:
         super().__init__(line, wait_s)
         self.group = alone
-        self._keeper, self._new, self._wall = keeper, new, wall
+        self._holder, self._new, self._wall = holder, new, wall
         self._carries = False  # whether we have a state that others may need
 
     @property
     def standing(self) -> Mapping[str, Any]:
-        """As `Follower` says."""
-        return {"generation": self.group.generation, "step": self._keeper.steps}
+        return {"generation": self.group.generation, "step": self._holder.steps}
 
     @property
     def done(self) -> float:
-        """As `Follower` says."""
-        return self._keeper.done
+        return self._holder.done
 
     async def agree(self, *, batch: int, formed_s: float, generation: int | None) -> Entry:
-        """Everybody has the state of the member with the most steps, or of the newest checkpoint, or of rank 0."""
+        """All take the state of the member with the most steps, or of the newest checkpoint, or of rank 0."""
         started_s = self._wall.monotonic()
-        group, keeper = self.group, self._keeper
-        steps = await group.numbers(keeper.ahead if self._carries else -1)
+        group, holder = self.group, self._holder
+        steps = await group.numbers(holder.ahead if self._carries else -1)
         source = "peer"
         if max(steps) < 0:
             loaded = False
             if group.rank == 0:
-                keeper.open(generation)
-                loaded = await keeper.load()
+                holder.open(generation)
+                loaded = await holder.load()
             source = "checkpoint" if await self._of_first(int(loaded)) else "fresh"
             steps = [0] + [-1] * (group.world - 1)
         elif group.rank == 0:
-            keeper.open(generation)
-        await keeper.share(group, [member for member in range(group.world) if steps[member] == max(steps)])
+            holder.open(generation)
+        await holder.share(group, [member for member in range(group.world) if steps[member] == max(steps)])
         self._carries = True
         batch = await self._of_first(batch)
         return Entry(source=source, batch=batch, formed_s=formed_s, state_s=self._wall.monotonic() - started_s)
 
     def drop(self) -> None:
-        """Out of the group."""
         self.group.close()
         if self.line is not None:
             self.line.release()
@@ -260,11 +257,11 @@ class Following(Follower[Entry], Generic[Group]):
             return replace(entry, micro_batch=order.micro_batch)
 
     async def _save(self, order: Leave) -> None:
-        keeper = self._keeper
+        holder = self._holder
         if order.save and self._carries and (self.group.rank == 0 or order.broken):
-            keeper.open(order.generation)
-            await keeper.save()
-        keeper.close()
+            holder.open(order.generation)
+            await holder.save()
+        holder.close()
 
     async def _part(self) -> None:
         if self.group.world > 1:
@@ -278,7 +275,7 @@ Answer = TypeVar("Answer")
 
 
 def at_once(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The outcome of what never suspends, because all that it waits for blocks."""
+    """The result of a coroutine that never suspends, because all its waits block."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Who we train with, in a torch process: the group that orders name (`following`), and one state in all its members."""
+"""The group of a torch process, as orders name it (`following`), and one state in all its members."""
 
 from __future__ import annotations
 
@@ -11,106 +11,100 @@ import torch
 import torch.distributed as dist
 
 from sublet.train.checkpoint.saving import Saver, find
-from sublet.train.link.agent_line import AgentLine, Lost
+from sublet.train.link.agent_line import Lost
 from sublet.train.link.devices import GLOO, NCCL
 from sublet.train.link.following import Broken, Entry, Following, at_once
 from sublet.train.link.peers import PeerGroup, talking
-from sublet.train.numerics.seeds import own_dice
-from sublet.train.shards.meeting import Gone
-from sublet.train.shards.mesh import PeerMesh
+from sublet.train.numerics.seeds import own_rng
+from sublet.train.shards.meeting import Gone, PeerMesh
 from sublet.train.shards.run import SessionRun
 from sublet.train.state.state import TRAINED_S, Progress, State, broadcast
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.grids import SHARDS
 from sublet.wire.messages import Leave, Regroup
 
-__all__ = ["ORDER_S", "TRAINED_S", "Membership", "lost"]
+__all__ = ["ORDER_S", "Membership", "lost"]
 
 Answer = TypeVar("Answer")
 
 ORDER_S = 300.0  # without a word from the controller for so long after a break, we give up
-MOST_TURNS = 1000  # optimizers of a session: more than anybody has
+MOST_TURNS = 1000  # optimizers of a session
 LEAVES = 1 << 62  # in place of the generation that one goes on in
 
 
 class Membership:
-    """Our place in the group, under a controller (`line`) or without one."""
+    """Our place in the group, with a controller (`following.line`) or without, and the state that it shares."""
 
     def __init__(
         self,
-        line: AgentLine | None,
         state: State,
         progress: Progress,
         saver: Saver,
         device: torch.device,
         shard: Callable[[], SessionRun] | None = None,
     ) -> None:
-        self._state, self._shard = state, shard  # makes ranges of the optimizer's state
-        self._holding = Holding(state, progress, saver, lambda: self.line)
+        self._state, self._progress, self._saver = state, progress, saver
+        self._shard = shard  # makes ranges of the optimizer's state
+        self._writes_as: int | None = None  # generation
+        self.run: SessionRun | None = None  # the optimizer's state is in ranges
+        self.ranges = 1  # of the present group
+        self.handed: Any = None  # the state that another has handed to us; the session takes it
+        self.redone = 0  # steps, since all went back to a checkpoint
         self._device = device
         if device.type == "cuda":
             torch.cuda.set_device(device)  # for what is made without naming one: communicators, streams, the user's own
         self._wait_s = float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
-        self._following = Following(line, self._holding, PeerGroup(), self._new_group, wait_s=self._wait_s)
-
-    @property
-    def line(self) -> AgentLine | None:
-        """Over which orders come."""
-        return self._following.line
-
-    @line.setter
-    def line(self, line: AgentLine | None) -> None:
-        self._following.line = line
+        self.following = Following(None, self, PeerGroup(), self._new_group, wait_s=self._wait_s)
 
     @property
     def group(self) -> PeerGroup:
         """The present one."""
-        return self._following.group
+        return self.following.group
 
     def take_handed(self) -> Any:
         """The state that another has handed to us, if one did since this was last asked."""
-        handed, self._holding.handed = self._holding.handed, None
-        if (run := self._holding.run) is not None:
-            handed, run.handed = run.handed, None
+        handed, self.handed = self.handed, None
+        if self.run is not None:
+            handed, self.run.handed = self.run.handed, None
         return handed
 
     def take_redone(self) -> int:
         """Steps that are lost, since all went back to a checkpoint; told once."""
-        redone, self._holding.redone = self._holding.redone, 0
+        redone, self.redone = self.redone, 0
         return redone
 
     @property
     def moved_bytes(self) -> int:
-        """Of ranges, that came to us with the present group."""
-        return 0 if self._holding.run is None else self._holding.run.shards.moved_bytes
+        """Bytes of ranges that came to us with the present group."""
+        return 0 if self.run is None else self.run.shards.moved_bytes
 
     def enter(self) -> Entry:
         """The first group: that of the first order, of torchrun's environment, or ourselves alone."""
-        if self.line is not None:
-            return self._until(self._following.follow())
+        if self.following.line is not None:
+            return self._until(self.following.follow())
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if dist.is_initialized():
-            self._following.group = PeerGroup(rank=dist.get_rank(), world=dist.get_world_size())
+            self.following.group = PeerGroup(rank=dist.get_rank(), world=dist.get_world_size())
         elif world > 1 and "RANK" in os.environ:
             dist.init_process_group(NCCL if self._device.type == "cuda" else GLOO)
-            self._following.group = PeerGroup(rank=dist.get_rank(), world=world)
-        return self._until(self._following.agree(batch=0, formed_s=0.0, generation=None))
+            self.following.group = PeerGroup(rank=dist.get_rank(), world=world)
+        return self._until(self.following.agree(batch=0, formed_s=0.0, generation=None))
 
     def change(self) -> Entry:
         """At a step boundary that all members know of: out of this group and into the next."""
-        run, group = self._holding.run, self.group
+        run, group = self.run, self.group
         try:
-            if group.world > 1:  # who leaves may save
-                self._state.dice = group.rows(own_dice())
+            if group.world > 1:  # a member that leaves may save
+                self._state.rng = group.rows(own_rng())
             if run is not None and run.shards.is_cut:
                 self._until(self._hand_over(run))
         except Broken as error:
             return self.recover(str(error))
-        return self._until(self._following.change())
+        return self._until(self.following.change())
 
     async def _hand_over(self, run: SessionRun) -> None:
-        """Before we part, those who leave give the others what nobody else has: so each must know its order."""
-        line, group, at_least = self.line, self.group, 0
+        """Before members part, those that leave give the others their ranges: so each must know its order."""
+        line, group, at_least = self.following.line, self.group, 0
         assert line is not None  # noqa: S101 - orders come over a line
         while True:
             order = await line.foreseen(at_least, self._wait_s)
@@ -123,16 +117,16 @@ class Membership:
 
     def recover(self, why: str) -> Entry:
         """After a break: out of this group, say so unless an order is there already, and into the next."""
-        if self.line is None:
+        if self.following.line is None:
             raise RuntimeError(f"a worker is gone, and no controller finds another: {why}")
-        return self._until(self._following.recover(why))
+        return self._until(self.following.recover(why))
 
     def recover_behind(self, why: str) -> Entry:
-        """As `recover`, where the script has left its loop: if all go back to a checkpoint, another process goes on."""
-        made = self._holding.steps
+        """As `recover`, where the script has left its loop. If all go back to a checkpoint, this process ends."""
+        made = self.steps
         entry = self.recover(why)
-        if self._holding.steps < made:
-            lost(f"all went back to step {self._holding.steps} when {made} were made")
+        if self.steps < made:
+            lost(f"all went back to step {self.steps} when {made} were made")
         return entry
 
     def _until(self, entered: Coroutine[Any, Any, Answer]) -> Answer:
@@ -142,31 +136,13 @@ class Membership:
             lost(str(error))
 
     def _new_group(self, order: Regroup) -> PeerGroup:
-        self._state.dice = None  # what was saved is behind us
-        self._holding.ranges = order.parts if order.cut == SHARDS else 1
-        if order.cut == SHARDS and self._holding.run is None and self._shard is not None:
-            self._holding.run = self._shard()
+        self._state.rng = None  # what was saved is behind us
+        self.ranges = order.parts if order.cut == SHARDS else 1
+        if order.cut == SHARDS and self.run is None and self._shard is not None:
+            self.run = self._shard()
         return PeerGroup(rank=order.rank, world=order.world, generation=order.generation, device=self._device)
 
-
-def lost(why: str) -> NoReturn:
-    """End this process: nobody tells it what to do."""
-    print(f"sublet: this worker ends: {why}", file=sys.stderr)  # noqa: T201 - its log is all that is left
-    raise SystemExit(EXIT_LOST)
-
-
-class Holding:
-    """The state of this worker and its checkpoints, as `following` keeps them."""
-
-    def __init__(
-        self, state: State, progress: Progress, saver: Saver, line: Callable[[], AgentLine | None] = lambda: None
-    ) -> None:
-        self._state, self._progress, self._saver, self._line = state, progress, saver, line
-        self._generation: int | None = None
-        self.handed: Any = None  # the state that another has handed to us; the session takes it
-        self.run: SessionRun | None = None  # the optimizer's state is in ranges
-        self.ranges = 1  # of the present group
-        self.redone = 0  # steps, since all went back to a checkpoint
+    # ------------------------------------------------------------------------------------------- as a StateHolder
 
     @property
     def steps(self) -> int:
@@ -175,37 +151,37 @@ class Holding:
 
     @property
     def ahead(self) -> int:
-        """Larger, the more updates are applied: of several optimizers one may have had its turn and another not."""
+        """Larger, the more updates are applied: several optimizers take turns within a step."""
         return self._progress.steps * MOST_TURNS + self._progress.turn
 
     @property
     def done(self) -> float:
-        """Samples behind us."""
+        """Samples done."""
         return float(self._progress.done)
 
     def open(self, generation: int | None) -> None:
-        """We write from now on."""
-        self._generation = generation
+        """This worker writes checkpoints from now on."""
+        self._writes_as = generation
         self._saver.opened(generation)
 
     async def load(self) -> bool:
-        """From the newest checkpoint, if there is any."""
-        loaded = await find(self._saver, self._line(), self._generation)
+        """Restore the newest checkpoint, if there is any."""
+        loaded = await find(self._saver, self.following.line, self._writes_as)
         if self.run is not None:
             self.run.carries = True  # what the script has built is a state too
         if loaded is None:
             return False
-        self._state.restore(loaded.state, self._progress, same_dice=True)
-        self._state.dice = loaded.state.get("dice")  # for the others, who receive what we have
+        self._state.restore(loaded.state, self._progress)
+        self._state.rng = loaded.state["rng"]  # for the other members, which receive our state
         return True
 
     async def share(self, group: PeerGroup, holders: list[int]) -> None:
-        """From the first holder to all: buffers, in which holders may differ, and the state if somebody lacks it."""
+        """From the first holder to all: buffers, in which holders may differ, and the state if a member lacks it."""
         if self.run is not None:
             await self._share_ranges(self.run, group)
         else:
             self._share_whole(group, holders)
-        self._state.dice = None
+        self._state.rng = None
 
     def _share_whole(self, group: PeerGroup, holders: list[int]) -> None:
         rank, first = group.rank, holders[0]
@@ -216,7 +192,7 @@ class Holding:
             with talking():
                 tree = broadcast(group, first, ours)
             if rank not in holders:
-                self._state.restore(tree, self._progress, same_dice=False, rank=rank)
+                self._state.restore(tree, self._progress, rank=rank)
                 self._saver.take_over(tree.get(TRAINED_S, 0.0))
                 self.handed = tree
 
@@ -227,7 +203,7 @@ class Holding:
         except Gone as gone:
             loaded = await self.load() if group.rank == 0 else False
             if not (await group.numbers(int(loaded)))[0]:
-                raise Lost(f"nobody has {gone}, and there is no checkpoint") from gone
+                raise Lost(f"no worker has {gone}, and there is no checkpoint") from gone
             run.shards.half = False
             if group.rank != 0:
                 run.carries = False
@@ -244,12 +220,18 @@ class Holding:
                 buffer.copy_(truth[name])
 
     async def save(self) -> None:
-        """Now, and wait until it is committed."""
+        """Save now, and wait until it is committed."""
         if self.run is not None and not self.run.shards.is_whole:
             self._saver.cannot(self.steps, "its group broke, and one worker has a range of the optimizer's state only")
             return
-        self._saver.save(self._state.tree(self._progress), self._progress)
+        self._saver.save(self._state.saved(self._progress), self._progress)
 
     def close(self) -> None:
         """Wait for what is being written."""
         self._saver.close()
+
+
+def lost(why: str) -> NoReturn:
+    """End this process, which has no group."""
+    print(f"sublet: this worker ends: {why}", file=sys.stderr)  # noqa: T201 - its log is all that is left
+    raise SystemExit(EXIT_LOST)

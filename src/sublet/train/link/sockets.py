@@ -1,7 +1,11 @@
-"""The connections of a group of workers: where they meet, which sockets are theirs, and how those are ended.
+"""The sockets of a group of workers: where members meet, how connections are ended, and waits on them.
 
-Nothing in torch wakes who waits for one that is gone. What does is the end of the connections, and nobody but the
-kernel knows which these are: torch opens them by itself. So those count that were not there before.
+Nothing in torch wakes a member that waits for one that is gone. The end of the connections does. Torch opens them by
+itself, so the sockets of a group are those that were not there before it.
+
+Gloo can lose the news of that end: a message that was being answered when it failed waits on. Seen about once in a
+hundred kills. Nor can the forming of a group be interrupted while it waits for a connection. So waits that may never
+end run in a thread (Patience), which is left behind once that is known.
 """
 
 from __future__ import annotations
@@ -10,19 +14,30 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
+from math import inf
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-__all__ = ["COLLECTIVE_TIMEOUT", "Connections", "answers", "lead_store", "open_store", "own_host"]
+from sublet.machine.wall import WALL, Wall
+
+__all__ = ["COLLECTIVE_TIMEOUT", "Connections", "Patience", "answers", "lead_store", "open_store", "own_host"]
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
 CONNECT = timedelta(seconds=60)  # once it answers: torch looks up names on the way, which takes seconds without a DNS
 LOOK_S = 0.5  # for the store to answer; then look whether it is still wanted, and try again
 DESCRIPTORS = "/proc/self/fd"
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: closed without a good-bye
+SLICE_S = 0.1  # of waiting, between looks at whether it still makes sense
+STUCK_S = 0.3  # from hanging up until what has not noticed never will; the others take milliseconds
+SLICE = timedelta(seconds=SLICE_S)
+Answer = TypeVar("Answer")
 
 
 class Connections:
@@ -33,11 +48,11 @@ class Connections:
         self._mine: dict[int, str] | None = None  # by descriptor, once all are open
 
     def seal(self) -> None:
-        """Those that are there now, and no others."""
+        """The present sockets, and no later ones."""
         self._mine = self._opened()
 
     def forget(self) -> None:
-        """They are closed: their descriptors may be another's soon."""
+        """They are closed, and their descriptors may be used again."""
         self._mine = {}
 
     def end(self) -> None:
@@ -52,7 +67,7 @@ class Connections:
 
 
 def own_host() -> str:
-    """Where others reach us."""
+    """The address at which other members reach us."""
     host = os.environ.get("SUBLET_HOST", "127.0.0.1")
     if host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -60,7 +75,7 @@ def own_host() -> str:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     try:
         socket.create_connection((host, port), LOOK_S).close()
     except OSError:
@@ -70,7 +85,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def lead_store() -> tuple[str, int, int]:
-    """A place where all meet: host, port, and the descriptor for `open_store`, which would listen everywhere."""
+    """Listen for the others: host, port, and the descriptor for `open_store`, which would listen everywhere."""
     host = own_host()
     listening = socket.create_server((host, 0))
     port = listening.getsockname()[1]
@@ -78,7 +93,7 @@ def lead_store() -> tuple[str, int, int]:
 
 
 def open_store(host: str, port: int, listening: int | None = None) -> Any:
-    """Ours, if we listen, or another's."""
+    """The store at an address; ours if we listen."""
     store = dist.TCPStore(  # type: ignore[attr-defined]  # missing where torch was built without distributed
         host, port, is_master=listening is not None, wait_for_workers=False, master_listen_fd=listening, timeout=CONNECT
     )
@@ -98,10 +113,10 @@ def _sockets() -> dict[int, str]:
 
 
 def _shut(fd: int, name: str) -> None:
-    """Shut the socket if it is connected to a peer over the network; one that listens must live, or gloo ends us.
+    """Shut the socket if it is connected over the network; a listening one must live, or gloo ends the process.
 
-    What it has not delivered is dropped when it is closed. The kernel would go on trying for minutes, and a peer that
-    was cut off would end, with what comes so late, a sum of a group that is no more.
+    Undelivered data is dropped. The kernel would retry for minutes, and a peer that was cut off would then end a sum of
+    an old group with data that comes late.
     """
     copy = os.dup(fd)
     with socket.socket(fileno=copy) as connection:
@@ -111,3 +126,101 @@ def _shut(fd: int, name: str) -> None:
             connection.getpeername()
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
             connection.shutdown(socket.SHUT_RDWR)
+
+
+class Patience:
+    """For the connections of one group; waits end `STUCK_S` after `end`."""
+
+    def __init__(self, wall: Wall = WALL) -> None:
+        self.stuck = False  # something will never end
+        self._wall = wall
+        self._ended_s: float | None = None
+        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] | None = None
+
+    def end(self) -> None:
+        """The connections are cut."""
+        if self._ended_s is None:
+            self._ended_s = self._wall.monotonic()
+
+    def check(self) -> None:
+        """RuntimeError if the connections were cut: a collective may have returned because of that alone."""
+        if self._ended_s is not None:
+            raise RuntimeError("the group is gone")
+
+    def look(self) -> None:
+        """RuntimeError if the wait should have ended by now."""
+        if self._ended_s is not None and self._wall.monotonic() - self._ended_s > STUCK_S:
+            self.stuck = True
+            raise RuntimeError("the group is gone and does not notice")
+
+    def begin(self, work: Callable[[], Answer]) -> Future[Answer]:
+        """Run this in a thread of its own."""
+        outcome: Future[Answer] = Future()
+        threading.Thread(target=_do, args=(work, outcome), name="sublet-forming", daemon=True).start()
+        return outcome
+
+    def until(self, outcome: Future[Answer], limit_s: float = inf) -> Answer:
+        """The outcome; RuntimeError where there is none within the limit."""
+        ends_s = self._wall.monotonic() + limit_s
+        while True:
+            try:
+                return outcome.result(min(SLICE_S, limit_s))
+            except TimeoutError:
+                if outcome.done():  # it is its own, or it came between the end of our patience and this look
+                    return outcome.result()
+                self.look()
+                if self._wall.monotonic() >= ends_s:
+                    self.stuck = True
+                    raise RuntimeError("it takes too long") from None
+
+    def until_summed(self, work: Any) -> None:
+        """Wait for a collective of gloo in slices, without another thread.
+
+        Not for a message: gloo closes all connections when the wait for one times out.
+        """
+        while True:
+            try:
+                work.wait(SLICE)
+                return
+            except RuntimeError as error:
+                if "timed out" not in str(error):
+                    raise
+                if work.is_completed():  # between the end of our patience and this look: how, it says now
+                    work.wait(SLICE)
+                    return
+                self.look()
+
+    def run(self, work: Callable[[], Answer], limit_s: float = inf) -> Answer:
+        """Run this in one thread, after earlier calls; for frequent waits."""
+        if self._work is None:
+            self._work = SimpleQueue()
+            threading.Thread(target=_do_all, args=(self._work,), name="sublet-waiting", daemon=True).start()
+        outcome: Future[Answer] = Future()
+        self._work.put((work, outcome))
+        return self.until(outcome, limit_s)
+
+    def close(self) -> None:
+        """The thread ends, unless it is stuck."""
+        if self._work is not None:
+            self._work.put((_last, Future()))
+            self._work = None
+
+
+def _last() -> None:
+    """Work that ends the thread."""
+
+
+def _do(work: Callable[[], Any], outcome: Future[Any]) -> None:
+    try:
+        outcome.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised again in `until`
+        outcome.set_exception(error)
+
+
+def _do_all(queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]]]) -> None:
+    while True:
+        work, outcome = queue.get()
+        if work is _last:
+            return
+        _do(work, outcome)
+        del work, outcome  # what it came to may be large

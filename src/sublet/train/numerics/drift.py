@@ -1,14 +1,14 @@
-"""Ranks that have drifted apart are found, and end as an error: they are never a result.
+"""Detects ranks that have drifted apart, and raises RanksDiffer.
 
-All members apply the same update to the same weights, so their weights are equal to the bit. Something in a script can
-break that without a sign: a learning rate that one rank changes and another does not, an update under `if rank == 0`.
-Every `EVERY` steps each member adds a small digest of its position, its learning rates and one of its parameters, in
-turn, to the control numbers that are summed with the gradients. Where the sum is not the number of members times their
-own, they say so with the next step; then all of them know, compare everything and raise. Buffers are not compared:
-running means differ between ranks by nature.
+All members apply the same update to the same weights, so their weights are equal to the bit. A script can break that
+without a sign: by a learning rate that one rank changes, or an update under `if rank == 0`. Every `EVERY` steps each
+member adds a small digest of its position, its learning rates and one of its parameters, in turn, to the control
+numbers that are summed with the gradients. Where the sum is not the own digest times the number of members, a member
+says so with the next step. Then all compare everything and raise. Buffers are not compared: running means differ by
+nature.
 
 Members of a grid have no weights in common. In the agreement on every `EVERY`th step each says a digest of its rates,
-with its square: it is the same at all if the squares add up to what the sum says.
+with its square: all digests are equal if the sum of squares fits the sum.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import torch
 from sublet.errors import RanksDiffer
 from sublet.train.data.samples import mixed
 from sublet.train.link.peers import PeerGroup
-from sublet.train.numerics.gradients import CHECK, DOUBT
+from sublet.train.numerics.gradients import Control
 from sublet.train.state.state import Progress
 
-__all__ = ["EVERY", "RATE_WORDS", "Drift", "digest", "rates_heard", "rates_said"]
+__all__ = ["EVERY", "RATE_WORDS", "Drift", "rates_heard", "rates_said"]
 
 EVERY = 20  # steps; a check takes about 40 us on a CPU, 140 us on an H200
-RATE_WORDS = 3  # of a grid: members who say it, the sum of digests, and that of squares
+RATE_WORDS = 3  # of a grid: members that say it, the sum of digests, and that of squares
 RATE_BITS = 20  # the square of a sum over a thousand members is a whole number that a float64 has
 EXACT_BITS = 24  # whole numbers below 2**24 are exact in float32, in which control numbers are summed
 WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes per element
@@ -52,9 +52,9 @@ class Drift:
         self._doubt: torch.Tensor | None = None  # whether the last check found a difference; still on its device
 
     def put(self, slots: Sequence[torch.Tensor], progress: Progress, world: int) -> None:
-        """Before the sum: what the last check has found, and the digest if this step has one."""
+        """Before the sum: the result of the last check, and the digest if this step has one."""
         if self._doubt is not None:
-            slots[DOUBT].copy_(self._doubt)
+            slots[Control.DOUBT].copy_(self._doubt)
         self._own = self._doubt = None
         if progress.steps % EVERY:
             return
@@ -62,13 +62,13 @@ class Drift:
         numbers = digest(_position(progress), numbers_of(self._optimizer))
         bits = EXACT_BITS - (world - 1).bit_length()
         own = (_sum_of_bits(parameter) + numbers).bitwise_and_((1 << bits) - 1)
-        self._own = own.to(slots[CHECK])
-        slots[CHECK].copy_(self._own)
+        self._own = own.to(slots[Control.CHECK])
+        slots[Control.CHECK].copy_(self._own)
 
     def compare(self, summed: torch.Tensor, world: int) -> None:
-        """After the sum, while the control numbers are still there; without a wait for the device."""
+        """After the sum, while the control numbers are still there; the device is not waited for."""
         if self._own is not None:
-            self._doubt, self._own = summed[CHECK] != self._own * world, None
+            self._doubt, self._own = summed[Control.CHECK] != self._own * world, None
 
     def forget(self) -> None:
         """The group has changed."""
@@ -89,10 +89,11 @@ class Drift:
         names = [f"{NAMES[column]} ({values})" if column == RATES else NAMES[column] for column in columns]
         raise RanksDiffer(" and ".join(names), ranks=ranks, step=progress.steps, hint=NEXT[columns[0]])
 
-    def require_together(self, group: PeerGroup, progress: Progress, *, left: float, evaluate: float = 0.0) -> None:
+    def require_together(self, group: PeerGroup, progress: Progress, numbers: Sequence[float]) -> None:
         """After a sum: RanksDiffer if only some of those in it have left their loop before its end, or evaluate."""
         told = "have left their loop, before the end of the training", "evaluate, and the others train on"
-        for count, what, hint in zip((left, evaluate), told, (NEXT[POSITION], TOGETHER), strict=True):
+        counts = numbers[Control.LEFT], numbers[Control.EVALUATED]
+        for count, what, hint in zip(counts, told, (NEXT[POSITION], TOGETHER), strict=True):
             if 0 < count < group.world:
                 position = f"position ({int(count)} of {group.world} {what})"
                 raise RanksDiffer(position, ranks=[], step=progress.steps, hint=hint)
@@ -105,7 +106,7 @@ class Drift:
 
 
 def rates_said(optimizer: torch.optim.Optimizer, step: int, *, trains: bool) -> tuple[float, ...]:
-    """Before the sum of a grid; nothing in most steps, nor of a worker that is spare."""
+    """Before the sum of a grid; zeros in most steps, and of a spare worker."""
     if step % EVERY or not trains:
         return (0.0,) * RATE_WORDS
     own = float(digest(numbers_of(optimizer)) & ((1 << RATE_BITS) - 1))
@@ -113,14 +114,14 @@ def rates_said(optimizer: torch.optim.Optimizer, step: int, *, trains: bool) -> 
 
 
 def rates_heard(summed: Sequence[float], step: int) -> None:
-    """After it, at all alike: RanksDiffer if theirs are not the same."""
+    """After it, in all members alike: RanksDiffer if their rates are not the same."""
     count, total, squares = summed
     if count * squares != total * total:
         raise RanksDiffer(NAMES[RATES], ranks=[], step=step, hint=NEXT[RATES])
 
 
 def numbers_of(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """Of each parameter group: learning rate, weight decay, betas; a tensor would have to be waited for."""
+    """Learning rate, weight decay, betas of each parameter group; a tensor would have to be waited for."""
     return [
         sorted((name, value) for name, value in group.items() if isinstance(value, int | float | tuple))
         for group in optimizer.param_groups
@@ -137,5 +138,5 @@ def digest(*facts: object) -> int:
 
 
 def _sum_of_bits(parameter: torch.Tensor) -> torch.Tensor:
-    """Of whole numbers, so that neither the order of the sum nor the number of threads matters."""
+    """A sum of integers: neither its order nor the number of threads matters."""
     return parameter.detach().view(WHOLE[parameter.element_size()]).sum(dtype=torch.int64)

@@ -1,7 +1,7 @@
-"""What an optimizer keeps for a parameter, and whether it works on each number by itself: its twin's steps tell.
+"""The state of an optimizer per parameter, and whether it works element by element: steps of a twin tell.
 
-A twin is an optimizer of the same class with the same settings, over parameters of a few numbers. What it keeps in the
-shape of a parameter is a *moment* (two for Adam, one or none for SGD); single numbers are *counters*.
+A twin is an optimizer of the same class with the same settings, over small parameters. State in the shape of a
+parameter is a *moment* (two for Adam, one or none for SGD); single numbers are *counters*.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _check_alike(optimizer: torch.optim.Optimizer, some: list[Any], others: list
 
 
 def _stepped(optimizer: torch.optim.Optimizer, number: int, shapes: list[Any]) -> torch.Tensor:
-    """What some steps make of parameters of these shapes: the first numbers of all, with the same gradients."""
+    """Parameters of these shapes after some steps with the same gradients, as one line."""
     device, sizes = optimizer.param_groups[number]["params"][0].device, [math.prod(shape) for shape in shapes]
     numbers = torch.arange(sum(sizes), dtype=torch.float64, device=device)
     probes = [

@@ -1,9 +1,9 @@
 """Gradients as views into a few flat buckets that are summed over the group while backward still runs.
 
 The loss of a micro-batch of n samples is scaled by n / B before backward, so the plain sum over all micro-batches of
-all workers is the gradient of the mean over the global batch B, however unevenly it is split. A few control numbers
-travel in the last bucket: they cost no collective of their own. So does, in each, which of its gradients were made at
-all: a parameter that took no part in a step, at any worker, has none for the optimizer, as in one process.
+all workers is the gradient of the mean over the global batch B, however unevenly it is split. Control numbers travel in
+the last bucket, without a collective of their own. Each bucket says which of its gradients were made: a parameter that
+took no part in a step, at any worker, has none for the optimizer, as in one process.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -20,30 +21,25 @@ import torch.distributed as dist
 from sublet.train.link.peers import BROKEN, PeerGroup
 from sublet.train.sessions.fitness import check_frozen
 
-__all__ = [
-    "CHECK",
-    "CONTROLS",
-    "COUNTED",
-    "DOUBT",
-    "EVALUATED",
-    "INVERSE",
-    "LEFT",
-    "LOSS",
-    "ORDERS",
-    "SAVE",
-    "SMALL",
-    "Gradients",
-    "Readings",
-]
+__all__ = ["Control", "Gradients", "Readings"]
 
 BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough to start early
-# Control numbers: orders that wait; mean loss; mean squared norm of small gradients, and mean inverse of their samples;
-# digests of what all ranks must have alike, and how many found a difference at the last check (see drift.py); how many
-# have left their loop before the end of the training; how many evaluate, and make no step;
-# whether a checkpoint is due that needs what all of them hold; how much the losses were summed over.
-ORDERS, LOSS, SMALL, INVERSE, CHECK, DOUBT, LEFT, EVALUATED, SAVE, COUNTED = range(10)
-CONTROLS = 10
 AS_THEY_ARE = contextlib.nullcontext()
+
+
+class Control(IntEnum):
+    """Indices of the control numbers, which are summed with the gradients."""
+
+    ORDERS = 0  # orders wait
+    LOSS = 1  # the mean
+    SMALL = 2  # mean squared norm of small gradients
+    INVERSE = 3  # mean inverse of their samples
+    CHECK = 4  # digests of facts that are equal in all ranks
+    DOUBT = 5  # ranks that found a difference at the last check (`drift`)
+    LEFT = 6  # ranks that have left their loop before the end of the training
+    EVALUATED = 7  # ranks that evaluate, and make no step
+    SAVE = 8  # a checkpoint is due that needs the state of all ranks
+    COUNTED = 9  # how much the losses were summed over
 
 
 class Bucket:
@@ -70,7 +66,7 @@ class Bucket:
         self.made.clear()
 
     def tell_which_came(self) -> None:
-        """With the sum."""
+        """Before the sum: which gradients were made here."""
         if len(self.made) == len(self.parameters):
             self.came.fill_(1.0)
         else:
@@ -78,7 +74,7 @@ class Bucket:
             self.came.copy_(torch.tensor(ours, dtype=self.came.dtype))
 
     def without(self) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-        """Of which nobody has made a gradient, and where it would be. Who has made all of them does not look."""
+        """Parameters that have no gradient at any member, and their views. Not looked for if all are here."""
         trained = [each.requires_grad for each in self.parameters]
         missed = any(trains and number not in self.made for number, trains in enumerate(trained))
         came = self.came.tolist() if missed else trained
@@ -101,7 +97,7 @@ class Gradients:
         self._armed = False
         self._next = 0  # the bucket that is to be sent next; always in order, or the members' sums would mix
         self._before_sum: Callable[[torch.Tensor], None] | None = None
-        self.seen_by: Callable[[], None] = _nobody  # who has views of them, and is told where they are
+        self.seen_by: Callable[[], None] = _no_view  # called when gradients have moved
 
     @property
     def shared(self) -> bool:
@@ -126,12 +122,12 @@ class Gradients:
         groups = _split(self.parameters)
         roomy = groups[-1][0].dtype in (torch.float32, torch.float64)  # others cannot hold the control numbers
         for group in groups:
-            self.buckets.append(Bucket(group, CONTROLS if roomy and group is groups[-1] else 0))
+            self.buckets.append(Bucket(group, len(Control) if roomy and group is groups[-1] else 0))
         if roomy:
             last = self.buckets[-1]
             self.control = last.flat[last.size + len(last.parameters) :]
         else:
-            alone = Bucket([torch.nn.Parameter(torch.empty(0, device=groups[-1][0].device))], CONTROLS)
+            alone = Bucket([torch.nn.Parameter(torch.empty(0, device=groups[-1][0].device))], len(Control))
             alone.parameters, alone.views, alone.came = [], [], alone.flat[:0]
             self.buckets.append(alone)
             self.control = alone.flat[1:]
@@ -163,7 +159,7 @@ class Gradients:
             self.drop()
 
     def drop(self) -> None:
-        """Those of a process alone, where nothing was said beside them."""
+        """Set the gradients of a process alone to None, where the control numbers are zero."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -180,7 +176,7 @@ class Gradients:
         return True
 
     def check_frozen(self) -> None:
-        """What was frozen when the epoch began still is: else its gradients would be neither cleared nor summed."""
+        """Raise if a frozen parameter is trained now: its gradient would be neither cleared nor summed."""
         if self._frozen:
             check_frozen(self._frozen)
 
@@ -203,9 +199,9 @@ class Gradients:
         self.wait_s = time.perf_counter() - started_s
 
     def as_they_came(self) -> contextlib.AbstractContextManager[None]:
-        """After the sum, for an update: what took no part in the step, at anybody, or is frozen by now, has none.
+        """For an update after the sum: parameters without a gradient at any member, or frozen by now, have none.
 
-        A zero would move it by its moments. In one process torch gives it none.
+        A zero would move them by their moments. In one process torch gives them none.
         """
         return self._without_zeros() if self.buckets else AS_THEY_ARE
 
@@ -225,13 +221,13 @@ class Gradients:
                 self.seen_by()
 
     def divide(self, share: float, *, known: bool) -> int:
-        """After the sum: the gradient, and the loss, of the mean over what was counted; nothing is the mean of none.
+        """After the sum: turn gradients and loss into those of the mean over all counts; of no counts into zero.
 
-        `share` was in what was summed. How often what was counted can be halved, where that is to be `known`: the
-        device is waited for.
+        `share` was in the sum. Returns how often the count can be halved, if that is to be `known`: that waits for the
+        device.
         """
-        counted = self.slots[COUNTED].clamp(min=1.0)
-        for tensor in (self.slots[LOSS], *self.tensors):
+        counted = self.slots[Control.COUNTED].clamp(min=1.0)
+        for tensor in (self.slots[Control.LOSS], *self.tensors):
             tensor.div_(counted * share)
         return int(counted).bit_length() - 1 if known else 0
 
@@ -248,7 +244,7 @@ class Gradients:
         self.clear()
 
     def _own_control(self) -> None:
-        self.control = torch.zeros(CONTROLS, device=self._all[0].device if self._all else None)
+        self.control = torch.zeros(len(Control), device=self._all[0].device if self._all else None)
         self.slots = list(self.control)
 
     def _hook(self, bucket: Bucket, number: int) -> Callable[[torch.Tensor], None]:
@@ -256,7 +252,7 @@ class Gradients:
 
         def arrived(parameter: torch.Tensor) -> None:
             made.add(number)
-            if parameter.grad is not view:  # somebody has set it to None: what came earlier is in the view
+            if parameter.grad is not view:  # it was set to None: earlier sums are in the view
                 if parameter.grad is not None:
                     view.add_(parameter.grad)
                 parameter.grad = view
@@ -297,26 +293,26 @@ class Readings:
     same boundary, so they still agree; they only learn of an order one step later.
     """
 
-    def __init__(self, count: int, device: torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._gpu = device.type == "cuda"
-        self.numbers = [0.0] * count
+        self.numbers = [0.0] * len(Control)
         self._heard: float | None = None  # the loss of the step under way
         self._loss: torch.Tensor | None = torch.zeros((), device=device)
-        self._number, self._dtype = 0.0, torch.float32  # of the last loss, where nobody has asked for it as a tensor
+        self._number, self._dtype = 0.0, torch.float32  # of the last loss, until it is asked for as a tensor
         self._under_way: tuple[torch.Tensor, torch.cuda.Event] | None = None
-        self._hosts = [torch.zeros(count, pin_memory=True) for _ in range(2)] if self._gpu else []
+        self._hosts = [torch.zeros(len(Control), pin_memory=True) for _ in range(2)] if self._gpu else []
 
     @property
     def loss(self) -> torch.Tensor:
-        """Of the last step, over the global batch, where it was computed."""
+        """The loss of the last step, over the global batch, where it was computed."""
         if self._loss is None:
             self._loss = torch.tensor(self._number, dtype=self._dtype)
         return self._loss
 
     def hear(self, loss: torch.Tensor, control: torch.Tensor) -> bool:
-        """All of the loss of a step that one process takes at once: whether it needs no sum, and so no tensors.
+        """Take the loss of a step that one process makes at once: whether it needs no sum, and so no tensors.
 
-        Each kind of call of torch costs more than it seems: it is made once a step, and by then out of the caches.
+        Each kind of torch call costs more than it seems: once a step, it is no longer in the caches.
         """
         if self._gpu or loss.dtype != control.dtype or loss.device != control.device:
             return False
@@ -327,7 +323,7 @@ class Readings:
         """After a step; `loss` is the number of it."""
         if self._heard is not None:
             self.numbers = [0.0] * len(self.numbers)
-            self.numbers[LOSS] = self._number = self._heard
+            self.numbers[Control.LOSS] = self._number = self._heard
             self._heard, self._loss, self._dtype = None, None, control.dtype
             return
         self._loss = loss.clone()
@@ -351,7 +347,7 @@ class Readings:
 
 
 def _sorted_out(parameters: Iterable[torch.nn.Parameter]) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
-    """What is trained, and what is frozen."""
+    """Trained parameters, and frozen ones."""
     kinds: tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]] = [], []
     for parameter in parameters:
         kinds[not parameter.requires_grad].append(parameter)
@@ -375,5 +371,5 @@ def _split(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter
     return groups
 
 
-def _nobody() -> None:
-    """Has views of gradients."""
+def _no_view() -> None:
+    """The default of `seen_by`."""

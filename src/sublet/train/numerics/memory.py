@@ -1,12 +1,11 @@
 """A step that does not fit into memory is made smaller: fewer samples at a time, accumulated to the same batch.
 
-What did not fit is dropped without a trace, and its samples are given again. The sum over a step is the same up to the
-order of its additions: equal to the bit to a run that took so few samples at a time from that step on.
+The failed step is dropped without a trace, and its samples are given again. The result is equal to the bit to a run
+that took so few samples at a time from that step on.
 
-How many will fit on a GPU is known before more of them are tried, from what those before took. What a micro-batch takes
-beside weights and the like grows at most as fast as its samples: something of it is there for any number. So the bytes
-of one sample, as the largest micro-batch so far had them, are rather too many than too few, and fall as larger ones are
-seen.
+How many samples fit on a GPU is estimated before more of them are tried. Beside the weights, the memory of a
+micro-batch grows at most as fast as its samples. So the bytes per sample of the largest micro-batch so far are an upper
+bound, which falls as larger ones are seen.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SLIMMER = (
     "an optimizer that keeps less (SGD without momentum, Adafactor, 8-bit Adam), foreach=False, a smaller model, "
     "or GPUs with more memory"
 )
-FILLED = 0.9  # of what is free: memory has gaps, and the libraries take some that nobody counts
+FILLED = 0.9  # of what is free: memory has gaps, and libraries take some
 DIGITS = 3  # binary ones that a number of samples keeps, so that it does not change with every byte
 
 
@@ -40,23 +39,23 @@ class Gauge:
     device: torch.device
 
     def take_peak(self) -> int:
-        """Most that tensors took at once since the last time it was asked."""
+        """The peak of allocated memory since the last call."""
         most = torch.cuda.max_memory_allocated(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         return most
 
     def resident(self) -> int:
-        """What they take between two steps: weights, the state of the optimizer, gradients that are kept."""
+        """Memory between two steps: weights, optimizer state, kept gradients."""
         return torch.cuda.memory_allocated(self.device)
 
     def free(self) -> int:
-        """What could be had beside that: what nobody has, and what torch holds for later."""
+        """Memory that could be had beside that: free, or reserved by torch."""
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return torch.cuda.mem_get_info(self.device)[0] + unused
 
 
 def gauge_of(device: torch.device) -> Gauge | None:
-    """None on a CPU, where nobody counts."""
+    """None on a CPU."""
     return Gauge(device) if device.type == "cuda" else None
 
 
@@ -69,11 +68,11 @@ class Footprint:
         self._samples = self._bytes = 0  # of the largest micro-batch so far, beside what stays
 
     def gives(self, samples: int) -> None:
-        """So many at a time are computed."""
+        """This many samples at a time are computed."""
         self._open = max(self._open, samples)
 
     def forget_open(self) -> None:
-        """What was under way did not fit: its peak says nothing of how much it would have taken."""
+        """A micro-batch did not fit: its peak says nothing of what it needs."""
         self._open = 0
         if self._gauge is not None:
             self._gauge.take_peak()
@@ -90,7 +89,7 @@ class Footprint:
         return peak
 
     def most(self) -> int:
-        """Samples at a time that fit: at least those that did; 0 = nothing is known."""
+        """Samples at a time that fit: at least those that did; 0 = unknown."""
         if self._gauge is None or not self._samples:
             return 0
         fit = int(FILLED * self._gauge.free() * self._samples / self._bytes)
@@ -105,14 +104,14 @@ def _rounded_down(samples: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """So many samples at a time did not fit, and so many are tried next."""
+    """`samples` at a time did not fit, and `micro_batch` are tried next."""
 
     samples: int
     micro_batch: int
 
     @property
     def advice(self) -> str:
-        """To whoever could do something about it."""
+        """The note on the error."""
         return (
             f"sublet: {self.samples} samples at a time did not fit\n  next: train.session(..., micro_batch="
             f"{self.micro_batch}), or s.step(lambda: ...) with a function that computes the loss, which survives it"
@@ -120,7 +119,7 @@ class Cut:
 
 
 def samples_that_fit() -> int:
-    """At a time on this kind of GPU, as the controller knows it from an earlier run; 0 = it does not."""
+    """At a time on this kind of GPU, as the controller knows it from an earlier run; 0 = unknown."""
     told = os.environ.get(FITS, "")
     return int(told) if told.isdecimal() else 0
 
@@ -130,7 +129,7 @@ class Memory:
 
     def __init__(self, micro_batch: int | None, gauge: Gauge | None = None, fits: int = 0) -> None:
         self.footprint = Footprint(gauge)
-        self._fits = fits  # as an earlier run found out, until this one knows better; 0 = nobody says so
+        self._fits = fits  # from an earlier run, until this one knows better; 0 = unknown
         self._most = micro_batch  # as the script has it, or as more did not fit
         self._expected = fits or None  # as more will not fit
 
@@ -154,7 +153,7 @@ class Memory:
         return peak
 
     def cut(self, samples: int) -> Cut:
-        """So many did not fit: half of them from now on; OutOfMemory if that is none."""
+        """These did not fit: half of them from now on; OutOfMemory if that is none."""
         self.footprint.forget_open()
         if samples <= 1:
             raise OutOfMemory(samples, hint=SMALLER)
@@ -162,6 +161,6 @@ class Memory:
         return Cut(samples, samples // 2)
 
     def limit(self, micro_batch: int) -> None:
-        """More than that did not fit somewhere; 0 = nobody says so."""
+        """More than that did not fit at some worker; 0 = no limit."""
         if micro_batch:
             self._most = min(micro_batch, self._most or micro_batch)

@@ -40,11 +40,6 @@ class Noise:
     var_at: float = 0.0
     cov: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not all(map(math.isfinite, (self.signal, self.scatter, self.mean_log, self.cov, self.var_at))):
-            self.signal = self.scatter = self.mean_at = self.mean_log = self.var_at = self.cov = 0.0
-            self.count = self.scales = 0  # of a checkpoint by an SDK that took overflows for measurements
-
     def add(self, small: float, small_inverse: float, large: float, batch: int, *, at: float = 0.0) -> None:
         """Squared norms: mean of small gradients (mean 1 / samples: `small_inverse`), and that of the whole batch.
 
@@ -75,12 +70,12 @@ class Noise:
 
     @property
     def growth(self) -> float:
-        """Of the logarithm of the scale, per sample trained; 0 while it cannot be told."""
+        """Growth of the logarithm of the scale per sample trained; 0 while it is unknown."""
         return self.cov / self.var_at if self.scales >= ENOUGH and self.var_at > 0.0 else 0.0
 
     @property
     def scale(self) -> float | None:
-        """In samples; None while it cannot be told."""
+        """In samples; None while it is unknown."""
         if self.count < ENOUGH or self.signal <= 0.0 or self.scatter < 0.0:
             return None
         scale = self.scatter / self.signal
@@ -136,7 +131,7 @@ class BatchRange:
 
 
 class RateRule(StrEnum):
-    """By what the learning rate is multiplied."""
+    """The factor of the learning rate."""
 
     ADASCALE = "adascale"  # by the gain that the measured noise allows; its root for optimizers with `betas`
     SQRT = "sqrt"  # by the root of how many times the batch is larger
@@ -158,7 +153,7 @@ class RateRule(StrEnum):
 
 
 def rate_rule(name: str) -> RateRule:
-    """By its name."""
+    """The rule of this name."""
     try:
         return RateRule(name)
     except ValueError:

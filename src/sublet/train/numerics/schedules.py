@@ -23,7 +23,7 @@ __all__ = ["Schedules"]
 
 
 class Schedules:
-    """Those that a session was given."""
+    """The schedulers of a session."""
 
     def __init__(self, given: Sequence[Any], *, every: str = "step") -> None:
         for scheduler in given:
@@ -68,7 +68,7 @@ class Schedules:
             self._reach(due, progress)
 
     def end_epochs(self, progress: Progress) -> None:
-        """So many epochs are over, and so is what the script did after their batches: those that go by them follow."""
+        """These epochs are over, and the script's lines after their batches: step schedulers that go by epochs."""
         if self._every == "epoch" and not is_profiled():
             self._reach(progress.epoch, progress)
 

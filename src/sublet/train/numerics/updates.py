@@ -1,27 +1,67 @@
-"""What becomes of a summed gradient: unscaled, clipped, and applied at the learning rate of this batch.
+"""Updates by a summed gradient: unscaled, clipped, and applied at the learning rate of this batch.
 
-All members have the same sum, so each does the same with it: clips alike, and with a GradScaler finds the same numbers
-that are not finite and leaves the same step out.
+All members have the same sum, so all clip alike, and with a GradScaler all skip the same steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
-from sublet.errors import OutOfMemory
+from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.numerics.gradients import Gradients
-from sublet.train.numerics.guard import Guard
 from sublet.train.numerics.memory import SLIMMER
 from sublet.train.numerics.noise import BatchRange, rate_rule
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.turns import Turn
 from sublet.train.state.state import Progress
 
-__all__ = ["Updates"]
+__all__ = ["Guard", "Updates"]
+
+
+class Guard:
+    """Lets no one but the session step these optimizers, from `begin` to `end`."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers, self._updates = optimizers, False
+        self._handles: list[Any] = []
+
+    def begin(self) -> None:
+        """From now on only `updates` may."""
+        for optimizer in self._optimizers:
+            self._handles.append(optimizer.register_step_pre_hook(self._refuse_others))
+            vars(optimizer)["zero_grad"] = _nothing  # gradients are ours; a line left over must not clear half a batch
+
+    def end(self) -> None:
+        """Everything as it was."""
+        for handle in self._handles:
+            handle.remove()
+        for optimizer in self._optimizers:
+            vars(optimizer).pop("zero_grad", None)
+
+    @contextmanager
+    def updates(self) -> Iterator[None]:
+        """The model is updated here."""
+        self._updates = True
+        try:
+            yield
+        finally:
+            self._updates = False
+
+    def _refuse_others(self, *_: Any) -> None:
+        if not self._updates:
+            raise InvalidValue("optimizer.step()", "a call", "left to the session: s.step(...) updates the model")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In place of zero_grad."""
 
 
 class Updates:
-    """Applies gradients by the optimizers of a session; `guard` lets nobody else do it."""
+    """Applies gradients by the optimizers of a session."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], options: Options) -> None:
         self.guard, self._options, self._scaler = Guard(optimizers), options, options.scaler
@@ -29,11 +69,11 @@ class Updates:
 
     @property
     def scale(self) -> float:
-        """By which losses are multiplied before backward."""
+        """The factor of losses before backward."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """What backward begins with: half precision has no room for small gradients."""
+        """The start of backward: half precision has no room for small gradients."""
         if self._scaler is None:
             return loss
         scaled: torch.Tensor = self._scaler.scale(loss)
@@ -45,7 +85,7 @@ class Updates:
             self._scaler.unscale_(optimizer)
 
     def clip(self, gradients: Gradients) -> torch.Tensor | None:
-        """As the options say; how long the gradient was, if they ask for that."""
+        """Clip as the options say; the norm before, if they ask for it."""
         options, norm = self._options, None
         if options.clip_norm is not None:
             norm = torch.nn.utils.get_total_norm(gradients.tensors)

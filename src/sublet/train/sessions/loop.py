@@ -4,34 +4,138 @@
     batches()   boundary: orders, checkpoints  ->  this worker's share of the next step, in micro-batches
     step(loss)  backward; after the last micro-batch: sum over the workers, update, report
 
-The update happens in `step`, everything that may take time or end the process in `epochs` and `batches`. How the
-workers train one model together is the strategy's (`strategy`); where in its loop the script is, both know
-(`position`).
+The update happens in `step`; everything that may take time or end the process happens in `epochs` and `batches`. The
+strategy knows how workers train one model together (`strategy`), and `position` where in its loop the script is.
 
-What a script does after the batches of an epoch (schedulers, evaluation) may change the state. So nobody joins and
-nothing is saved between the last step of an epoch and the end of that: a newcomer begins with the next epoch.
+The script's lines after the batches of an epoch (schedulers, evaluation) may change the state. So no worker joins and
+nothing is saved until they have run: a newcomer begins with the next epoch.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
 from sublet.errors import InvalidValue
+from sublet.train.data.loading import NO_END
 from sublet.train.sessions.options import Options
-from sublet.train.sessions.position import ENDLESS, Extent, begin, extent_of
+from sublet.train.sessions.position import ENDLESS, Extent, Position, begin, extent_of
 from sublet.train.sessions.rehearsal import rehearsed_options
-from sublet.train.sessions.standing import Standing
 from sublet.train.sessions.strategy import Around, Strategy
+from sublet.train.sessions.tracking import Log
 from sublet.train.sessions.turns import as_one_module
 from sublet.train.state.kept import Keeps
+from sublet.train.state.state import Progress
 from sublet.wire.rehearsal import cue_here
 
-__all__ = ["Options", "Session"]
+__all__ = ["Session", "Standing"]
+
+
+class Standing:
+    """The part of a session that changes nothing."""
+
+    _progress: Progress
+    _position: Position
+    _strategy: Strategy
+    _log: Log
+
+    def __len__(self) -> int:
+        """Steps of an epoch, for bars of progress; a stream, or batches that are drawn, have none."""
+        if self._progress.samples >= NO_END:
+            raise TypeError("this session has no length: its batches have no end")
+        return (self._progress.samples + self._progress.batch - 1) // self._progress.batch
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def steps(self) -> int:
+        """Steps applied in all, those before a resume included."""
+        return self._progress.steps
+
+    @property
+    def steps_in_epoch(self) -> int:
+        """Steps applied in the epoch that training is in: the number of its next batch, from 0 on."""
+        return self.steps - self._progress.before
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._progress.epoch
+
+    @property
+    def samples_done(self) -> int:
+        """Samples behind us, over all epochs."""
+        return self._progress.done
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step now."""
+        return self._progress.batch
+
+    @property
+    def noise(self) -> float | None:
+        """Gradient noise scale in samples; None while it cannot be told."""
+        return self._progress.noise.scale
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Numbers by name, of the last step, to `tracker=`: rank 0 writes each step once."""
+        if not self._position.probes:
+            self._log.write(values, rank=self.rank, world=self.world, steps=self.steps)
+
+    @property
+    def rank(self) -> int:
+        """0 for the worker that prints and evaluates."""
+        return self._strategy.where.rank
+
+    @property
+    def world(self) -> int:
+        """Number of workers now."""
+        return self._strategy.where.world
+
+    @property
+    def generation(self) -> int:
+        """Number of the decision that made the present group; 0 without a controller."""
+        return self._strategy.where.generation
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Copies of the model, and parts of each: one where it is not trained in stages."""
+        return self._strategy.where.grid
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(copy, part) of this worker."""
+        return self._strategy.where.place
+
+    @property
+    def updated(self) -> bool:
+        """Whether the last `s.step()` ended a step: not before its last micro-batch, nor where it was dropped."""
+        return self._strategy.where.updated
+
+    @property
+    def gives_last(self) -> bool:
+        """Whether the micro-batch that was given last is the last of its step: `s.step()` with its loss updates."""
+        return self._strategy.where.gives_last
+
+    @property
+    def loss(self) -> float:
+        """Loss over the global batch of the last step (on a GPU: of the one before); of several the last one's."""
+        return self._strategy.loss
+
+    @property
+    def loss_tensor(self) -> torch.Tensor:
+        """Loss over the global batch of the last step itself, where it was computed: nothing has waited for it."""
+        return self._strategy.loss_tensor
+
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """Length of the gradient of the last step, before it was clipped; None without `clip_norm`."""
+        return self._strategy.grad_norm
 
 
 class Session(Standing, Keeps):
@@ -42,13 +146,13 @@ class Session(Standing, Keeps):
         self.options = options = rehearsed_options(options, whole)
         self._around = Around(whole, options)
         self._link, self._log, self._own = self._around.link, self._around.log, self._around.own
-        self._way = _strategy_of(whole, optimizer, dataset, self._around)
-        self._position = self._way.position
+        self._strategy = _strategy_of(whole, optimizer, dataset, self._around)
+        self._position = self._strategy.position
         self._progress = self._position.progress
         self._open = self._entered = self._done = False
 
     def __enter__(self) -> Self:
-        self._way.open()
+        self._strategy.open()
         self._open = True
         return self
 
@@ -59,7 +163,7 @@ class Session(Standing, Keeps):
         ended = False
         try:
             if kind is None and self._entered:
-                self._way.finish()
+                self._strategy.finish()
             ended = kind is None
         except Exception as refused:
             error = refused
@@ -67,7 +171,7 @@ class Session(Standing, Keeps):
         finally:
             self._open = False
             self._log.close(finished=ended)
-            self._way.close(error)
+            self._strategy.close(error)
 
     # ------------------------------------------------------------------------------------------- the loop
 
@@ -85,7 +189,7 @@ class Session(Standing, Keeps):
         position, progress = self._position, self._progress
         self._begin(self._told())
         while True:
-            self._way.boundary()
+            self._strategy.boundary()
             if position.over:
                 break
             epoch = progress.epoch
@@ -94,7 +198,7 @@ class Session(Standing, Keeps):
             self._link.script_goes_on()
             yield epoch if self.options.epochs is None else min(epoch, self.options.epochs - 1)
             self._link.script_waits()
-            self._way.end_epoch(epoch)
+            self._strategy.end_epoch(epoch)
         self._done = True
         self._link.script_goes_on()
 
@@ -126,23 +230,23 @@ class Session(Standing, Keeps):
             )
         self._begin(told)
         yield from self._until_through()
-        self._way.boundary()
+        self._strategy.boundary()
         self._done = True
         self._link.script_goes_on()
 
     def __iter__(self) -> Iterator[Any]:
-        """As `batches()`."""
+        """The same as `batches()`."""
         return self.batches()
 
     def step(self, loss: Any, name: str | None = None, *, counted: torch.Tensor | float | None = None) -> float:
         """Backward from the loss over the micro-batch; after the last one of the step, update the model; `s.loss`.
 
-        It is given the loss or, if the session has `loss=`, the batch. Of several optimizers each has its turn for
-        every batch, in their order; `name` says whose loss it is. Given a function that computes the loss, this process
+        It is given the loss or, if the session has `loss=`, the batch. Several optimizers take turns for every batch,
+        in their order, and `name` is the optimizer of this loss. Given a function that computes the loss, this process
         survives if that does not fit into memory: the samples come again, fewer at a time. With `reduction="counted"`
         the loss is a sum over `counted` things, such as tokens.
         """
-        self._way.step(loss, name, counted)
+        self._strategy.step(loss, name, counted)
         return self.loss
 
     def evaluate(self, loss_of: Any, dataset: Any = None, limit: int | None = None) -> float:
@@ -153,17 +257,17 @@ class Session(Standing, Keeps):
         many as a step has).
         """
         if dataset is not None:
-            return self._way.evaluate(loss_of, dataset, limit)
+            return self._strategy.evaluate(loss_of, dataset, limit)
         if self.options.loss is None:
             raise InvalidValue("evaluate", "a dataset alone", "s.evaluate(loss_of, dataset); or a session with loss=")
-        return self._way.evaluate(None, loss_of, limit)
+        return self._strategy.evaluate(None, loss_of, limit)
 
     def told_by_rank_0(self, figures: Sequence[float]) -> list[float]:
-        """Rank 0's figures, at all ranks: what each has measured for itself may differ, and what follows from it.
+        """Rank 0's figures at all ranks, where each has measured its own.
 
         Every worker calls it, at the same step, with as many. One that loses the others meanwhile keeps its own.
         """
-        return self._way.told_by_rank_0(figures)
+        return self._strategy.told_by_rank_0(figures)
 
     # ------------------------------------------------------------------------------------------- between steps
 
@@ -178,25 +282,25 @@ class Session(Standing, Keeps):
             self._entered, self._position.extent = True, extent
             self._own.begin()
             self._link.script_waits()
-            self._way.meet()
+            self._strategy.meet()
             begin(extent, self._progress, self._around.saver.directory, speaks=self.rank == 0)
 
     def _until_through(self) -> Iterator[Any]:
         progress, began = self._progress, -1
         self._link.script_waits()
         while not self._is_through():
-            self._way.boundary()
+            self._strategy.boundary()
             if self._is_through():  # the others were past its end
                 return
             if began != progress.epoch or not progress.offset:
                 began = progress.epoch
-                self._way.begin_epoch()
-            for batch in self._way.batches():
+                self._strategy.begin_epoch()
+            for batch in self._strategy.batches():
                 self._link.script_goes_on()
                 yield batch
                 self._link.script_waits()
 
-    def _is_through(self) -> bool:
+    def _is_through(self) -> bool:  # no attribute: mypy would take it for unchanged
         return self._position.through
 
 

@@ -1,4 +1,4 @@
-"""What a user may say about a training run beside model, optimizer and dataset."""
+"""Options of a training run, beside model, optimizer and dataset; and the loss that `loss=` computes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,37 @@ from sublet.domain.quantity import positive, whole
 from sublet.errors import InvalidValue
 from sublet.train.numerics.noise import BatchRange, RateRule, rate_rule
 from sublet.train.sessions.fitness import check_methods
-from sublet.train.sessions.losses import Loss
 from sublet.train.sessions.tracking import Tracker, check_trackers
 
-__all__ = ["Options"]
+__all__ = ["Options", "found_in", "loss_of", "model_input"]
+
+# Of the last output and the batch; with reduction="counted" the sum, and over how much
+Loss = Callable[[Any, Any], Any]
+
+
+def model_input(batch: Any) -> Any:
+    """The first of a tuple or list; else the batch itself, such as a mapping or a tensor."""
+    return batch[0] if isinstance(batch, tuple | list) else batch
+
+
+def loss_of(model: Callable[[Any], Any], loss: Loss, batch: Any, *, counts: bool) -> tuple[torch.Tensor, Any]:
+    """The loss over a micro-batch, and its count (None unless it `counts`)."""
+    found = loss(model(model_input(batch)), batch)
+    if not counts:
+        return found, None
+    if not isinstance(found, tuple) or len(found) != 2:  # noqa: PLR2004 - a pair
+        allowed = "a pair with reduction='counted': the sum, and how much it is a sum over"
+        raise InvalidValue("loss=", type(found).__name__, allowed)
+    return found
+
+
+def found_in(given: Any, model: torch.nn.Module, loss: Loss | None, counted: Any, *, counts: bool) -> tuple[Any, Any]:
+    """The loss and the count of an `s.step`: of a batch if there is a `loss=`, else of a function or a tensor."""
+    if loss is None:
+        return given() if callable(given) else given, counted
+    if counted is not None:
+        raise InvalidValue("counted", counted, "left out with loss=, which returns a pair: the sum, and its count")
+    return loss_of(model, loss, given, counts=counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from sublet.wire.rehearsal import cue_here
 
 __all__ = ["ENDLESS", "Extent", "Position", "begin", "extent_of"]
 
-ENDLESS = 10**9  # epochs: more than anybody waits for, and still a number
+ENDLESS = 10**9  # epochs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Extent:
 
     @property
     def name(self) -> str:
-        """As the script has said it."""
+        """As the argument of the session."""
         return f"epochs={self.epochs}" if self.steps is None else f"steps={self.steps}"
 
     def over(self, progress: Progress) -> bool:
@@ -35,9 +35,9 @@ class Extent:
         return self.reached(progress) or progress.ended == self.name
 
     def end(self, progress: Progress) -> None:
-        """The script has left its loop for good: whoever comes, or comes back, from now on has nothing to train.
+        """The script has left its loop for good: a worker that starts later has nothing to train.
 
-        One that has made no step has looked at a batch, or at nothing: it has trained nothing that could be over.
+        Not if no step was made: then nothing was trained that could be over.
         """
         if progress.steps and not self.reached(progress):
             progress.ended = self.name
@@ -59,7 +59,7 @@ class Extent:
 
 
 def extent_of(options: Options, epochs: int | None = None) -> Extent:
-    """As the session was told, or is told now."""
+    """From the options of the session and the argument of batches()."""
     if epochs is not None:
         whole("epochs", epochs, 1)
     total = epochs or options.epochs
@@ -91,7 +91,7 @@ def begin(extent: Extent, progress: Progress, directory: object, *, speaks: bool
 
 
 class Position:
-    """Of one session; `progress` is how far training is, `until` is None outside of `epochs()`."""
+    """The position of one session; `until` is None outside of `epochs()`."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -112,7 +112,7 @@ class Position:
         return self.over or (self.until is not None and self.progress.epoch >= self.until)
 
     def arrive(self) -> None:
-        """Our state is of others now, or an older one: the epoch under way is the one that training is in."""
+        """Our state is another's now, or an older one: the epoch under way is the one that training is in."""
         if self.until is not None:
             self.until = self.progress.epoch + 1
 

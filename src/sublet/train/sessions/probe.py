@@ -1,11 +1,10 @@
-"""The one look at a loss: whether the first micro-batch comes to the same whole and in two halves.
+"""Compare the loss of the first micro-batch as a whole with those of its two halves.
 
-A worker has a part of the batch. What all of them come to is the update of one process only if a loss is what the
-session was told: a mean over samples, a sum, or a sum that is counted. So, before the first step of a training, the
-script is given its first micro-batch three times more: whole, and each half of it. They have no weight: nothing is
-trained by them, dropout and batch statistics are off, random numbers and buffers are put back, and lines that the
-script prints of the halves are left out. Every worker does so, to stay in step with the others; rank 0 speaks. Where
-the script draws, or says `model.train()` in its loop, nothing can be said, and nothing is.
+The update is that of one process only if the loss is what the session was told: a mean over samples, a sum, or a sum
+that is counted. So, before the first step, the script is given its first micro-batch three times more: whole, and each
+half. Nothing is trained by them: dropout and batch statistics are off, random numbers and buffers are put back, and
+printed lines of the halves are left out. Every worker does so, to stay in step; rank 0 warns. Where the script draws
+random numbers, or calls `model.train()` in its loop, the comparison is dropped.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.data.held_out import in_eval_mode
+from sublet.train.data.loading import in_eval_mode
 from sublet.train.numerics.seeds import random_state, restore_random
-from sublet.train.sessions.fitness import wide
+from sublet.train.sessions.fitness import may_be_several
 from sublet.train.sessions.options import Options
 
 __all__ = ["Probe", "is_due", "part_of"]
@@ -38,13 +37,13 @@ TOKENS = (
 
 
 def is_due(options: Options) -> bool:
-    """Whether the first micro-batch is looked at: where there may be several workers, unless all is said already."""
-    doubted = (wide() or options.loss is not None) and options.reduction != "mean"
+    """Whether to probe: where there may be several workers, unless `reduction` says enough."""
+    doubted = (may_be_several() or options.loss is not None) and options.reduction != "mean"
     return options.probe and (options.strict or doubted)
 
 
 class Probe:
-    """Of one micro-batch of `count` samples."""
+    """The probe of one micro-batch of `count` samples."""
 
     def __init__(self, model: torch.nn.Module, options: Options, count: int) -> None:
         self._model, self._options, self._count = model, options, count
@@ -54,7 +53,7 @@ class Probe:
         self._is_lost = False  # nothing can be said
 
     def parts(self, batch: Any) -> Iterator[Any]:
-        """What is to be computed, one after the other; `take` is told of each."""
+        """The whole and the halves of a batch; `take` is called for each."""
         parts = [part_of(batch, self._count, *each) for each in self.ends]
         self._is_lost = self._count == 1
         if any(part is None for part in parts):  # collated in a way of its own
@@ -73,7 +72,7 @@ class Probe:
         return ((0, self._count), (0, half), (half, self._count)) if half else ((0, self._count),) * 3
 
     def part(self, batch: Any, low: int, high: int) -> Any:
-        """Of a micro-batch; the whole of it where that cannot be, and then nothing can be said."""
+        """A part of a batch; all of it where it cannot be divided, and then the comparison is dropped."""
         found = part_of(batch, self._count, low, high)
         self._is_lost |= found is None or self._count == 1
         return batch if found is None else found
@@ -82,9 +81,9 @@ class Probe:
     def looking(self) -> Iterator[None]:
         """Nothing of what is computed within counts."""
         buffers = [(each, each.clone()) for each in self._model.buffers()]
-        self._dice = random_state()
+        self._rng = random_state()
         with contextlib.ExitStack() as stack:
-            stack.callback(restore_random, self._dice)
+            stack.callback(restore_random, self._rng)
             stack.callback(lambda: [each.copy_(was) for each, was in buffers])
             stack.enter_context(in_eval_mode(self._model))
             stack.callback(self._model.register_forward_pre_hook(self.look).remove)
@@ -93,12 +92,12 @@ class Probe:
             yield
 
     def take(self, loss: torch.Tensor, counted: Any) -> None:
-        """Of the part that was given last."""
+        """The loss of the part that was given last."""
         where = loss.device.type
         self._tolerance = max(self._tolerance, EXACT.get(loss.dtype, HALF), ON_A_GPU * (where != "cpu"))
         self._found.append((float(loss.detach()), math.nan if counted is None else float(counted)))
         trains = any(module.training for module in self._model.modules())
-        self._is_lost |= trains or not _alike(random_state(), self._dice)
+        self._is_lost |= trains or not _alike(random_state(), self._rng)
         if where != "cpu" and loss.requires_grad:  # a backward frees what the script may hold until the next part
             first = next(each for each in self._model.parameters() if each.requires_grad)
             with contextlib.suppress(RuntimeError):
@@ -109,7 +108,7 @@ class Probe:
         self._is_lost = True
 
     def conclude(self, *, speaks: bool) -> None:
-        """Say what differs; InvalidValue if that is asked for."""
+        """Warn of a difference; InvalidValue if the session is strict."""
         if self._is_lost or len(self._found) < 3 or not math.isfinite(sum(loss for loss, _ in self._found)):  # noqa: PLR2004 - all of them
             return
         why = self._difference()

@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from sublet.machine.wall import WALL
 from sublet.train.checkpoint.saving import Saver
-from sublet.train.link.link import ControllerLink
+from sublet.train.link.agent_line import ControllerLink
 from sublet.train.sessions.options import Options
 from sublet.wire.rehearsal import COARSE, SAMPLED, Cue, cue_here
 
@@ -25,7 +25,7 @@ Weights = Callable[[], Iterable[tuple[str, torch.Tensor]]]
 JITTER, COARSE_JITTER = 4e-7, 1e-3  # a few roundings, or one of half precision: what training makes of it is noise
 HALVES = (torch.bfloat16, torch.float16)
 LOOKS = 3  # steps in which outputs of layers are looked at for these
-ALL_HERE_S = 60.0  # wait for the others, who are started at the same time
+ALL_HERE_S = 60.0  # wait for the others, which are started at the same time
 
 
 class Rehearsed:
@@ -40,7 +40,7 @@ class Rehearsed:
         self._waits_until_s = WALL.monotonic() + ALL_HERE_S
 
     def begin(self, steps: int, rank: int) -> None:
-        """Before the first step: torch's other dice, where this run has them. Each epoch seeds Python's and NumPy's."""
+        """Before the first step: seed torch anew where this run is to draw other numbers."""
         if self._cue is None or not self._cue.seed or steps:
             return
         torch.manual_seed(self._cue.seed + rank)
@@ -83,9 +83,9 @@ class Rehearsed:
 
 
 def rehearsed_options(options: Options, model: torch.nn.Module) -> Options:
-    """Without a look at the loss: the runs show more, and are given each batch as often.
+    """Without the probe: the runs show more, and each batch has to come as often in all of them.
 
-    With batch statistics what a step does depends on which samples come together: with other dice that is others.
+    With batch statistics a step depends on which samples come together: a run with another seed then has another order.
     """
     cue = cue_here()
     if cue is None:

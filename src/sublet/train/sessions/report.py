@@ -1,6 +1,7 @@
-"""What ranks tell the controller while they train: rank 0 a few times a second, means since the last time.
+"""Messages of a worker to the controller while it trains: it has joined, a few times a second how far it is.
 
-What the job measures of itself goes along about once a second, and in a new group after its first few steps.
+Times are means since the last message. What the job measures of itself goes along about once a second, and in a new
+group after its first few steps.
 """
 
 from __future__ import annotations
@@ -8,83 +9,97 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from sublet.machine.wall import WALL
 from sublet.train.checkpoint.saving import Saver
+from sublet.train.link.agent_line import ControllerLink
 from sublet.train.link.devices import device_model
-from sublet.train.link.peers import PeerGroup
-from sublet.train.numerics.memory import Cut
 from sublet.train.sessions.steps import Steps
 from sublet.train.state.state import Progress
-from sublet.wire.lines import Message
-from sublet.wire.messages import Saved, ShortOfMemory, Stepped
+from sublet.wire.messages import Joined, Saved, ShortOfMemory, Stepped
 from sublet.wire.profile import PROFILED, Profile
 
-__all__ = ["EVERY_S", "Report", "printed"]
+__all__ = ["Report"]
 
 EVERY_S = 0.2
 PROFILE_EVERY_S = 1.0
 EARLY = EARLY_STEPS = 3  # so many of a group go along once they have so many full steps: a short job is planned by them
-OTHERS_EVERY_S = 2.0  # ranks above 0: what keeps a group waiting is seen within seconds, and a wide one says little
+OTHERS_EVERY_S = 2.0  # ranks above 0: a slow worker is seen within seconds, and a large group sends little
 
 
 class Report:
-    """Counts steps and says what they took."""
+    """Counts steps of one worker, and says how far it is when a message is due."""
 
-    def __init__(self, worker_id: str, say: Callable[[Message], None], *, logs: bool = False) -> None:
-        self._worker_id, self._say, self._logs = worker_id, say, logs
+    def __init__(self, link: ControllerLink, saver: Saver, *, logs: bool = False) -> None:
+        self._link, self._saver, self._logs, self._generation = link, saver, logs, 0
         self._profile_every_s = float(os.environ.get(PROFILED, PROFILE_EVERY_S))
         self._profiled_s = -self._profile_every_s
-        self.restart()
-
-    def restart(self) -> None:
-        """A new group: times of the old one are not its own."""
         self._early = EARLY
         self._begin()
 
-    def _begin(self) -> None:
-        self._since_s = time.perf_counter()
-        self._steps, self._comm_s = 0, 0.0
+    def joined(self, progress: Progress, *, generation: int, **facts: Any) -> None:
+        """In a new group: times of the old one are dropped."""
+        self._generation, self._early = generation, EARLY
+        self._begin()
+        self._link.say(
+            Joined(
+                worker_id=self._link.worker_id,
+                generation=generation,
+                step=progress.steps,
+                done=float(progress.done),
+                global_batch=progress.batch,
+                printed=_printed(),
+                **facts,
+            )
+        )
 
-    def count(self, comm_s: float) -> None:
-        """A step was applied."""
-        self._steps += 1
-        self._comm_s += comm_s
+    def count(self, *, steps: int = 1, units: tuple[float, ...] = (), **times_s: float) -> None:
+        """Steps that were applied, and their times; `units`: those of a step, as in `Stepped`."""
+        self._steps += steps
+        self._times_s.update(times_s)
+        if units:
+            self._units.append(units)
 
-    def tick(self, group: PeerGroup, steps: Steps, loss: float, saver: Saver) -> None:
-        """Say something if it is time and there is something to say."""
-        now_s, progress = time.perf_counter(), steps.progress
-        every_s = EVERY_S if group.rank == 0 else OTHERS_EVERY_S
-        if now_s - self._since_s < every_s or not self._steps:
-            return
-        self._say(
+    def is_due(self, *, first: bool = True, at_once: bool = False) -> bool:
+        """Whether a message is, after any step; `first`: of the worker that logs."""
+        every_s = 0.0 if at_once else EVERY_S if first else OTHERS_EVERY_S
+        return self._steps > 0 and WALL.monotonic() - self._since_s >= every_s
+
+    def stepped(self, progress: Progress, *, loss: float, workers: int, first: bool, **facts: Any) -> None:
+        """How far training is; `first`: of the worker that logs."""
+        saved_s, passed_s = self._saver.blocked_s, WALL.monotonic() - self._since_s
+        means_s: dict[str, Any] = {name: took_s / self._steps for name, took_s in self._times_s.items()}
+        self._link.say(
             Stepped(
-                worker_id=self._worker_id,
-                generation=group.generation,
+                worker_id=self._link.worker_id,
+                generation=self._generation,
                 step=progress.steps,
                 done=float(progress.done),
                 epoch=progress.epoch,
                 loss=loss,
-                step_s=(now_s - self._since_s - saver.blocked_s) / self._steps,
-                comm_s=self._comm_s / self._steps,
-                saved_s=saver.blocked_s,
+                step_s=(passed_s - saved_s) / self._steps,
+                saved_s=saved_s,
                 global_batch=progress.batch,
-                local_batch=-(-progress.batch // group.world),
-                noise=progress.noise.scale,
-                profile=self._profile(steps, now_s) if group.rank == 0 else None,
-                logs=self._logs and group.rank == 0,
+                local_batch=-(-progress.batch // workers),
+                units=tuple(statistics.fmean(column) for column in zip(*self._units, strict=True)),
+                logs=self._logs and first,
+                **means_s,
+                **facts,
             )
         )
-        saver.blocked_s = 0.0
+        self._saver.blocked_s = 0.0
         self._begin()
 
-    def _profile(self, steps: Steps, now_s: float) -> Profile | None:
-        """What was measured since the last one; None if that was a moment ago."""
+    def profile(self, steps: Steps) -> Profile | None:
+        """Measurements since the last one; None if that was a moment ago."""
+        now_s = WALL.monotonic()
         early = self._early > 0 and steps.watch.measured >= EARLY_STEPS
         due = early or now_s - self._profiled_s >= self._profile_every_s
         if not due or (times := steps.watch.take()) is None:
@@ -103,28 +118,26 @@ class Report:
             batch_high=0 if adaptive is None else adaptive.high,
         )
 
-    def tell_short(self, group: PeerGroup, progress: Progress, cut: Cut, *, ends: bool = False) -> None:
-        """A step did not fit into memory: all members are to take fewer samples at a time."""
-        told = f"{cut.samples} samples at a time did not fit into memory: {cut.micro_batch} from now on"
-        print(f"sublet: {told}, accumulated to the same batch", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
-        self._say(
-            ShortOfMemory(
-                worker_id=self._worker_id,
-                generation=group.generation,
-                step=progress.steps,
-                samples=cut.samples,
-                micro_batch=cut.micro_batch,
-                ends=ends,
-            )
-        )
+    def short(self, progress: Progress, *, samples: int, micro_batch: int, ends: bool = False) -> None:
+        """This many samples at a time did not fit into memory; `micro_batch` from now on (0: no fewer would help)."""
+        if micro_batch:
+            told = f"{samples} samples at a time did not fit into memory: {micro_batch} from now on"
+            print(f"sublet: {told}, accumulated to the same batch", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
+        facts = {"step": progress.steps, "samples": samples, "micro_batch": micro_batch}
+        worker_id, generation = self._link.worker_id, self._generation
+        self._link.say(ShortOfMemory(worker_id=worker_id, generation=generation, ends=ends, **facts))
 
-    def tell_nothing_to_save(self, progress: Progress) -> None:
-        """The answer to whoever wants a checkpoint of a profile before it goes on: nothing of this would be missed."""
-        step, done = progress.steps, float(progress.done)
-        self._say(Saved(worker_id=self._worker_id, step=step, done=done, seconds=0.0, blocked_s=0.0, size_bytes=0))
+    def nothing_to_save(self, progress: Progress) -> None:
+        """The answer of a profile that is asked for a checkpoint: none of its state is needed."""
+        worker_id, step, done = self._link.worker_id, progress.steps, float(progress.done)
+        self._link.say(Saved(worker_id=worker_id, step=step, done=done, seconds=0.0, blocked_s=0.0, size_bytes=0))
+
+    def _begin(self) -> None:
+        self._since_s, self._steps = WALL.monotonic(), 0
+        self._times_s, self._units = Counter[str](), list[tuple[float, ...]]()
 
 
-def printed() -> int:
+def _printed() -> int:
     """Bytes that this process has printed into its file; -1 where its output goes elsewhere."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         for stream in (sys.stdout, sys.stderr):

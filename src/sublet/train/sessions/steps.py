@@ -19,28 +19,70 @@ from sublet.train.data.samples import Piece
 from sublet.train.link.following import Broken
 from sublet.train.link.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.numerics.drift import Drift
-from sublet.train.numerics.gradients import CONTROLS, COUNTED, EVALUATED, LEFT, LOSS, ORDERS, SAVE, Gradients, Readings
-from sublet.train.numerics.measuring import Measuring
+from sublet.train.numerics.gradients import Control, Gradients, Readings
 from sublet.train.numerics.memory import SMALLER, Cut, Memory, gauge_of, samples_that_fit
-from sublet.train.numerics.noise import Noise
+from sublet.train.numerics.noise import Noise, halves_due
 from sublet.train.numerics.schedules import Schedules
-from sublet.train.numerics.seeds import seed_choices
+from sublet.train.numerics.seeds import seed_python_and_numpy
 from sublet.train.numerics.updates import Updates
 from sublet.train.sessions.fitness import check_counted, check_shape
-from sublet.train.sessions.losses import found_in
-from sublet.train.sessions.options import Options
+from sublet.train.sessions.options import Options, found_in
 from sublet.train.sessions.probe import Probe, is_due
 from sublet.train.sessions.stopwatch import Stopwatch
 from sublet.train.sessions.turns import Turns
-from sublet.train.shards.meeting import Shards
-from sublet.train.shards.mesh import PeerMesh
+from sublet.train.shards.meeting import PeerMesh, Shards
 from sublet.train.state.state import Progress
 from sublet.train.streams.streamed import is_stream, streamed_of
 from sublet.wire.profile import is_profiled
 
 __all__ = ["Steps"]
 
+EVERY = 20  # steps between measurements: two passes over the gradients each
+EVERY_ADAPTIVE = 5  # where the batch follows from it
 MANY_HALVED = 12  # at the first step of sums over so many to a sample: a scale too low for once costs less than a step
+
+
+class Measuring:
+    """Decides which steps measure gradient noise; `can`: gradients are those of the mean of one loss."""
+
+    def __init__(self, options: Options, progress: Progress, *, can: bool) -> None:
+        self._adaptive, self._progress, self._can = options.adaptive, progress, can
+        self.now = False  # the step under way measures
+        self.halved = False  # for that alone it is taken in two
+        self.samples_in_all = 0  # of the whole training, once that is known
+        self._weight = 0.0
+
+    def plan(self, size: int, world: int, micro_batch: int | None) -> int | None:
+        """For a step of `size` samples: how many are taken at a time."""
+        every = EVERY if self._adaptive is None else EVERY_ADAPTIVE
+        # The gradient of the whole batch alone tells nothing about noise: there must be a smaller one beside it.
+        cut = world > 1 or (micro_batch or size) < size
+        self.halved = not cut and self.takes_halves(size)
+        self.now = self.halved or (self._progress.steps % every == 0 and size > 1 and cut and self._can)
+        return -(-size // 2) if self.halved else micro_batch
+
+    def takes_halves(self, size: int) -> bool:
+        """Whether a full step that is taken at once is halved."""
+        progress = self._progress
+        if self._adaptive is None or size < max(2, progress.batch):
+            return False
+        return halves_due(progress.steps, progress.noise.count, self.samples_in_all // self._adaptive.high)
+
+    def begin(self, gradients: Gradients, count: int, size: int, workers: int, scale: float) -> None:
+        """A worker's first micro-batch, of `count` samples; losses are multiplied by `scale`."""
+        self._weight = (size / count / scale) ** 2 / workers
+        gradients.slots[Control.INVERSE].fill_(1.0 / (count * workers))
+
+    def add(self, slots: list[torch.Tensor], gradient: torch.Tensor) -> None:
+        """Some of what that micro-batch has made."""
+        norm = torch.linalg.vector_norm(gradient)
+        slots[Control.SMALL].add_(norm * norm, alpha=self._weight)
+
+    def conclude(self, gradients: Gradients, size: int) -> None:
+        """After the sum."""
+        norm, progress = float(torch.nn.utils.get_total_norm(gradients.tensors)), self._progress
+        small, inverse = (float(gradients.slots[each]) for each in (Control.SMALL, Control.INVERSE))
+        progress.noise.add(small, inverse, norm**2, size, at=float(progress.done))
 
 
 class Steps:
@@ -60,7 +102,7 @@ class Steps:
         self.progress = Progress(samples=self._samples.count, batch=options.global_batch)
         if options.counts and options.scaler is not None:
             self.progress.halved = options.global_batch.bit_length() - 1 + MANY_HALVED
-        self.readings = Readings(CONTROLS, self.device)
+        self.readings = Readings(self.device)
         self.memory = Memory(options.micro_batch, gauge_of(self.device), samples_that_fit())
         self.watch = Stopwatch(self.device)
         self.broken: str | None = None  # why the step under way is dropped
@@ -85,7 +127,7 @@ class Steps:
 
     @property
     def gradients(self) -> Gradients:
-        """Those of the next update."""
+        """The gradients of the next update."""
         return self._turns.now(self.progress).gradients
 
     def guard(self) -> None:
@@ -117,7 +159,7 @@ class Steps:
         """Before its first batch: the script may have frozen or thawed something, and chooses as all others do."""
         self._fit_trained()
         if not self.progress.offset:
-            seed_choices(self._options.seed, self.progress.epoch)
+            seed_python_and_numpy(self._options.seed, self.progress.epoch)
 
     def _fit_trained(self) -> None:
         for turn in self._turns.all if self.shards is None else ():  # ranges are of what was trained at the start
@@ -173,7 +215,7 @@ class Steps:
     def step(self, loss: torch.Tensor, name: str | None = None, counted: torch.Tensor | float | None = None) -> None:
         """Backward from the loss over the micro-batch; after the last one of the step, update the model.
 
-        With several optimizers `name` says whose loss it is; `counted` what it is a sum over, where that is asked for.
+        With several optimizers `name` is that of the loss; `counted` is the count of a loss with reduction="counted".
         """
         self.updated = False
         piece = self._piece
@@ -188,7 +230,7 @@ class Steps:
         check_counted(counted, asked=self._options.counts)
         if self.probe is not None:
             self.probe.take(loss, counted)
-            self.readings.numbers[LOSS] = float(loss.detach())
+            self.readings.numbers[Control.LOSS] = float(loss.detach())
             return
         turn = self._turns.now(self.progress)
         share = self.progress.sums_share if self._options.sums else piece.count / self._size
@@ -213,9 +255,9 @@ class Steps:
         alone = whole and not gradients.shared and not self.noise.now
         self._heard = alone and self.readings.hear(loss, gradients.control)
         if not self._heard:
-            gradients.slots[LOSS].add_(loss.detach(), alpha=share)
+            gradients.slots[Control.LOSS].add_(loss.detach(), alpha=share)
         if counted is not None and not piece.spare:
-            gradients.slots[COUNTED].add_(counted)
+            gradients.slots[Control.COUNTED].add_(counted)
         if self._turns.several:
             self._turns.clear_others(turn)
         if self._turns.is_last(self.progress):  # what comes before it in several counts as computing
@@ -235,7 +277,7 @@ class Steps:
 
     @property
     def all_have_samples(self) -> bool:
-        """Of the last step: only whoever has is in the script's loop."""
+        """Whether every rank has samples of the last step, and so is in the script's loop."""
         return self.stream is None or self._samples.holders(self._size, self._group.world) == self._group.world
 
     def batches(self, group: PeerGroup, ordered: Callable[[], bool]) -> Iterator[Any]:
@@ -302,7 +344,7 @@ class Steps:
         return batch
 
     def _drop_unfit(self, piece: Piece) -> None:
-        """Nobody goes on with this step: those who wait in its sum are hung up on."""
+        """Drop this step, and close the group's connections so that the others stop waiting in its sum."""
         self._piece, self._cut, self._begun = None, self.memory.cut(piece.count), False
         self.watch.restart()
         if self.gradients.shared:
@@ -325,9 +367,9 @@ class Steps:
         gradients = turn.gradients
         if gradients.shared:
             if self._ordered():
-                gradients.slots[ORDERS].fill_(1.0)
+                gradients.slots[Control.ORDERS].fill_(1.0)
             if self.save_due:
-                gradients.slots[SAVE].fill_(1.0)
+                gradients.slots[Control.SAVE].fill_(1.0)
             if last:
                 self.drift.put(gradients.slots, progress, self._group.world)
             try:
@@ -337,15 +379,14 @@ class Steps:
                 return
             if last:
                 self.drift.compare(gradients.control, self._group.world)
-            else:  # whoever has left its loop, or evaluates, is not there for the next sum
-                numbers = gradients.control.tolist()
-                self.drift.require_together(self._group, progress, left=numbers[LEFT], evaluate=numbers[EVALUATED])
+            else:  # a rank that has left its loop, or evaluates, is missing in the next sum
+                self.drift.require_together(self._group, progress, gradients.control.tolist())
         halved = self.progress.halved
         if self._options.counts:
             halved = gradients.divide(self.progress.sums_share, known=self._options.scaler is not None)
         if last:
             self.watch.summed()
-            self.readings.take(gradients.control, gradients.slots[LOSS])
+            self.readings.take(gradients.control, gradients.slots[Control.LOSS])
         self._updates.unscale(turn.optimizer)
         if self.noise.now:
             self.noise.conclude(gradients, self._size)

@@ -1,8 +1,7 @@
-"""Where the time of a step goes on this worker, measured without making anybody wait.
+"""Times of a step on this worker, measured without synchronising.
 
-On a CPU the work is done when the call returns, so that a look at the clock tells. On a GPU it is not: marks are put
-into the stream of its work, and read once the device is past them. Nothing is ever synchronised for it; while marks are
-under way, steps are simply not measured.
+On a CPU the work is done when the call returns, so the clock tells. On a GPU events are recorded in the stream of its
+work, and read once the device is past them. While events are pending, steps are not measured.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
-        """What was measured before does not count: a new group, or a step that was dropped."""
+        """Drop what was measured: a new group, or a dropped step."""
         self._clear()
         self._last_s: float | None = None  # when the step before was over
         self._begin()

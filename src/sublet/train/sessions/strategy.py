@@ -17,7 +17,7 @@ import torch
 
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.checkpoint.store import checkpoint_place
-from sublet.train.link.link import ControllerLink
+from sublet.train.link.agent_line import ControllerLink
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.position import Position
 from sublet.train.sessions.tracking import Log, run_name
@@ -28,17 +28,19 @@ __all__ = ["Around", "Strategy", "Where"]
 
 
 class Where(NamedTuple):
-    """As a session tells it (`standing`)."""
+    """This worker among the others, and its last step (see `standing`)."""
 
     rank: int
     world: int
     generation: int
     grid: tuple[int, int]
     place: tuple[int, int]
+    updated: bool  # by the last call of `step`
+    gives_last: bool  # the batch that was given last is the last of its step
 
 
 class Around:
-    """What a session has whatever its strategy: the controller's line, checkpoints, the log, what the script keeps."""
+    """Objects that every strategy needs: the agent's line, checkpoints, the log, the script's own state."""
 
     def __init__(self, model: torch.nn.Module, options: Options) -> None:
         self.options, self.profiles = options, is_profiled()
@@ -51,7 +53,7 @@ class Around:
 
 
 class Strategy(Protocol):
-    """One way to train; it changes the model and the optimizer, and nobody else does."""
+    """One way to train; nothing else changes the model and the optimizer."""
 
     position: Position
 
@@ -68,7 +70,7 @@ class Strategy(Protocol):
         """Before the first batch that this worker has of an epoch."""
 
     def batches(self) -> Iterator[Any]:
-        """What the script has to give `step` for the next step, one after the other."""
+        """The arguments of `step` for the next step, one after the other."""
 
     def step(self, given: Any, name: str | None, counted: Any) -> None:
         """The loss, or the batch where the session has `loss=`; the last one of a step makes it."""
@@ -96,20 +98,12 @@ class Strategy(Protocol):
 
     @property
     def loss(self) -> float:
-        """Of the last step (on a GPU: of the one before)."""
+        """The loss of the last step (on a GPU: of the one before)."""
 
     @property
     def loss_tensor(self) -> torch.Tensor:
-        """Of the last step itself, where it was computed."""
+        """The loss of the last step itself, where it was computed."""
 
     @property
     def grad_norm(self) -> torch.Tensor | None:
-        """Of the last step, before it was clipped."""
-
-    @property
-    def updated(self) -> bool:
-        """Whether the last call of `step` made one."""
-
-    @property
-    def gives_last(self) -> bool:
-        """Whether the batch that was given last is the last of its step."""
+        """The norm of the last step's gradient, before it was clipped."""

@@ -1,12 +1,11 @@
-"""What a script logs: one run over all starts of a job, written by whoever is rank 0, each step once.
+"""The log of a script: one run over all starts of a job, written by rank 0, each step once.
 
-A step that is made again after a loss is logged again by the script. What the run has already is found when it is
-opened, by name: a name has a value for each step, and the first one stays. A rank 0 that is killed between a step and
-its word leaves that out: who becomes rank 0 has said the same, and writes it. Beside it stands what the job is and
-costs:
+A step that is repeated after a loss is logged again by the script. The last step that a run has of each name is read
+when the run is opened, and the first value of a step stays. If rank 0 is killed between a step and its log, the next
+rank 0 has logged the same and writes it. Beside the script's numbers stand:
 
-    sublet/width          workers
-    sublet/usd            that it has cost so far; this and the next two are told by the controller
+    sublet/workers        their number
+    sublet/usd            cost so far; this and the next two are told by the controller
     sublet/resizes
     sublet/preemptions    nodes that the cloud took from it, with notice or without
 """
@@ -24,7 +23,7 @@ from typing import Any, Protocol
 
 from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
-from sublet.train.link.link import ControllerLink
+from sublet.train.link.agent_line import ControllerLink
 
 __all__ = ["Log", "Tracker", "check_trackers", "run_name"]
 
@@ -32,16 +31,16 @@ HELD = 8  # words of a worker that is not rank 0: of the last step, which may ha
 
 
 class Tracker(Protocol):
-    """Where it goes: `sublet.integrations` has some."""
+    """A destination of logs: `sublet.integrations` has some."""
 
     def begin(self, run: str) -> Mapping[str, int]:
         """Open the run, which others may have begun: the last step that it has of each name."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """So that it is kept if this process ends right after it."""
+        """Durably: it survives the end of this process."""
 
     def end(self, *, finished: bool) -> None:
-        """Nothing more comes from here; `finished`: from nobody."""
+        """No more writes from this process; `finished`: nor from any other."""
 
 
 class Log:
@@ -54,13 +53,13 @@ class Log:
         self._held: deque[tuple[int, dict[str, float]]] = deque(maxlen=HELD)
 
     def write(self, values: Mapping[str, Any], *, rank: int, world: int, steps: int) -> None:
-        """What a script says of the step that is behind it, of so many; rank 0 of the workers writes."""
+        """Numbers of the script after step `steps`; rank 0 of `world` workers writes."""
         if not isinstance(values, Mapping):
             raise InvalidValue("log", type(values).__name__, 'numbers by name: s.log({"loss": s.loss})')
         found = {str(name): _number(str(name), value) for name, value in values.items()}
         if not self._trackers:
             return
-        found["sublet/width"] = float(world)
+        found["sublet/workers"] = float(world)
         self._held.append((steps, found))
         if rank != 0:
             return
@@ -82,12 +81,12 @@ class Log:
                 self._try(tracker, partial(tracker.write, step, new))
 
     def settle(self, rank: int) -> None:
-        """In a new group: somebody else may be who writes now."""
+        """In a new group: another worker may be rank 0 now."""
         if rank != 0:
             self.close(finished=False)
 
     def close(self, *, finished: bool) -> None:
-        """What was opened here."""
+        """Close the trackers that were opened here."""
         for tracker, _ in self._last or ():
             self._try(tracker, partial(tracker.end, finished=finished))
         self._last = None

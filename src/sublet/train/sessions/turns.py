@@ -1,9 +1,9 @@
-"""Whose turn it is within a step: the optimizers of a session, each with the gradients of its own parameters.
+"""Several optimizers in one session: each step has a turn for each, with the gradients of its own parameters.
 
-Most trainings have one. A GAN has two: for the same samples first the one part of the model is updated, and then the
-other, by a loss that the first update is already in. Each turn has a sum over the group of its own. So a group can
-break between two turns of a step: those that are applied then stay applied (`Progress.turn`), the samples are given
-again, and losses whose turn is over are passed by.
+Most trainings have one. A GAN has two: for the same samples one part of the model is updated first, and then the other,
+by a loss that contains the first update. Each turn has its own sum over the group, so a group can break between two
+turns. Turns that were applied stay applied (`Progress.turn`), the samples are given again, and losses of applied turns
+are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sublet.train.numerics.gradients import Gradients
 from sublet.train.sessions.fitness import check_model, check_optimizer
 from sublet.train.state.state import Progress
 
-__all__ = ["Optimizers", "Turn", "Turns", "as_one_module"]
+__all__ = ["Turn", "Turns", "as_one_module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Of all."""
+        """Those of all optimizers."""
         return [group for optimizer in self.named.values() for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """By name."""
+        """The states, by name."""
         return {name: optimizer.state_dict() for name, optimizer in self.named.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave."""
+        """Counterpart of `state_dict`."""
         for name, optimizer in self.named.items():
             optimizer.load_state_dict(state[name])
 
@@ -62,6 +62,7 @@ class Turns:
             self.together: Any = Optimizers({turn.name: turn.optimizer for turn in self.all})
         else:
             self.all, self.together = [Turn("", optimizer, Gradients(model.parameters()))], optimizer
+        self.optimizers = [turn.optimizer for turn in self.all]
         for turn in self.all:
             if not turn.gradients.parameters:
                 what = f"optimizer {turn.name!r}" if turn.name else "model"
@@ -69,12 +70,7 @@ class Turns:
                 raise InvalidValue(what, kind, "one with parameters that require gradients")
         _check_owned(model, self.all)
         self._called = 0  # of this batch, by the script
-        self.several = len(self.all) > 1  # then a loss must say whose it is
-
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """All, in order."""
-        return [turn.optimizer for turn in self.all]
+        self.several = len(self.all) > 1  # then each loss comes with the name of its optimizer
 
     def now(self, progress: Progress) -> Turn:
         """The next to be applied."""
@@ -106,7 +102,7 @@ class Turns:
         return self._called >= len(self.all)
 
     def clear_others(self, turn: Turn) -> None:
-        """A loss of one part leaves gradients in the others, which nobody wants."""
+        """Drop gradients that this turn's loss left in the parameters of the others."""
         for other in self.all:
             if other is not turn:
                 other.gradients.clear()
@@ -139,7 +135,7 @@ def _checked(named: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _check_owned(model: torch.nn.Module, turns: Iterable[Turn]) -> None:
-    """What is not of the model is summed over no workers, cleared by nobody, and in no checkpoint."""
+    """Refuse parameters that are not the model's: they are not summed, cleared or saved."""
     owned = {id(parameter) for parameter in model.parameters()}
     for turn in turns:
         for parameter in _parameters_of(turn.optimizer):

@@ -1,9 +1,7 @@
 """Optimizer state in ranges: every worker has all weights, and the moments and the update of one range of them.
 
-ranges   who holds which range, and what has to move when that changes: pure
-flat     the parameters of an optimizer as one line of numbers
-moments  what this worker's optimizer keeps, of its range alone
-gather   updated ranges to all workers, after every step
-meeting  what those who are left after a change agree on, and hand over
-mesh     how they talk, over a plain group
+ranges   which worker holds which range, and what moves when that changes: pure; parameters as one line of numbers
+moments  this worker's optimizer, of its range alone
+meeting  agreement and hand-over after a change; updated ranges to all workers, after every step
+run      the training of a session, as meetings see it
 """

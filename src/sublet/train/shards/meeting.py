@@ -1,14 +1,19 @@
-"""What those who are left after a change agree on, and hand over: a step is applied to all ranges or to none.
+"""Ranges of workers: gathered after every step, agreed on and handed over after a change.
+
+After every step updated ranges go to all workers, in one gathering of equal blocks for each 25 MB of weights. The
+holders of a range divide it, so each sends about 1/W. Blocks of other holders of our own range are taken too, so that
+weights are equal to the bit at all workers.
 
 A worker that has the sum of a step updates its range, and keeps the sum until it has the ranges of all others
-(`gather`). Who has those knows that everybody has updated. So after a loss, with `applied` steps each:
+(`Gather`). Once it has them, all others have updated. So a step is applied to all ranges or to none. After a loss, with
+`applied` steps each:
 
-    some have the whole step                  everybody else has updated its own range, and takes the other weights
-    some have updated their range, none more  who lacks the sum gets it from them, and updates; then weights go round
-    nobody has updated                        the step is dropped, and made again
+    some have the whole step                  all others have updated their ranges, and take the other weights
+    some have updated their range, none more  the others get the sum from them, and update; then weights are exchanged
+    none has updated                          the step is dropped, and made again
 
-Then ranges move to who holds them from now on: only what each lacks. A range that nobody has any more is `Gone`, and
-all go back to a checkpoint. Nobody lets go of a range before all have what they want.
+Then ranges move to their new holders, as far as these lack them. If no worker has a range any more (`Gone`), all go
+back to a checkpoint. No worker drops a range before all have what they want.
 """
 
 from __future__ import annotations
@@ -18,51 +23,139 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
+from sublet.train.link.devices import Staging
 from sublet.train.link.following import Broken
-from sublet.train.shards.flat import Parcel
-from sublet.train.shards.gather import Gather
+from sublet.train.link.peers import PeerGroup, talking
+from sublet.train.private import copy_all
 from sublet.train.shards.moments import Held, Moments
-from sublet.train.shards.ranges import Ranges, Span, cells, moved, within
+from sublet.train.shards.ranges import Flat, Parcel, Ranges, Span, cells, moved, within
 
-__all__ = ["NOTHING", "Gone", "Mesh", "Run", "Shards"]
+__all__ = ["NOTHING", "Gather", "Gone", "PeerMesh", "Shards"]
 
-NOTHING = -1  # steps of one who has no state
+ROUND_BYTES = 25 << 20  # as a bucket of gradients: it is needed beside the weights, once
+NUMBER_BYTES = 4  # of most weights, to choose how many go into a round
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the older name warns in 2.13
+NOTHING = -1  # steps of a worker without a state
 MOVES = 4 << 20  # tags of messages
 CPU = torch.device("cpu")
 
 
+class PeerMesh:
+    """Workers 0 to `world` - 1; of one alone nothing is said. Broken from whatever waits for one that is gone."""
+
+    def __init__(self, group: PeerGroup, staging: Staging | None = None) -> None:
+        self._staging = staging or Staging()
+        self.rank, self.world, self._group = group.rank, group.world, group
+        self._works: list[Any] = []
+        self._sent: list[torch.Tensor] = []  # memory that gloo still reads
+        self._came: list[tuple[torch.Tensor, torch.Tensor]] = []  # where it belongs, and what came for it
+        self._batch: list[Any] = []
+
+    def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
+        """Over all, in place."""
+        if len(ranks) > 1 and tensor.numel():
+            with talking():
+                self._group.all_reduce(tensor)
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """The tensor of `source`, at all."""
+        if self.world > 1 and tensor.numel():
+            with talking():
+                self._group.broadcast(tensor, source)
+
+    def gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        """The block of each, by rank, at all."""
+        with talking():
+            self._group.wait(_ALL_GATHER(everything, mine, async_op=True))
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
+        """By gloo from host memory; it may be written over once `settle` has returned. NCCL sends in batches."""
+        if self._group.is_nccl:
+            self._batch.append(dist.P2POp(dist.isend, tensor.to(self._group.device), to))
+            return
+        there = self._staging.out(tensor)
+        self._sent.append(there)
+        with talking():
+            self._works.append(dist.isend(there, to, tag=tag))
+
+    def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
+        """It is here once `settle` has returned."""
+        if self._group.is_nccl:
+            device = self._group.device
+            there = tensor if tensor.device == device else torch.empty_like(tensor, device=device)
+            self._came.append((tensor, there))
+            self._batch.append(dist.P2POp(dist.irecv, there, giver))
+            return
+        there = self._staging.room(tensor)
+        self._came.append((tensor, there))
+        with talking():
+            self._works.append(dist.irecv(there, giver, tag=tag))
+
+    def settle(self) -> None:
+        """Wait for all that was sent and received."""
+        works, batch, came = self._works, self._batch, self._came
+        self._works, self._batch, self._came = [], [], []
+        with talking():
+            if batch:
+                works = [*works, *dist.batch_isend_irecv(batch)]
+            for work in works:
+                self._group.wait_for_message(work)
+        for tensor, there in came:
+            self._staging.bring(there, tensor)
+        self._sent = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    packed: tuple[list[torch.Tensor], list[torch.Tensor]]  # views of our block, and the weights that go there
+    opened: tuple[list[torch.Tensor], list[torch.Tensor]]  # weights, and the views that they are in
+
+
+class Gather:
+    """The exchange after a step, of one worker in one group."""
+
+    def __init__(self, flat: Flat, ranges: Ranges, rank: int) -> None:
+        shares = [ranges.share(each) for each in range(ranges.world)]
+        longest = max(end - start for start, end in shares)
+        step = max(1, ROUND_BYTES // NUMBER_BYTES // ranges.world)
+        cuts = [
+            [flat.pieces(min(start + at, end), min(start + at + step, end)) for start, end in shares]
+            for at in range(0, longest, step)
+        ]
+        parcels = [
+            [Parcel((flat.parameters[each.parameter].dtype, each.size) for each in pieces) for pieces in cut]
+            for cut in cuts
+        ]
+        block = max((parcel.size_bytes for each in parcels for parcel in each), default=0)
+        device = flat.parameters[0].device
+        self._mine = torch.zeros(block, dtype=torch.uint8, device=device)
+        self._everything = torch.zeros(ranges.world * block, dtype=torch.uint8, device=device)
+        self._rounds: list[_Round] = []
+        others = [each for each in range(ranges.world) if each != rank]
+        for cut, sizes in zip(cuts, parcels, strict=True):
+            weights = [[flat.weights(piece) for piece in pieces] for pieces in cut]
+            views = [parcel.seen_in(self._everything[n * block : (n + 1) * block]) for n, parcel in enumerate(sizes)]
+            packed = (sizes[rank].seen_in(self._mine), weights[rank])
+            opened = ([w for n in others for w in weights[n]], [v for n in others for v in views[n]])
+            self._rounds.append(_Round(packed, opened))
+
+    def run(self, group: PeerMesh, point: Callable[[str], None]) -> None:
+        """All weights are those after the step."""
+        for each in self._rounds:
+            copy_all(*each.packed)
+            group.gather(self._everything, self._mine)
+            point("gathering")
+            copy_all(*each.opened)
+
+
 class Gone(Exception):
-    """Nobody who is left has some range; training had made `steps`."""
+    """No worker that is left has some range; training had made `steps`."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(f"a range of the optimizer's state after {steps} steps")
         self.steps = steps
-
-
-class Mesh(Protocol):
-    """Workers 0 to `world` - 1. `following.Broken` from whatever waits for one that is gone."""
-
-    rank: int
-    world: int
-
-    def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
-        """Over all of them, in place."""
-
-    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
-        """What `source` has, at all."""
-
-    def gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
-        """The block of each, by rank, at all of them."""
-
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
-        """On its way; it may be written over once `settle` has returned."""
-
-    def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
-        """It is here once `settle` has returned."""
-
-    def settle(self) -> None:
-        """Until all that was sent and received is there."""
 
 
 class Run(Protocol):
@@ -72,22 +165,22 @@ class Run(Protocol):
     def applied(self) -> int:
         """Steps; NOTHING without a state."""
 
-    def update_late(self, mesh: Mesh, speaker: int, *, late: bool) -> None:
-        """All hear the sums of the step under way, as the speaker has them; who is `late` updates its range."""
+    def update_late(self, mesh: PeerMesh, speaker: int, *, late: bool) -> None:
+        """All get the sums of the step under way from the speaker; a `late` worker updates its range."""
 
     def finish(self) -> None:
-        """All weights are those after the step under way: it counts."""
+        """All weights are those after the step under way, which counts now."""
 
-    def tell(self, mesh: Mesh, speaker: int) -> Any:
-        """All of the speaker's state but moments, at all."""
+    def tell(self, mesh: PeerMesh, speaker: int) -> Any:
+        """The speaker's state without moments, at all members."""
 
     def take(self, tree: Any) -> None:
-        """It is ours now."""
+        """Take over this state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """Of one who meets."""
+    """Of one worker at a meeting."""
 
     applied: int
     half: bool
@@ -98,7 +191,7 @@ class _Facts:
 
 
 class Shards:
-    """Of one worker; `point` is told where it is, for those who want to know, or to end it there."""
+    """The ranges of one worker; `point` is called at each stage, for tests that end it there."""
 
     def __init__(self, moments: Moments, run: Run, point: Callable[[str], None] = lambda _: None) -> None:
         self.moments, self.run, self.point = moments, run, point
@@ -109,16 +202,16 @@ class Shards:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the optimizer has a range only, so that weights have to be gathered."""
+        """Whether the optimizer has only a range, so that weights have to be gathered."""
         return self._gather is not None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the state is here, after the same step."""
+        """Whether all of the state is here, after one step."""
         return not self.half and within(self.moments.spans(), 0, self._ranges.size)
 
-    def gather(self, mesh: Mesh) -> None:
-        """After the update of our range: the others' too. Broken leaves us half through the step."""
+    def gather(self, mesh: PeerMesh) -> None:
+        """After the update of our range: get the others. Broken leaves us half through the step."""
         if self._gather is not None:
             self.half = True
             self.point("updated")
@@ -127,8 +220,8 @@ class Shards:
 
     # ------------------------------------------------------------------------------------------ meetings
 
-    def meet(self, mesh: Mesh, count: int) -> None:
-        """With all of a new group of `count` ranges. Gone, or Broken."""
+    def meet(self, mesh: PeerMesh, count: int) -> None:
+        """Agree with all members of a new group of `count` ranges. Gone, or Broken."""
         self.moved_bytes, self._gather = 0, None
         self.point("meeting")
         facts = self._facts(mesh)
@@ -146,7 +239,7 @@ class Shards:
         if late:
             self._catch_up(mesh, halves[0], late=mesh.rank in late)
         if not whole:
-            self._weights_go_round(mesh, have)
+            self._exchange_weights(mesh, have)
             if mesh.rank in current:
                 self.run.finish()
                 self.half = False
@@ -166,8 +259,8 @@ class Shards:
             self._gather = Gather(self.moments.flat, ranges, mesh.rank)
         self.point("met")
 
-    def hand_over(self, mesh: Mesh, *, stays: bool, saves: bool) -> None:
-        """Before the members of a group part: those who stay have all of it; if nobody does, the first, to save it."""
+    def hand_over(self, mesh: PeerMesh, *, stays: bool, saves: bool) -> None:
+        """Before a group parts: the members that stay get all of it; if none stays, the first, to save it."""
         facts = self._facts(mesh, stays=stays, saves=saves)
         have, staying = [each.spans for each in facts], [n for n, each in enumerate(facts) if each.stays]
         if not staying:
@@ -183,18 +276,18 @@ class Shards:
         if stays:
             self.moments.hold(seats[mesh.rank], came)
 
-    def collect(self, mesh: Mesh) -> None:
-        """All of it to the first, beside what its optimizer has; `moments.let_go` when it is written."""
+    def collect(self, mesh: PeerMesh) -> None:
+        """All of it to the first, beside its own range; `moments.let_go` once it is written."""
         self._collect(mesh, [each.spans for each in self._facts(mesh)])
 
-    def _collect(self, mesh: Mesh, have: Sequence[Sequence[Span]]) -> None:
+    def _collect(self, mesh: PeerMesh, have: Sequence[Sequence[Span]]) -> None:
         want: list[list[Span]] = [[(0, self._ranges.size)], *([] for _ in have[1:])]
         self.moments.keep_beside(self._exchange(mesh, have, want, CPU))
 
     # ------------------------------------------------------------------------------------------ their parts
 
-    def _facts(self, mesh: Mesh, *, stays: bool = True, saves: bool = False) -> list[_Facts]:
-        """Of all who meet, by rank; spans in a table of their own, as wide as the most that anybody has."""
+    def _facts(self, mesh: PeerMesh, *, stays: bool = True, saves: bool = False) -> list[_Facts]:
+        """Of all members, by rank; spans in a table of their own, with as many columns as the most that one has."""
         spans = self.moments.spans() if self.run.applied != NOTHING else []
         rows = self._table(mesh, [self.run.applied, self.half, self.moments.is_stated, stays, saves, len(spans)])
         most = max(row[-1] for row in rows)
@@ -211,23 +304,23 @@ class Shards:
             for (applied, half, stated, stays, saves, count), line in zip(rows, borders, strict=True)
         ]
 
-    def _table(self, mesh: Mesh, ours: Sequence[int]) -> list[list[int]]:
-        """What each says, by rank."""
+    def _table(self, mesh: PeerMesh, ours: Sequence[int]) -> list[list[int]]:
+        """The numbers of each, by rank."""
         table = torch.zeros(mesh.world, len(ours), dtype=torch.int64)
         table[mesh.rank] = torch.tensor(ours)
         mesh.sum(table, range(mesh.world))
         rows: list[list[int]] = table.tolist()
         return rows
 
-    def _catch_up(self, mesh: Mesh, speaker: int, *, late: bool) -> None:
-        """Nobody keeps its sum once it has the whole step: so all have updated before weights go round."""
+    def _catch_up(self, mesh: PeerMesh, speaker: int, *, late: bool) -> None:
+        """A worker with the whole step has dropped its sum: so all update before weights are exchanged."""
         self.run.update_late(mesh, speaker, late=late)
         self.half |= late
         self.point("late")
         mesh.sum(torch.zeros(1), range(mesh.world))
 
-    def _weights_go_round(self, mesh: Mesh, have: Sequence[Sequence[Span]]) -> None:
-        """Each range from the first who has updated it: nobody has all of the step yet."""
+    def _exchange_weights(self, mesh: PeerMesh, have: Sequence[Sequence[Span]]) -> None:
+        """Each range from the first that has updated it: no worker has all of the step yet."""
         flat = self.moments.flat
         for low, high in cells(flat.size, [span for spans in have for span in spans]):
             speaker = next(n for n, spans in enumerate(have) if within(spans, low, high))
@@ -245,12 +338,12 @@ class Shards:
 
     def _exchange(
         self,
-        mesh: Mesh,
+        mesh: PeerMesh,
         have: Sequence[Sequence[Span]],
         want: Sequence[Sequence[Span]],
         device: torch.device | None = None,
     ) -> list[Held]:
-        """What came to us; nobody lets go of anything before all have what they want."""
+        """Ranges that came to us; no worker drops anything before all have what they want."""
         found = moved(self._ranges.size, have, want)
         if found is None:
             raise Gone(self.run.applied)

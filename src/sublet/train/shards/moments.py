@@ -1,8 +1,8 @@
-"""What this worker's optimizer keeps: of one range of the state, or of all of it.
+"""The state of this worker's optimizer: one range of it, or all.
 
 The optimizer is the user's own. Where the state is cut, its groups have *slices* instead of parameters: views of the
-weights, with the same part of the gradient, so that its step makes the update of the range and of nothing else.
-Schedulers and whoever reads learning rates see the same groups as ever.
+weights, with the same part of the gradient, so its step updates the range alone. Schedulers, and code that reads
+learning rates, see the same groups as ever.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.numerics.elementwise import Kept, check_elementwise, kept_by
-from sublet.train.shards.flat import Flat, Parcel, Piece
-from sublet.train.shards.ranges import Span, within
+from sublet.train.shards.ranges import Flat, Parcel, Piece, Span, within
 
 __all__ = ["Held", "Moments"]
 
@@ -27,7 +26,7 @@ MOST_OF = 1.02  # memory beside moments that are kept in it: the padding between
 
 
 class Moments:
-    """Of one optimizer, over parameters whose gradients are summed (`trained`)."""
+    """The state of one optimizer, over parameters whose gradients are summed (`trained`)."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Iterable[torch.nn.Parameter]) -> None:
         check_elementwise(optimizer)
@@ -54,12 +53,12 @@ class Moments:
 
     @property
     def device(self) -> torch.device:
-        """Where most of it is."""
+        """That of the first parameter."""
         return self.flat.parameters[0].device
 
     @property
     def whole_bytes(self) -> int:
-        """Of all moments, once they are there."""
+        """The size of all moments, once they are there."""
         return sum(
             each.numel() * sum(dtype.itemsize for _, dtype in kept.moments)
             for each, kept in zip(self.flat.parameters, self._kept, strict=True)
@@ -67,12 +66,12 @@ class Moments:
 
     @property
     def is_stated(self) -> bool:
-        """Whether anything is kept: not before the first step, and never for SGD without momentum."""
+        """Whether there is any state: not before the first step, and never for SGD without momentum."""
         keeps = any(each.moments or each.counters for each in self._kept)
         return keeps and any(state for _, state in self.held())
 
     def held(self) -> list[Held]:
-        """All that is here."""
+        """All pieces that are here."""
         state = self.optimizer.state
         if self._span is None:
             return list(self._beside)
@@ -82,7 +81,7 @@ class Moments:
         return [(piece, _flattened(found)) for piece, found in whole] + self._beside
 
     def spans(self) -> list[Span]:
-        """Where that is, in as few as there are."""
+        """The spans of these pieces, merged."""
         found: list[Span] = []
         for low, high in sorted(self.flat.span(piece) for piece, _ in self.held()):
             if found and low <= found[-1][1]:
@@ -94,7 +93,7 @@ class Moments:
     # ------------------------------------------------------------------------------------------ messages
 
     def parcel(self, span: Span) -> Parcel:
-        """How the state of a span is sent: moments, then counters, before which a number says if there are any."""
+        """The layout of a span's state in a message: moments, then a flag and counters."""
         kinds: list[tuple[torch.dtype, int]] = []
         for piece in self.flat.pieces(*span):
             kept = self._kept[piece.parameter]
@@ -103,7 +102,7 @@ class Moments:
         return Parcel(kinds)
 
     def packed(self, span: Span, held: Sequence[Held]) -> torch.Tensor:
-        """What is sent."""
+        """The message."""
         parcel = self.parcel(span)
         memory = torch.empty(parcel.size_bytes, dtype=torch.uint8, device=self.device)
         views = iter(parcel.seen_in(memory))
@@ -116,7 +115,7 @@ class Moments:
         return memory
 
     def opened(self, span: Span, memory: torch.Tensor) -> list[Held]:
-        """What came."""
+        """The pieces of a message."""
         found: list[Held] = []
         views = iter(self.parcel(span).seen_in(memory))
         for piece in self.flat.pieces(*span):
@@ -133,7 +132,7 @@ class Moments:
     # ------------------------------------------------------------------------------------------ the optimizer
 
     def hold(self, span: Span, came: Sequence[Held]) -> None:
-        """The optimizer has this, of what is here and what came; nothing else is kept."""
+        """The optimizer takes this span, of the pieces here and those that came; others are dropped."""
         if span == self._span and not self._beside and not came:
             return
         found = _settled(self._assembled(self.flat.pieces(*span), [*self.held(), *came], reuse=True))
@@ -154,33 +153,33 @@ class Moments:
             )
 
     def see_gradients(self) -> None:
-        """Slices have their part of the gradients, which stay where they are; and none of what has none."""
+        """Slices get their part of the gradients, which stay in place; none where there is none."""
         for piece, each in self._slices or ():
             gradient = self.flat.parameters[piece.parameter].grad
             each.grad = None if gradient is None else gradient.view(-1)[piece.low : piece.high]
 
     def keep_beside(self, held: Sequence[Held]) -> None:
-        """More than the optimizer uses, until it `hold`s anything."""
+        """Keep more than the optimizer uses, until it `hold`s a span."""
         self._beside = [*self._beside, *held]
 
     def let_go(self) -> None:
-        """Of what is beside."""
+        """Drop pieces that the optimizer does not use."""
         self._beside = []
 
     def forget(self) -> None:
-        """All of it: it is old. The optimizer has whole parameters, and keeps nothing for them."""
+        """Drop all of it. The optimizer has whole parameters without a state."""
         self.optimizer.state.clear()
         self._span, self._slices, self._beside = None, None, []
         for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
             group["params"] = list(parameters)
 
     def groups(self) -> dict[str, Any]:
-        """The settings of the optimizer, as it says them over whole parameters; without what it keeps."""
+        """The settings of the optimizer, as over whole parameters; without a state."""
         with self._as_whole([]):
             return {"param_groups": self.optimizer.state_dict()["param_groups"]}
 
     def state_dict(self) -> dict[str, Any]:
-        """As the optimizer would say it over whole parameters; all of it must be here."""
+        """As of the optimizer over whole parameters; all pieces must be here."""
         if self._span == (0, self.flat.size) and not self._beside:
             return self.optimizer.state_dict()
         held = self.held()
@@ -190,7 +189,7 @@ class Moments:
             return self.optimizer.state_dict()
 
     def load_state_dict(self, tree: Mapping[str, Any]) -> None:
-        """Settings; and moments, if it has them, which stay where they were read to until a range of them is held."""
+        """Settings; and moments, if given, which stay where they were read to until a range is held."""
         with self._as_whole([]):
             self.optimizer.load_state_dict({"state": {}, "param_groups": tree["param_groups"]})
         if "state" not in tree:
@@ -223,14 +222,9 @@ class Moments:
                 group["params"] = parameters
 
     def _assembled(
-        self,
-        pieces: Iterable[Piece],
-        held: Sequence[Held],
-        *,
-        reuse: bool = False,
-        device: torch.device | None = None,
+        self, pieces: Iterable[Piece], held: Sequence[Held], *, reuse: bool = False, device: torch.device | None = None
     ) -> list[Held]:
-        """Each piece from those that have some of it; a copy, unless it may be the same memory."""
+        """Each piece from those that overlap it; a copy, unless the same memory may be used."""
         by_parameter: dict[int, list[Held]] = {}
         for piece, state in held:
             if state:
@@ -269,7 +263,7 @@ def _joined(piece: Piece, sources: Sequence[Held], kept: Kept, device: torch.dev
 
 
 def _settled(found: Sequence[Held]) -> list[Held]:
-    """Where they lie, if nearly all of that memory is theirs; else a copy, so that nothing else is kept with them."""
+    """The same memory if nearly all of it is used; else a copy, so that nothing else stays allocated with it."""
     used: dict[int, int] = defaultdict(int)
     for _, state in found:
         for value in filter(_is_moment, state.values()):

@@ -1,23 +1,28 @@
-"""The training of a session, as the meetings of those who hold ranges ask for it."""
+"""The training of a session, as meetings of ranges see it; and its needs, as a session reports them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
+from sublet.errors import InvalidValue
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.numerics.noise import Noise
+from sublet.train.sessions.fitness import RANGES, Asked, check_fits
 from sublet.train.sessions.steps import Steps
-from sublet.train.shards.fits import moments_of
-from sublet.train.shards.meeting import NOTHING, Mesh, Shards
+from sublet.train.shards.meeting import NOTHING, PeerMesh, Shards
+from sublet.train.shards.moments import Moments
 from sublet.train.state.state import TRAINED_S, State, broadcast
 
-__all__ = ["SessionRun"]
+__all__ = ["SessionRun", "fits_of", "memory_of"]
 
 
 class SessionRun:
-    """Of one session, whose optimizer's state is in ranges from now on. InvalidValue if its optimizer cannot."""
+    """A session whose optimizer's state is in ranges from now on. InvalidValue if its optimizer cannot."""
 
     def __init__(self, steps: Steps, state: State, saver: Saver) -> None:
         self._steps, self._state, self._saver = steps, state, saver
@@ -33,8 +38,8 @@ class SessionRun:
         """Steps; NOTHING without a state."""
         return self._steps.progress.steps if self.carries else NOTHING
 
-    def update_late(self, mesh: Mesh, speaker: int, *, late: bool) -> None:
-        """All hear the sums; who is late updates its range, at the rate that the speaker had."""
+    def update_late(self, mesh: PeerMesh, speaker: int, *, late: bool) -> None:
+        """See Run; a late worker updates at the rate of the speaker."""
         gradients = self._steps.gradients
         gradients.attach()
         for bucket in gradients.buckets:
@@ -45,11 +50,9 @@ class SessionRun:
             self._steps.apply_late(Noise(**noise))
 
     def finish(self) -> None:
-        """The step under way counts."""
         self._steps.count()
 
-    def tell(self, mesh: Mesh, speaker: int) -> Any:
-        """All of the speaker's state but moments."""
+    def tell(self, mesh: PeerMesh, speaker: int) -> Any:
         ours = None
         self._rank = mesh.rank
         if mesh.rank == speaker:
@@ -58,8 +61,39 @@ class SessionRun:
         return broadcast(mesh, speaker, ours)
 
     def take(self, tree: Any) -> None:
-        """It is ours now."""
-        self._state.restore(tree, self._steps.progress, same_dice=False, rank=self._rank)
+        self._state.restore(tree, self._steps.progress, rank=self._rank)
         self._saver.take_over(tree.get(TRAINED_S, 0.0))
         self._steps.gradients.clear()
         self.carries, self.handed = True, tree
+
+
+def fits_of(state: State) -> dict[str, int]:
+    """With SUBLET_SHARDS=auto or on: fields of `Ready`. InvalidValue if it is on and this optimizer cannot."""
+    asked = os.environ.get("SUBLET_SHARDS", "off")
+    if asked not in ("auto", "on"):
+        return {}
+    found, everything = memory_of(state.model), list(state.model.parameters())
+    if not found["device_bytes"] and asked == "auto":
+        return {}  # nothing to choose by
+    try:
+        moments = moments_of(state, [each for each in everything if each.requires_grad])
+    except InvalidValue:
+        if asked == "on":
+            raise
+        return found
+    return {**found, "ranges": True, "moment_bytes": moments.whole_bytes}
+
+
+def memory_of(model: torch.nn.Module) -> dict[str, int]:
+    """Bytes of weights and gradients, and of the device's memory; 0 on a CPU."""
+    everything = list(model.parameters())
+    device = everything[0].device
+    weights = sum(each.numel() * each.element_size() * (2 if each.requires_grad else 1) for each in everything)
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    return {"weight_bytes": weights, "device_bytes": memory}
+
+
+def moments_of(state: State, trained: Iterable[torch.nn.Parameter]) -> Moments:
+    """The state of its optimizer, to be cut into ranges; InvalidValue if that cannot be."""
+    check_fits(RANGES, Asked(state, optimizer=state.optimizer))
+    return Moments(state.optimizer, trained)

@@ -1,9 +1,10 @@
-"""All that training has come to, how it is written down and how it is handed to another worker."""
+"""The state of a training, how it is written down and how it is handed to another worker."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -12,12 +13,12 @@ from sublet.errors import BadInput
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, Tree, segment_sizes
 from sublet.train.data.samples import mixed
 from sublet.train.numerics.noise import Noise
-from sublet.train.numerics.seeds import random_state, restore_choices, restore_dice, restore_random
+from sublet.train.numerics.seeds import own_rng, random_state, restore_python_and_numpy, restore_rng
 from sublet.train.shards.moments import Moments
 
 __all__ = ["TRAINED_S", "Progress", "State", "broadcast"]
 
-TRAINED_S = "trained_s"  # beside a state that is handed over; one of an earlier version has none
+TRAINED_S = "trained_s"  # beside a state that is handed over
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,10 +50,10 @@ class Progress:
 
     @property
     def sums_share(self) -> float:
-        """By which sums are multiplied for their backward, and divided after it: a power of two.
+        """The factor of sums for their backward, divided out after it: a power of two.
 
-        Where losses are scaled for half precision, a sum over thousands of tokens would be too large for it. So it
-        counts as about a mean, over as many as the last step had (before the first: samples), which all members know.
+        Where losses are scaled for half precision, a sum over thousands of tokens would overflow. So it counts as about
+        a mean, over as many as the last step had (before the first: samples), which all members know.
         """
         return 0.5**self.halved
 
@@ -69,7 +70,7 @@ class Progress:
 
 
 class State:
-    """What a checkpoint holds and a newcomer receives."""
+    """The content of a checkpoint, and what a newcomer receives."""
 
     def __init__(
         self,
@@ -84,14 +85,26 @@ class State:
         self.model, self.optimizer, self.schedulers, self.extra, self.seed = model, optimizer, schedulers, extra, seed
         self.scaler, self.stream = scaler, stream
         self.moments: Moments | None = None  # in ranges; None = the optimizer has all of it
-        self.dice: torch.Tensor | None = None  # of each rank: of a checkpoint that is made, or was just loaded
+        self.rng: torch.Tensor | None = None  # of each rank: of a checkpoint that is made, or was just loaded
 
     def tree(self, progress: Progress, *, bare: bool = False) -> dict[str, Any]:
-        """References to everything, not copies; `bare` without moments."""
+        """References, not copies; `bare` without moments."""
         kept = self.moments or self.optimizer
         return {
             "model": self.model.state_dict(),
             "optimizer": self.moments.groups() if bare and self.moments is not None else kept.state_dict(),
+            **self.beside(progress),
+            "rng": self.rng,
+        }
+
+    def saved(self, progress: Progress) -> dict[str, Any]:
+        """The tree of a checkpoint: that of a worker alone has its RNG as that of rank 0."""
+        tree = self.tree(progress)
+        return tree if self.rng is not None else {**tree, "rng": own_rng().unsqueeze(0)}
+
+    def beside(self, progress: Progress) -> dict[str, Any]:
+        """All but weights and what the optimizer keeps: alike at all workers."""
+        return {
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "frozen": [name for name, each in self.model.named_parameters() if not each.requires_grad],
             "extra": None if self.extra is None else self.extra.state_dict(),
@@ -99,42 +112,34 @@ class State:
             "stream": None if self.stream is None else self.stream.state_dict(),
             "progress": asdict(progress),
             "random": random_state(),
-            "dice": self.dice,
         }
 
-    def restore(self, tree: Mapping[str, Any], progress: Progress, *, same_dice: bool, rank: int = 0) -> None:
-        """Take over a state; torch's random numbers too if they are of our rank, and seeded ones otherwise.
-
-        `same_dice`: this worker carries on where the one that saved was, of an earlier version or alone.
-        """
+    def restore(self, tree: Mapping[str, Any], progress: Progress, *, rank: int = 0) -> None:
+        """Take over a state, with torch's RNG of this rank where it has one: else it is seeded, each rank otherwise."""
         self.check(tree, progress)
-        facts = {"begun": False, **tree["progress"]}  # one of an earlier version does not say it
-        facts.setdefault("before", facts["steps"] - facts["offset"] // facts["batch"])  # nor this
-        noise = Noise(**facts.pop("noise"))
         self.model.load_state_dict(tree["model"])
-        if (frozen := tree.get("frozen")) is not None:  # one of an earlier version, or of a grid, does not say it
-            for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(name not in frozen)
         (self.moments or self.optimizer).load_state_dict(tree["optimizer"])
-        for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
-            scheduler.load_state_dict(saved)
-        if self.extra is not None:
-            self.extra.load_state_dict(tree["extra"])
-        if self.scaler is not None and tree.get("scaler"):  # one of an earlier version has none
-            self.scaler.load_state_dict(tree["scaler"])
-        if self.stream is not None:
-            self.stream.load_state_dict(tree["stream"])
-        for name in facts.keys() & {each.name for each in fields(Progress)}:  # an earlier version may have said more
-            setattr(progress, name, facts[name])
-        progress.noise = noise
-        dice = tree.get("dice")
-        restore_choices(tree["random"])
-        if dice is not None and rank < len(dice):
-            restore_dice(dice[rank])
-        elif same_dice:
-            restore_random(tree["random"])
+        self.take_beside(tree, progress)
+        rng = tree["rng"]
+        if rng is not None and rank < len(rng):
+            restore_rng(rng[rank])
         else:
-            torch.manual_seed(mixed(self.seed, progress.steps, rank))  # so that no two ranks draw the same
+            torch.manual_seed(mixed(self.seed, progress.steps, rank))
+
+    def take_beside(self, tree: Mapping[str, Any], progress: Progress) -> None:
+        """Counterpart of `beside`."""
+        facts = dict(tree["progress"])
+        progress.noise = Noise(**facts.pop("noise"))
+        for name, value in facts.items():
+            setattr(progress, name, value)
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name not in tree["frozen"])
+        for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
+            scheduler.load_state_dict(copy.deepcopy(saved))
+        for part, saved in (self.extra, tree["extra"]), (self.scaler, tree["scaler"]), (self.stream, tree["stream"]):
+            if part is not None:
+                part.load_state_dict(saved)
+        restore_python_and_numpy(tree["random"])
 
     def check(self, tree: Mapping[str, Any], progress: Progress) -> None:
         """BadInput if this training cannot go on from there."""
@@ -152,16 +157,16 @@ class State:
 
 
 class Speaks(Protocol):
-    """A group in which one speaks to all."""
+    """A group with a broadcast."""
 
     rank: int
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
-        """What `source` has, at all members."""
+        """The tensor of `source`, at all members."""
 
 
 def broadcast(group: Speaks, source: int, state: Mapping[str, Any] | None) -> Any:
-    """The state of `source`, at all members; nothing of ours is touched before all of it is here."""
+    """The state of `source`, at all members; ours is not touched before all of it is here."""
     if group.rank == source:
         assert state is not None  # noqa: S101 - by contract
         snapshot = HostCopy().take(state)

@@ -1,18 +1,18 @@
-"""One virtual shard of a stream, in the process that reads it.
+"""Virtual shards of a stream, in the process that reads them.
 
-It has a copy of the dataset, and is to it what a worker of a DataLoader is: `torch.utils.data.get_worker_info()` says
-its number and how many there are, and `worker_init_fn` is called for it. What it draws at random follows from the seed,
-its number and the sample. Some samples stay in memory for a while, because those of a step that is taken again, and
-those that were read ahead when the width changed, are wanted once more.
+A shard has a copy of the dataset, and is to it as a worker of a DataLoader: `torch.utils.data.get_worker_info()` gives
+its number and their count, and `worker_init_fn` is called for it. Random numbers follow from the seed, its number and
+the sample. Recent samples stay in memory, for steps that are repeated and after a change of the number of workers.
 
-What a pass draws as it begins (an order, say), a generator draws with its first sample. So a pass that goes on from a
-mark draws with its first sample what it drew at its beginning, and that sample is passed over: a mark is one before
-what is wanted.
+A generator draws the random numbers of a pass (an order, say) with its first sample. So a pass that goes on from a mark
+draws these with its first sample, which is skipped: a mark is one before the wanted sample.
 """
 
 from __future__ import annotations
 
 import copy
+import pickle
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from sublet.train.data.samples import mixed
 from sublet.train.numerics.seeds import reseed_host
 from sublet.train.private import answered_for
 
-__all__ = ["Mark", "Shard", "copied", "has_state"]
+__all__ = ["Collated", "Dealing", "Mark", "Reader", "Shard", "Task", "copied"]
 
 Mark = Mapping[str, Any]  # "position", "passes", and the "state" of "dataset" and "iterator" there
 BEFORE_ANY = 2**62  # in place of the number of a sample: what is drawn when a pass begins
@@ -33,7 +33,7 @@ BEFORE_ANY = 2**62  # in place of the number of a sample: what is drawn when a p
 
 @dataclass(slots=True, kw_only=True)
 class ShardInfo:
-    """As torch's WorkerInfo; it remembers whether it was asked."""
+    """Like torch's WorkerInfo; it remembers whether it was asked."""
 
     number: int
     num_workers: int
@@ -45,7 +45,7 @@ class ShardInfo:
 
     @property
     def id(self) -> int:
-        """Which shard this is."""
+        """The number of this shard."""
         self.asked = True
         return self.number
 
@@ -71,12 +71,7 @@ class Shard:
         self._fresh = False  # nothing was read since the pass began, or went on from a mark
         self._dataset: Any = None
         self._iterator: Iterator[Any] | None = None
-        self._info = self._info_of(dataset)
-
-    @property
-    def asked(self) -> bool:
-        """Whether the dataset has asked which shard it is."""
-        return self._info.asked
+        self.info = self._made_info(dataset)
 
     def seek(self, position: int, mark: Mark | None) -> None:
         """The next sample is this one; from a mark on the way, if there is one that is nearer."""
@@ -110,10 +105,10 @@ class Shard:
         return copy.copy(sample) if isinstance(sample, dict | list) else sample  # some collate functions empty it
 
     def mark(self) -> Mark | None:
-        """Where it is, if the dataset can say it."""
+        """The position of the dataset, if it can give it."""
         if self.position != self._end or not (has_state(self._dataset) or has_state(self._iterator)):
             return None
-        with answered_for(self._info):
+        with answered_for(self.info):
             iterator: Any = self._iterator
             found = {
                 name: copy.deepcopy(each.state_dict()) if has_state(each) else None
@@ -131,9 +126,9 @@ class Shard:
 
     def _open(self, state: Mapping[str, Any]) -> None:
         self._dataset = copied(self._pristine)
-        self._info = self._info_of(self._dataset)
+        self.info = self._made_info(self._dataset)
         reseed_host(self._seed, self._number, BEFORE_ANY, self._passes)
-        with answered_for(self._info):
+        with answered_for(self.info):
             if self._init is not None:
                 self._init(self._number)
             if state.get("dataset") is not None:
@@ -149,7 +144,7 @@ class Shard:
             reseed_host(self._seed, self._number, self._begun if self._fresh else self._end)
             self._fresh = False
             try:
-                with answered_for(self._info):
+                with answered_for(self.info):
                     return next(self._iterator)
             except StopIteration:
                 if self._end == self._begun:
@@ -169,7 +164,7 @@ class Shard:
             "so few (times num_workers) that the dataset has something for each: files, rows or ranges",
         )
 
-    def _info_of(self, dataset: Any) -> ShardInfo:
+    def _made_info(self, dataset: Any) -> ShardInfo:
         seed = mixed(self._seed, self._number)
         return ShardInfo(number=self._number, num_workers=self._count, seed=seed, dataset=dataset)
 
@@ -180,10 +175,152 @@ def has_state(thing: Any) -> bool:
 
 
 def copied(dataset: Any) -> Any:
-    """One of its own for a shard; arrays that nobody can write to (a file that is mapped) are shared."""
+    """A copy for a shard, which shares read-only arrays (a mapped file)."""
     memo = {
         id(value): value
         for value in vars(dataset).values()
         if isinstance(value, np.ndarray) and not value.flags.writeable
     }
     return copy.deepcopy(dataset, memo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealing:
+    """The shard of each sample of a step, and the reader of each shard: the same for the whole training.
+
+        step 0   lane 0: shard 0 | lane 1: shard 2 | lane 2: shard 4      lanes = 3: a worker has some of them, in order
+        step 1   lane 0: shard 1 | lane 1: shard 3 | lane 2: shard 5      waves = 2: a loader's worker reads one of them
+        step 2   lane 0: shard 0 | ...
+
+    It is as if PyTorch read the stream on `lanes` ranks with a loader of `waves` workers each, at any number of
+    workers. The position of each shard follows from the number of steps alone.
+    """
+
+    lanes: int
+    waves: int
+    batch: int
+
+    def lanes_of(self, rank: int, world: int) -> range:
+        """The lanes of one worker; none if there are more workers than lanes."""
+        return range(rank * self.lanes // world, (rank + 1) * self.lanes // world)
+
+    def places(self, lane: int) -> range:
+        """The samples of a step that come from it, by their place in the step."""
+        return range(lane * self.batch // self.lanes, (lane + 1) * self.batch // self.lanes)
+
+    def shard(self, step: int, lane: int) -> int:
+        """The shard that a lane reads in this step."""
+        return lane * self.waves + step % self.waves
+
+    def position(self, step: int, lane: int) -> int:
+        """Samples of that shard in the steps before."""
+        return step // self.waves * len(self.places(lane))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A micro-batch that is to be read."""
+
+    start: int  # of the whole training
+    count: int
+    lanes: range  # all of this worker: shards of others are closed
+    marks: Mapping[int, Mark]  # by shard: where the dataset was before
+    marked: bool  # say where it is before the last of this
+
+
+class Samples(list[Any]):
+    """The samples of a task, and the positions of their shards."""
+
+    marks: dict[int, Mark]
+
+
+class Reader:
+    """All shards that one process reads, as a dataset in a loader's worker: its tasks are its indices."""
+
+    def __init__(
+        self, dataset: Any, dealing: Dealing, *, seed: int, init: Callable[[int], None] | None, ahead: int, speaks: bool
+    ) -> None:
+        self._dataset, self._dealing, self._seed, self._init = dataset, dealing, seed, init
+        self._ahead, self._speaks = ahead, speaks  # micro-batches that may be read and not be wanted
+        self._shards: dict[int, Shard] = {}
+        self._looked = False  # whether its shards differ
+        self._said: set[str] = set()
+
+    def __getitems__(self, tasks: list[Task]) -> Samples:
+        return self.read(tasks[0])
+
+    def __getitem__(self, task: Task) -> Samples:
+        return self.read(task)
+
+    def read(self, task: Task) -> Samples:
+        """The samples of a task, in the order of the step."""
+        dealing, found = self._dealing, Samples()
+        found.marks = {}
+        step, first = divmod(task.start, dealing.batch)
+        self._close_others(task.lanes)
+        for lane in task.lanes:
+            places = dealing.places(lane)
+            low, high = max(first, places.start), min(first + task.count, places.stop)
+            if low >= high:
+                continue
+            number = dealing.shard(step, lane)
+            shard = self._shard(number, len(places))
+            position = dealing.position(step, lane) + low - places.start
+            shard.seek(position, task.marks.get(number))
+            found.extend(shard.read() for _ in range(high - low - 1))
+            if task.marked and high == places.stop and (mark := shard.mark()) is not None:
+                found.marks[number] = mark  # one before the next: see Shard
+            found.append(shard.read())
+        if not self._looked and len(self._shards) > 1:
+            self._looked = True
+            self._require_different(found, step, task)
+        return found
+
+    def _shard(self, number: int, samples: int) -> Shard:
+        if number not in self._shards:
+            self._shards[number] = Shard(
+                self._dataset,
+                number,
+                self._dealing.lanes * self._dealing.waves,
+                seed=self._seed,
+                init=self._init,
+                keep=samples * (self._ahead + 2),
+                say=self._say,
+            )
+        return self._shards[number]
+
+    def _say(self, kind: str, text: str) -> None:
+        """Once of each kind."""
+        if self._speaks and kind not in self._said:
+            self._said.add(kind)
+            print(f"sublet: {text}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
+
+    def _close_others(self, lanes: range) -> None:
+        for number in [each for each in self._shards if each // self._dealing.waves not in lanes]:
+            del self._shards[number]
+
+    def _require_different(self, found: Samples, step: int, task: Task) -> None:
+        """Refuse a dataset that never asks for its shard: it gives each sample once for every shard."""
+        if any(shard.info.asked for shard in self._shards.values()) or step >= self._dealing.waves:
+            return
+        first = task.start % self._dealing.batch
+        heads = [self._dealing.places(lane).start - first for lane in task.lanes]
+        texts = [pickle.dumps(found[at]) for at in heads if 0 <= at < len(found)]
+        if len(texts) > 1 and len(set(texts)) == 1:
+            raise InvalidValue(
+                "loader",
+                f"of {type(self._dataset).__name__}, whose shards all begin with the same sample",
+                "of a dataset that asks torch.utils.data.get_worker_info() in __iter__, and gives the part of "
+                "worker `id` of `num_workers` (see 'Streams' in the guide)",
+            )
+
+
+class Collated:
+    """The samples of a task as one batch, beside where their shards are."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Samples) -> tuple[Any, dict[int, Mark]]:
+        """For a loader's worker."""
+        return self._collate(list(samples)), samples.marks

@@ -1,9 +1,9 @@
 """The samples of a stream, as a session takes them: its steps have numbers, and its epoch has no end.
 
-A loader's workers read one wave each, ahead of us as long as nothing changes. Where something does (another width,
-another micro-batch, a step that is taken again) what was read ahead is dropped, and each shard goes back to where it
-is wanted. Where a shard comes to another worker, its dataset goes on from its last mark: now and then all members tell
-each other where the shards that they read are, and marks are part of the state.
+A loader's workers read one wave each, ahead as long as nothing changes. After a change (of workers or micro-batch, or
+where a step is repeated) samples that were read ahead are dropped, and each shard seeks its position. A shard that
+comes to another worker goes on from its last mark: now and then all members exchange marks of their shards, and marks
+are part of the state.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.train.checkpoint.snapshot import HostCopy
-from sublet.train.data.loading import fed
+from sublet.train.data.loading import NO_END, fed
 from sublet.train.data.samples import Piece, cut_up, moved
 from sublet.train.link.peers import PeerGroup, talking
-from sublet.train.numerics.seeds import dice_kept
-from sublet.train.sessions.cannot import STREAM, Asked, check_fits
+from sublet.train.numerics.seeds import rng_kept
+from sublet.train.sessions.fitness import STREAM, Asked, check_fits
 from sublet.train.sessions.options import Options
 from sublet.train.state.state import broadcast
-from sublet.train.streams.drawn import NO_END
-from sublet.train.streams.reader import Collated, Dealing, Reader, Task
-from sublet.train.streams.shard import Mark, copied
+from sublet.train.streams.shard import Collated, Dealing, Mark, Reader, Task, copied
 
-__all__ = ["Streamed", "is_stream", "streamed_of"]
+__all__ = ["is_stream", "streamed_of"]
 
 MARKED_EVERY = 100  # steps
 
@@ -66,7 +64,7 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
 
 
 class Streamed:
-    """As `Samples`, of a stream."""
+    """See `Samples`; of a stream."""
 
     count = NO_END
 
@@ -107,7 +105,7 @@ class Streamed:
     # ------------------------------------------------------------------------------------------- what is to be read
 
     def _plan(self, first: Piece) -> None:
-        """From this one on, for ever, if width and micro-batch stay."""
+        """From this piece on, endless if nothing changes."""
         self._planned = self._from(first, *self._step)
         next(self._planned)
         for wave, source in enumerate(self._sources):
@@ -144,7 +142,7 @@ class Streamed:
                 )
 
     def _nearest(self, offset: int) -> dict[int, Mark]:
-        """Marks that are not past what is wanted from there on."""
+        """Marks that are not past the wanted position."""
         found, step = {}, offset // self._dealing.batch
         for number in self._shared | self._own:
             lane, wave = divmod(number, self._dealing.waves)
@@ -165,7 +163,7 @@ class Streamed:
         return max(MARKED_EVERY, 2 * self._dealing.waves)
 
     def exchange(self, group: PeerGroup, steps: int) -> None:
-        """Before every step, by all members: now and then they tell each other where their shards are. Broken."""
+        """Before every step, by all members: now and then they exchange the positions of their shards. Broken."""
         if steps % self._every != self._dealing.waves:
             return
         if not self._looked:
@@ -181,17 +179,17 @@ class Streamed:
         self._own = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds and a newcomer receives."""
+        """See State."""
         dealing = self._dealing
         facts = {"shards": dealing.lanes, "num_workers": dealing.waves, "global_batch": dealing.batch}
         return {**facts, "marks": self._shared}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Of a training that `check` found nothing wrong with."""
+        """A state that `check` accepted."""
         self._shared, self._own, self._planned = dict(state["marks"]), {}, iter(())
 
     def check(self, state: Mapping[str, Any] | None) -> None:
-        """BadInput if it was read otherwise: nobody could say then which samples are behind us."""
+        """BadInput if the stream was divided otherwise: its position would then mean other samples."""
         for name, ours in self.state_dict().items():
             if name != "marks" and (state or {}).get(name) != ours:
                 said = None if state is None else state.get(name)
@@ -200,20 +198,20 @@ class Streamed:
 
 
 class _Source:
-    """Reads in a process of its own, that of a loader with one worker; or in this one, whose dice it leaves alone."""
+    """Reads in a loader's worker; or in this process, whose random numbers stay as they are."""
 
     def __init__(self, loader: DataLoader[Any], reader: Reader, collate: Any, seed: int) -> None:
         self._tasks: Iterator[Task] = iter(())
         self._coming: Iterator[Any] = iter(())
-        self._kept, workers = nullcontext if loader.num_workers else dice_kept, min(1, loader.num_workers)
+        self._kept, workers = nullcontext if loader.num_workers else rng_kept, min(1, loader.num_workers)
         self._loader = fed(loader, reader, self, Collated(collate), seed, workers=workers, init=None)
 
     def __iter__(self) -> Iterator[list[Task]]:
-        """What the loader is to read: it takes us for its batch sampler."""
+        """Tasks, as a batch sampler."""
         return ([task] for task in self._tasks)
 
     def start(self, tasks: Iterator[Task]) -> None:
-        """With these, from now on; what was read ahead is dropped."""
+        """Read these from now on; samples that were read ahead are dropped."""
         self._tasks = tasks
         self._coming = iter(self._loader)
 

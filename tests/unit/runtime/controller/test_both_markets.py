@@ -42,7 +42,7 @@ def test_it_goes_on_on_demand_when_the_spot_node_is_taken(tmp_path):
         async with story.controller() as api:
             await api.submit(a_spec(max_workers=2))
 
-            async def wide():
+            async def may_be_several():
                 """The offers of its nodes, by node, once it trains on two."""
                 view = await api.job("j-1")
                 nodes = api._controller.kernel.cluster.nodes
@@ -50,12 +50,12 @@ def test_it_goes_on_on_demand_when_the_spot_node_is_taken(tmp_path):
                 found = {node_id: nodes[node_id].offer.id for node_id in there}
                 return found if view["workers"] == len(found) == 2 else None
 
-            before = await until(wide, "never on two nodes")
+            before = await until(may_be_several, "never on two nodes")
             assert sorted(before.values()) == ["on-demand", "spot"]
             await trained(api, "j-1", (await api.job("j-1"))["step"] + 5)
             (spot,) = (node_id for node_id, offer_id in before.items() if offer_id == "spot")
             story.cloud.take(spot)
-            after = await until(wide_without(wide, spot), "never on two nodes again")
+            after = await until(wide_without(may_be_several, spot), "never on two nodes again")
             assert sorted(after.values()) == ["on-demand", "spot"]
             assert before.keys() - after.keys() == {spot}
             await trained(api, "j-1", (await api.job("j-1"))["step"] + 5)
@@ -103,9 +103,9 @@ def test_a_job_with_a_core_goes_on_with_it_when_spot_is_gone_and_so_after_a_cras
     check(replay(story.log()))
 
 
-def wide_without(wide, gone):
+def wide_without(may_be_several, gone):
     async def found():
-        nodes = await wide()
+        nodes = await may_be_several()
         return nodes if nodes and gone not in nodes else None
 
     return found

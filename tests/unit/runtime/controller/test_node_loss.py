@@ -38,11 +38,11 @@ def a_job(choice, **facts):
 async def on_two_nodes(api):
     """Its nodes, once it trains there."""
 
-    async def wide():
+    async def may_be_several():
         view = await api.job("j-1")
         return view["node_ids"] if view["workers"] == len(view["node_ids"]) == 2 else None
 
-    nodes = await until(wide, "never on two nodes")
+    nodes = await until(may_be_several, "never on two nodes")
     await trained(api, "j-1", (await api.job("j-1"))["step"] + 5)
     return nodes
 

@@ -17,14 +17,13 @@ from obstore.store import MemoryStore
 from sublet.errors import CheckpointFailed, StaleWriter
 from sublet.machine.objects import Overtaken, StoreFailed
 from sublet.machine.remote import RemoteObjects
-from sublet.train.checkpoint.bucket import Bucket
+from sublet.train.checkpoint.bucket import HEAD, Bucket, Head, Register
 from sublet.train.checkpoint.checkpoints import Checkpoints
-from sublet.train.checkpoint.register import HEAD, Head, Register
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.checkpoint.store import step_of
 from sublet.train.link.agent_line import Lost
 from sublet.train.link.following import at_once
-from sublet.train.link.membership import Holding
+from sublet.train.link.membership import Membership
 from sublet.train.state.state import Progress
 from sublet.wire.messages import Damaged, Saved, SaveFailed
 
@@ -325,14 +324,16 @@ def test_a_store_that_cannot_be_asked_is_not_taken_for_an_empty_one(saver, objec
     with pytest.raises(StoreFailed):
         saver.newest()
     with pytest.raises(Lost, match="the line is cut"):  # the process ends, and is started again: no fault of its own
-        at_once(Holding(None, None, saver).load())
+        at_once(Membership(None, None, saver, torch.device("cpu")).load())
 
 
 def test_a_load_that_takes_long_is_told_as_work(saver):
     line = SimpleNamespace(script_s=None, wall=SimpleNamespace(monotonic=lambda: 7.0))
     seen = []
     saver.newest = lambda: seen.append(line.script_s)
-    assert at_once(Holding(None, None, saver, lambda: line).load()) is False
+    members = Membership(None, None, saver, torch.device("cpu"))
+    members.following.line = line
+    assert at_once(members.load()) is False
     assert (seen, line.script_s) == ([7.0], None)
 
 

@@ -233,24 +233,6 @@ def test_a_save_while_one_is_written_is_skipped_and_the_other_is_handed_out(kept
     assert Directory(kept.directory).steps() == [3, 1]
 
 
-def test_a_save_that_waits_comes_after_the_one_that_is_written(kept, monkeypatch):
-    disk = SlowDisk(monkeypatch)
-    first = kept.save(1, state_of(1), {})
-    wait = first.wait
-
-    def slow():
-        time.sleep(0.05)
-        disk.go()
-        return wait()
-
-    monkeypatch.setattr(first, "wait", slow)
-    second = kept.save(2, state_of(2), {}, wait=True)
-    assert first.done
-    assert second.wait().step == 2
-    assert second.blocked_s > 0.04  # and says so
-    assert kept.newest().state["w"].eq(2.0).all()
-
-
 def test_the_same_step_may_be_committed_twice(kept):
     first = kept.save(1, state_of(1), {}).wait()
     assert kept.save(1, state_of(1), {}).wait() == first

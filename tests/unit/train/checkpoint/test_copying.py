@@ -14,7 +14,7 @@ from sublet.testing.interrupted import Orders, Stopped
 from sublet.train.checkpoint.bucket import Bucket
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.commit import Directory
-from sublet.train.checkpoint.copying import copy_newest
+from sublet.train.checkpoint.store import copy_newest
 from tests.rigs.sizes import sized
 from tests.rigs.stores import DirectoryRig, ObjectsRig
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from sublet.errors import CheckpointFailed, StaleWriter, SubletError
-from sublet.train.checkpoint import files
+from sublet.train.checkpoint import checkpoints
 from sublet.train.checkpoint.checkpoints import newest
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.link.following import at_once
-from sublet.train.link.membership import Holding
+from sublet.train.link.membership import Membership
 from sublet.train.link.peers import PeerGroup
 from sublet.train.state.state import Progress, State
 from sublet.wire.messages import Saved, SaveFailed
@@ -203,7 +203,7 @@ def test_the_schedule_is_handed_over_with_the_state(tmp_path, monkeypatch, known
     for rank in (1, 0):
         saver, model = world.saver(), network()
         state = State(model, adam(model), (), None, 1)
-        holding = Holding(state, Progress(samples=8, batch=4), saver)
+        holding = Membership(state, Progress(samples=8, batch=4), saver, torch.device("cpu"))
         members.append((holding, PeerGroup(rank=rank, world=2, generation=2), saver))
     (holder, its_group, old), (newcomer, other_group, new) = members
     old.opened(1)
@@ -215,8 +215,8 @@ def test_the_schedule_is_handed_over_with_the_state(tmp_path, monkeypatch, known
 
 
 def test_what_is_asked_for_while_another_is_written_is_saved_after_it(tmp_path, monkeypatch):
-    write, ended = files.write, threading.Event()
-    monkeypatch.setattr(files, "write", lambda *args, **facts: ended.wait(60) and write(*args, **facts))
+    write, ended = checkpoints.write_state, threading.Event()
+    monkeypatch.setattr(checkpoints, "write_state", lambda *args, **facts: ended.wait(60) and write(*args, **facts))
     told = []
     saver = Saver(tmp_path, "job.1.0", told.append)
     saver.opened(1)

@@ -130,10 +130,10 @@ def test_a_power_cut_before_any_order_loses_nothing_that_was_told_and_leaves_not
 
 
 def test_1000_kills_at_random_orders_of_random_saves_never_load_what_is_torn():
-    disk, dice, told = TornDisk(), random.Random(14), None
+    disk, rng, told = TornDisk(), random.Random(14), None
     step = 0
     for _ in range(KILLS):
-        disk.cut_at, disk.tears = disk.orders + dice.randrange(60), dice
+        disk.cut_at, disk.tears = disk.orders + rng.randrange(60), rng
         begun = step
         try:
             while True:
@@ -142,7 +142,7 @@ def test_1000_kills_at_random_orders_of_random_saves_never_load_what_is_torn():
                 step = told = begun
         except PowerCut:
             pass
-        disk = disk.after_power_cut(dice) if dice.random() < 0.5 else disk.after_kill()
+        disk = disk.after_power_cut(rng) if rng.random() < 0.5 else disk.after_kill()
         found, _ = loaded_from(disk)
         assert found is None or found <= begun
         assert told is None or found >= told

@@ -127,7 +127,7 @@ def test_any_width_loads_the_same_and_a_sample_that_comes_twice_draws_twice():
     assert (short.count, len(rows_of(short, [2]))) == (12, 12)
 
 
-def test_the_dice_of_the_script_and_a_generator_that_others_share_are_left_alone():
+def test_the_random_numbers_of_the_script_and_a_generator_that_others_share_are_left_alone():
     own = torch.Generator().manual_seed(8)
     torch.manual_seed(3)
     expected = torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(8))

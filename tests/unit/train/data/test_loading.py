@@ -18,6 +18,7 @@ from sublet import train
 from sublet.errors import InvalidValue
 from sublet.train.data.loading import Loaded, samples_of
 from sublet.train.data.samples import Samples
+from sublet.train.numerics.seeds import reseed_host
 
 
 class Noisy(Dataset):
@@ -68,6 +69,44 @@ def test_what_a_sample_draws_depends_on_no_number_of_workers_and_is_another_in_e
     for column in (1, 2, 3):
         assert len({row[column] for row in straight}) == 20
         assert {row[column] for row in drawn(1, epoch=1)}.isdisjoint(row[column] for row in straight)
+
+
+class Rare(Dataset):
+    """Draws for some samples alone, from one generator or another; it counts what is loaded, in all workers."""
+
+    def __init__(self, count=48, every=7):
+        self.count, self.every = count, every
+        self.loads = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.loads += 1
+        if not self.every or index % self.every != 6:
+            return index, 0.0
+        return index, (lambda: float(torch.rand(())), random.random, np.random.rand)[index // self.every % 3]()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_sample_that_draws_and_all_after_it_are_seeded_by_their_places(workers):
+    samples = loaded(DataLoader(Rare(), batch_size=6, shuffle=True, num_workers=workers))
+    expected, dataset = [], Rare()
+    for place, index in enumerate(Samples(Rare(), 5, None, None).order(0).tolist()):
+        reseed_host(5, 0, place)
+        expected.append(pytest.approx(dataset[index]))
+    assert epoch_of(samples, [1, 2]) == expected
+
+
+@pytest.mark.parametrize(("every", "most"), [(0, 48), (1, 48 + 2 * 6), (7, 48 + 2 * 6)])
+def test_only_one_micro_batch_of_each_worker_is_loaded_twice_where_a_dataset_draws(every, most):
+    dataset = Rare(every=every)
+    loader = DataLoader(dataset, batch_size=6, num_workers=2)
+    samples = loaded(loader)
+    for epoch in range(3):
+        dataset.loads.zero_()
+        epoch_of(samples, [1], epoch=epoch)
+        assert dataset.loads <= (most if not epoch else 48)
 
 
 def test_a_step_that_is_taken_again_gives_the_same_samples():
@@ -179,7 +218,7 @@ def test_a_session_with_a_loader_trains_bitwise_as_with_its_dataset():
     plain, _ = trained(data, global_batch=8)
     by_loader, s = trained(DataLoader(data, batch_size=8, shuffle=True, num_workers=2))
     assert s.global_batch == 8
-    assert isinstance(s._way.steps._samples, Loaded)
+    assert isinstance(s._strategy.steps._samples, Loaded)
     assert all(torch.equal(a, b) for a, b in zip(plain, by_loader, strict=True))
 
 

@@ -59,7 +59,7 @@ def of_the_plain_session(optimizer, model, **more):
 
 def of_a_grid_of_one(optimizer, model, **more):
     def one_step(s, batches):
-        s._way.step(next(batches), None, None)  # `s.step` returns the loss, and so looks at it
+        s._strategy.step(next(batches), None, None)  # `s.step` returns the loss, and so looks at it
 
     facts = {**FACTS, **more}
     return counted(train.session(model, optimizer, data(BATCH * STEPS), **facts), one_step)
@@ -102,6 +102,6 @@ def test_gradients_that_nobody_else_needs_take_memory_once():
     with train.session(model, torch.optim.AdamW(model.parameters()), data(BATCH * STEPS), **FACTS) as s:
         for batch in s.batches(epochs=1):
             s.step(batch)
-            arenas = s._way.member.holdings.arenas
+            arenas = s._strategy.member.holdings.arenas
             assert sum(arena.gradients.numel() for arena in arenas.values()) == 0
             assert all(each.grad is None for each in weights)

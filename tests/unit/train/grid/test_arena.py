@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sublet.train.grid.arena import ALIGN, LARGE_BYTES, Arena, blank, layout_of  # noqa: E402  # noqa: E402
+from sublet.train.grid.holdings import ALIGN, LARGE_BYTES, Arena, blank, layout_of  # noqa: E402  # noqa: E402
 from sublet.train.numerics.elementwise import kept_by  # noqa: E402
 
 
@@ -148,8 +148,8 @@ def test_memory_lives_as_long_as_what_is_seen_of_it():
 @pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)], ids=str)
 def test_which_gradients_came_is_a_part_of_their_sum(types):
     """Whoever keeps a unit has no more than that to go by."""
-    giver, keeper = ([torch.nn.Parameter(torch.ones(3, dtype=kind)) for kind in types] for _ in range(2))
-    ours, kept = Arena(giver), Arena(keeper)
+    giver, taker = ([torch.nn.Parameter(torch.ones(3, dtype=kind)) for kind in types] for _ in range(2))
+    ours, kept = Arena(giver), Arena(taker)
     for arena in (ours, kept):
         arena.see_gradients()
         arena.begin_step()
@@ -158,7 +158,7 @@ def test_which_gradients_came_is_a_part_of_their_sum(types):
     assert [each is giver[0] for each in ours.without()] == [True], "a gradient of zero is one"
     for here, there in zip(ours.sums(), kept.sums(), strict=True):
         there.copy_(here)
-    assert [each is keeper[0] for each in kept.without()] == [True]
+    assert [each is taker[0] for each in kept.without()] == [True]
     assert not any(each.any() for each in kept.only_numbers()), "and it counts in no norm"
     ours.begin_step()
     (giver[0].sum() + giver[1].sum()).backward()

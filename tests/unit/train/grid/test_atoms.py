@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
 from sublet.train.data.samples import Samples  # noqa: E402
-from sublet.train.grid.atoms import Atom, loaded  # noqa: E402
+from sublet.train.grid.pipeline import Atom, loaded  # noqa: E402
 
 
 class Masked:
-    """A word in seven is hidden, as a collator for BERT does it; by three kinds of dice."""
+    """A word in seven is hidden, as a collator for BERT does it; by three generators."""
 
     def __len__(self):
         return 40

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sublet.train.checkpoint.saving import Saver  # noqa: E402
-from sublet.train.grid.course import Course  # noqa: E402
+from sublet.train.grid.saving import Course  # noqa: E402
 from sublet.train.numerics.schedules import Schedules  # noqa: E402
 from sublet.train.state.kept import Own  # noqa: E402
 from sublet.train.state.state import Progress, State  # noqa: E402

@@ -11,11 +11,10 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from sublet.train.grid.gloo import FEW_BYTES, Lines  # noqa: E402
-from sublet.train.grid.sharing import Sharing, as_letter, facts_of  # noqa: E402
+from sublet.train.grid.gloo import FEW_BYTES, Lines, Sharing, as_letter, facts_of  # noqa: E402  # noqa: E402
+from sublet.train.link.devices import Staging  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
-from sublet.train.link.patience import Patience  # noqa: E402
-from sublet.train.link.staging import Staging  # noqa: E402
+from sublet.train.link.sockets import Patience  # noqa: E402
 
 
 class Elsewhere(Staging):

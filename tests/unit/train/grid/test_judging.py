@@ -31,7 +31,7 @@ def judged(monkeypatch, breaks, settle, *, where="in it"):
     monkeypatch.setattr(InStages, "_settle_in", lambda way, _: settle(way, model))
 
     def evaluate(s):
-        judge = s._way.member.judge
+        judge = s._strategy.member.judge
 
         def broken(*each, **more):
             assert not model.training
@@ -40,9 +40,9 @@ def judged(monkeypatch, breaks, settle, *, where="in it"):
                 raise Broken("gone")
             return judge(*each, **more)
 
-        s._way.member.judge = broken
+        s._strategy.member.judge = broken
         found.extend(s.evaluate(data(count)) for count in (16, 4))
-        s._way.member.judge = judge
+        s._strategy.member.judge = judge
 
     with a_session(model) as s:
         for batch in s.batches(epochs=1):
@@ -90,7 +90,7 @@ def test_where_all_go_back_in_an_evaluation_the_loop_runs_on_from_there(monkeypa
         for batch in s:
             s.step(batch)
             if s.steps == 1 and not seen:
-                s._way.member.judge = partial(judged, s._way.member.judge)
+                s._strategy.member.judge = partial(judged, s._strategy.member.judge)
             seen.append((s.steps, s.evaluate(data(16)), s.steps, s.evaluate(data(16))))
     assert [(before, after) for before, _, after, _ in seen] == [(1, 1), (2, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
     assert seen[1][1] == seen[1][3] == seen[0][1], "what the last one came to"
@@ -112,7 +112,7 @@ def broken_step(monkeypatch, settle):
     with a_session(a_net(blocks=2), epochs=1) as s:
         for batch in s:
             if not made:
-                s._way.member.step = partial(broken, s, s._way.member.step)
+                s._strategy.member.step = partial(broken, s, s._strategy.member.step)
             s.step(batch)
             if len(made) > 1:
                 return made[1:], s.steps
@@ -170,7 +170,7 @@ class Joins:
         )
 
     def _meet(self, way, meet, meshes):
-        name = next(name for name, each in self.sessions.items() if each._way is way)
+        name = next(name for name, each in self.sessions.items() if each._strategy is way)
         way.mesh = meshes[0 if name == "there" else 1]
         way.seat = Seat(copy=way.mesh.rank, part=0, copies=2, parts=parts_of(2, 1))
         meet(way)
@@ -184,14 +184,14 @@ class Joins:
                 self.sessions[name] = s
                 self.found[name] = script(s)
         except BaseException:
-            s._way.mesh.hang_up()
+            s._strategy.mesh.hang_up()
             raise
 
 
 def looped(s, found, evaluates=()):
     for batch in s:
         s.step(batch)
-        found.append((s.steps, s._way._optimizer.param_groups[0]["lr"]))
+        found.append((s.steps, s._strategy._optimizer.param_groups[0]["lr"]))
     found.extend(s.evaluate(each) for each in evaluates)
     return found
 
@@ -211,8 +211,8 @@ def test_a_newcomer_serves_evaluations_until_its_first_step_and_has_the_rates_of
     lives = Joins(monkeypatch, there, comes)
     assert lives.found["there"] == pytest.approx(truth, rel=1e-6)
     assert lives.found["comes"] == [], "the others have left their loop before its first step, and it with them"
-    assert lives.sessions["comes"]._way.judged == lives.found["there"][1]
-    assert lives.sessions["comes"]._way._optimizer.param_groups[0]["lr"] == 0.5
+    assert lives.sessions["comes"]._strategy.judged == lives.found["there"][1]
+    assert lives.sessions["comes"]._strategy._optimizer.param_groups[0]["lr"] == 0.5
     assert set(lives.ended.values()) <= {None}
 
 
@@ -225,7 +225,7 @@ def test_workers_that_come_to_different_things_are_told_so(monkeypatch):
     """Of those who were there one evaluates, and another makes a step."""
 
     def comes(s):
-        monkeypatch.setattr(s._way, "boundary", lambda: setattr(s._way.member, "new", False))
+        monkeypatch.setattr(s._strategy, "boundary", lambda: setattr(s._strategy.member, "new", False))
         return looped(s, [])
 
     lives = Joins(monkeypatch, lambda s: next(iter(s)) and s.evaluate(data(16)), comes)

@@ -12,8 +12,7 @@ from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.train.grid import pipeline  # noqa: E402
-from sublet.train.grid.atoms import atoms, schedule, share  # noqa: E402
-from sublet.train.grid.pipeline import Pipeline, UnitTimes, Work  # noqa: E402
+from sublet.train.grid.pipeline import Pipeline, UnitTimes, Work, atoms, schedule, share  # noqa: E402  # noqa: E402
 from sublet.train.grid.stages import Staged, Stages  # noqa: E402
 from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from tests.rigs.grids_of import seat_of  # noqa: E402

@@ -49,10 +49,10 @@ def said(workers, kind):
 
 @pytest.mark.parametrize("seed", range(24 if FULL else 3))
 def test_any_grid_goes_on_from_what_any_other_has_saved_to_the_bit(tmp_path, seed):
-    dice, threads = random.Random(seed), Threads()
-    make, in_objects = dice.choice([adam, momentum]), dice.random() < 0.5
+    rng, threads = random.Random(seed), Threads()
+    make, in_objects = rng.choice([adam, momentum]), rng.random() < 0.5
     objects = RemoteObjects("memory://kept", obstore_store.MemoryStore())
-    grids, ends = [dice.choice(GRIDS) for _ in range(3)], [2, 3, 5]
+    grids, ends = [rng.choice(GRIDS) for _ in range(3)], [2, 3, 5]
     for number, (grid, end) in enumerate(zip(grids, ends, strict=True)):
         store = Bucket(objects) if in_objects else None
         workers = fresh(threads, grid, f"g{number}.", tmp_path, make=make, store=store)
@@ -92,7 +92,7 @@ def test_a_worker_alone_reads_what_a_grid_has_saved(tmp_path):
     closed(workers)
     model, progress = a_net(), Progress(samples=SAMPLES, batch=SIZE)
     optimizer = adam(model)
-    State(model, optimizer, [], None, SEED).restore(newest(tmp_path).state, progress, same_dice=True)
+    State(model, optimizer, [], None, SEED).restore(newest(tmp_path).state, progress)
     assert (progress.steps, progress.offset) == (3, 3 * SIZE)
     _, weights = plainly(lambda _: 2, 3)
     for name, weight in model.named_parameters():
@@ -112,13 +112,13 @@ def test_each_worker_goes_on_with_the_random_numbers_of_its_rank_and_a_newcomer_
 ):
     """2 x 1, then 3 x 1: one process has one state, so here each worker says a number in place of it."""
     numbers, heard = iter(range(10, 200, 10)), []
-    monkeypatch.setattr(saving, "own_dice", lambda: torch.tensor([next(numbers)], dtype=torch.uint8))
-    monkeypatch.setattr(member, "restore_dice", lambda row: heard.append(row.tolist()))
+    monkeypatch.setattr(saving, "own_rng", lambda: torch.tensor([next(numbers)], dtype=torch.uint8))
+    monkeypatch.setattr(member, "restore_rng", lambda row: heard.append(row.tolist()))
     threads, grid = Threads(), Grid(2, 1)
     first = fresh(threads, grid, "a", tmp_path)
     generation(threads, first, grid, 2, saves=[None], generation=1)
     closed(first)
-    saved = newest(tmp_path).state["dice"].tolist()
+    saved = newest(tmp_path).state["rng"].tolist()
     assert sorted(saved) == [[10], [20]]
     wider = Grid(3, 1)
     second = fresh(threads, wider, "b", tmp_path)

@@ -18,7 +18,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.train.grid import in_stages  # noqa: E402
 from sublet.train.grid.holdings import sizes_of  # noqa: E402
-from sublet.train.grid.serving import awaited  # noqa: E402
+from sublet.train.grid.in_stages import awaited  # noqa: E402
 from sublet.train.grid.stages import Staged  # noqa: E402
 from tests.rigs.numbers_in_stages import BATCH, MICRO, WIDTH, a_net, adam, data, loss_on, squared  # noqa: E402
 
@@ -166,8 +166,8 @@ def test_a_sequence_is_in_stages_where_the_job_says_so_and_other_forwards_never_
             "sequence": nn.Sequential(*layers),
             "own": Own(nn.Identity(), layers, nn.Identity()),
         }.items():
-            found[told, name] = type(cut(model)._way) is in_stages.InStages
-        assert type(cut(a_net(), loss=None)._way) is not in_stages.InStages
+            found[told, name] = type(cut(model)._strategy) is in_stages.InStages
+        assert type(cut(a_net(), loss=None)._strategy) is not in_stages.InStages
     assert [each for each, is_grid in found.items() if is_grid] == [
         (None, "stages"),
         ("1", "stages"),
@@ -454,7 +454,7 @@ def test_who_leaves_its_loop_early_says_that_it_waits_for_those_who_train_on(mon
     def leave(s):
         nonlocal left
         if s.steps == 1:
-            s._way.mesh.sum = waits
+            s._strategy.mesh.sum = waits
         left = early and s.steps == 3
         return left
 

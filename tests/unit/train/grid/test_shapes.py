@@ -15,8 +15,7 @@ from torch.nn import functional  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.grid.borders import Borders  # noqa: E402
-from sublet.train.grid.pipeline import Work  # noqa: E402
+from sublet.train.grid.pipeline import Borders, Work  # noqa: E402
 from sublet.train.grid.stages import Stages  # noqa: E402
 from sublet_lab.grid.model import BLOCKS, VOCAB, WIDTH, a_net, samples, score  # noqa: E402
 from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402

@@ -19,8 +19,7 @@ from torch import nn  # noqa: E402
 
 from sublet.domain.shape import Grid  # noqa: E402
 from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
-from sublet.train.grid.atoms import atoms  # noqa: E402
-from sublet.train.grid.pipeline import Work  # noqa: E402
+from sublet.train.grid.pipeline import Work, atoms  # noqa: E402
 from sublet.train.grid.stages import Stages  # noqa: E402
 from sublet.train.state.state import Progress, State  # noqa: E402
 from sublet_lab.grid.model import BLOCKS, MICRO, SEED, SIZE, VOCAB, WIDTH, samples, score  # noqa: E402
@@ -94,12 +93,12 @@ def by_chance(seed):
     """Of a step, and then of each micro-batch."""
 
     def load(atom):
-        step, dice = random.Random(f"{seed} {atom.start // SIZE}"), random.Random(f"{seed} at {atom.start}")
+        step, rng = random.Random(f"{seed} {atom.start // SIZE}"), random.Random(f"{seed} at {atom.start}")
         heads = step.choice([[0], [1], [0, 1]])
-        asides = [step.random() < 0.5 and dice.random() < 0.4 for _ in range(BLOCKS)]
+        asides = [step.random() < 0.5 and rng.random() < 0.4 for _ in range(BLOCKS)]
         stop = step.choice([None, 1, 2, 3])
-        stops = stop if step.random() < 0.5 or dice.random() < 0.5 else None
-        return batch_of(atom, dice.choice(heads), asides, stops)
+        stops = stop if step.random() < 0.5 or rng.random() < 0.5 else None
+        return batch_of(atom, rng.choice(heads), asides, stops)
 
     return load
 
@@ -241,7 +240,7 @@ def _assert_saved(directory, load, make, steps, clip):
     """A session without parts goes on from there as from one process."""
     model, progress = Net(), Progress(samples=SAMPLES, batch=SIZE)
     optimizer = make(model)
-    State(model, optimizer, [], None, SEED).restore(newest(directory).state, progress, same_dice=True)
+    State(model, optimizer, [], None, SEED).restore(newest(directory).state, progress)
     truth, kept, _ = plainly(load, make, steps, clip)
     for (name, ours), its in zip(model.named_parameters(), truth.parameters(), strict=True):
         assert torch.allclose(ours, its, rtol=0.0, atol=1e-10), name

@@ -9,9 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet.train.link.patience import SLICE
 from sublet.train.link.peers import PeerGroup
-from sublet.train.link.sockets import Connections
+from sublet.train.link.sockets import SLICE, Connections
 
 
 class Collective:

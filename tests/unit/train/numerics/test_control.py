@@ -9,11 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
-from sublet.train.numerics.gradients import (  # noqa: E402
-    CONTROLS,
-    LOSS,
-    Readings,
-)
+from sublet.train.numerics.gradients import Control, Readings  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -64,27 +60,27 @@ def test_a_sum_begins_with_nothing_and_so_has_no_sign_there():
 
 
 def test_numbers_of_a_step_that_was_added_up_are_all_read():
-    readings, control = Readings(CONTROLS, CPU), torch.arange(float(CONTROLS))
-    readings.take(control, control[LOSS])
+    readings, control = Readings(CPU), torch.arange(float(len(Control)))
+    readings.take(control, control[Control.LOSS])
     control.zero_()
-    assert readings.numbers == list(range(CONTROLS))
-    assert float(readings.loss) == LOSS
+    assert readings.numbers == list(range(len(Control)))
+    assert float(readings.loss) == Control.LOSS
     assert readings.hear(torch.tensor(7.0), control)
-    readings.take(control, control[LOSS])
-    assert readings.numbers == [7.0 if each == LOSS else 0.0 for each in range(CONTROLS)]
+    readings.take(control, control[Control.LOSS])
+    assert readings.numbers == [7.0 if each == Control.LOSS else 0.0 for each in range(len(Control))]
     assert float(readings.loss) == 7.0
 
 
 def test_a_new_group_forgets_what_was_heard_and_not_what_the_last_loss_was():
-    readings, control = Readings(CONTROLS, CPU), torch.zeros(CONTROLS)
+    readings, control = Readings(CPU), torch.zeros(len(Control))
     assert readings.hear(torch.tensor(7.0), control)
-    readings.take(control, control[LOSS])
+    readings.take(control, control[Control.LOSS])
     assert readings.hear(torch.tensor(8.0), control)
     readings.forget()
-    assert readings.numbers == [0.0] * CONTROLS
+    assert readings.numbers == [0.0] * len(Control)
     assert float(readings.loss) == 7.0
-    readings.take(control + 1, control[LOSS] + 1)
-    assert readings.numbers == [1.0] * CONTROLS
+    readings.take(control + 1, control[Control.LOSS] + 1)
+    assert readings.numbers == [1.0] * len(Control)
 
 
 def test_nothing_is_left_for_the_next_step_where_some_are_taken_in_parts():

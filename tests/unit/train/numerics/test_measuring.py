@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from sublet import train  # noqa: E402
 from sublet.train.link.peers import PeerGroup  # noqa: E402
-from sublet.train.numerics.gradients import INVERSE  # noqa: E402
+from sublet.train.numerics.gradients import Control  # noqa: E402
 from sublet.train.numerics.noise import FIRST_HALVES_EVERY  # noqa: E402
 from tests.rigs.little_network import FEATURES, data, flat  # noqa: E402
 
@@ -28,7 +28,7 @@ def one(samples=None, **more):
 
 def begin(session, world, rank=0):
     """The first step of a worker among so many, up to its first batch."""
-    steps = session._way.steps
+    steps = session._strategy.steps
     batches = steps.batches(PeerGroup(rank=rank, world=world), bool)
     next(batches)
     return steps
@@ -51,13 +51,13 @@ def test_whoever_has_no_samples_has_no_part_in_the_measured_noise(samples, mean_
     total = 0.0
     for rank in range(4):
         with one(samples, steps=2)[1] as s:
-            total += float(begin(s, 4, rank).gradients.slots[INVERSE])
+            total += float(begin(s, 4, rank).gradients.slots[Control.INVERSE])
     assert total == pytest.approx(mean_inverse)
 
 
 def test_the_last_step_of_an_epoch_is_not_taken_in_halves():
     with one(epochs=10_000, global_batch=16, batch_range=(16, 32))[1] as s:
-        steps = s._way.steps
+        steps = s._strategy.steps
         steps.noise.samples_in_all = 10**9
         assert steps.progress.steps % FIRST_HALVES_EVERY == 0
         assert steps.noise.takes_halves(16)
@@ -98,9 +98,9 @@ def test_a_request_to_save_waits_for_whoever_is_rank_0(tmp_path):
         for x, y in s:
             s.step(F.mse_loss(model(x), y))
             if s.steps == 2:
-                s._way.members.group.rank, line.save_now = 1, True
+                s._strategy.members.group.rank, line.save_now = 1, True
             elif s.steps == 4:
                 assert line.save_now  # a rank 1 that took it could not save
-                s._way.members.group.rank = 0
+                s._strategy.members.group.rank = 0
     assert not line.save_now
     assert {rank for _, rank in taken} == {0}

@@ -85,13 +85,5 @@ def test_a_step_whose_gradients_overflowed_is_no_measurement(bad):
     assert math.isfinite(noise.growth)
 
 
-def test_what_an_overflow_once_spoilt_is_measured_anew():
-    spoilt = Noise(signal=float("nan"), scatter=1.0, count=40, scales=7, mean_log=float("inf"))
-    assert spoilt == Noise()
-    for _ in range(ENOUGH):
-        spoilt.add(2.0, 0.5, 1.5, 4)
-    assert spoilt.scale is not None
-
-
 def test_a_signal_that_is_hardly_there_gives_no_scale_without_end():
     assert Noise(signal=5e-324, scatter=1e10, count=ENOUGH).scale is None

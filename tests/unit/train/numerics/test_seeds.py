@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.train.checkpoint.saving import Saver  # noqa: E402
-from sublet.train.numerics.seeds import dice_kept, random_state, restore_random  # noqa: E402
+from sublet.train.numerics.seeds import random_state, restore_random, rng_kept  # noqa: E402
 from tests.rigs.little_network import adam, data, loss_of, network  # noqa: E402
 
 STEPS = 4  # in an epoch of 50 samples in steps of 16
@@ -62,17 +62,17 @@ def test_a_start_that_goes_on_draws_what_it_would_have_drawn(tmp_path, monkeypat
 def test_a_newcomer_takes_over_what_is_alike_and_draws_its_own_from_torch():
     model = network()
     session = train.session(model, adam(model), data(), global_batch=16, epochs=1)
-    state, progress = session._way.state, session._progress
+    state, progress = session._strategy.state, session._progress
     tree = copy.deepcopy(state.tree(progress))
     alike, own = [], []
     for steps, rank in ((3, 0), (3, 1), (4, 1)):
         tree["progress"]["steps"] = steps
-        state.restore(tree, progress, same_dice=False, rank=rank)
+        state.restore(tree, progress, rank=rank)
         alike.append(drawn())
         own.append(float(torch.rand(())))
     assert len(set(alike)) == 1
     assert len(set(own)) == 3
-    state.restore(tree, progress, same_dice=False, rank=1)
+    state.restore(tree, progress, rank=1)
     assert float(torch.rand(())) == own[2]
 
 
@@ -80,6 +80,6 @@ def test_what_is_drawn_aside_was_not_drawn():
     state = random_state()
     expected = (*drawn(), float(torch.rand(())))
     restore_random(state)
-    with dice_kept():
+    with rng_kept():
         drawn(), torch.rand(3)
     assert (*drawn(), float(torch.rand(()))) == expected

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa:
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.sessions.cannot import RANGES, STAGES, TABLE, Asked, check_fits  # noqa: E402
+from sublet.train.sessions.fitness import RANGES, STAGES, TABLE, Asked, check_fits  # noqa: E402
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "session.md"
 

@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
-from sublet.train.data.held_out import HeldOut  # noqa: E402
+from sublet.train.data.loading import HeldOut  # noqa: E402
 from sublet.train.link.peers import PeerGroup  # noqa: E402
 from sublet.train.numerics.drift import Drift  # noqa: E402
+from sublet.train.numerics.gradients import Control  # noqa: E402
 from sublet.train.state.state import Progress  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
@@ -75,12 +76,16 @@ def test_an_evaluation_within_a_step_is_refused():
         run()
 
 
+def said(**counts):
+    return [counts.get(each.name, 0.0) for each in Control]
+
+
 def test_a_rank_that_evaluates_or_leaves_while_others_train_on_is_an_error():
     model, group = network(), PeerGroup(world=2)
     drift, progress = Drift(model.parameters(), adam(model)), Progress(samples=50, batch=16)
     with pytest.raises(RanksDiffer, match=r"1 of 2 evaluate, and the others train on"):
-        drift.require_together(group, progress, left=0.0, evaluate=1.0)
+        drift.require_together(group, progress, said(EVALUATED=1.0))
     with pytest.raises(RanksDiffer, match=r"1 of 2 have left their loop"):
-        drift.require_together(group, progress, left=1.0)
-    drift.require_together(group, progress, left=0.0, evaluate=2.0)
-    drift.require_together(group, progress, left=2.0)
+        drift.require_together(group, progress, said(LEFT=1.0))
+    drift.require_together(group, progress, said(EVALUATED=2.0))
+    drift.require_together(group, progress, said(LEFT=2.0))

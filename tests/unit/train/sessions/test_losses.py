@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.sessions.losses import model_input  # noqa: E402
+from sublet.train.sessions.options import model_input  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 

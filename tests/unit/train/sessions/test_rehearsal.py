@@ -1,4 +1,4 @@
-"""In a rehearsal a session writes down its state after each step, begins with other dice, and is killed where told."""
+"""In a rehearsal a session writes its state after each step, begins with other random numbers, and is killed on cue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sublet.train.numerics.seeds import seed_choices
+from sublet.train.numerics.seeds import seed_python_and_numpy
 from sublet.train.sessions.options import Options
 from sublet.train.sessions.rehearsal import Rehearsed, rehearsed_options
 from sublet.wire.rehearsal import REHEARSAL, Cue
@@ -54,7 +54,7 @@ def test_state_is_written_after_each_step_that_this_process_made(cued):
     assert 50 <= len(row) - 2 <= 64
 
 
-def test_other_dice_change_weights_by_a_rounding_and_what_is_drawn(cued):
+def test_another_seed_changes_weights_by_a_rounding_and_what_is_drawn(cued):
     model = torch.nn.Linear(200, 2)
     before = model.weight.detach().clone()
     rehearsed, _, _ = cued(model, seed=5)
@@ -70,9 +70,9 @@ def test_other_dice_change_weights_by_a_rounding_and_what_is_drawn(cued):
     assert ((model.weight - before).norm() / before.norm()).item() == pytest.approx(far)
 
 
-def test_python_and_numpy_draw_otherwise_in_each_epoch_of_the_run_with_other_dice(cued, monkeypatch):
+def test_python_and_numpy_draw_otherwise_in_each_epoch_of_the_run_with_another_seed(cued, monkeypatch):
     def drawn():
-        seed_choices(3, 1)
+        seed_python_and_numpy(3, 1)
         return random.random(), np.random.random()  # noqa: NPY002 - the script's
 
     cued(seed=5)

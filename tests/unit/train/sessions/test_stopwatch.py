@@ -19,7 +19,7 @@ from sublet.train.link.agent_line import AgentLine  # noqa: E402
 from sublet.train.numerics.noise import Noise  # noqa: E402
 from sublet.train.sessions.stopwatch import Stopwatch  # noqa: E402
 from sublet.wire.lines import to_line  # noqa: E402
-from sublet.wire.messages import Regroup  # noqa: E402
+from sublet.wire.messages import Regroup, Stepped  # noqa: E402
 
 
 class Clock:
@@ -103,7 +103,7 @@ def bowl_run(said, monkeypatch, **more):
     bowl = Bowl(400)
     optimizer = torch.optim.SGD(bowl.parameters(), lr=1e-12)  # it stays where it is, so that the noise does
     with train.session(bowl, optimizer, TensorDataset(samples), **more) as s:
-        s._way.report._say = said.append
+        s._link.say = lambda message: said.append(message) if isinstance(message, Stepped) else None
         for (c,) in s.batches(epochs=1):
             s.step(bowl(c))
     return samples, s
@@ -111,7 +111,7 @@ def bowl_run(said, monkeypatch, **more):
 
 def test_on_a_quadratic_the_noise_is_found_and_the_batch_that_follows_is_the_best_or_beside_it(monkeypatch):
     said = []
-    monkeypatch.setattr("sublet.train.numerics.measuring.EVERY_ADAPTIVE", 1)
+    monkeypatch.setattr("sublet.train.sessions.steps.EVERY_ADAPTIVE", 1)
     more = {"global_batch": 64, "micro_batch": 16, "batch_range": (64, 64)}
     samples, _ = bowl_run(said, monkeypatch, **more)
     true = float(samples.var(0).sum() / ((0.1 - samples.mean(0)) ** 2).sum())
@@ -149,12 +149,12 @@ def test_of_a_new_group_what_is_measured_goes_along_three_times_early_and_then_a
     with train.session(
         bowl, torch.optim.SGD(bowl.parameters(), lr=0.1), TensorDataset(torch.zeros(64, 4)), global_batch=2
     ) as s:
-        s._way.report._say = said.append
-        s._way.report._profiled_s = 0.0
+        s._link.say = lambda message: said.append(message) if isinstance(message, Stepped) else None
+        s._strategy.report._profiled_s = 0.0
         for (c,) in s.batches(epochs=1):
             s.step(bowl(c))
             if s.steps == 20:
-                s._way.report.restart()  # another group
+                s._strategy.report.joined(s._progress, generation=1, work=0.0, source="fresh")
     told = [each.step for each in said if each.profile is not None]
     assert told == [4, 7, 10, 20, 23, 26]  # of three full steps each; the very first one of a group is none
 
@@ -166,12 +166,12 @@ def trained_by_batch(monkeypatch, order=None):
     optimizer = torch.optim.SGD(bowl.parameters(), lr=1e-12)
     agent, worker = socket.socketpair()
 
-    def opened(link, **_):
+    def opened(link, _):
         link.line = AgentLine(worker, "w")
         link.line.hear(to_line(Regroup(worker_id="w", generation=1, rank=0, world=1, batch=order)))
 
     if order is not None:
-        monkeypatch.setattr("sublet.train.link.link.ControllerLink.open", opened)
+        monkeypatch.setattr("sublet.train.link.agent_line.ControllerLink.open", opened)
     more = {"global_batch": 8, "micro_batch": 2, "batch_range": (4, 32)}
     with agent, worker, train.session(bowl, optimizer, TensorDataset(samples), **more) as s:
         for (c,) in s.batches(epochs=1):
@@ -199,7 +199,7 @@ def test_the_batch_of_the_plan_is_kept_within_the_range(order, trained, monkeypa
 
 def test_a_plan_that_names_no_batch_leaves_the_one_that_another_named(monkeypatch):
     s, _ = trained_by_batch(monkeypatch, 6)
-    s._way.steps.obey(0)
+    s._strategy.steps.obey(0)
     assert s.global_batch == 6
 
 

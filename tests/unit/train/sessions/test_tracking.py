@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublet.train.link.link import ControllerLink
+from sublet.train.link.agent_line import ControllerLink
 from sublet.train.sessions.tracking import Log
 from sublet_lab.notebook import Notebook, noted
 
@@ -35,7 +35,7 @@ def test_a_step_that_rank_0_made_and_never_spoke_of_is_told_by_who_follows_it(tm
     say(other, 0, 4, loss=4.0)
     assert rows(tmp_path) == [(step, float(step)) for step in (1, 2, 3, 4)]
     assert rows(tmp_path, "held_out") == [(3, 0.5)]
-    assert rows(tmp_path, "sublet/width") == [(step, 2.0) for step in (1, 2, 3, 4)]
+    assert rows(tmp_path, "sublet/workers") == [(step, 2.0) for step in (1, 2, 3, 4)]
 
 
 def test_what_was_said_of_steps_that_are_to_be_made_again_is_not_told_ahead_of_them(tmp_path):

@@ -80,17 +80,17 @@ def test_a_group_that_breaks_at_either_turn_applies_each_update_once(turn):
     broke = []
 
     def disturb(s):
-        update, turns = s._way.steps._update, s._way.steps._turns
-        s._way.members.recover = lambda why: Entry(source="peer")  # our own state is the newest there is
+        update, turns = s._strategy.steps._update, s._strategy.steps._turns
+        s._strategy.members.recover = lambda why: Entry(source="peer")  # our own state is the newest there is
 
         def breaks_once():
             if s.steps == 5 and turns.now(s._progress).name == turn and not broke:
                 broke.append(s._progress.turn)
-                s._way.steps.broken = "somebody is gone"
+                s._strategy.steps.broken = "somebody is gone"
             else:
                 update()
 
-        s._way.steps._update = breaks_once
+        s._strategy.steps._update = breaks_once
 
     assert torch.equal(in_a_session(9, disturb), plainly(9))
     assert broke == [0 if turn == "D" else 1]

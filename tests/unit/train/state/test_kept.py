@@ -59,7 +59,7 @@ def best_of(place, *, dies_after=None, extra=None):
                 kept.best = np.float64(LOSSES[epoch])
                 saved.append(epoch)
             if epoch == dies_after:
-                s._way.writing.tick(1e9, s._way.members.group, asked=True, agreed=False)
+                s._strategy.writing.tick(1e9, s._strategy.members.group, asked=True, agreed=False)
                 raise Left
     return saved, kept
 
@@ -158,7 +158,7 @@ class Remembers:
 
     def __init__(self, dies=None):
         self.model, torch_seed = network(), 7
-        self.dice = torch.Generator().manual_seed(torch_seed)
+        self.rng = torch.Generator().manual_seed(torch_seed)
         self.target, self.average = copy.deepcopy(self.model), AveragedModel(self.model)
         self.by_hand = [parameter.detach().clone() for parameter in self.model.parameters()]
         self.last, self.sums = [], np.zeros(2)
@@ -175,7 +175,7 @@ class Remembers:
                 noise=self.noise,
                 pair=(0, torch.zeros(2)),
                 sums=self.sums,
-                dice=self.dice,
+                rng=self.rng,
             )
             for epoch in s.epochs():
                 for batch in s:
@@ -186,7 +186,7 @@ class Remembers:
                 self.last.append((epoch, torch.tensor(self.noise.random())))
 
     def turn(self, batch, s):
-        noise = torch.randn(batch[1].shape, generator=self.dice)
+        noise = torch.randn(batch[1].shape, generator=self.rng)
         loss = loss_of(self.model, [batch[0], batch[1] + 0.1 * noise + 0.1 * self.target(batch[0]).detach()])
         s.step(loss)
         self.average.update_parameters(self.model)
@@ -204,7 +204,7 @@ class Remembers:
     def found(self):
         kept = self.kept
         tensors = [flat(self.model), flat(self.target), flat(self.average), *self.by_hand, *kept.best.values()]
-        tensors += [loss for _, loss in self.last] + [kept.pair[1], self.dice.get_state(), torch.from_numpy(self.sums)]
+        tensors += [loss for _, loss in self.last] + [kept.pair[1], self.rng.get_state(), torch.from_numpy(self.sums)]
         plain = [
             kept.best_loss,
             [step for step, _ in self.last],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from sublet.train.checkpoint.snapshot import HostCopy  # noqa: E402
-from sublet.train.state.values import described, laid, load_state, state_of  # noqa: E402
+from sublet.train.state.kept import described, laid, load_state, state_of  # noqa: E402
 
 NUMBERS = st.integers(-5, 5) | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text(max_size=3)
 KEYS = st.integers(-5, 5) | st.text(max_size=3)
@@ -89,11 +89,9 @@ def test_objects_of_the_same_kind_stay_themselves(make):
     assert laid(through_a_checkpoint(value), there) is there
 
 
-def test_the_state_of_a_model_that_was_put_aside_is_a_dict_then_of_an_earlier_version_too():
+def test_the_state_of_a_model_that_was_put_aside_is_a_dict_then():
     given = OrderedDict(b=torch.ones(2), a=torch.zeros(1))
-    earlier = {"sublet.kind": "OrderedDict", "items": list(given.items())}
-    for saved in (through_a_checkpoint(given), HostCopy().take(earlier).state()):
-        assert same(laid(saved), dict(given))
+    assert same(laid(through_a_checkpoint(given)), dict(given))
 
 
 def test_what_cannot_be_written_to_is_replaced():

@@ -1,8 +1,8 @@
 """A process that reads objects of a bucket for another: `python -m sublet.train.data.stored.fetcher URI`.
 
-Requests come as lines of JSON on its input, answers go out in the order in which they are ready: a line that says whose
-answer it is, and its bytes. The library of the store has threads that do not survive a fork, and a loader's workers are
-forked from a process that may have used it: so it lives in a process that was started anew.
+Requests come as lines of JSON on its input. Answers go out in the order in which they are ready: a line with the number
+of the request, and the bytes. The store's library has threads that do not survive a fork, and a loader's workers are
+forked. So it runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import RemoteObjects, open_uri
 
-__all__ = ["serve"]
+__all__ = []
 
 THREADS = 16
 
 
 def serve(uri: str) -> None:
-    """Until nobody asks any more."""
+    """Until the input ends."""
     objects, lock = open_uri(uri), threading.Lock()
     assert isinstance(objects, RemoteObjects)  # noqa: S101 - what a URI is opened as
 

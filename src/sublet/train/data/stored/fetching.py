@@ -17,13 +17,13 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.machine.objects import Found, Replaced, StoreFailed
 from sublet.machine.remote import check_uri, is_remote
 
-__all__ = ["Fetching", "fetching", "folder_of"]
+__all__ = ["Fetching", "fetching"]
 
 THREADS = 16
 
 
 def folder_of(uri: str) -> Path:
-    """Of a path, ~/a/path, or file:///a/path, in which signs may be escaped (%20)."""
+    """The path of a URI: a path, ~/a/path, or file:///a/path with escaped characters (%20)."""
     if not uri.startswith("file://"):
         return Path(uri).expanduser() if uri.startswith("~/") else Path(uri)
     host, _, path = uri.removeprefix("file://").partition("/")
@@ -36,7 +36,7 @@ def folder_of(uri: str) -> Path:
 
 
 class Folder:
-    """Of this machine, or of a disk that many share."""
+    """A folder of this machine, or of a shared disk."""
 
     def __init__(self, uri: str) -> None:
         self._uri, self._root = uri, folder_of(uri)
@@ -94,12 +94,12 @@ class Bucket:
         threading.Thread(target=self._hear, daemon=True).start()
 
     def list(self) -> list[Found]:
-        """As the bucket tells it."""
+        """All objects below the URI."""
         rows = json.loads(self._ask(None, 0, {"what": "list"}).result())
         return [Found(*row) for row in rows if row[1] or not row[0].endswith("/")]
 
     def ask(self, found: Found, start: int, stop: int) -> Future[bytes]:
-        """By a request."""
+        """Request a range of an object."""
         return self._ask(found, stop - start, {"what": "read", "key": found.key, "start": start, "stop": stop})
 
     def _ask(self, found: Found | None, size: int, request: dict[str, Any]) -> Future[bytes]:

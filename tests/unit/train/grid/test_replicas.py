@@ -80,7 +80,7 @@ def test_what_was_added_up_in_a_step_that_broke_is_in_no_later_one_where_nothing
     assert_as_alone(workers)
 
 
-def test_sums_are_where_keepers_are_sent_them_from_where_nothing_is_clipped():
+def test_sums_are_where_replicas_are_sent_them_from_where_nothing_is_clipped():
     """Only gradients that nobody else needs lie elsewhere: whoever keeps a part needs them."""
     threads = Threads()
     workers = workers_of(threads, clip=None)
@@ -110,7 +110,7 @@ def test_a_newcomer_hears_the_loss_that_one_alone_had_not_looked_at():
     assert fresh.member.loss == alone.member.loss > 0.0
 
 
-def test_a_part_and_its_keeper_that_die_together_are_lost():
+def test_a_part_and_its_replica_that_die_together_are_lost():
     threads = Threads()
     workers = workers_of(threads, [None, ("pending", 2, "dies"), ("pending", 2, "dies")])
     lived(threads, workers, RING)
@@ -153,7 +153,7 @@ def test_who_is_told_to_keep_a_part_has_it_two_boundaries_later_and_it_is_what_w
     assert_trained(workers)
 
 
-def test_a_keeper_is_filled_after_the_first_step_of_the_new_grid_and_not_in_its_meeting():
+def test_a_replica_is_filled_after_the_first_step_of_the_new_grid_and_not_in_its_meeting():
     """One who only keeps comes to a grid that trains: nothing is sent for it while all wait."""
     threads = Threads()
     workers = workers_of(threads, [None, ("before sum", 1, "misses"), None])

@@ -1,9 +1,9 @@
-"""Parts that workers keep for others: filled while the grid trains, and then brought up to date with every step.
+"""Replicas of parts of other workers: filled while the grid trains, then updated with every step.
 
-A keeper gets the summed gradient of a unit before the agreement, and makes the same update. What it lacks comes at
-boundaries between steps, a little at each: never in a meeting, for which everybody waits. Who sends what to whom
-follows from what all have heard at the meeting, or, where a worker is told later to keep more (`Keep`), from a table
-that all add up after the step in whose agreement it has said so.
+A worker with a replica gets the summed gradient of the unit before the agreement, and makes the same update. Missing
+units come between steps, a little at each boundary: never in a meeting, for which all wait. Givers and takers follow
+from the meeting. If a worker is told later to keep more (`Keep`), it says so in an agreement, and after that step all
+add up a table of requests.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
+from sublet.train.grid.gloo import GlooMesh
 from sublet.train.grid.holdings import Holdings
-from sublet.train.grid.mesh import Mesh
 
-__all__ = ["Keeping"]
+__all__ = ["Replicas"]
 
 SUMS, FILLS = 5 << 20, 6 << 20  # tags of messages, far from those of moves and pipelines
 AT_ONCE_BYTES = 64 << 20  # at a boundary: a fraction of a second on 10 Gb/s; one unit at least
@@ -25,19 +25,19 @@ AT_ONCE_BYTES = 64 << 20  # at a boundary: a fraction of a second on 10 Gb/s; on
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A unit from who trains it, the first of them, to one who keeps it."""
+    """A unit from the first worker that trains it to one that has a replica."""
 
     unit: int
     giver: int
-    keeper: int
+    taker: int
 
 
-class Keeping:
-    """Of one worker. All of a grid have the same streams, in the same order."""
+class Replicas:
+    """The replicas of one worker. All of a grid have the same streams, in the same order."""
 
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings
-        self._givers: dict[int, int] = {}  # who trains a unit
+        self._givers: dict[int, int] = {}  # rank that trains a unit
         self._filled: list[Stream] = []
         self._lacking: list[Stream] = []
         self._asked: frozenset[int] = frozenset()
@@ -45,47 +45,47 @@ class Keeping:
 
     @property
     def units(self) -> set[int]:
-        """That somebody keeps, or will: their sums are not ours alone."""
+        """Units with a replica somewhere, now or soon: their sums are sent."""
         return {each.unit for each in (*self._filled, *self._lacking)}
 
     @property
     def asks(self) -> bool:
-        """We were told to keep more, and the others do not know yet."""
+        """Whether we were told to keep more, and the others do not know yet."""
         return bool(self._asked)
 
     def begin(
         self, owned: Sequence[AbstractSet[int]], keeps: Sequence[AbstractSet[int]], have: Sequence[AbstractSet[int]]
     ) -> None:
-        """All have met: who trains what, who is to keep what, and who has what by now."""
+        """After a meeting: units that each trains, is to replicate, and has by now."""
         self._givers = {unit: rank for rank in reversed(range(len(owned))) for unit in owned[rank]}
-        wanted = [Stream(unit, self._givers[unit], keeper) for keeper, units in enumerate(keeps) for unit in units]
-        wanted.sort(key=lambda each: (each.unit, each.keeper))
-        self._filled = [each for each in wanted if each.unit in have[each.keeper]]
-        self._lacking = [each for each in wanted if each.unit not in have[each.keeper]]
+        wanted = [Stream(unit, self._givers[unit], taker) for taker, units in enumerate(keeps) for unit in units]
+        wanted.sort(key=lambda each: (each.unit, each.taker))
+        self._filled = [each for each in wanted if each.unit in have[each.taker]]
+        self._lacking = [each for each in wanted if each.unit not in have[each.taker]]
         self._asked, self._began = frozenset(), -1
 
     def ask(self, units: Collection[int]) -> None:
-        """Keep these too, of what we do not hold."""
+        """Replicate these too, unless we hold them."""
         known = {each.unit for each in self._lacking}
         self._asked = frozenset(unit for unit in units if unit not in self._holdings.arenas and unit not in known)
 
-    def agree(self, mesh: Mesh, everyone: Sequence[int], units: int) -> None:
-        """Somebody has asked: all learn who, and for what."""
+    def agree(self, mesh: GlooMesh, everyone: Sequence[int], units: int) -> None:
+        """A worker has asked: all learn which units it wants."""
         table = torch.zeros(len(everyone), units, dtype=torch.int64)
         table[mesh.rank, sorted(self._asked)] = 1
         mesh.sum(table, everyone)
-        known = {(each.unit, each.keeper) for each in (*self._filled, *self._lacking)}
+        known = {(each.unit, each.taker) for each in (*self._filled, *self._lacking)}
         more = [
-            Stream(unit, self._givers[unit], keeper)
-            for keeper, row in enumerate(table.tolist())
+            Stream(unit, self._givers[unit], taker)
+            for taker, row in enumerate(table.tolist())
             for unit, asked in enumerate(row)
-            if asked and (unit, keeper) not in known
+            if asked and (unit, taker) not in known
         ]
-        self._lacking += sorted(more, key=lambda each: (each.unit, each.keeper))
+        self._lacking += sorted(more, key=lambda each: (each.unit, each.taker))
         self._asked = frozenset()
 
-    def fill(self, mesh: Mesh, applied: int) -> bool:
-        """At a boundary: the next units to those who lack them, once a step has been made; whether we got any."""
+    def fill(self, mesh: GlooMesh, applied: int) -> bool:
+        """At a boundary after the first step: send the next missing units; whether any came to us."""
         if self._began < 0:
             self._began = applied
         if not self._lacking or applied <= self._began:
@@ -96,9 +96,9 @@ class Keeping:
         came = dict[int, torch.Tensor]()
         for each in now:
             if each.giver == mesh.rank:
-                mesh.hand(self._holdings.sent(each.unit), each.keeper, FILLS + each.unit)
+                mesh.hand(self._holdings.sent(each.unit), each.taker, FILLS + each.unit)
         for each in now:
-            if each.keeper == mesh.rank:
+            if each.taker == mesh.rank:
                 came[each.unit] = self._holdings.expect(each.unit, stepped=True)
                 mesh.take(came[each.unit], each.giver, FILLS + each.unit)
         mesh.settle()
@@ -107,13 +107,13 @@ class Keeping:
         self._filled += now
         return bool(came)
 
-    def stream(self, mesh: Mesh) -> None:
-        """Sums to those who keep them: they make the same update."""
+    def stream(self, mesh: GlooMesh) -> None:
+        """Send sums to replicas, which make the same update."""
         for each in self._filled:
             if mesh.rank == each.giver:
                 for gradient in self._holdings.arenas[each.unit].sums():
-                    mesh.send(gradient, each.keeper, SUMS + each.unit)
-            elif mesh.rank == each.keeper:
+                    mesh.send(gradient, each.taker, SUMS + each.unit)
+            elif mesh.rank == each.taker:
                 for gradient in self._holdings.arenas[each.unit].sums():
                     mesh.receive(gradient, each.giver, SUMS + each.unit)
         mesh.settle()
