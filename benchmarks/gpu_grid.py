@@ -71,13 +71,16 @@ def main() -> None:
         asked.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def run(steps: int, killed_after: int = 0) -> dict[str, Any]:
-    """One training run; where a stage is killed after so many steps, also what that took."""
+def run(steps: int, killed_after: int = 0, *, kept: bool = True) -> dict[str, Any]:
+    """One training run; where a stage is killed after so many steps, also what that took.
+
+    `kept`: each worker holds the part of the next one too.
+    """
     began_s = time.monotonic()
     with Control(steps, partial(life, steps), limit_s=PATIENCE_S) as control:
         workers = [control.start(f"w{number}") for number in range(STAGES + 1)]
         members, grid = workers[:STAGES], Grid(1, STAGES)
-        ring = [((number + 1) % STAGES,) for number in range(STAGES)]
+        ring = [((number + 1) % STAGES,) for number in range(STAGES)] if kept else []
         control.order(members, grid, keeps=ring)
         facts: dict[str, Any] = {}
         if killed_after:

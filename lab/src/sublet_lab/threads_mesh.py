@@ -82,6 +82,8 @@ class ThreadsMesh:
         with torch.no_grad():
             tensor.copy_(came)
 
+    stream_to, stream_from = send, receive
+
     def hand(self, memory: torch.Tensor, to: int, tag: int) -> None:
         """As any letter."""
         self.send(memory, to, tag)

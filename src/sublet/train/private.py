@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch.utils.data._utils import worker as data_worker
 
 __all__ = [
-    "abort_nccl",
     "answered_for",
     "as_shared",
+    "coalesced",
     "copy_all",
-    "count_groups_anew",
+    "gather_blocks",
     "is_compiled",
     "nccl_options",
     "parts_of",
@@ -65,18 +65,23 @@ def answered_for(info: Any) -> Iterator[None]:
 # ---------------------------------------------------------------------- groups
 
 
-def count_groups_anew() -> None:
-    """Give the next process group the name of a first one.
+def gather_blocks(group: Any, everything: torch.Tensor, mine: torch.Tensor) -> Any:
+    """The block of each member, by rank: public functions do so for groups that torch has a name for."""
+    return group._allgather_base(everything, mine)
 
-    Torch numbers groups by a counter. A group that could not form stays counted, so this process would wait for a
-    newcomer, whose counter starts at 0, under another name.
+
+@contextmanager
+def coalesced(group: Any) -> Iterator[list[Any]]:
+    """Messages of NCCL that go together, as `batch_isend_irecv` has them for named groups (needs a GPU).
+
+    What to wait for is in the list afterwards.
     """
-    dist.distributed_c10d._world.group_count = 0
-
-
-def abort_nccl(group: Any) -> None:
-    """End pending collectives of this group from another thread (needs a GPU); public functions wait for them."""
-    group._get_backend(torch.device("cuda")).abort()
+    works: list[Any] = []
+    group._start_coalescing()
+    try:
+        yield works
+    finally:
+        works.append(group._end_coalescing())
 
 
 def nccl_options(timeout: timedelta) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -58,26 +61,20 @@ def test_what_a_dataset_is_told_ends_with_an_error():
     assert get_worker_info() is None
 
 
-def test_groups_are_counted_anew(tmp_path):
-    """A group that a newcomer joins has the name that it has there."""
+def test_each_member_has_the_block_of_every_other(tmp_path):
+    def block(rank):
+        store = dist.FileStore(str(tmp_path / "store"), 2)
+        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
+        everything = torch.zeros(4)
+        private.gather_blocks(group, everything, torch.full((2,), rank + 1.0)).wait()
+        return everything.tolist()
 
-    def name():
-        store = dist.FileStore(str(tmp_path / "store"), 1)
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        found = dist.group.WORLD.group_name
-        group = dist.new_group([0])
-        dist.destroy_process_group()
-        return found, group.group_name
-
-    first = name()
-    dist.distributed_c10d._world.group_count = 7  # torch clears it itself where nothing went wrong
-    assert name() != first
-    dist.distributed_c10d._world.group_count = 7
-    private.count_groups_anew()
-    assert name() == first
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(block, range(2))) == [[1.0, 1.0, 2.0, 2.0]] * 2
 
 
 def test_what_needs_a_gpu_is_there():
     assert hasattr(torch.UntypedStorage, "_share_cuda_")
     assert hasattr(torch.UntypedStorage, "_new_shared_cuda")
-    assert hasattr(dist.ProcessGroup, "_get_backend")
+    for name in ("_start_coalescing", "_end_coalescing"):
+        assert hasattr(dist.ProcessGroupGloo, name)  # as every backend

@@ -12,6 +12,7 @@ from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.checkpoint.saving import Saver  # noqa: E402
 from sublet.train.data.samples import Samples  # noqa: E402
+from sublet.train.link.peers import PeerGroup  # noqa: E402
 from sublet.train.numerics.gradients import Gradients  # noqa: E402
 from tests.rigs.little_network import FEATURES, adam, data, flat  # noqa: E402
 
@@ -105,6 +106,6 @@ def test_gradients_are_those_of_what_is_trained_and_nothing_is_left_in_the_other
     assert [id(each) for each in gradients.parameters] == [id(each) for each in model[0].parameters()]
     assert all(each.grad is None for each in model[2].parameters())
     assert sum(len(bucket.parameters) for bucket in gradients.buckets) == 2 * shared
-    gradients.arm()
+    gradients.arm(PeerGroup())
     model(torch.ones(3, FEATURES)).sum().backward()
     assert all(each.grad.abs().sum() > 0 for each in model[0].parameters())

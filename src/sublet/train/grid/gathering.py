@@ -84,7 +84,8 @@ class Gathering(Follower[Gathered]):
             self.mesh = mesh = await self._meeting(lines, order)
             met_s = WALL.monotonic()
             seat = self._seat_of(order) if order.stays else None
-            forming = lines.begin(mesh, [] if seat is None else self.member.sums_of(seat))
+            sums, neighbours = ([], []) if seat is None else (self.member.sums_of(seat), seat.neighbours())
+            forming = lines.begin(mesh, sums, neighbours)
             met = self.member.meet(mesh, seat, generation=order.generation)
             state_s = WALL.monotonic()
             lines.until(forming)

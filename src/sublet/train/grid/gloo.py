@@ -3,12 +3,14 @@
     lines = Lines()                                   # of one generation, as one worker has them
     lines.lead() or lines.find(host, port, check)     # the store where all meet
     mesh = lines.mesh("all", rank, world)             # of the old grid and the new one
-    forming = lines.begin(mesh, sums)                 # groups of some of them, while state moves
+    forming = lines.begin(mesh, sums, neighbours)     # groups of some of them, while state moves
 
 There is no torch default group: two meshes of one process are independent. A wait for a message has no time-out, since
 gloo closes all connections of a worker after one; `hang_up`, from any thread, ends it.
 
-Where each member of a sum has a GPU of its own, NCCL adds (`devices.backend_for`); messages go through the host.
+Where each has a GPU of its own, NCCL adds up gradients, and carries what neighbours of a pipeline say to each other
+(`devices.backend_for`): by two groups for each pair, since one would wait where both send. All other messages of GPUs
+go through the host by gloo.
 
 State for another process on the same GPU is read where it lies (CUDA IPC): a letter goes in its place. The letter is
 JSON, not a pickle as that of `torch.multiprocessing`. If a letter cannot be opened, the process never tries again.
@@ -19,27 +21,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, NoReturn
 
 import torch
-import torch.distributed as dist
 
 from sublet.machine.wall import WALL
 from sublet.train.link.devices import GLOO, NCCL, Staging, backend_for, device_name
 from sublet.train.link.following import Broken
+from sublet.train.link.groups import abort_nccl, gloo_group, nccl_group, within
 from sublet.train.link.peers import talking
-from sublet.train.link.sockets import (
-    COLLECTIVE_TIMEOUT,
-    Connections,
-    Patience,
-    answers,
-    lead_store,
-    open_store,
-    own_host,
-)
-from sublet.train.private import as_shared, nccl_options, shared_from
+from sublet.train.link.sockets import Connections, Patience, answers, lead_store, open_store, own_host
+from sublet.train.private import as_shared, shared_from
 from sublet.train.state.state import broadcast
 
 __all__ = ["LETTER_BYTES", "GlooMesh", "Lines", "Sharing", "spread"]
@@ -60,14 +55,19 @@ class Sharing:
     refused: ClassVar[bool] = False  # by this process: what was tried once
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self._device = device
+        self.device = device
 
     @property
     def name(self) -> str:
         """The same for processes that can read each other's memory; "" for none."""
-        if self._device is None or self._device.type != "cuda" or Sharing.refused:
+        if self.device is None or self.device.type != "cuda" or Sharing.refused:
             return ""
-        return f"{device_name(self._device)} {self._device.index}"
+        return f"{device_name(self.device, whole=True)} {self.device.index}"
+
+    @property
+    def gpu(self) -> str:
+        """The GPU of this process; "" for a CPU."""
+        return "" if self.device is None else device_name(self.device)
 
     def refuse(self) -> None:
         """Never again by this process."""
@@ -136,9 +136,15 @@ class Lines:
         with talking():
             return self.patience.run(lambda: GlooMesh(self, name, rank, world))
 
-    def begin(self, mesh: GlooMesh, sums: Iterable[tuple[int, ...]]) -> Future[Any]:
-        """Form groups for these sums in a thread, and no others meanwhile; `until` waits for it."""
-        return self.patience.begin(lambda: [mesh.prepare(ranks) for ranks in sums])
+    def begin(self, mesh: GlooMesh, sums: Iterable[tuple[int, ...]], neighbours: Sequence[int] = ()) -> Future[None]:
+        """Form groups for sums and neighbours in a thread, and no others meanwhile; `until` waits for it."""
+
+        def form() -> None:
+            for ranks in sums:
+                mesh.prepare(ranks)
+            mesh.prepare_ways(neighbours)
+
+        return self.patience.begin(form)
 
     def until(self, forming: Future[Any]) -> None:
         """Wait until they are formed."""
@@ -146,23 +152,23 @@ class Lines:
             self.patience.until(forming)
 
     def group(self, name: str, rank: int, world: int, *, nccl: bool = False) -> Any:
-        """A group of gloo, which blocks until all are there; or of NCCL, which connects at its first sum."""
-        store = dist.PrefixStore(name, self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
-        group: Any
+        """Of gloo or of NCCL; blocks until all are there."""
+        store = within(self._store, name)
         if nccl:
-            group = dist.ProcessGroupNCCL(store, rank, world, nccl_options(COLLECTIVE_TIMEOUT))
+            assert self.sharing.device is not None  # noqa: S101 - it has said its name
+            group = nccl_group(store, rank, world, self.sharing.device)
             self._on_gpus.append(group)
         else:
-            group = dist.ProcessGroupGloo(store, rank, world, COLLECTIVE_TIMEOUT)
-        self._groups.append(group)
+            group = gloo_group(store, rank, world)
+            self._groups.append(group)
         return group
 
-    def names(self, name: str, rank: int, world: int) -> list[str]:
-        """The `Sharing.name` of each member, by rank; blocks until all have published theirs."""
-        store = dist.PrefixStore(f"{name}/shares", self._store)  # type: ignore[attr-defined]  # as in sockets.open_store
-        ours = self.sharing.name
-        store.set(str(rank), ours)
-        return [found.decode() for found in store.multi_get([str(each) for each in range(world)])] if ours else []
+    def names(self, name: str, rank: int, world: int) -> list[tuple[str, str]]:
+        """The `Sharing.name` and the GPU of each member, by rank; blocks until all have published theirs."""
+        store = within(self._store, f"{name}/names")
+        store.set(str(rank), json.dumps((self.sharing.name, self.sharing.gpu)))
+        found = [json.loads(each) for each in store.multi_get([str(each) for each in range(world)])]
+        return [(shares, gpu) for shares, gpu in found]
 
     def seal(self) -> None:
         """All connections are open: later sockets are not ours."""
@@ -172,9 +178,11 @@ class Lines:
         """End every connection; any thread may call this, and more than once."""
         self.patience.end()
         self._connections.end()
-        for group in list(self._on_gpus):  # a GPU that waits for another one
-            with contextlib.suppress(RuntimeError):
-                group.abort()
+        aborts = [threading.Thread(target=abort_nccl, args=(each,)) for each in list(self._on_gpus)]
+        for each in aborts:  # half a second each, and all of them wait for one another's ends
+            each.start()
+        for each in aborts:
+            each.join()
 
     def close(self) -> None:
         """Leave it, whatever state it is in."""
@@ -200,10 +208,14 @@ class GlooMesh:
         self._lines, self._name = lines, name
         self._sent: list[tuple[Any, torch.Tensor]] = []
         self._groups: dict[tuple[tuple[int, ...], bool], Any] = {}  # by members, and whether NCCL carries it
-        self._names: list[str] = []  # of the GPUs of all
+        self._gpus: list[str] = []  # of all; "" = none
+        self._ways: dict[tuple[int, int], Any] = {}  # groups of NCCL by who sends to whom
+        self._streamed: list[tuple[Any, torch.Tensor]] = []  # what NCCL carries now
         self._all = self.prepare(tuple(range(world)))
-        self._names = names = lines.names(name, rank, world) if world > 1 else []
-        self._near = {each for each, found in enumerate(names) if found == names[rank] and each != rank}
+        names = lines.names(name, rank, world) if world > 1 else []
+        self._gpus = [gpu for _, gpu in names]
+        ours = names[rank][0] if names else ""
+        self._near = {each for each, (shares, _) in enumerate(names) if ours and shares == ours and each != rank}
         self._lent: list[tuple[torch.Tensor, int, int]] = []  # memory that others have not read yet
         self._told = False  # the first member sent the result of the last sum
         self._coming: list[tuple[Any, Callable[[], None]]] = []  # state, and what is to be done when it is there
@@ -217,8 +229,36 @@ class GlooMesh:
         return self._groups.get((ranks, nccl))
 
     def _backend(self, ranks: Sequence[int]) -> str:
-        """NCCL where all of these have a GPU of their own: its number in the process is behind the name of it."""
-        return backend_for([self._names[each].rpartition(" ")[0] for each in ranks] if self._names else [""])
+        """NCCL where all of these have a GPU of their own."""
+        return backend_for([self._gpus[each] for each in ranks] if self._gpus else [""])
+
+    def prepare_ways(self, neighbours: Sequence[int]) -> None:
+        """Groups to and from neighbours where both ends have a GPU; even pairs come first, so no chain waits."""
+        for low, high in sorted(((min(self.rank, n), max(self.rank, n)) for n in neighbours), key=lambda p: p[0] % 2):
+            if self._backend((low, high)) == NCCL:
+                for giver, taker in ((low, high), (high, low)):
+                    name = f"{self._name}/{giver}>{taker}"
+                    group = self._lines.group(name, 0 if self.rank == giver else 1, 2, nccl=True)
+                    self._ways[giver, taker] = group
+
+    def stream_to(self, tensor: torch.Tensor, to: int, tag: int) -> None:
+        """Send to a neighbour: by NCCL on a stream of its own, in the order of the calls, or as `send`."""
+        way = self._ways.get((self.rank, to))
+        if way is None:
+            self.send(tensor, to, tag)
+            return
+        with talking():
+            self._streamed.append((way.send([tensor], 1, 0), tensor))
+
+    def stream_from(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
+        """Receive from a neighbour: later work of the GPU waits, and the host does not."""
+        way = self._ways.get((giver, self.rank))
+        if way is None:
+            self.receive(tensor, giver, tag)
+            return
+        with talking():
+            way.recv([tensor], 0, 0).wait()
+        self._streamed.append((None, tensor))
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         """It may be written over once `settle` has returned. From a GPU a copy is sent (`Staging`)."""
@@ -280,6 +320,15 @@ class GlooMesh:
                 self._wait([work for work, _ in sent])
         for _, taker, tag in lent:
             self.receive(torch.zeros(1, dtype=torch.uint8), taker, TAKEN + tag)
+        streamed, self._streamed = self._streamed, []
+        if streamed:
+            with talking():
+                for work, _ in streamed:
+                    if work is not None:
+                        work.wait()
+                if streamed[0][1].is_cuda:
+                    torch.cuda.current_stream(streamed[0][1].device).synchronize()
+                self._lines.patience.check()  # an abort ends them too, with whatever had come
 
     def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Over these workers, in place, the same bits at all of them."""

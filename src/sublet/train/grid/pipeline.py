@@ -121,11 +121,13 @@ class Borders:
 
     def _send(self, mesh: GlooMesh, tensor: torch.Tensor, to: int, tag: int) -> None:
         if tensor.numel():
-            mesh.send(_flat(tensor.detach().contiguous()), to, tag)
+            mesh.stream_to(_flat(tensor.detach().contiguous()), to, tag)
 
     def _receive(self, mesh: GlooMesh, tensor: torch.Tensor, giver: int, tag: int) -> None:
         if tensor.numel():
-            self._take(mesh, _flat(tensor), giver, tag)
+            began_s = WALL.monotonic()
+            mesh.stream_from(_flat(tensor), giver, tag)
+            self.idle_s += WALL.monotonic() - began_s
 
     def _take(self, mesh: GlooMesh, tensor: torch.Tensor, giver: int, tag: int) -> None:
         began_s = WALL.monotonic()

@@ -145,6 +145,11 @@ class Seat:
         """All workers that agree on a step."""
         return range(max(self.world, self.copies * len(self.parts)))
 
+    def neighbours(self) -> list[int]:
+        """Of our copy, before and after our part: their numbers; none for a spare one."""
+        parts = [self.part - 1, self.part + 1] if self.trains else []
+        return [self.at(self.copy, part) for part in parts if 0 <= part < len(self.parts)]
+
     def same_part(self) -> tuple[int, ...]:
         """The numbers of all copies of our part."""
         return tuple(self.at(copy, self.part) for copy in range(self.copies))

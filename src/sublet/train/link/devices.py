@@ -17,10 +17,22 @@ from typing import Any
 
 import torch
 
-__all__ = ["GLOO", "NCCL", "Staging", "agreed_backend", "backend_for", "device_model", "device_name", "host_memory"]
+__all__ = [
+    "GLOO",
+    "NCCL",
+    "ONE_GPU",
+    "Staging",
+    "agreed_backend",
+    "backend_for",
+    "device_model",
+    "device_name",
+    "host_memory",
+    "one_gpu_settings",
+]
 
 GLOO = "gloo"  # carries tensors of a GPU too, through the host
 NCCL = "cpu:gloo,cuda:nccl"
+ONE_GPU = "SUBLET_TEST_ONE_GPU"  # tests alone set it: workers on one GPU pass for workers with a GPU each
 
 
 def backend_for(names: Sequence[str]) -> str:
@@ -33,12 +45,17 @@ def backend_for(names: Sequence[str]) -> str:
     return GLOO if shared or not all(names) else NCCL
 
 
-def device_name(device: torch.device) -> str:
-    """The same for all processes on this GPU, another for any other GPU of the world; "" for a CPU."""
+def device_name(device: torch.device, *, whole: bool = False) -> str:
+    """The same for all processes on this GPU, another for any other GPU of the world; "" for a CPU.
+
+    Where tests share one (`ONE_GPU`), each process has another name for its share, and all the same for the `whole`.
+    """
     if device.type != "cuda":
         return ""
     facts = torch.cuda.get_device_properties(device)
     uuid = str(getattr(facts, "uuid", ""))
+    if os.environ.get(ONE_GPU) and not whole:
+        return f"{uuid} {os.getpid()}"
     return uuid or f"{socket.gethostname()} {os.environ.get('CUDA_VISIBLE_DEVICES', '')} {device.index or 0}"
 
 
@@ -52,6 +69,14 @@ def agreed_backend(store: Any, rank: int, world: int, name: str) -> str:
     store.set(f"device {rank}", name)
     names = store.multi_get([f"device {member}" for member in range(world)])
     return backend_for([found.decode() for found in names])
+
+
+def one_gpu_settings() -> dict[str, str]:
+    """By which NCCL takes processes on one GPU for hosts, which talk by sockets; nothing outside of tests."""
+    if not os.environ.get(ONE_GPU):
+        return {}
+    apart = {"NCCL_HOSTID": f"process-{os.getpid()}", "NCCL_SOCKET_IFNAME": "lo"}
+    return apart | {f"NCCL_{way}_DISABLE": "1" for way in ("P2P", "SHM", "IB")}
 
 
 class Staging:

@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from sublet.train.checkpoint.saving import Saver, find
 from sublet.train.link.agent_line import Lost
-from sublet.train.link.devices import GLOO, NCCL
 from sublet.train.link.following import Broken, Entry, Following, at_once
 from sublet.train.link.peers import PeerGroup, talking
 from sublet.train.numerics.seeds import own_rng
@@ -86,8 +85,9 @@ class Membership:
         if dist.is_initialized():
             self.following.group = PeerGroup(rank=dist.get_rank(), world=dist.get_world_size())
         elif world > 1 and "RANK" in os.environ:
-            dist.init_process_group(NCCL if self._device.type == "cuda" else GLOO)
-            self.following.group = PeerGroup(rank=dist.get_rank(), world=world)
+            store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]  # it is documented
+            group = self.following.group = PeerGroup(rank=rank, world=world, device=self._device)
+            self._until(group.form_at(store))
         return self._until(self.following.agree(batch=0, formed_s=0.0, generation=None))
 
     def change(self) -> Entry:

@@ -3,31 +3,27 @@
 A collective whose peer is gone waits for its time-out, and nothing in torch wakes it. The end of its connections does:
 `hang_up` shuts every socket that the group has opened. The collective then raises within milliseconds, here and,
 because their connections end too, in all other members.
+
+With NCCL nothing raises: its wait is the stream's, and a sum that was aborted leaves half a sum behind. So the host
+waits for the stream, looks whether the group was hung up on meanwhile, and asks all others by gloo (`wait_for_step`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from sublet.errors import InvalidValue
 from sublet.train.link.devices import NCCL, agreed_backend, device_name
 from sublet.train.link.following import Broken
-from sublet.train.link.sockets import (
-    COLLECTIVE_TIMEOUT,
-    Connections,
-    Patience,
-    answers,
-    lead_store,
-    open_store,
-    own_host,
-)
-from sublet.train.private import abort_nccl, count_groups_anew
+from sublet.train.link.groups import abort_nccl, gloo_group, nccl_group, within
+from sublet.train.link.sockets import Connections, Patience, answers, lead_store, open_store, own_host
+from sublet.train.private import coalesced, gather_blocks
 from sublet.wire.messages import Meet
 
 __all__ = ["BROKEN", "PeerGroup", "gist_of", "talking"]
@@ -35,6 +31,8 @@ __all__ = ["BROKEN", "PeerGroup", "gist_of", "talking"]
 BROKEN = (RuntimeError, ValueError)  # of a collective whose group is gone (ValueError: already destroyed)
 CPU = torch.device("cpu")
 LONGEST_GIST = 300  # characters of a line
+BY_GPU_BYTES = 1 << 20  # memory of the host that goes from GPU to GPU, where there are: a smaller part goes by gloo
+PORTION_BYTES = 64 << 20  # of it at a time
 
 
 @contextlib.contextmanager
@@ -42,19 +40,30 @@ def talking() -> Iterator[None]:
     """Around collectives alone, so that an error of the user's code is never taken for a broken group."""
     try:
         yield
+    except InvalidValue:  # no connection is to blame
+        raise
     except BROKEN as error:
         raise Broken(gist_of(error)) from error
 
 
 class PeerGroup:
-    """Rank `rank` of `world`; a worker alone has no torch group. Its coroutines block (`following.at_once`)."""
+    """Rank `rank` of `world`; a worker alone has no torch group. Its coroutines block (`following.at_once`).
+
+    A group that was not formed here is torch's default one, which its maker ends.
+    """
 
     def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0, device: torch.device = CPU) -> None:
         self.rank, self.world, self.generation = rank, world, generation
         self.device = device
         self._store: Any = None
-        self.is_nccl = False
+        self._host: Any = None  # gloo
+        self._gpus: Any = None  # NCCL
         self._connections, self._patience = Connections(), Patience()
+
+    @property
+    def is_nccl(self) -> bool:
+        """Whether it talks by NCCL, and so from GPU to GPU."""
+        return self._gpus is not None
 
     @property
     def stuck(self) -> bool:
@@ -78,14 +87,21 @@ class PeerGroup:
             self._store = self._in_a_thread(lambda: open_store(meet.host, meet.port))
 
     async def form(self) -> None:
-        """Make the torch group with all members at the store."""
-        on_error = sys.excepthook
-        store, device = self._store, device_name(self.device)
+        """Make the torch groups with all who are at the store."""
         with talking():
-            backend = self._in_a_thread(lambda: _make_torch_group(store, self.rank, self.world, device))
-        self.is_nccl = backend == NCCL
-        sys.excepthook = on_error  # torch puts one more around it each time
+            self._in_a_thread(self._form)
         self._connections.seal()
+
+    async def form_at(self, store: Any) -> None:
+        """As `form`, at a store of torchrun's."""
+        self._store = within(store, "sublet")
+        await self.form()
+
+    def _form(self) -> None:
+        store, rank, world = self._store, self.rank, self.world
+        self._host = gloo_group(within(store, "host"), rank, world)
+        if agreed_backend(store, rank, world, device_name(self.device)) == NCCL:
+            self._gpus = nccl_group(within(store, "gpus"), rank, world, self.device)
 
     async def numbers(self, mine: int) -> list[int]:
         """The number of each member, by rank."""
@@ -108,45 +124,115 @@ class PeerGroup:
 
     def wait(self, work: Any) -> None:
         """Until the collective is over; one of BROKEN if it fails, or never ends after we have hung up."""
-        if self.is_nccl:
-            work.wait()  # waits on the stream alone
+        if self._gpus is not None:
+            work.wait()
+            self._reach()
         else:
             self._patience.until_summed(work)
 
+    def wait_for_step(self, works: list[Any]) -> None:
+        """Until all have these sums: then, and only then, a step may be applied; one of BROKEN."""
+        if self._gpus is None:
+            for work in works:
+                self._patience.until_summed(work)
+            return
+        for work in works:
+            work.wait()
+        self._reach()
+        here = torch.ones(1)
+        self._patience.until_summed(self._host.allreduce([here]))
+        if int(here) != self.world:
+            raise RuntimeError(f"{int(here)} of {self.world} have the sum")
+
+    def _reach(self) -> None:
+        """The GPU has done what was asked of it so far, and nobody has aborted it meanwhile."""
+        reached = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch gives it no type
+        reached.record(torch.cuda.current_stream(self.device))
+        reached.synchronize()
+        self._patience.check()
+
     def wait_for_message(self, work: Any) -> None:
         """As `wait`, for a message: gloo closes all connections when such a wait times out."""
-        if self.is_nccl:
-            work.wait()
-        else:
-            self._patience.run(work.wait)
+        self._patience.run(work.wait)
+
+    def begin_sum(self, tensor: torch.Tensor) -> Any:
+        """Over the members, in place; what to wait for."""
+        return self._for(tensor).allreduce([tensor])
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place."""
-        self.wait(dist.all_reduce(tensor, async_op=True))
+        work = self.begin_sum(tensor)
+        self._wait_as(tensor, work)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """The tensor of `source`, to all."""
-        self.wait(dist.broadcast(tensor, source, async_op=True))
+        if self._gpus is not None and not tensor.is_cuda and tensor.nbytes > BY_GPU_BYTES:
+            for start in range(0, tensor.numel(), PORTION_BYTES // tensor.element_size()):
+                part = tensor.view(-1)[start : start + PORTION_BYTES // tensor.element_size()]
+                there = part.to(self.device)
+                self.broadcast(there, source)
+                part.copy_(there)
+            return
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        self._wait_as(tensor, self._for(tensor).broadcast([tensor], options))
+
+    def gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        """The block of each, by rank."""
+        self._wait_as(mine, gather_blocks(self._for(mine), everything, mine))
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Any:
+        """From memory of the host; what to wait for."""
+        return self._for(tensor).send([tensor], to, tag)
+
+    def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> Any:
+        """Into memory of the host; what to wait for."""
+        return self._for(tensor).recv([tensor], giver, tag)
+
+    def exchange(self, sent: list[tuple[torch.Tensor, int]], wanted: list[tuple[torch.Tensor, int]]) -> None:
+        """Messages from GPU to GPU, all at once: NCCL would wait for one after the other."""
+        with coalesced(self._gpus) as works:
+            for tensor, to in sent:
+                self._gpus.send([tensor], to, 0)
+            for tensor, giver in wanted:
+                self._gpus.recv([tensor], giver, 0)
+        for work in works:
+            self.wait(work)
 
     def hang_up(self) -> None:
         """End every connection of the group; any thread may call this, and more than once."""
         self._patience.end()
         self._connections.end()
-        if self.is_nccl:
-            with contextlib.suppress(RuntimeError, AttributeError):
-                abort_nccl(dist.group.WORLD)
+        if self._gpus is not None:
+            abort_nccl(self._gpus)
+
+    def rest(self) -> None:
+        """After a break: nothing on the GPU writes any more."""
+        if self._gpus is not None:
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.synchronize(self.device)
 
     def close(self) -> None:
-        """Leave the torch group and give back its sockets."""
-        if dist.is_initialized():
-            if self.stuck:  # torch would wait for its threads: it must never be destroyed
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
-            with contextlib.suppress(RuntimeError):  # of a group that broke
-                dist.destroy_process_group()
-        count_groups_anew()
-        self._store = None
+        """Leave the torch groups and give back their sockets."""
+        if self._gpus is not None:
+            abort_nccl(self._gpus)
+        if self.stuck and self._host is not None:  # it would wait for its threads: nobody may ever destroy it
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._host))
+        self._store = self._host = self._gpus = None
         self._patience.close()
         self._connections.forget()
+
+    def _for(self, tensor: torch.Tensor) -> Any:
+        if tensor.is_cuda and self._gpus is not None:
+            return self._gpus
+        return self._host or dist.group.WORLD
+
+    def _wait_as(self, tensor: torch.Tensor, work: Any) -> None:
+        """NCCL carries memory of GPUs alone: gloo what lies on the host, in any group."""
+        if tensor.is_cuda:
+            self.wait(work)
+        else:
+            self._patience.until_summed(work)
 
     def _in_a_thread(self, work: Callable[[], Any]) -> Any:
         return self._patience.until(self._patience.begin(work))
@@ -157,10 +243,3 @@ def gist_of(error: BaseException) -> str:
     text = str(error).partition("Exception raised from")[0]  # frames of C++ follow
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [repr(error)]
     return lines[0] if len(lines) == 1 else f"{lines[0][:LONGEST_GIST]} ... {lines[-1][:LONGEST_GIST]}"
-
-
-def _make_torch_group(store: Any, rank: int, world: int, device: str) -> str:
-    """The backend."""
-    backend = agreed_backend(store, rank, world, device)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=COLLECTIVE_TIMEOUT)
-    return backend

@@ -16,7 +16,6 @@ from enum import IntEnum
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from sublet.train.link.peers import BROKEN, PeerGroup
 from sublet.train.sessions.fitness import check_frozen
@@ -94,6 +93,7 @@ class Gradients:
         self.failed: BaseException | None = None
         self._handles: list[Any] = []
         self._works: list[Any] = []
+        self._group = PeerGroup()  # that of the step under way
         self._armed = False
         self._next = 0  # the bucket that is to be sent next; always in order, or the members' sums would mix
         self._before_sum: Callable[[torch.Tensor], None] | None = None
@@ -180,12 +180,12 @@ class Gradients:
         if self._frozen:
             check_frozen(self._frozen)
 
-    def arm(self, before_sum: Callable[[torch.Tensor], None] | None = None) -> None:
-        """The next backward is the last of the step: buckets are summed as they fill up.
+    def arm(self, group: PeerGroup, before_sum: Callable[[torch.Tensor], None] | None = None) -> None:
+        """The next backward is the last of the step: buckets are summed over the group as they fill up.
 
         `before_sum` sees the gradients of each bucket just before.
         """
-        self._armed, self._next, self._before_sum = True, 0, before_sum
+        self._group, self._armed, self._next, self._before_sum = group, True, 0, before_sum
         for bucket in self.buckets:
             bucket.missing = len(bucket.parameters)
 
@@ -238,6 +238,7 @@ class Gradients:
             group.hang_up()
             with contextlib.suppress(*BROKEN):
                 group.wait(work)
+        group.rest()
         self._works, self.failed = [], None
         if group.stuck:
             self.detach()  # and leave the buckets behind, in case it writes into them after all
@@ -274,15 +275,14 @@ class Gradients:
         if self._before_sum is not None and bucket.size:
             self._before_sum(bucket.gradients)
         try:
-            self._works.append(dist.all_reduce(bucket.flat, async_op=True))
+            self._works.append(self._group.begin_sum(bucket.flat))
         except BROKEN as error:
             self.failed = error
 
     def _settle(self, group: PeerGroup) -> None:
-        for work in self._works:
-            group.wait(work)
         if self.failed is not None:
             raise RuntimeError(f"the group is gone: {self.failed}") from self.failed
+        group.wait_for_step(self._works)
         self._works = []
 
 

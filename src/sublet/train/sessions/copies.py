@@ -425,7 +425,7 @@ def state_of_rank_0(steps: Steps, group: PeerGroup, state: Mapping[str, Any]) ->
 def _summed(steps: Steps, group: PeerGroup, says: int, figure: float = 0.0) -> list[float]:
     """The control numbers of a sum in which each member says this, beside its figure; one of BROKEN."""
     gradients = steps.gradients
-    gradients.arm()
+    gradients.arm(group)
     gradients.slots[says].fill_(1.0)
     gradients.slots[Control.LOSS].fill_(figure)
     try:

@@ -238,7 +238,7 @@ class Steps:
         gradients, measures = turn.gradients, self.noise.now and piece.first and not piece.spare
         gradients.check_frozen()
         if piece.last and gradients.shared:
-            gradients.arm(partial(self.noise.add, gradients.slots) if measures else None)
+            gradients.arm(self._group, partial(self.noise.add, gradients.slots) if measures else None)
         try:
             scaled = self._updates.scaled(loss)
             if share == 1.0:
@@ -308,7 +308,7 @@ class Steps:
             if self._cut is not None:
                 return
         while piece is None and self.broken is None and progress.steps == steps:
-            self.gradients.arm()  # more workers than a stream has shards: nothing to do but to take part in the sums
+            self.gradients.arm(group)  # more workers than a stream has shards: this one takes part in sums alone
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
 from sublet.train.link.devices import Staging
 from sublet.train.link.following import Broken
@@ -36,7 +35,6 @@ __all__ = ["NOTHING", "Gather", "Gone", "PeerMesh", "Shards"]
 
 ROUND_BYTES = 25 << 20  # as a bucket of gradients: it is needed beside the weights, once
 NUMBER_BYTES = 4  # of most weights, to choose how many go into a round
-_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the older name warns in 2.13
 NOTHING = -1  # steps of a worker without a state
 MOVES = 4 << 20  # tags of messages
 CPU = torch.device("cpu")
@@ -51,7 +49,8 @@ class PeerMesh:
         self._works: list[Any] = []
         self._sent: list[torch.Tensor] = []  # memory that gloo still reads
         self._came: list[tuple[torch.Tensor, torch.Tensor]] = []  # where it belongs, and what came for it
-        self._batch: list[Any] = []
+        self._batch: list[tuple[torch.Tensor, int]] = []  # of NCCL: what is sent, and to which worker
+        self._wanted: list[tuple[torch.Tensor, int]] = []
 
     def sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Over all, in place."""
@@ -68,17 +67,17 @@ class PeerMesh:
     def gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         """The block of each, by rank, at all."""
         with talking():
-            self._group.wait(_ALL_GATHER(everything, mine, async_op=True))
+            self._group.gather(everything, mine)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         """By gloo from host memory; it may be written over once `settle` has returned. NCCL sends in batches."""
         if self._group.is_nccl:
-            self._batch.append(dist.P2POp(dist.isend, tensor.to(self._group.device), to))
+            self._batch.append((tensor.to(self._group.device), to))
             return
         there = self._staging.out(tensor)
         self._sent.append(there)
         with talking():
-            self._works.append(dist.isend(there, to, tag=tag))
+            self._works.append(self._group.send(there, to, tag))
 
     def receive(self, tensor: torch.Tensor, giver: int, tag: int) -> None:
         """It is here once `settle` has returned."""
@@ -86,20 +85,20 @@ class PeerMesh:
             device = self._group.device
             there = tensor if tensor.device == device else torch.empty_like(tensor, device=device)
             self._came.append((tensor, there))
-            self._batch.append(dist.P2POp(dist.irecv, there, giver))
+            self._wanted.append((there, giver))
             return
         there = self._staging.room(tensor)
         self._came.append((tensor, there))
         with talking():
-            self._works.append(dist.irecv(there, giver, tag=tag))
+            self._works.append(self._group.receive(there, giver, tag))
 
     def settle(self) -> None:
         """Wait for all that was sent and received."""
-        works, batch, came = self._works, self._batch, self._came
-        self._works, self._batch, self._came = [], [], []
+        works, batch, wanted, came = self._works, self._batch, self._wanted, self._came
+        self._works, self._batch, self._wanted, self._came = [], [], [], []
         with talking():
-            if batch:
-                works = [*works, *dist.batch_isend_irecv(batch)]
+            if batch or wanted:
+                self._group.exchange(batch, wanted)
             for work in works:
                 self._group.wait_for_message(work)
         for tensor, there in came:

@@ -9,9 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
-
-from sublet.train.grid.gloo import FEW_BYTES, Lines, Sharing, as_letter, facts_of  # noqa: E402  # noqa: E402
+from sublet.train.grid import gloo  # noqa: E402
+from sublet.train.grid.gloo import FEW_BYTES, Lines, Sharing, as_letter, facts_of  # noqa: E402
 from sublet.train.link.devices import Staging  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
 from sublet.train.link.sockets import Patience  # noqa: E402
@@ -128,6 +127,7 @@ class OneRoom:
 
     def __init__(self, name, room, *, opens=True):
         self.name, self._room, self._opens, self.read = name, room, opens, 0
+        self.gpu, self.device = name.rpartition(" ")[0], torch.device("cpu")
 
     def letter(self, memory):
         self._room.append(memory)
@@ -226,20 +226,12 @@ def test_one_who_may_not_read_it_breaks_the_grid_once_and_gets_it_sent_from_then
 def test_those_who_have_a_gpu_each_add_up_by_nccl_and_all_others_by_gloo(monkeypatch, gpus, by_nccl):
     made = [[], [], []]
 
-    class Stands(dist.ProcessGroupGloo):
-        """In place of NCCL, which no CPU has."""
+    def in_place_of_nccl(store, rank, world, _):
+        """No CPU has NCCL."""
+        here.made.append(world)
+        return gloo.gloo_group(store, rank, world)
 
-        class Options:
-            _timeout = None
-
-        def __init__(self, store, rank, world, options):
-            super().__init__(store, rank, world, options._timeout)
-            here.made.append(world)
-
-        def abort(self):
-            """As NCCL's."""
-
-    monkeypatch.setattr(dist, "ProcessGroupNCCL", Stands, raising=False)
+    monkeypatch.setattr(gloo, "nccl_group", in_place_of_nccl)
     here = threading.local()
 
     def work(rank, lines):
@@ -257,6 +249,54 @@ def test_those_who_have_a_gpu_each_add_up_by_nccl_and_all_others_by_gloo(monkeyp
     sharings = [OneRoom(each, []) for each in gpus]
     assert with_all(3, work, Elsewhere(), sharings) == [[333.0, 22.0], [333.0, 22.0], [333.0]]
     assert {rank: len(each) for rank, each in enumerate(made)} == by_nccl
+
+
+def in_a_chain(monkeypatch, gpus):
+    """Each says its rank to both neighbours, twice, and hears them; who has made which groups of two."""
+    made = []
+
+    def in_place_of_nccl(store, rank, world, _):
+        group = gloo.gloo_group(store, rank, world)
+        made.append(world)
+        return group
+
+    monkeypatch.setattr(gloo, "nccl_group", in_place_of_nccl)
+
+    def work(rank, lines):
+        mesh = lines.mesh("all", rank, len(gpus))
+        neighbours = [each for each in (rank - 1, rank + 1) if 0 <= each < len(gpus)]
+        lines.until(lines.begin(mesh, [], neighbours))
+        found = torch.zeros(2, len(gpus))
+        for turn in range(2):
+            for each in neighbours:
+                mesh.stream_to(torch.tensor([10.0 * rank + turn]), each, 7 + turn)
+        for turn in range(2):
+            for each in neighbours:
+                mesh.stream_from(found[turn, each : each + 1], each, 7 + turn)
+        mesh.settle()
+        return found.tolist()
+
+    heard = with_all(len(gpus), work, sharings=[OneRoom(each, []) for each in gpus])
+    return heard, len(made)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "groups"),
+    [
+        (["a 0", "b 0", "c 0", "d 0"], 12),  # three pairs, of which each end makes two groups
+        (["a 0", "b 0", "b 1", "c 0"], 8),  # the pair in the middle shares a GPU
+        (["", "", "", ""], 0),
+    ],
+)
+def test_neighbours_of_a_pipeline_talk_by_nccl_where_each_has_a_gpu(monkeypatch, gpus, groups):
+    heard, made = in_a_chain(monkeypatch, gpus)
+    assert heard == [
+        [[0, 10, 0, 0], [0, 11, 0, 0]],
+        [[0, 0, 20, 0], [1, 0, 21, 0]],
+        [[0, 10, 0, 30], [0, 11, 0, 31]],
+        [[0, 0, 20, 0], [0, 0, 21, 0]],
+    ]
+    assert made == groups
 
 
 def test_a_sum_that_ended_because_it_was_cut_is_none():

@@ -146,7 +146,7 @@ class RecordFactory:
             "WANDB_RUN_ID": f"{self._identity.server_id}-{record.id}",
             "WANDB_RESUME": "allow",
             "SLURM_RESTART_COUNT": str(record.group.failures.total()),
-            "TORCH_CPP_LOG_LEVEL": "ERROR",  # a group that breaks would fill the log with frames
+            "TORCH_CPP_LOG_LEVEL": "FATAL",  # a group that breaks would fill the log with frames of C++
             "OMP_NUM_THREADS": record.spec.env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
         }
         if record.start_over:
