@@ -29,7 +29,6 @@ ALLOWED = {
     "train/checkpoint/checkpoints.py": "measures how long a write took",
     "train/checkpoint/disk.py": "waits for a lock of another process",
     "train/numerics/gradients.py": "measures a step",
-    "train/sessions/report.py": "measures a step",
     "train/checkpoint/saving.py": "waits before it tries the last checkpoint again; tests give it another wait",
     "train/link/sockets.py": "waits for a store that is about to be opened",
     "train/numerics/seeds.py": "the rng of the user's script are part of its state",

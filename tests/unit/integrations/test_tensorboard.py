@@ -28,7 +28,7 @@ def run(directory, *, checkpoints=None, ends_at=None, **more):
             s.step(loss_of(model, batch))
             s.log({"loss": s.loss, "twice": torch.tensor(2.0 * s.steps)})
             if s.steps == 8 and checkpoints is not None and ends_at:
-                s._around.saver.save(s._strategy.state.tree(s._progress), s._progress)
+                s._around.saver.save(s._strategy.state.saved(s._progress), s._progress)
             if s.steps == ends_at:
                 raise SystemExit(9)
 

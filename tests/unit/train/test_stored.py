@@ -16,7 +16,7 @@ from sublet import train
 from sublet.errors import BadInput, InvalidValue
 from sublet.machine.objects import Found, Replaced, StoreFailed
 from sublet.machine.remote import open_uri
-from sublet.train.data.stored import manifest as portions
+from sublet.train.data.stored import dataset as portions
 from sublet.train.data.stored.dataset import FILE, LINE, RECORD, Blocks, Manifest
 from tests.rigs.sizes import examples
 

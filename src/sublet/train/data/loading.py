@@ -45,7 +45,6 @@ from sublet.train.numerics.seeds import next_numbers, reseed_host, rng_kept
 
 __all__ = [
     "NO_END",
-    "Drawn",
     "DrawnSamples",
     "Draws",
     "HeldOut",
@@ -54,7 +53,6 @@ __all__ = [
     "batch_of",
     "fed",
     "in_eval_mode",
-    "order_of",
     "samples_of",
 ]
 

@@ -28,7 +28,7 @@ from sublet.train.grid.stages import Staged, Unit
 from sublet.train.numerics.elementwise import Kept, kept_by
 from sublet.train.private import times_written
 
-__all__ = ["Arena", "Holdings", "Layout", "blank", "layout_of", "sizes_of"]
+__all__ = ["Arena", "Holdings", "blank", "layout_of", "sizes_of"]
 ALIGN = 64  # bytes: of a cache line, and more than any type needs
 LARGE_BYTES = 2 << 20  # a page, and where it begins
 

@@ -35,7 +35,6 @@ from sublet.train.sessions.options import model_input
 __all__ = [
     "Atom",
     "Borders",
-    "Came",
     "Losses",
     "Pipeline",
     "Stepped",

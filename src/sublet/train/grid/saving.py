@@ -38,7 +38,7 @@ from sublet.train.link.agent_line import ControllerLink
 from sublet.train.link.following import at_once
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import own_rng
-from sublet.train.state.state import TRAINED_S, Progress, State
+from sublet.train.state.state import BESIDE, TRAINED_S, Progress, State
 from sublet.wire.saves import DISK, Saved, SaveFailed
 
 __all__ = ["WORDS", "Course", "Restored", "Vault", "Whole"]
@@ -139,7 +139,7 @@ class Whole:
         if [len(each["params"]) for each in groups] != [len(each) for each in self._holdings.groups]:
             raise BadInput("checkpoint", f"of another optimizer: {len(groups)} groups of parameters", hint=HINT)
         return {
-            **{name: tree[name] for name in self._state.beside(self._progress)},
+            **{name: tree[name] for name in BESIDE},
             "settings": settings_of(groups),
             "rng": tree["rng"],
             "buffers": {name: tree["model"][name] for name in sorted(buffers)},

@@ -32,7 +32,7 @@ from sublet.train.state.kept import Keeps
 from sublet.train.state.state import Progress
 from sublet.wire.rehearsal import cue_here
 
-__all__ = ["Session", "Standing"]
+__all__ = ["Session"]
 
 
 class Standing:

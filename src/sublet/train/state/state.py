@@ -16,9 +16,10 @@ from sublet.train.numerics.noise import Noise
 from sublet.train.numerics.seeds import own_rng, random_state, restore_python_and_numpy, restore_rng
 from sublet.train.shards.moments import Moments
 
-__all__ = ["TRAINED_S", "Progress", "State", "broadcast"]
+__all__ = ["BESIDE", "TRAINED_S", "Progress", "State", "broadcast"]
 
 TRAINED_S = "trained_s"  # beside a state that is handed over
+BESIDE = ("schedulers", "frozen", "extra", "scaler", "stream", "progress", "random")  # what `beside` gives
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,9 +137,12 @@ class State:
             parameter.requires_grad_(name not in tree["frozen"])
         for scheduler, saved in zip(self.schedulers, tree["schedulers"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
-        for part, saved in (self.extra, tree["extra"]), (self.scaler, tree["scaler"]), (self.stream, tree["stream"]):
-            if part is not None:
-                part.load_state_dict(saved)
+        if self.extra is not None:
+            self.extra.load_state_dict(tree["extra"])
+        if self.scaler is not None and tree["scaler"]:  # or it was saved without one
+            self.scaler.load_state_dict(tree["scaler"])
+        if self.stream is not None:
+            self.stream.load_state_dict(tree["stream"])
         restore_python_and_numpy(tree["random"])
 
     def check(self, tree: Mapping[str, Any], progress: Progress) -> None:
