@@ -19,9 +19,10 @@ from tests.rigs.scenario import world  # noqa: E402
 
 SCRIPTS = Path(__file__).parent / "scripts"
 FRAMEWORKS = ("accelerate", "hf_trainer", "lightning")
-PLAIN = sorted(path.name for path in SCRIPTS.iterdir() if path.name not in FRAMEWORKS)
+BY_HAND = ("dcgan",)  # several optimizers
+PLAIN = sorted(path.name for path in SCRIPTS.iterdir() if path.name not in (*FRAMEWORKS, *BY_HAND))
 DRAWS = ("nanogpt",)  # written by hand it draws its batches otherwise
-BY_ITS_PART = ("dcgan", "imagenet", "mnist", "nanogpt")  # noise, batch norm and dropout see a worker's part
+BY_ITS_PART = ("imagenet", "mnist", "nanogpt")  # noise, batch norm and dropout see a worker's part
 
 
 def weights(folder, text):

@@ -27,7 +27,7 @@ MORE_LINES = {
     "best": 15,
     "resumable": 13,
     "finetune": 9,
-    "plateau": 8,
+    "plateau": 7,
     "shuffled_lines": 8,
 }  # of strangers; the rest are 13 of 19
 STRIKES = {  # those whose losses draw numbers, or whose layers look at the whole batch, depend on the width by nature

@@ -99,51 +99,74 @@ def test_a_training_is_as_long_as_its_loops_say(loop, extent):
 
 
 @pytest.mark.parametrize(
-    ("loop", "head"),
+    ("loop", "extent", "head"),
     [
-        ("range(start, args.n)", "e += kept.start\n        if e >= args.n:\n            break\n"),
-        ("range(start + 1, start + 20)", "e += kept.start + 1\n"),
-        ("range(5, 9)", "e += 5\n"),
+        ("range(start, args.n)", "args.n", ""),
+        ("range(start + 1, start + 20)", "19", "e += 1\n        "),
+        ("range(5, 9)", "4", "e += 5\n        "),
+        ("range(first, args.n + 1)", "args.n", "e += 1\n        "),
     ],
 )
-def test_epochs_begin_where_the_first_start_of_the_script_began(loop, head):
-    made = converted(f"{MADE}for e in {loop}:\n    print(e)\n    for x in loader:\n" + deep(8, TURN))
-    assert f"    for e in s.epochs():\n        {head}        print(e)\n" in made
-    assert ("s.keep(start=start)" in made) == ("start" in loop)
+def test_epochs_have_their_numbers_and_begin_anew_where_a_checkpoint_says_another(loop, extent, head):
+    source = (
+        MADE.replace("n = 0", "first = 1") + f"for e in {loop}:\n    print(e)\n    for x in loader:\n" + deep(8, TURN)
+    )
+    made = convert(Script(Path("train.py"), source))
+    assert f", epochs={extent})" in made.text
+    assert f"    for e in s.epochs():\n        {head}print(e)\n" in made.text
+    assert [look.what for look in made.looks] == [REMEMBERED.format("start")] * ("start" in loop)
 
 
+REMEMBERED = "the script saves, resumes or changes this itself (`{}`)"
 RESUMED = "if args.go_on:\n    n = torch.load('last.pt')\n"
 
 
-def test_steps_that_begin_elsewhere_are_counted_from_there_or_refused():
+def test_steps_that_begin_elsewhere_are_kept_or_a_line_to_look_at():
     made = converted(MADE + RESUMED + ASKS + deep(4, TURN + "n += 1\nif n > 9:\n    break"))
-    assert "    kept = s.keep(n=n)\n    for x in s:\n        n = s.steps + kept.n\n" in made
-    assert made.endswith("            if n > 9:\n                break\n")
+    assert "    kept = s.keep(n=n)\n    for x in s:\n        s.step(" in made
+    assert made.endswith("            kept.n += 1\n            if kept.n > 9:\n                break\n")
     for head in ("while n < 9:\n    x = next(it)\n", "for i in range(n, 9):\n    x = next(it)\n"):
-        assert (
-            "the turns begin at `n`"
-            in refused(MADE + RESUMED + "it = iter(loader)\n" + head + deep(4, TURN + "n += 1")).why
-        )
+        script = Script(Path("train.py"), MADE + RESUMED + "it = iter(loader)\n" + head + deep(4, TURN + "n += 1"))
+        made = convert(script)
+        assert ", steps=9)" in made.text
+        assert REMEMBERED.format("n") in [look.what for look in made.looks]
     epochs = "while n < 9:\n    for x in loader:\n" + deep(8, TURN) + "    n += 1\n"
     assert ", epochs=9)" in converted(MADE + epochs)
-    assert "the turns begin at `n`" in refused(MADE.replace("n = 0", "n = args.begin") + epochs).why
 
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("        opt.zero_grad()\n", "", "never cleared"),
-        ("        opt.step()\n", "        opt.zero_grad()\n        opt.step()\n", "cleared between"),
-        ("        opt.zero_grad()\n", "        if n:\n            opt.zero_grad()\n", "cleared in some turns"),
+        ("        opt.zero_grad()\n", "", "gradients add up"),
+        (
+            "        opt.step()\n",
+            "        opt.zero_grad()\n        opt.step()\n",
+            "`opt.zero_grad()` is between backward() and the step",
+        ),
+        ("        opt.zero_grad()\n", "        if n:\n            opt.zero_grad()\n", "cleared in some steps"),
         (
             "    for x, y in loader:\n        opt.zero_grad()\n",
             "    opt.zero_grad()\n    for x, y in loader:\n",
-            "once for",
+            "gradients add up",
         ),
         ("opt.step()\n", "opt.step()\n        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "after the step"),
-        ("        opt.step()\n", "        scale_(model.parameters())\n        opt.step()\n", "is given the parameters"),
-        ("        opt.step()\n", CLIPS + "        opt.step()\n", "the norm is clipped after the values"),
+        (
+            "        opt.step()\n",
+            "        scale_(model.parameters())\n        opt.step()\n",
+            "`scale_(model.parameters())` is between",
+        ),
+        ("        opt.step()\n", CLIPS + "        opt.step()\n", "clipped by their norm after their values"),
         ("    for x, y in loader:\n", "    loader = again()\n    for x, y in loader:\n", "made anew in the loop"),
+        (
+            "        opt.step()\n",
+            "        for g in opt.param_groups:\n            g['lr'] = f()\n        opt.step()\n",
+            "between",
+        ),
+        (
+            "        opt.step()\n",
+            "        clip(opt, 1.0)\n        opt.step()\n",
+            "`clip(opt, 1.0)` is between backward()",
+        ),
     ],
 )
 def test_an_update_in_another_order_is_refused(old, new, why):
@@ -169,20 +192,36 @@ ACCUMULATED = """for epoch in range(3):
 
 def test_a_division_by_the_batches_of_a_step_goes():
     made = converted(HEAD + "n = 0\n" + ACCUMULATED)
-    assert "            s.step(loss)\n            if s.updated:\n                n += 1\n" in made
+    assert "            s.step(loss)\n            if s.updated:\n                kept.n += 1\n" in made
     assert "    global_batch=loader.batch_size * args.k,\n    micro_batch=loader.batch_size,\n" in made
-    assert "            n = s.steps\n" in made
+
+
+def test_a_step_once_in_so_many_batches_is_found_where_half_precision_is_optional():
+    both = """        if amp:
+            scaler.scale(loss).backward()
+        else:
+            (loss / args.k).backward()
+        if (i + 1) % args.k == 0:
+            if amp:
+                scaler.step(opt)
+                scaler.update()
+            else:
+                opt.step()
+"""
+    old = ACCUMULATED[ACCUMULATED.index("        (loss") : ACCUMULATED.index("            opt.zero_grad")]
+    made = converted(HEAD + "n = 0\nscaler = torch.amp.GradScaler()\n" + ACCUMULATED.replace(old, both))
+    assert "    micro_batch=loader.batch_size,\n    scaler=scaler if amp else None,\n" in made
+    assert "if amp:\n                s.step(loss * args.k)\n            else:\n                s.step(loss)\n" in made
+    assert "            if s.updated:\n                kept.n += 1\n" in made
 
 
 def test_a_meter_is_told_of_turns_without_an_update_too():
     alone = PLAIN.replace("opt.step()\n", "opt.step()\n        meters.update(loss=1)\n")
     assert converted(HEAD + alone).endswith("            meters.update(loss=1)\n")
-    lines = "        n += 1\n        a, b = top(x)\n        meters.update(loss=a)\n"
+    lines = "        print(x)\n        n += 1\n        a, b = top(x)\n        meters.update(loss=a)\n"
     made = converted(HEAD + "n = 0\n" + PLAIN.replace("opt.step()\n", "opt.step()\n" + lines))
-    assert (
-        "            if s.updated:\n                n += 1\n            a, b = top(x)\n            meters.update("
-        in made
-    )
+    guarded = "            print(x)\n            if s.updated:\n                kept.n += 1\n"
+    assert guarded + "            a, b = top(x)\n            meters.update(" in made
 
 
 EVALUATED = """for epoch in range(3):
@@ -205,29 +244,33 @@ def test_only_the_loss_of_the_step_is_that_of_all_workers():
     assert made.endswith("            loss = F.l1_loss(model(x), y)\n            print(loss.item())\n")
 
 
-ENDLESS = """class Endless:
-    def __init__(self, data):
-        sampler = torch.utils.data.RandomSampler(data, replacement=True, num_samples=int(1e10))
-        self.loader = DataLoader(data, sampler=sampler)
-        self.batches = iter(self.loader)
-
-    def next(self):
-        return next(self.batches)
-
-
-batches = Endless(data)
+ENDLESS = """sampler = torch.utils.data.RandomSampler(data, replacement=True, num_samples=int(1e10))
+batches = iter(tqdm(DataLoader(data, sampler=sampler)))
 while True:
-    x = batches.next()
+    x = next(batches)
 """
 
 
-def test_batches_of_a_class_are_those_of_its_loader_unless_it_changes_them():
-    source = MADE + ENDLESS + deep(4, TURN + "n += 1\nif n >= 9:\n    break")
-    made = converted(source)
-    assert "with train.session(model, opt, batches.loader, steps=9) as s:\n    for x in s:\n" in made
+def test_a_sampler_without_an_end_has_as_many_samples_as_there_are():
+    made = converted(MADE + ENDLESS + deep(4, TURN + "n += 1\nif n >= 9:\n    break"))
+    assert "with train.session(model, opt, DataLoader(data, sampler=sampler), steps=9) as s:\n" in made
     assert "replacement=True, num_samples=len(data))" in made
-    changed = source.replace("return next(self.batches)", "return self.turned(next(self.batches))")
-    assert refused(changed).why == "batches come from Endless, a class of the script"
+
+
+def test_batches_of_a_class_of_the_script_are_refused():
+    own = "class Endless:\n    def next(self):\n        return 1\n\n\n"
+    source = MADE + own + ENDLESS.replace("iter(tqdm(", "Endless((").replace("next(batches)", "batches.next()")
+    error = refused(source + deep(4, TURN + "n += 1\nif n >= 9:\n    break"))
+    assert error.why == "batches come from `batches`, an iterator"
+
+
+def test_losses_of_a_loop_within_that_of_the_batches_are_refused():
+    inner = "    for i in range(4):\n        model(x[i]).mean().backward()\n"
+    micro = f"for x in loader:\n    opt.zero_grad()\n{inner}    opt.step()\n"
+    assert (
+        "a turn of the loop over micro-batches takes no batch"
+        in refused(HEAD + f"for e in range(3):\n{deep(4, micro)}").why
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,10 +302,10 @@ def test():
 """
 
 
-def test_a_number_that_a_function_changes_is_kept():
-    made = converted(HEAD + BEST + PLAIN + "    test()\n")
-    assert "    kept = s.keep(best=best)\n" in made
-    assert "    if held() > kept.best:\n        kept.best = held()\n" in made
+def test_a_number_that_a_function_changes_is_a_line_to_look_at():
+    made = convert(Script(Path("train.py"), HEAD + BEST + PLAIN + "    test()\n"))
+    assert "kept" not in made.text
+    assert [look.what for look in made.looks] == [REMEMBERED.format("best")]
 
 
 TRAINER = """import torch
@@ -287,11 +330,15 @@ class Trainer:
 """
 
 
-def test_values_of_a_trainer_are_kept_from_epoch_to_epoch():
-    made = converted(TRAINER)
-    assert "            kept = s.keep(best=self.best)\n            for epoch in s.epochs():\n" in made
-    assert "                self.best = kept.best\n                self.model.train()\n" in made
-    assert made.endswith("                kept.best = self.best\n")
+def test_values_of_a_trainer_are_lines_to_look_at_unless_it_says_its_state():
+    made = convert(Script(Path("train.py"), TRAINER))
+    (look,) = made.looks
+    assert look.what == REMEMBERED.format("self.best")
+    assert [made.text.splitlines()[number - 1].strip() for number in look.lines] == ["self.best = held()"]
+    states = "\n    def state_dict(self):\n        ...\n\n    def load_state_dict(self, state):\n        ...\n"
+    made = convert(Script(Path("train.py"), TRAINER + states))
+    assert "epochs=3, extra_state=self) as s:" in made.text
+    assert made.looks == ()
 
 
 def test_a_loop_in_an_imported_file_is_found(tmp_path, capsys, monkeypatch):
@@ -302,6 +349,13 @@ def test_a_loop_in_an_imported_file_is_found(tmp_path, capsys, monkeypatch):
     assert "+++ b/loops.py" in capsys.readouterr().out
     assert "train.session(model, opt, loader, epochs=3)" in Path("loops.py").read_text()
     assert "session" not in Path("train.py").read_text()
+
+
+def test_several_optimizers_are_refused():
+    second = "    other = torch.optim.SGD(critic.parameters(), lr=1.0)\n"
+    error = refused(HEAD + second.strip() + "\n" + PLAIN + deep(8, TURN.replace("opt.", "other.")))
+    assert error.why == "several optimizers are stepped: `opt`, `other`"
+    assert "several-models-and-optimizers" in error.do
 
 
 def test_batches_of_a_function_that_is_called_from_elsewhere_are_no_training():

@@ -213,32 +213,6 @@ for epoch in range(start, 6):
     start = 0
     n = epoch
 """,
-    "a class that gives one batch after the other": """
-class Endless:
-    def __init__(self, data, **words):
-        sampler = torch.utils.data.SequentialSampler(data)
-        self.loader = DataLoader(data, sampler=sampler, **words)
-        self.batches = iter(self.loader)
-
-    def next(self):
-        try:
-            batch = next(self.batches)
-        except StopIteration:
-            self.batches = iter(self.loader)
-            batch = next(self.batches)
-        return batch
-
-
-batches = Endless(TensorDataset(x, y), batch_size=4)
-while True:
-    a, b = batches.next()
-    model.zero_grad()
-    F.mse_loss(model(a), b).backward()
-    opt.step()
-    n += 1
-    if n >= 12:
-        break
-""",
     "gradients that are only logged": """
 for epoch in range(3):
     for a, b in loader:
@@ -247,22 +221,6 @@ for epoch in range(3):
         opt.step()
         for p in model.parameters():
             print(p.grad.norm())
-""",
-    "two models with an optimizer each": """
-other = nn.Sequential(nn.Linear(4, 1))
-second = torch.optim.SGD(other.parameters(), lr=0.01)
-for epoch in range(3):
-    for a, b in loader:
-        opt.zero_grad()
-        F.mse_loss(model(a), b).backward()
-        opt.step()
-        second.zero_grad()
-        first_loss = F.mse_loss(other(a), b)
-        first_loss.backward()
-        second_loss = F.l1_loss(other(a), b)
-        second_loss.backward()
-        second.step()
-n = {name: value.clone() for name, value in other.state_dict().items()}
 """,
 }
 

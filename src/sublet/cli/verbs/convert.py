@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +63,7 @@ def convert(
                 "script": str(read.path),
                 "how": made.how,
                 "diff": diff,
-                "look_at": [look.document() for look in made.looks],
+                "look_at": [asdict(look) for look in made.looks],
                 "rehearsed": None if report is None else report.verdict,
                 "written": backup is not None,
                 "backup": None if backup is None else str(backup),

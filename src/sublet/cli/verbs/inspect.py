@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,20 +22,29 @@ def inspect(
     """Say whether a training script can be converted, and which lines to look at; of one with a session, the lines."""
     from sublet.cli.print.looks import look_lines
     from sublet.cli.work.script.convert import inspect as look
-    from sublet.cli.work.script.reading import Script
+    from sublet.cli.work.script.reading import CannotConvert, Script
 
-    found = look(Script.read(script))
+    found, looks = look(Script.read(script))
+    refused = found if isinstance(found, CannotConvert) else None
+    made = None if isinstance(found, CannotConvert) else found
     if opt.wants_document(output, json):
-        print_document(found.document(str(script)))
+        document = {
+            "schema_version": 1,
+            "script": str(script),
+            "converts_to": None if made is None else made.how,
+            "refused": None if refused is None else {"line": refused.line, "why": refused.why, "do": refused.do},
+            "look_at": [asdict(each) for each in looks],
+        }
+        print_document(document)
         return
     typer.echo(f"{script}")
-    if found.refused is not None:
-        typer.echo(f"  not converted: line {found.refused.line}: {found.refused.why}\n    next: {found.refused.do}")
-    elif found.made is not None:
-        how = "a session" if found.made.how == "session" else f"the integration for {found.made.how}"
+    if refused is not None:
+        typer.echo(f"  not converted: line {refused.line}: {refused.why}\n    next: {refused.do}")
+    elif made is not None:
+        how = "a session" if made.how == "session" else f"the integration for {made.how}"
         typer.echo(f"  sublet convert {script} makes it elastic, with {how}")
-    title = "  look at these lines:" if found.made is None else "  look at these lines, once it is converted:"
-    for line in look_lines(found.looks, title):
+    title = "  look at these lines:" if made is None else "  look at these lines, once it is converted:"
+    for line in look_lines(looks, title):
         typer.echo(line)
-    if found.refused is None and not found.looks:
+    if refused is None and not looks:
         typer.echo("  nothing to look at")

@@ -1,7 +1,5 @@
 """A Trainer class of one's own: its checkpoints, its averages, rates that fall when held-out loss does not."""
 
-from pathlib import Path
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -31,19 +29,6 @@ class Trainer:
     def load_state_dict(self, state):
         self.ema.shadow, self.history = dict(state["shadow"]), list(state["history"])
 
-    def save(self, epoch):
-        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": epoch}
-        torch.save(parts | {"own": self.state_dict(), "scheduler": self.scheduler.state_dict()}, "last.pt")
-
-    def resume(self):
-        if Path("last.pt").exists():
-            parts = torch.load("last.pt")
-            self.model.load_state_dict(parts["model"])
-            self.optimizer.load_state_dict(parts["optimizer"])
-            self.scheduler.load_state_dict(parts["scheduler"])
-            self.load_state_dict(parts["own"])
-            self.start = parts["epoch"] + 1
-
     def loss_of(self, batch):
         return nn.functional.huber_loss(self.model(batch[0]), batch[1])
 
@@ -66,8 +51,6 @@ class Trainer:
                 held_out = self.evaluate()
                 self.scheduler.step(held_out)
                 self.history.append(held_out)
-                if s.rank == 0:
-                    self.save(epoch)
         torch.save({**self.model.state_dict(), **{f"ema.{k}": v for k, v in self.ema.shadow.items()}}, "model.pt")
 
 

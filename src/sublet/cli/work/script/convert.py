@@ -1,7 +1,4 @@
-"""The change that makes a script elastic, as a diff, with the lines to look at; or why there is none.
-
-It is tried before it is trusted, and written whole or not at all.
-"""
+"""The change that makes a script elastic, as a diff, with the lines to look at; or why there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sublet.cli.work.script.frameworks import known, of_framework
 from sublet.cli.work.script.looks import Look, looks_of
@@ -30,7 +27,7 @@ __all__ = ["Converted", "convert", "found_in", "inspect", "tried", "write_beside
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """The new text, what it is made for, and what to look at before it is trusted."""
+    """The new text, and the lines to look at in it."""
 
     how: str  # "session", or the framework whose integration it has
     text: str
@@ -46,7 +43,7 @@ class Converted:
 def convert(script: Script) -> Converted:
     """CannotConvert with what to do by hand."""
     if script.is_elastic:
-        raise CannotConvert("it imports sublet already", 1, "nothing; `sublet rehearse -- python train.py` tries it")
+        raise CannotConvert("it imports sublet already", 1, "try it: sublet rehearse -- python train.py")
     known(script)
     if (made := of_framework(script)) is not None:
         return Converted(how=made[0], text=made[1], looks=())
@@ -65,39 +62,19 @@ def found_in(script: Script) -> tuple[Script, Converted]:
         try:
             return other, convert(other)
         except CannotConvert as refused:
-            why = f"its loop is in {other.path}, line {refused.line}: {refused.why}"
+            why = f"the training loop is in {other.path}, line {refused.line}: {refused.why}"
             raise CannotConvert(why, 1, refused.do) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspected:
-    """What `convert` would do, without doing it."""
-
-    made: Converted | None
-    refused: CannotConvert | None
-    looks: tuple[Look, ...]
-
-    def document(self, path: str) -> dict[str, Any]:
-        """For `--json`."""
-        refused = self.refused
-        return {
-            "schema_version": 1,
-            "script": path,
-            "converts_to": None if self.made is None else self.made.how,
-            "refused": None if refused is None else {"line": refused.line, "why": refused.why, "do": refused.do},
-            "look_at": [look.document() for look in self.looks],
-        }
-
-
-def inspect(script: Script) -> Inspected:
-    """The dry form of `convert`; of a script with a session, what there is to look at in it."""
+def inspect(script: Script) -> tuple[Converted | CannotConvert | None, tuple[Look, ...]]:
+    """What `convert` would make of it, or why not; of a script with a session, only what there is to look at in it."""
     if script.is_elastic:
-        return Inspected(made=None, refused=None, looks=looks_of(script, []))
+        return None, looks_of(script, [])
     try:
         _, made = found_in(script)
     except CannotConvert as error:
-        return Inspected(made=None, refused=error, looks=())
-    return Inspected(made=made, refused=None, looks=made.looks)
+        return error, ()
+    return made, made.looks
 
 
 def tried(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import tokenize
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from sublet.cli.work.script.reading import CannotConvert, Script
 
-__all__ = ["Edits"]
+__all__ = ["Edits", "begin_of", "end_of"]
 
 INDENT = "    "
+Place = tuple[int, int]  # line and column, in bytes
 
 
 class Edits:
@@ -21,26 +24,30 @@ class Edits:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._removed: list[ast.stmt] = []
-        self._changed: list[tuple[tuple[int, int], tuple[int, int], str]] = []
+        self._changed: list[tuple[Place, Place, str]] = []
         self._before: defaultdict[int, list[str]] = defaultdict(list)
         self._after: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
-        self._dissolved: list[ast.For] = []
         self._blocks: list[tuple[int, int, list[str]]] = []  # first and last line, and what goes above them
 
     def replace(self, node: ast.expr | ast.stmt, text: str) -> None:
         """An expression, or a plain statement, by another."""
-        begin = (node.lineno, node.col_offset)
-        self._changed.append((begin, (node.end_lineno or 0, node.end_col_offset or 0), text))
+        self.put(begin_of(node), end_of(node), text)
 
-    def leave(self, whole: ast.expr | ast.stmt, part: ast.expr, before: str = "", after: str = "") -> None:
-        """Only a part of it, as it is or will be, between two texts."""
-        self._changed.append(((whole.lineno, whole.col_offset), (part.lineno, part.col_offset), before))
-        ends = (part.end_lineno or 0, part.end_col_offset or 0)
-        self._changed.append((ends, (whole.end_lineno or 0, whole.end_col_offset or 0), after))
+    def put(self, begin: Place, end: Place, text: str) -> None:
+        """In the place of what is between two."""
+        self._changed.append((begin, end, text))
 
-    def insert(self, line: int, column: int, text: str) -> None:
-        """Between two characters; columns are bytes."""
-        self._changed.append(((line, column), (line, column), text))
+    def add_import(self, line: str) -> ast.stmt | None:
+        """Below the imports at the top of the script; the last of them."""
+        defines = ast.FunctionDef | ast.ClassDef | ast.For | ast.While
+        top = itertools.takewhile(lambda each: not isinstance(each, defines), self._script.tree.body)
+        imports = [each for each in top if isinstance(each, ast.Import | ast.ImportFrom)]
+        if not imports:
+            self.before(self._script.tree.body[0], line)
+            return None
+        self.after(imports[-1], "")
+        self.after(imports[-1], line)
+        return imports[-1]
 
     def remove(self, *statements: ast.stmt) -> None:
         """All lines of them."""
@@ -55,8 +62,8 @@ class Edits:
 
     def after(self, statement: ast.stmt, text: str, *, inside: bool = False) -> None:
         """A line as deep as the statement, below it; `inside`: within what is put around it alone, too."""
-        first, last = statement.lineno + inside, statement.end_lineno or statement.lineno
-        self._after[last].append((first, self._indent(statement.lineno) + text))
+        line = (statement.lineno + inside, self._indent(statement.lineno) + text)
+        self._after[statement.end_lineno or 0].append(line)
 
     def put_under(self, statements: Sequence[ast.stmt], header: str) -> None:
         """A line that ends in a colon (or several, of which one does), and all of these one step deeper below it."""
@@ -64,10 +71,6 @@ class Edits:
             self._alone(each)
         first, last = _first_line(statements[0]), statements[-1].end_lineno or 0
         self._blocks.append((first, last, [self._indent(first) + line for line in header.split("\n")]))
-
-    def dissolve(self, loop: ast.For) -> None:
-        """Its body stays, one step less deep; its head goes."""
-        self._dissolved.append(loop)
 
     def is_removed(self, statement: ast.AST) -> bool:
         """Whether it goes."""
@@ -78,8 +81,6 @@ class Edits:
         self.close_empty()
         gone = {line for each in self._removed for line in range(each.lineno, (each.end_lineno or 0) + 1)}
         lines = self._rewritten(gone)
-        for loop in self._dissolved:
-            gone |= set(range(loop.lineno, loop.body[0].lineno))
         kept_as_is = _inside_texts(self._script.source)
         blocks = sorted(self._blocks, key=lambda block: (block[0], -block[1]))
         end = "\r\n" if "\r\n" in self._script.source else "\n"
@@ -87,63 +88,47 @@ class Edits:
         for number, line in enumerate(lines, 1):
             around = [block for block in blocks if block[0] < number <= block[1]]
             begun = [block for block in blocks if block[0] == number]
-            cut = sum(
-                each.body[0].col_offset - each.col_offset
-                for each in self._dissolved
-                if each.body[0].lineno <= number <= (each.end_lineno or 0) and number not in kept_as_is
-            )
-            kept = line[cut:] if not line[:cut].strip() else line
-            out += [INDENT * len(around) + text[cut:] + end for text in self._before[number]]
+            out += [INDENT * len(around) + text + end for text in self._before[number]]
             for depth, block in enumerate(begun, len(around)):
-                out += [INDENT * depth + text[cut:] + end for text in block[2]]
+                out += [INDENT * depth + text + end for text in block[2]]
             deeper = "" if number in kept_as_is else INDENT * (len(around) + len(begun))
             if number not in gone:
-                out += [deeper + part if part.strip() else part for part in kept.splitlines(keepends=True)]
+                out += [deeper + part if part.strip() else part for part in line.splitlines(keepends=True)]
             for first, text in self._after[number]:
-                depth = sum(block[0] < first for block in around + begun)
-                out.append(INDENT * depth + text[cut:] + end)
+                out.append(INDENT * sum(block[0] < first for block in around + begun) + text + end)
         made = "".join(out)
         try:
             ast.parse(made)
         except SyntaxError as error:
-            why = f"what would come of it is no Python ({error.msg} in its line {error.lineno})"
+            why = f"the new text would not be Python ({error.msg} in its line {error.lineno})"
             raise CannotConvert(why, 1, "write the session by hand: docs/guides/make-a-script-elastic.md") from None
         return made
 
     def _rewritten(self, gone: set[int]) -> list[str]:
-        lines, last = list(self._script.lines), ((0, 0), (0, 0))
-        spans = sorted(self._changed, key=lambda change: (change[0], change[1]))
-        outer: list[tuple[tuple[int, int], tuple[int, int], str]] = []
-        for begin, end, text in spans:
-            if begin[0] in gone or (outer and begin < last[1] and end <= last[1] and (begin, end) != last):
+        lines, last, outer = list(self._script.lines), ((0, 0), (0, 0)), list[tuple[Place, Place, str]]()
+        for begin, end, text in sorted(self._changed, key=lambda change: change[:2]):
+            if begin[0] in gone or (begin < last[1] and end <= last[1] and (begin, end) != last):
                 continue  # a part of what is replaced already
             outer.append((begin, end, text))
             last = (begin, end) if end >= last[1] else last
         for (first, start), (final, stop), text in reversed(outer):
-            head = lines[first - 1].encode()[:start].decode()
-            tail = lines[final - 1].encode()[stop:].decode()
+            head, tail = lines[first - 1].encode()[:start].decode(), lines[final - 1].encode()[stop:].decode()
             lines[first - 1] = head + text + tail
-            for line in range(first + 1, final + 1):
-                gone.add(line)
+            gone.update(range(first + 1, final + 1))
         return lines
 
     def close_empty(self) -> None:
         """A block of which nothing is left goes with its head, or passes."""
-        changed = True
-        while changed:
-            changed = False
-            for parent in {self._script.parents[each] for each in self._removed}:
-                if not isinstance(parent, ast.stmt) or self.is_removed(parent):
-                    continue
-                body, other = getattr(parent, "body", []), getattr(parent, "orelse", [])
-                empty = all(map(self.is_removed, body)) and not any(self._after[each.end_lineno] for each in body)
-                if not empty:
-                    continue
-                if isinstance(parent, ast.If | ast.With) and all(map(self.is_removed, other)):
-                    self._removed.append(parent)
-                    changed = True
-                elif not self._before[body[0].lineno]:
-                    self._before[body[0].lineno].append(self._indent(body[0].lineno) + "pass")
+        for each in self._removed:  # which grows
+            parent = self._script.parents[each]
+            body, other = getattr(parent, "body", []), getattr(parent, "orelse", [])
+            empty = all(map(self.is_removed, body)) and not any(self._after[line.end_lineno] for line in body)
+            if not isinstance(parent, ast.stmt) or self.is_removed(parent) or not empty:
+                continue
+            if isinstance(parent, ast.If | ast.With) and all(map(self.is_removed, other)):
+                self._removed.append(parent)
+            elif not self._before[body[0].lineno]:
+                self._before[body[0].lineno].append(self._indent(body[0].lineno) + "pass")
 
     def _indent(self, line: int) -> str:
         text = self._script.lines[line - 1]
@@ -157,13 +142,23 @@ class Edits:
             raise CannotConvert("several statements are on one line", statement.lineno, "give each a line of its own")
 
 
+def begin_of(node: Any) -> Place:
+    """Of an expression, a statement, an argument or an import."""
+    return node.lineno, node.col_offset
+
+
+def end_of(node: Any) -> Place:
+    """As `begin_of`."""
+    return node.end_lineno, node.end_col_offset
+
+
 def _first_line(statement: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 
 def _inside_texts(source: str) -> set[int]:
-    r"""Lines that begin within a text of several lines, or after a backslash in one: they must not move."""
+    """Lines that begin within a text of several lines: they must not move."""
     found, open_at = set[int](), list[int]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         name = tokenize.tok_name[token.type]

@@ -1,11 +1,11 @@
-"""Files that one worker writes, and lines to look at before a session is trusted: each with its evidence."""
+"""Files that one worker writes, and lines to look at before a session is trusted."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from sublet.cli.work.script.edits import Edits
 from sublet.cli.work.script.loops import Training
@@ -20,28 +20,23 @@ SAVES = (
     "add_hparams",
 )
 MOVES = ("copyfile", "rename", "replace_file", "remove", "rmtree", "unlink", "copy2")
-SAVERS = ("save", "checkpoint")  # how functions are called that do nothing but write
+SAVERS = ("save", "checkpoint")  # how names of functions begin that do nothing but write
 OF_A_PART = ("size(", "len(", ".shape", "batch_size")
 
 
-# ------------------------------------------------------------------------------------------- files
-
-
 def guard_files(training: Training, edits: Edits, session: str) -> None:
-    """In the loop, in the lines of the same block behind it, and in functions between it and the update."""
+    """`if s.rank == 0:` in the loop, in the lines of the same block behind it, and in the functions in between."""
     script, outer = training.script, training.outer
     block = getattr(script.parents[outer], "body", [])
-    parts = [*(block[block.index(outer) :] if outer in block else [outer])]
-    parts += [hop.function for hop in (*training.hops, *training.within)]
-    scopes = [training.scope, *parts]
+    behind = block[block.index(outer) :] if outer in block else [outer]
+    parts = [*behind, *(hop.function for hop in training.hops)]
     for statement in [node for part in parts for node in ast.walk(part) if isinstance(node, ast.stmt)]:
         call = statement.value if isinstance(statement, ast.Expr) else statement
         saver = isinstance(call, ast.Call) and last_of(call.func).lstrip("_").startswith(SAVERS)
-        if not (saver or _writes(script, call)) or _is_guarded(script, statement, {session}):
-            continue
-        gone = edits.is_removed(statement) or ".grad" in script.text(statement)
-        if not gone and script.scope_of(statement) in scopes:
-            edits.put_under([statement], f"if {session}.rank == 0:")
+        if (saver or _writes(script, call)) and not _is_guarded(script, statement, {session}):
+            gone = edits.is_removed(statement) or ".grad" in script.text(statement)
+            if not gone and script.scope_of(statement) in (training.scope, *parts):
+                edits.put_under([statement], f"if {session}.rank == 0:")
 
 
 def _writes(script: Script, node: ast.AST) -> bool:
@@ -61,19 +56,18 @@ def _writes(script: Script, node: ast.AST) -> bool:
 
 
 def _is_guarded(script: Script, node: ast.AST, sessions: set[str]) -> bool:
-    """Whether a condition around it asks the session's rank, or an outer statement is guarded as a whole."""
+    """Whether a condition around it asks the session's rank, or an outer `with` is guarded as a whole."""
     for each in script.above(node):
-        if isinstance(each, ast.If) and any(f"{name}.rank" in script.text(each.test) for name in sessions):
+        if isinstance(each, ast.If) and any(
+            re.search(rf"\b{name}\.rank\b", script.text(each.test)) for name in sessions
+        ):
             return True
         if isinstance(each, ast.FunctionDef) or (isinstance(each, ast.With) and _writes(script, each)):
             return isinstance(each, ast.With)
     return False
 
 
-# ------------------------------------------------------------------------------------------- lines to look at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Look:
     """One kind of thing, with the lines that show it."""
 
@@ -81,34 +75,31 @@ class Look:
     what: str
     do: str
 
-    def document(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {"lines": list(self.lines), "what": self.what, "do": self.do}
-
 
 def looks_of(script: Script, lost: list[str]) -> tuple[Look, ...]:
-    """Of a script with a session; `lost`: names that the loop remembers, which nothing keeps."""
+    """Of a script with a session; `lost`: names that the loop changes, and nothing keeps."""
     items = [item for node in script.nodes if isinstance(node, ast.With) for item in node.items]
-    made = [(each.optional_vars, each.context_expr) for each in items if each.optional_vars is not None]
-    names = {last_of(name) for name, call in made if last_of(getattr(call, "func", call)) == "session"}
+    made = [item for item in items if last_of(getattr(item.context_expr, "func", item)) == "session"]
+    names = {last_of(item.optional_vars) for item in made if item.optional_vars is not None}
     loops: list[ast.AST] = [
         *(node for node in script.nodes if isinstance(node, ast.For) and names & names_in(node.iter)),
         *(each for each in script.functions if names & {arg.arg for arg in each.args.args}),
     ]
-    remembered = f" ({', '.join(f'`{name}`' for name in sorted(lost))})" if lost else ""
+    first = min((item.context_expr.lineno for item in made), default=1)
+    remembered = f" ({', '.join(f'`{name}`' for name in sorted(set(lost)))})" if lost else ""
     found = {
-        "the loss, or a gradient, of a worker's part: `.item()` is no mean of all": (
+        "`.item()` of the loss, or a gradient, is that of one worker's part of the batch": (
             _of_a_part(script, loops, names),
-            "s.loss is that of all workers; s.grad_norm (with clip_norm=); s.global_batch for the samples of a step",
+            "s.loss is the mean of all workers; s.grad_norm (with clip_norm=); s.global_batch, the samples of a step",
         ),
         "every worker writes this file": (_written(script, loops, names), "`if s.rank == 0:` above it"),
-        f"saved, resumed or remembered by the script itself{remembered}": (
-            _remembered(script, loops, lost),
-            "the session restores model, optimizer and position; s.keep(name=value) for what else must last",
+        f"the script saves, resumes or changes this itself{remembered}": (
+            _remembered(script, loops, lost, first),
+            "the session restores model, optimizer and position, and counts from 0; s.keep(name=value) keeps the rest",
         ),
     }
     looks = [Look(lines=tuple(sorted({*lines})), what=what, do=do) for what, (lines, do) in found.items()]
-    return tuple(each for each in looks if each.lines)
+    return tuple(look for look in looks if look.lines)
 
 
 def _of_a_part(script: Script, loops: list[ast.AST], names: set[str]) -> Iterator[int]:
@@ -135,14 +126,13 @@ def _written(script: Script, loops: list[ast.AST], names: set[str]) -> Iterator[
                 yield node.lineno
 
 
-def _remembered(script: Script, loops: list[ast.AST], lost: list[str]) -> Iterator[int]:
-    """Where such a name is first given its next value; and what only a script that resumes by itself does."""
+def _remembered(script: Script, loops: list[ast.AST], lost: list[str], first: int) -> Iterator[int]:
+    """Where the loop changes such a name, or where the session is; and what a script does that resumes by itself."""
     inside = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Name | ast.Attribute)]
     for name in lost:
-        parents = ast.Attribute | ast.Subscript
         nodes = [node for node in inside if script.text(node) == name]
-        nodes = [node for node in nodes if isinstance(node.ctx, ast.Store) or isinstance(script.parents[node], parents)]
-        yield from [min(node.lineno for node in nodes)] if nodes else []
+        parts = [node for node in nodes if isinstance(script.parents[node], ast.Attribute | ast.Subscript)]
+        yield min((node.lineno for node in nodes if isinstance(node.ctx, ast.Store) or node in parts), default=first)
     for call in script.calls if loops else ():
         scope = script.scope_of(call)
         runs = not isinstance(scope, ast.FunctionDef) or any(script.calls_of(scope))

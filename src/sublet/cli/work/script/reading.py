@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from sublet.errors import BadInput
 
-__all__ = ["CannotConvert", "Hop", "Method", "Scope", "Script", "arguments", "is_local", "is_method", "last_of"]
-__all__ += ["names_in", "only_value", "root_of", "statement_of", "stores_in", "substituted"]
+__all__ = ["CannotConvert", "Hop", "Method", "Scope", "Script", "is_local", "is_method", "last_of", "lifted"]
+__all__ += ["names_in", "root_of", "statement_of", "stores_in"]
 
-MOST_BYTES = 4 << 20  # a longer file is generated
 OF_MODULES = ("train", "eval", "forward", "step", "update")  # methods that other objects have, too
-SIMPLE = ast.Name | ast.Attribute | ast.Constant | ast.Call | ast.Subscript
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
+Store = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr
 
 
 class CannotConvert(Exception):
@@ -50,30 +48,21 @@ class Script:
             if value is not None and not isinstance(node, ast.AugAssign):
                 self._given.setdefault(last_of(target), []).append(value)
         self._imported = dict(_imports(self.nodes))
-        self.names = names_in(self.tree) | set(self._imported)
-        self.names |= {node.name for node in self.functions} | {node.name for node in self.classes}
+        self.modules = set(self._imported.values())
+        self.is_elastic = any(name.split(".")[0] == "sublet" for name in self.modules)
+        self.own = {each.name for each in self.functions} | {each.name for each in self.classes}
+        self.names = names_in(self.tree) | {*self._imported, *self.own}
+        self.names |= {each.arg for each in self.nodes if isinstance(each, ast.arg)}
 
     @classmethod
     def read(cls, path: Path) -> Script:
         """From a file."""
         try:
-            if path.stat().st_size > MOST_BYTES:
-                raise BadInput(str(path), f"is larger than {MOST_BYTES >> 20} MiB", hint="the script that trains")
             return cls(path, path.read_bytes().decode("utf-8"))
         except OSError as error:
             raise BadInput(str(path), f"cannot be read ({error.strerror})", hint="a script that is there") from None
         except UnicodeDecodeError:
             raise BadInput(str(path), "is not UTF-8", hint="a script in UTF-8") from None
-
-    @property
-    def modules(self) -> set[str]:
-        """All that it imports, in full."""
-        return set(self._imported.values())
-
-    @property
-    def is_elastic(self) -> bool:
-        """Whether it imports sublet."""
-        return any(name.split(".")[0] == "sublet" for name in self.modules)
 
     def full_name(self, node: ast.AST) -> str:
         """`F.mse_loss` as torch.nn.functional.mse_loss; "" for what is no name."""
@@ -84,26 +73,26 @@ class Script:
         return ""
 
     def text(self, node: Any) -> str:
-        """As it stands there."""
+        """The text of a node."""
         lines = [line.encode() for line in self.lines[node.lineno - 1 : node.end_lineno]]
         lines[-1] = lines[-1][: node.end_col_offset]
         lines[0] = lines[0][node.col_offset :]
         return b"".join(lines).decode().replace("\r\n", "\n")
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What it is in, from the innermost on."""
+        """The nodes around it, innermost first."""
         while (node := self.parents.get(node, self.tree)) is not self.tree:
             yield node
 
     def within(self, node: ast.AST, outer: ast.AST) -> Iterator[ast.AST]:
-        """What it is in, up to the loop, or the function that it is in."""
+        """The nodes around it, up to the loop or the function."""
         for each in self.above(node):
             if each is outer or isinstance(each, ast.FunctionDef):
                 return
             yield each
 
     def scope_of(self, node: ast.AST) -> Scope:
-        """The function, or the module, that it is in."""
+        """The function, or the module, around it."""
         while not isinstance(node := self.parents[node], Scope):
             pass
         return node
@@ -116,19 +105,15 @@ class Script:
         """The full name of what is called for it; "" if that is not said here."""
         node = node.value if isinstance(node, ast.Subscript) else node
         calls = [value for value in self.values_of(last_of(node)) if isinstance(value, ast.Call)]
-        names = [self.full_name(call.func) or last_of(call.func) for call in calls]
-        return next((name for name in names if name), "")
+        return next((name for call in calls if (name := self.full_name(call.func) or last_of(call.func))), "")
 
-    def calls_of(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Call]:
+    def calls_of(self, function: ast.FunctionDef) -> Iterator[ast.Call]:
         """Where this file calls it: a method by its own object, or one of its class."""
         owner = self.parents.get(function)
-        for node in self.calls:
-            if last_of(node.func) != function.name:
-                continue
-            if isinstance(node.func, ast.Name):
-                if not isinstance(owner, ast.ClassDef):
-                    yield node
-            elif isinstance(owner, ast.ClassDef) and isinstance(node.func, ast.Attribute):
+        for node in [each for each in self.calls if last_of(each.func) == function.name]:
+            if not isinstance(owner, ast.ClassDef):
+                yield from [node] if isinstance(node.func, ast.Name) else ()
+            elif isinstance(node.func, ast.Attribute):
                 receiver = node.func.value
                 own = self.text(receiver) == "self" and owner in self.above(node)
                 name = last_of(receiver.func) if isinstance(receiver, ast.Call) else self.made_by(receiver)
@@ -160,11 +145,8 @@ def last_of(node: ast.AST) -> str:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """All that are spoken of in it."""
+    """All names in it."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
-Store = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr
 
 
 def stores_in(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, Store]]:
@@ -181,7 +163,7 @@ def stores_in(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, Store]
 
 
 def statement_of(script: Script, node: ast.AST) -> ast.stmt:
-    """That it is in."""
+    """The statement that it is a part of."""
     while not isinstance(node, ast.stmt):
         node = script.parents[node]
     return node
@@ -197,41 +179,34 @@ def _imports(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-# ------------------------------------------------------------------------------------------- across calls
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """A function of the script, and the one call by which it is run."""
 
     call: ast.Call
     function: ast.FunctionDef
 
 
-def arguments(script: Script, hop: Hop) -> dict[str, str]:
-    """What each parameter of a function stands for where it is called."""
-    given: dict[str, str] = {}
-    formal, call = hop.function.args, hop.call
-    names = [each.arg for each in (*formal.posonlyargs, *formal.args)]
-    if names and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute):
-        given[names.pop(0)] = script.text(call.func.value)
-    if any(isinstance(each, ast.Starred) for each in call.args):
-        return given
-    pairs = list(zip(reversed(names), reversed(formal.defaults), strict=False))
-    pairs += [(each.arg, value) for each, value in zip(formal.kwonlyargs, formal.kw_defaults, strict=True) if value]
-    pairs += [*zip(names, call.args, strict=False), *((word.arg, word.value) for word in call.keywords if word.arg)]
-    return given | {name: script.text(value) for name, value in pairs}
+def lifted(script: Script, hop: Hop, text: str) -> str:
+    """An expression of a function, in the names that it has where the function is called."""
+    given, (call, function) = dict[str, str](), hop
+    formal = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    if formal and formal[0] in ("self", "cls") and isinstance(call.func, ast.Attribute):
+        given[formal.pop(0)] = script.text(call.func.value)
+    pairs = [*zip(reversed(formal), reversed(function.args.defaults), strict=False)]
+    pairs += [*zip(formal, call.args, strict=False), *((word.arg, word.value) for word in call.keywords if word.arg)]
+    given |= {name: script.text(value) for name, value in pairs}
+    tree = ast.parse(text, mode="eval")
+    for name in sorted(names_in(tree) - given.keys()):
+        if is_local(function, name):
+            why = f"`{name}` is made in {function.name}(), which is called again and again"
+            do = f"make `{name}` once, before the loop over epochs, and hand it to {function.name}()"
+            raise CannotConvert(why, function.lineno, do)
 
+    class Names(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.parse(given[node.id], mode="eval").body if node.id in given else node
 
-def substituted(text: str, given: dict[str, str]) -> str:
-    """An expression with other names."""
-    nodes = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name) and node.id in given]
-    lines = text.encode().split(b"\n")
-    for node in sorted(nodes, key=lambda node: node.col_offset, reverse=True):
-        value, raw = given[node.id], lines[node.lineno - 1]
-        new = value if isinstance(ast.parse(value, mode="eval").body, SIMPLE) else f"({value})"
-        lines[node.lineno - 1] = raw[: node.col_offset] + new.encode() + raw[node.end_col_offset :]
-    return b"\n".join(lines).decode()
+    return ast.unparse(Names().visit(tree)) if names_in(tree) & given.keys() else text
 
 
 def is_local(scope: Scope, name: str) -> bool:
@@ -240,12 +215,3 @@ def is_local(scope: Scope, name: str) -> bool:
     formal = [] if given is None else [*given.posonlyargs, *given.args, *given.kwonlyargs]
     named = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name]
     return any(each.arg == name for each in formal) or any(isinstance(node.ctx, ast.Store) for node in named)
-
-
-def only_value(function: ast.FunctionDef, name: str) -> ast.expr | None:
-    """What a function gives a name, if it does so once."""
-    named = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
-    stores = [node for node in named if isinstance(node.ctx, ast.Store)]
-    pairs = [(value, node) for target, value, node in stores_in(function) if target in stores]
-    found = [value for value, node in pairs if value is not node.value or stores[0] in getattr(node, "targets", ())]
-    return found[0] if len(stores) == len(found) == 1 else None
