@@ -21,7 +21,7 @@ test bench claims mutants adoption scenarios policies-live soak: export OMP_NUM_
 test bench claims mutants adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-all pytest check bench loader claims mutants docs screenshots figures adoption faults scenarios policies-live soak clean help
+.PHONY: setup demo test test-all pytest check bench loader claims mutants docs screenshots figures wheels adoption faults scenarios policies-live soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -84,6 +84,9 @@ docs: $(READY) ## the documentation as a site that needs no internet, with searc
 
 screenshots: $(READY) ## pictures of every view of the page, into docs/pictures (needs Chromium: apt install chromium)
 	$(BIN)/python -m tests.screenshots
+
+wheels: $(READY) ## build both wheels, install each extra alone in an environment of its own, and try it (ONLY="train ssh" for some): half an hour, 12 GB
+	$(BIN)/python -m tests.wheels $(ONLY)
 
 figures: $(READY) ## count long files, large classes, circles of imports, ...; TREE=path puts another tree beside this one
 	$(BIN)/python -m tests.figures $(TREE)

@@ -1,13 +1,16 @@
-"""Names to objects: anything registered under a Sublet entry-point group, with help for typos."""
+"""Names to objects, registered under a Sublet entry-point group, with help for typos; and extras that are missing."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 
 from sublet.errors import MissingExtra, UnknownName
 
-__all__ = ["load", "load_from_lab", "names"]
+__all__ = ["SERVER", "load", "load_from_lab", "names", "refuse_without"]
+
+SERVER = ("fastapi", "prometheus_client", "pydantic", "uvicorn", "yaml")  # modules of the extra `server`
 
 
 @cache
@@ -32,5 +35,12 @@ def load(group: str, name: str) -> object:
 def load_from_lab(group: str, name: str, what: str) -> object:
     """A part of sublet-lab; MissingExtra says how to get `what` it is called."""
     if name not in _entry_points(group):
-        raise MissingExtra(f"sublet-lab, with which {what!r} comes,", "lab", place="sublet-lab, or pip install ./{}")
+        raise MissingExtra(f"sublet-lab, with which {what!r} comes,", "lab", place="./{}")
     return load(group, name)
+
+
+def refuse_without(extra: str, *modules: str) -> None:
+    """MissingExtra names the first of these modules that is not installed."""
+    for name in modules:
+        if find_spec(name) is None:
+            raise MissingExtra(name, extra)

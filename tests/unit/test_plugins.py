@@ -77,7 +77,7 @@ def test_what_comes_with_the_laboratory_says_so_where_it_is_not_installed(withou
     assert run(words) == 1
     told = capsys.readouterr().err
     assert f"sublet-lab, with which {what!r} comes, is not installed" in told
-    assert "next: pip install sublet-lab, or pip install ./lab in your clone" in told
+    assert "next: pip install ./lab in your clone" in told
 
 
 def test_help_names_the_verbs_of_the_laboratory_where_it_is_not_installed(without_the_laboratory, capsys):

@@ -26,7 +26,7 @@ class Cloud:
 
     def __init__(self, address: str) -> None:
         if missing := [name for name in ("moto", "flask", "boto3") if find_spec(name) is None]:
-            raise NoBox(f"{', '.join(missing)} is not installed: pip install 'sublet-lab[box]'")
+            raise NoBox(f"{', '.join(missing)} is not installed: pip install './lab[box]' in your clone of Sublet")
         self._process = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "sublet_lab.box.cloud", address],
             stdin=subprocess.PIPE,

@@ -93,7 +93,7 @@ def _timed(work: Callable[[], None]) -> float:
 def bucket_server() -> Iterator[tuple[str, Mapping[str, str]]]:
     """The URI of an empty bucket on a server of its own (moto's S3 over HTTP), and the variables that open it."""
     if find_spec("moto") is None or find_spec("obstore") is None:
-        raise MissingExtra("moto, which plays the bucket,", "box")
+        raise MissingExtra("moto, which plays the bucket, or obstore", "box", place="'./lab[{}]'")
     import boto3
 
     with socket.socket() as probe:

@@ -50,6 +50,7 @@ def demo(
             raise InvalidValue("--hosts", "with --grid or --report", "given alone: it is a demonstration of its own")
         _show(context, _of_hosts() if hosts else _of_grids(), report=report, document=opt.wants_document(output, json))
         return
+    from sublet import plugins
     from sublet.api.client import connect
     from sublet.api.state import StateDir
     from sublet.cli.print.bill import print_bill
@@ -60,6 +61,7 @@ def demo(
     from sublet.demo.scene import SPEEDUP, demo_jobs, demo_settings
     from sublet.runtime.jobs.serialize import spec_to_json
 
+    plugins.refuse_without("train", "torch", *plugins.SERVER)
     document = opt.wants_document(output, json)
     state_dir = Path(tempfile.mkdtemp(prefix="sublet-demo-"))
     jobs = demo_jobs()
@@ -88,7 +90,7 @@ def demo(
             typer.echo(f"report: {page}", err=document)
     finally:
         _end(StateDir(state_dir), keep=not finished, err=document)
-    if not finished:
+    if any(job["phase"] != "finished" for job in status.jobs):
         raise typer.Exit(1)
 
 
@@ -99,8 +101,10 @@ def _of_hosts() -> Demonstration:
 
 
 def _of_grids() -> Demonstration:
+    from sublet import plugins
     from sublet.demo.grid.demo import run
 
+    plugins.refuse_without("train", "torch")
     return run
 
 

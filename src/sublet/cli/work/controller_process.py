@@ -22,16 +22,16 @@ START_WITHIN_S = 60.0
 STOP_WITHIN_S = 120.0
 POLL_S = 0.05
 HEALTH_S = 5.0  # for an answer that takes a controller no work
-NEEDED = ("fastapi", "prometheus_client", "pydantic", "uvicorn", "yaml")
 
 
 def start(settings: Settings, *, foreground: bool = False) -> Address:
     """Start a controller with these settings; returns when it answers."""
+    from sublet import plugins
     from sublet.api.state import StateDir
     from sublet.errors import SubletError
     from sublet.runtime.settings import settings_to_json
 
-    _refuse_without_extras()
+    plugins.refuse_without("server", *plugins.SERVER)
     state = StateDir(Path(settings.state_dir))
     state.prepare()
     refuse_second(state)
@@ -145,16 +145,6 @@ def _answers_without_lock(state: StateDir) -> bool:
         if not getattr(error, "silent", False):
             state.address_file.unlink(missing_ok=True)
         return False
-
-
-def _refuse_without_extras() -> None:
-    from importlib.util import find_spec
-
-    from sublet.errors import MissingExtra
-
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise MissingExtra(name, "server")
 
 
 def stop(state: StateDir, *, end_jobs: bool = False) -> bool:

@@ -37,9 +37,11 @@ class Shown:
 @contextmanager
 def telling() -> Iterator[Shown]:
     """A place for it, until the block ends."""
+    from sublet import plugins
     from sublet.runtime.controller.watch import Chronicle
     from sublet.runtime.store import Store
 
+    plugins.refuse_without("server", *plugins.SERVER)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "log.sqlite")
         try:

@@ -60,7 +60,7 @@ def error_row(trace: SpotTrace, *, horizon: int = 12, moments: int = MOMENTS) ->
         try:
             errors |= forecast_errors(trace, {name: each}, horizon=horizon, moments=moments)
         except MissingExtra as error:
-            left_out[name] = str(error)
+            left_out[name] = str(error).replace("\n  next:", ":")
     forecasts = errors[PERSISTENCE].forecasts
     return ErrorRow(trace=trace.name, horizon=horizon, moments=forecasts, errors=errors, left_out=left_out)
 
