@@ -100,7 +100,7 @@ def _accumulates(training: Training) -> tuple[ast.If | None, str]:
         raise CannotConvert("several losses are computed in a loop for each batch", training.micro.lineno, do)
     for each in [each for call in calls for each in script.within(call, training.batches)]:
         if isinstance(each, ast.If) and not splits(script, each, calls):
-            steps = [node.right for node in ast.walk(each.test) if isinstance(getattr(node, "op", None), ast.Mod)]  # type: ignore[attr-defined]
+            steps = [node.right for node in ast.walk(each.test) if isinstance(getattr(node, "op", None), ast.Mod)]  # type: ignore[attr-defined]  # a node with `op` of this kind has `right`
             if steps and not is_in(script, training.backwards[0], [each]):
                 return each, training.lifted(steps[0])
             do = "a step for each batch of a training loop, another loop for evaluation; or `if (i + 1) % k == 0`"
