@@ -39,7 +39,7 @@ from sublet.kernel.invariants import check
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.core.loop import Controller
-from sublet.runtime.controller.host import Paces
+from sublet.runtime.controller.host import HostServices, Options, Paces
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.offers import offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
@@ -417,14 +417,12 @@ def _live(loop, cloud, folder, rng):
     )
     engine = Agents(cloud)
     hub = Controller(
-        state_dir=folder,
-        store=store,
-        provider=provider,
-        engine=engine,
-        policy=Wishes(cloud.seed, [offer.id for offer in offers]),
-        clock=clock,
-        budget=UNLIMITED,
-        paces=Paces(tick_s=5.0),
+        store,
+        provider,
+        engine,
+        Wishes(cloud.seed, [offer.id for offer in offers]),
+        host=HostServices(state_dir=folder, clock=clock, paces=Paces(tick_s=5.0)),
+        options=Options(budget=UNLIMITED),
     )
 
     async def world():

@@ -14,7 +14,7 @@ from sublet.cli.work import controller_process, hosted
 from sublet.cli.work.copying import commit_step
 from sublet.cli.work.taking_along import take_along
 from sublet.machine.files import FILES
-from sublet.runtime.controller.files.checkpoints import ControllerHost
+from sublet.runtime.controller.files.checkpoints import Anchor
 from sublet.runtime.controller_host import parcel
 from sublet.runtime.file_sync.content import Content
 from sublet.runtime.file_sync.fetching import Fetch
@@ -136,7 +136,7 @@ def test_one_that_was_carried_though_it_names_a_directory_would_not_find_it_at_h
     done = begun("aws", [""], checkpoint_dir="/data/ck")
     with Checkpoints(tmp_path / "node", writer="w", generation=1) as checkpoints:
         checkpoints.save(10, {"x": torch.zeros(3)}, {}).wait()
-    commit_step(ControllerHost(state / "checkpoints" / "long-0", FILES), tmp_path / "node", 10, keep=1)
+    commit_step(Anchor(state / "checkpoints" / "long-0", FILES), tmp_path / "node", 10, keep=1)
     assert run(["up", "--provider", "local"]) == 2
     assert not done
     assert "its checkpoints were carried here, and here it would look for them in /data/ck" in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_a_job_goes_along_with_its_files_and_its_newest_checkpoint_and_comes_bac
     assert spec_of(state, "long-0").code == ""
     fetch = Fetch(Content(state / "content"), spec_of(state, "long-1").code)
     assert (fetch.here, [entry.path for entry in fetch.entries]) == (True, ["train.py"])
-    anchor = ControllerHost(state / "checkpoints" / "long-1", FILES)
+    anchor = Anchor(state / "checkpoints" / "long-1", FILES)
     (commit,) = anchor.head.commits
     assert (commit.step, commit.generation, anchor.is_whole(commit)) == (20, 4, True)
     assert newest(here).step == 20, "whoever stays after all has lost nothing"
@@ -174,7 +174,7 @@ def test_a_job_goes_along_with_its_files_and_its_newest_checkpoint_and_comes_bac
     with Checkpoints(here, writer="w", generation=9) as checkpoints:  # it was told to start over
         checkpoints.save(7, {"x": torch.zeros(1)}, {}).wait()
     take_along(state, LOCAL, "aws", told.append)
-    assert ControllerHost(state / "checkpoints" / "long-1", FILES).head.newest.step == 7
+    assert Anchor(state / "checkpoints" / "long-1", FILES).head.newest.step == 7
 
 
 def test_what_a_script_without_the_sdk_has_saved_goes_along_as_a_whole(state, workdir):

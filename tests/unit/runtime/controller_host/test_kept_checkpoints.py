@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 from sublet.errors import BadInput, MissingData
 from sublet.machine.files import FILES
 from sublet.machine.remote import RemoteObjects
-from sublet.runtime.controller.files.checkpoints import Commit, ControllerHost, Head
+from sublet.runtime.controller.files.checkpoints import Anchor, Commit, Head
 from sublet.runtime.controller_host import kept_checkpoints
 from sublet.runtime.controller_host.backup import restore_from
 from sublet.runtime.controller_host.kept_checkpoints import CheckpointCopies, bring_checkpoints
@@ -29,7 +29,7 @@ def bucket():
 
 
 def anchor_of(state):
-    return ControllerHost(state / "checkpoints" / JOB, FILES)
+    return Anchor(state / "checkpoints" / JOB, FILES)
 
 
 def commit(state, step, parts, *, generation=1, keep=2):
