@@ -40,7 +40,7 @@ class Sender(Ears):
     def hear(self, node_id, message):
         super().hear(node_id, message)
         if isinstance(message, Lacks | Printed) and not self.silent:
-            self.carrier.hear(node_id, message, lambda *_: True)
+            self.carrier.receive(node_id, message, lambda *_: True)
 
     def bytes_of(self, *kinds):
         return sum(len(to_line(message)) for message in self.sent if isinstance(message, kinds))
