@@ -73,7 +73,12 @@ def test_a_job_of_three_stages_trains_as_copies_of_three_and_outlives_losses(tmp
             await settled(api, "j-1", Grid(2, 3))
             assert training.restored == 0, "no part was lost"
             check(api._controller.kernel)
-            moved = [event["text"] for event in await api.events() if event["kind"] == "Moved"]
+
+            async def both():  # a group is in its grid before the history is written
+                texts = [event["text"] for event in await api.events() if event["kind"] == "Moved"]
+                return texts if len(texts) > 1 else None
+
+            moved = await until(both, "the history has no two moves")
             fewer, more = moved
             assert more == "is 2 x 3 (between): 32.0 MB at most to one, 0.01 s", "a third of the blocks"
             if policy == "liveput":  # others give nodes back, and not those whose workers have nothing to give
