@@ -87,7 +87,7 @@ class PeerGroup:
             self._store = self._in_a_thread(lambda: open_store(meet.host, meet.port))
 
     async def form(self) -> None:
-        """Make the torch groups with all who are at the store."""
+        """Make the torch groups with all members at the store."""
         with talking():
             self._in_a_thread(self._form)
         self._connections.seal()
@@ -145,7 +145,7 @@ class PeerGroup:
             raise RuntimeError(f"{int(here)} of {self.world} have the sum")
 
     def _reach(self) -> None:
-        """The GPU has done what was asked of it so far, and nobody has aborted it meanwhile."""
+        """The GPU has done what was asked of it so far, and no thread has aborted it meanwhile."""
         reached = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch gives it no type
         reached.record(torch.cuda.current_stream(self.device))
         reached.synchronize()
