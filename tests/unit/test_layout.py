@@ -39,10 +39,7 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet/runtime/providers/ssh/provider.py:SshProvider",
     "sublet_lab/world/stage.py:Stage",
     # names of classes
-    "sublet.integrations:Kept",
     *(f"sublet.runtime:{name}" for name in ("Ending", "Mark", "Training")),
-    *(f"sublet.train:{name}" for name in ("Bucket", "Entry", "Folder", "Kept", "Loaded", "Lost", "Manifest")),
-    *(f"sublet.train:{name}" for name in ("Piece", "Samples", "Standing")),
 }
 
 

@@ -17,7 +17,7 @@ import torch
 
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.gathering import Gathered, Gathering
-from sublet.train.grid.meeting import Lost
+from sublet.train.grid.meeting import PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import Staged
@@ -97,7 +97,7 @@ class Worker:
             gathered = at_once(self._gathering.follow())
             while True:
                 gathered = self._train(gathered)
-        except Lost:
+        except PartLost:
             self._tell({"lost": True})
         except SystemExit:
             self._tell({"applied": self._member.applied, "weights": self._weights()})

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from sublet.errors import NoCheckpointLeft, SubletError
-from sublet.train.link.agent_line import ORPHAN_GRACE_S, AgentLine, Lost
+from sublet.train.link.agent_line import ORPHAN_GRACE_S, AgentLine, LineLost
 from sublet.train.link.following import Entry, Following
 from sublet.wire.exits import EXIT_LOST, EXIT_MEMORY
 from sublet.wire.messages import (
@@ -141,7 +141,7 @@ class SdkWorker:
         """Into a group, or to the end of all."""
         if isinstance(outcome, SystemExit):
             self.exit(int(str(outcome.code)))
-        elif isinstance(outcome, Lost):
+        elif isinstance(outcome, LineLost):
             self.exit(EXIT_LOST)
         elif isinstance(outcome, Entry):
             self._settle_in(outcome)

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Kept"]
+__all__ = ["CallbackStates"]
 
 
-class Kept:
+class CallbackStates:
     """As bytes: a callback may keep tensors under any key."""
 
     def __init__(self, trainer: Any) -> None:

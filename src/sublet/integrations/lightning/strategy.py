@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from sublet import train
 from sublet.errors import InvalidValue
 from sublet.integrations.lightning.fitness import check_loader, check_names, check_trainer
-from sublet.integrations.lightning.kept import Kept
+from sublet.integrations.lightning.kept import CallbackStates
 from sublet.train.sessions.loop import Session
 
 __all__ = ["SubletStrategy"]
@@ -100,7 +100,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
             probe=False,
             scheduler=[config.scheduler for config in configs] or None,
             scheduler_every=configs[0].interval if configs else "step",
-            extra_state=Kept(trainer),
+            extra_state=CallbackStates(trainer),
         )
         self.session.__enter__()
         feed.begin(self.session)

@@ -25,7 +25,7 @@ from transformers.trainer_pt_utils import find_batch_size
 from sublet import train
 from sublet.errors import InvalidValue
 from sublet.integrations.transformers.fitness import check_arguments, check_resume, check_versions
-from sublet.integrations.transformers.kept import Kept
+from sublet.integrations.transformers.kept import TrainerRecord
 from sublet.integrations.transformers.loader import plain
 from sublet.train.sessions.loop import Session
 
@@ -110,7 +110,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
             reduction="counted" if self._counts else "mean",
             scaler=self.accelerator.scaler,
             clip_norm=args.max_grad_norm or None,
-            extra_state=Kept(self),
+            extra_state=TrainerRecord(self),
         ) as session:
             self._session = session
             hooks = [

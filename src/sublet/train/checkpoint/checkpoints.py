@@ -40,7 +40,7 @@ from sublet.train.checkpoint.manifest import NamedFile, write_contents
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, TensorPlace, data_name, read_state, write_state
 from sublet.train.checkpoint.store import Store, open_store
 
-__all__ = ["Abandoned", "Checkpoints", "Joint", "Loaded", "Pending", "Share", "newest"]
+__all__ = ["Abandoned", "Checkpoints", "Joint", "LoadedCheckpoint", "Pending", "Share", "newest"]
 
 TOKEN_BYTES = 6  # random: as many as a double holds exactly, in which the others are told
 FEWEST_KEPT = 2  # one may be found damaged
@@ -142,7 +142,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedCheckpoint:
     """The newest checkpoint that can be trusted, and the newer ones that cannot, with the reason."""
 
     step: int
@@ -269,7 +269,7 @@ class Checkpoints:
             self._thread.submit(self._finish, pending, snapshot, facts, begun_s, joint)
         return pending
 
-    def newest(self) -> Loaded | None:
+    def newest(self) -> LoadedCheckpoint | None:
         """The highest step whose digests are right; None if there is none (then see `skipped`).
 
         Our generation is announced first, so that an earlier writer does not commit after we looked. A disk that is
@@ -361,12 +361,14 @@ class Checkpoints:
                 return
 
 
-def newest(directory: Place, skipped: list[tuple[Place, str]] | None = None, *, disk: Disk = DISK) -> Loaded | None:
+def newest(
+    directory: Place, skipped: list[tuple[Place, str]] | None = None, *, disk: Disk = DISK
+) -> LoadedCheckpoint | None:
     """The newest whole checkpoint of a directory or URI, for readers; `skipped` collects the damaged ones above it."""
     return _newest_of(open_store(directory, disk=disk), [] if skipped is None else skipped)
 
 
-def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> Loaded | None:
+def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> LoadedCheckpoint | None:
     steps = list[tuple[int, Place]]()
     while (seen := [(step, kept.place_of(step)) for step in kept.steps()]) != steps:  # a writer may replace all of
         steps = seen  # them meanwhile: look again
@@ -378,7 +380,9 @@ def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> Loaded | None:
                 found.append((path, error.why))
                 kept.pass_over(step)
             else:
-                return Loaded(step=step, state=state, meta=dict(manifest.meta), path=path, skipped=list(found))
+                return LoadedCheckpoint(
+                    step=step, state=state, meta=dict(manifest.meta), path=path, skipped=list(found)
+                )
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sublet.machine.wall import WALL
 from sublet.train.grid.gloo import GlooMesh, Lines, Sharing
-from sublet.train.grid.meeting import Lost, Met
+from sublet.train.grid.meeting import Met, PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.stages import Seat, parts_of
 from sublet.train.link.agent_line import AgentLine
@@ -136,7 +136,7 @@ class Gathering(Follower[Gathered]):
         self._lines = lines = Lines(sharing=Sharing(self.member.holdings.device))
         with self._its_line().holds(lines.hang_up):
             self.mesh = mesh = await self._meeting(lines, order)
-            with suppress(Lost):  # a part is lost: the last checkpoint counts
+            with suppress(PartLost):  # a part is lost: the last checkpoint counts
                 self.member.meet(mesh, None, generation=order.generation, leaving=True)
                 vault.save(mesh, range(mesh.world))
                 mesh.part(range(mesh.world))

@@ -27,12 +27,12 @@ from sublet.train.data.samples import Samples, moved
 from sublet.train.grid.gathering import Gathered, Gathering
 from sublet.train.grid.gloo import GlooMesh, Lines, spread
 from sublet.train.grid.holdings import sizes_of
-from sublet.train.grid.meeting import Lost as PartLost
+from sublet.train.grid.meeting import PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.pipeline import Atom, Losses, Stepped, Work, atoms, loaded, share
 from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import Seat, Staged, parts_of
-from sublet.train.link.agent_line import Lost as LineLost
+from sublet.train.link.agent_line import LineLost
 from sublet.train.link.following import Broken, at_once
 from sublet.train.link.membership import ORDER_S, lost
 from sublet.train.numerics.elementwise import check_one_by_one

@@ -128,7 +128,7 @@ class Follower(Generic[Came]):
         raise NotImplementedError
 
     async def follow(self) -> Came:
-        """Into the group of the newest order with a place for us; Lost if none comes, SystemExit to leave."""
+        """Into the group of the newest order with a place for us; LineLost if none comes, SystemExit to leave."""
         line = self._its_line()
         while True:
             try:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from sublet.train.checkpoint.saving import Saver, find
-from sublet.train.link.agent_line import Lost
+from sublet.train.link.agent_line import LineLost
 from sublet.train.link.following import Broken, Entry, Following, at_once
 from sublet.train.link.peers import PeerGroup, talking
 from sublet.train.numerics.seeds import own_rng
@@ -132,7 +132,7 @@ class Membership:
     def _until(self, entered: Coroutine[Any, Any, Answer]) -> Answer:
         try:
             return at_once(entered)
-        except Lost as error:
+        except LineLost as error:
             lost(str(error))
 
     def _new_group(self, order: Regroup) -> PeerGroup:
@@ -203,7 +203,7 @@ class Membership:
         except Gone as gone:
             loaded = await self.load() if group.rank == 0 else False
             if not (await group.numbers(int(loaded)))[0]:
-                raise Lost(f"no worker has {gone}, and there is no checkpoint") from gone
+                raise LineLost(f"no worker has {gone}, and there is no checkpoint") from gone
             run.shards.half = False
             if group.rank != 0:
                 run.carries = False

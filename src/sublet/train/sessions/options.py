@@ -51,7 +51,7 @@ class Options:
     """Everything but the batch has a default.
 
     With `batch_range` the batch is adaptive: the gradient noise scale is measured and the batch grows towards it, or
-    follows the controller's plan. The learning rate then follows by `lr_rule` (`train.rates`), and schedulers step once
+    follows the controller's plan. The learning rate then follows by `lr_rule` (`noise`), and schedulers step once
     per `global_batch` samples instead of once per step.
     """
 
@@ -78,7 +78,9 @@ class Options:
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
     device: torch.device | str | None = None  # where batches go; None = they stay where they are
     tracker: Any = None  # where s.log() goes: one, or several, of `sublet.integrations`; None = nowhere
-    checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it; see `train.place`
+    checkpoint_dir: Path | str | None = (
+        None  # None = $SUBLET_CHECKPOINT_DIR, and none without it
+    )
 
     def __post_init__(self) -> None:
         whole("global_batch", self.global_batch, 1)

@@ -15,7 +15,7 @@ import torch
 
 from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.data.loading import samples_of
-from sublet.train.data.samples import Piece
+from sublet.train.data.samples import MicroBatch
 from sublet.train.link.following import Broken
 from sublet.train.link.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.numerics.drift import Drift
@@ -110,7 +110,7 @@ class Steps:
         self._group = PeerGroup()
         self._ordered: Callable[[], bool] = bool  # there is no news
         self._size = 0  # samples of the step under way
-        self._piece: Piece | None = None  # the micro-batch that the user has
+        self._piece: MicroBatch | None = None  # the micro-batch that the user has
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
         self._heard = False  # of the loss of the step under way there is nothing to add up
         self.probe: Probe | None = None  # while what the script has is given to look at its loss alone
@@ -312,14 +312,14 @@ class Steps:
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 
-    def _given(self, batch: Any, piece: Piece) -> Iterator[Any]:
+    def _given(self, batch: Any, piece: MicroBatch) -> Iterator[Any]:
         self._piece, self.gives_last = piece, piece.last
         self._turns.begin()
         yield batch
         if self._piece is not None:
             raise InvalidValue("step", "no call", "called once for every batch of batches()")
 
-    def _probed(self, batch: Any, piece: Piece) -> Iterator[Any]:
+    def _probed(self, batch: Any, piece: MicroBatch) -> Iterator[Any]:
         """The first micro-batch of a training, before it counts: what its loss is (`probe`)."""
         self._is_probed, options = True, self._options
         if self.progress.steps or not is_due(options):
@@ -337,13 +337,13 @@ class Steps:
         self.watch.gives()
         probe.conclude(speaks=self._group.rank == 0)
 
-    def _load(self, piece: Piece) -> Any:
+    def _load(self, piece: MicroBatch) -> Any:
         self.watch.loads()
         batch = self._samples.load(self.progress.epoch, piece)
         self.watch.gives()
         return batch
 
-    def _drop_unfit(self, piece: Piece) -> None:
+    def _drop_unfit(self, piece: MicroBatch) -> None:
         """Drop this step, and close the group's connections so that the others stop waiting in its sum."""
         self._piece, self._cut, self._begun = None, self.memory.cut(piece.count), False
         self.watch.restart()

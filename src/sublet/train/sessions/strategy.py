@@ -28,7 +28,7 @@ __all__ = ["Around", "Strategy", "Where"]
 
 
 class Where(NamedTuple):
-    """This worker among the others, and its last step (see `standing`)."""
+    """This worker among the others, and its last step."""
 
     rank: int
     world: int

@@ -21,7 +21,7 @@ from sublet.train.checkpoint.bucket import HEAD, Bucket, Head, Register
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.checkpoint.store import step_of
-from sublet.train.link.agent_line import Lost
+from sublet.train.link.agent_line import LineLost
 from sublet.train.link.following import at_once
 from sublet.train.link.membership import Membership
 from sublet.train.state.state import Progress
@@ -323,7 +323,9 @@ def test_a_store_that_cannot_be_asked_is_not_taken_for_an_empty_one(saver, objec
     objects.fails = lambda order, key: True
     with pytest.raises(StoreFailed):
         saver.newest()
-    with pytest.raises(Lost, match="the line is cut"):  # the process ends, and is started again: no fault of its own
+    with pytest.raises(
+        LineLost, match="the line is cut"
+    ):  # the process ends, and is started again: no fault of its own
         at_once(Membership(None, None, saver, torch.device("cpu")).load())
 
 
