@@ -78,9 +78,7 @@ class Options:
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
     device: torch.device | str | None = None  # where batches go; None = they stay where they are
     tracker: Any = None  # where s.log() goes: one, or several, of `sublet.integrations`; None = nowhere
-    checkpoint_dir: Path | str | None = (
-        None  # None = $SUBLET_CHECKPOINT_DIR, and none without it
-    )
+    checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it
 
     def __post_init__(self) -> None:
         whole("global_batch", self.global_batch, 1)
