@@ -112,10 +112,8 @@ class Worker:
                 if self._vault is not None:
                     self._line.save_now |= step in self._saves
                     self._vault.until_written()
-                mesh = self._gathering.mesh
-                assert mesh is not None
                 found = member.step(
-                    mesh,
+                    gathered.mesh,
                     gathered.seat,
                     WORK,
                     offset=step * SIZE,

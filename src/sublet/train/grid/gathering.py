@@ -10,7 +10,7 @@ Nothing is dropped before all have what they want (`member`), so it is safe to g
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +20,11 @@ from sublet.train.grid.gloo import GlooMesh, Lines, Sharing
 from sublet.train.grid.meeting import Met, PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.stages import Seat, parts_of
-from sublet.train.link.agent_line import AgentLine
-from sublet.train.link.following import MEET_S, Follower
+from sublet.train.link.agent_line import AgentLine, LineLost
+from sublet.train.link.following import MEET_S, Follower, at_once, lost, order_wait_s
 from sublet.wire.messages import Leading, Leave, Regroup
 
-__all__ = ["Gathered", "Gathering"]
+__all__ = ["Gathered", "Gathering", "gathered"]
 
 LONGEST = 2000  # characters of an error: the last of them say most
 
@@ -34,6 +34,7 @@ class Gathered:
     """The outcome of a meeting, and its times."""
 
     order: Regroup
+    mesh: GlooMesh
     seat: Seat
     met: Met
     kind: str  # of the change: within | between | depth | restored; "" for the first
@@ -45,8 +46,10 @@ class Gathered:
 class Gathering(Follower[Gathered]):
     """One worker, whose orders come over `line`; `samples` counts the samples done."""
 
-    def __init__(self, line: AgentLine, member: Member, *, wait_s: float, samples: Callable[[], float]) -> None:
-        super().__init__(line, wait_s)
+    def __init__(
+        self, line: AgentLine, member: Member, *, samples: Callable[[], float], wait_s: float | None = None
+    ) -> None:
+        super().__init__(line, order_wait_s() if wait_s is None else wait_s)
         self.member, self._samples = member, samples
         self.mesh: GlooMesh | None = None
         self.generation = 0
@@ -98,6 +101,7 @@ class Gathering(Follower[Gathered]):
             return None
         return Gathered(
             order=order,
+            mesh=mesh,
             seat=seat,
             met=met,
             kind=_kind(before, seat, met),
@@ -152,3 +156,13 @@ def _kind(before: Seat | None, seat: Seat, met: Met) -> str:
     if before is not None and before.parts != seat.parts:
         return "depth"
     return "between" if met.moved_bytes or met.gave_bytes else "within"
+
+
+def gathered(coming: Coroutine[Any, Any, Gathered]) -> Gathered:
+    """The outcome; this process ends if no order comes, or a part of the model is lost."""
+    try:
+        return at_once(coming)
+    except LineLost as error:
+        lost(str(error))
+    except PartLost:
+        lost("a part of the model is lost with its workers")

@@ -26,9 +26,10 @@ import torch
 
 from sublet.train.grid.stages import Staged, Unit
 from sublet.train.numerics.elementwise import StateSpec, kept_by
+from sublet.train.numerics.memory import memory_of
 from sublet.train.private import times_written
 
-__all__ = ["Arena", "Holdings", "blank", "layout_of", "sizes_of"]
+__all__ = ["Arena", "Holdings", "blank", "layout_of", "needs_of", "sizes_of"]
 ALIGN = 64  # bytes: of a cache line, and more than any type needs
 LARGE_BYTES = 2 << 20  # a page, and where it begins
 
@@ -169,6 +170,11 @@ class Holdings:
         if kind not in self._kept:
             self._kept[kind] = kept_by(self.optimizer, number, parameter)
         return self._kept[kind]
+
+
+def needs_of(staged: Staged, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The needs of the model and its state: fields of `Ready`."""
+    return {"blocks": sizes_of(staged, optimizer), **memory_of(staged.model)}
 
 
 def sizes_of(staged: Staged, optimizer: torch.optim.Optimizer) -> tuple[int, ...]:

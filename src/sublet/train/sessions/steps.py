@@ -33,7 +33,6 @@ from sublet.train.sessions.turns import Turns
 from sublet.train.shards.meeting import PeerMesh, Shards
 from sublet.train.state.state import Progress
 from sublet.train.streams.streamed import is_stream, streamed_of
-from sublet.wire.profile import is_profiled
 
 __all__ = ["Steps"]
 
@@ -114,10 +113,9 @@ class Steps:
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
         self._heard = False  # of the loss of the step under way there is nothing to add up
         self.probe: Probe | None = None  # while what the script has is given to look at its loss alone
-        self._is_probed = turns.several or is_profiled()  # or need not be
+        self._is_probed = turns.several  # or need not be
         self.noise = Measuring(options, self.progress, can=not (options.sums or turns.several))
         self.grows = True  # the batch by itself, towards the noise; under a controller the plan chooses it alone
-        self._profiles = is_profiled()
         self._weights: dict[float, torch.Tensor] = {}
         self.updated = False  # by the last call of `step`
         self.gives_last = False  # the micro-batch that the user has, or had, is the last of its step
@@ -419,8 +417,6 @@ class Steps:
         self.watch.updated(full=self._size == progress.batch and not self.noise.halved)
         progress.turn = 0
         progress.advance()
-        if self._profiles:  # its schedules would be over long before it is
-            return
         due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
         self.schedules.end_step(progress, due)
         if self.adaptive is not None and self.grows:
