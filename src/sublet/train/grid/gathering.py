@@ -114,11 +114,11 @@ class Gathering(Follower[Gathered]):
         """The mesh of all members that the order names."""
         line = self._its_line()
         if order.meets > 1 and order.meeting == 0:
-            host, port = lines.lead()
+            host, port = lines.open_store()
             line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
         elif order.meets > 1:
             meet = await line.meeting(order.generation, MEET_S)
-            lines.find(meet.host, meet.port, line.check)
+            lines.find_store(meet.host, meet.port, line.check)
         self.member.point("forming")
         return lines.mesh("all", order.meeting, order.meets)
 

@@ -15,7 +15,7 @@ from sublet.train.numerics.noise import BatchRange, RateRule, rate_rule
 from sublet.train.sessions.fitness import check_methods
 from sublet.train.sessions.tracking import Tracker, check_trackers
 
-__all__ = ["Options", "found_in", "loss_of", "model_input"]
+__all__ = ["Options", "loss_of", "model_input"]
 
 # Of the last output and the batch; with reduction="counted" the sum, and over how much
 Loss = Callable[[Any, Any], Any]
@@ -35,15 +35,6 @@ def loss_of(model: Callable[[Any], Any], loss: Loss, batch: Any, *, counts: bool
         allowed = "a pair with reduction='counted': the sum, and how much it is a sum over"
         raise InvalidValue("loss=", type(found).__name__, allowed)
     return found
-
-
-def found_in(given: Any, model: torch.nn.Module, loss: Loss | None, counted: Any, *, counts: bool) -> tuple[Any, Any]:
-    """The loss and the count of an `s.step`: of a batch if there is a `loss=`, else of a function or a tensor."""
-    if loss is None:
-        return given() if callable(given) else given, counted
-    if counted is not None:
-        raise InvalidValue("counted", counted, "left out with loss=, which returns a pair: the sum, and its count")
-    return loss_of(model, loss, given, counts=counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

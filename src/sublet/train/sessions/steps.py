@@ -26,7 +26,7 @@ from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import seed_python_and_numpy
 from sublet.train.numerics.updates import Updates
 from sublet.train.sessions.fitness import check_counted, check_shape
-from sublet.train.sessions.options import Options, found_in
+from sublet.train.sessions.options import Options, loss_of
 from sublet.train.sessions.probe import Probe, is_due
 from sublet.train.sessions.stopwatch import Stopwatch
 from sublet.train.sessions.turns import Turns
@@ -197,9 +197,17 @@ class Steps:
         return None if piece is None or self._turns.several else self.memory.cut(piece.count)
 
     def found(self, given: Any, counted: Any) -> tuple[Any, Any] | None:
-        """The loss of the micro-batch that the script has, and its count; None if it did not fit: it is dropped."""
+        """The loss of the micro-batch that the script has, and its count; None if it did not fit: it is dropped.
+
+        Of a batch if there is a `loss=`, else of a function or a tensor.
+        """
+        options = self._options
+        if options.loss is not None and counted is not None:
+            raise InvalidValue("counted", counted, "left out with loss=, which returns a pair: the sum, and its count")
         try:
-            return found_in(given, self._model, self._options.loss, counted, counts=self._options.counts)
+            if options.loss is None:
+                return given() if callable(given) else given, counted
+            return loss_of(self._model, options.loss, given, counts=options.counts)
         except torch.OutOfMemoryError:
             if self.probe is not None:
                 self.probe.give_up()
