@@ -151,9 +151,7 @@ class InStages:
             except Broken as error:
                 why = str(error)
             except torch.OutOfMemoryError as error:
-                if (
-                    self._around.link.line is None or member.pending >= 0
-                ):  # no controller helps; an update may be half made
+                if self._around.link.line is None or member.pending >= 0:  # no controller; or an update is half made
                     raise
                 why = str(error)  # the graph goes with the frames of the error, when we have left it
                 self._report.short(progress, samples=self._micro_batch, micro_batch=0)

@@ -72,18 +72,19 @@ class Options:
     checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it
 
     def __post_init__(self) -> None:
-        whole("global_batch", self.global_batch, 1)
-        if self.epochs is not None:
-            whole("epochs", self.epochs, 1)
+        for name in ("global_batch", "epochs", "steps", "shards", "micro_batch"):
+            if (number := getattr(self, name)) is not None:
+                whole(name, number, 1)
+        for name in ("clip_norm", "clip_value"):
+            if (limit := getattr(self, name)) is not None:
+                positive(name, limit)
         if self.steps is not None:
-            whole("steps", self.steps, 1)
             if self.epochs is not None:
                 raise InvalidValue(
                     "steps", self.steps, f"said alone: epochs={self.epochs} says the same in other words"
                 )
             if self.batch_range is not None:
                 raise InvalidValue("steps", self.steps, "epochs=N with batch_range: what a step takes is not fixed")
-        whole("shards", self.shards, 1)
         one_of("scheduler_every", self.scheduler_every, ("step", "epoch"))
         one_of("reduction", self.reduction or "mean", ("mean", "sum", "counted"))
         if self.sums and self.batch_range is not None:
@@ -95,12 +96,6 @@ class Options:
             raise InvalidValue("scaler", type(self.scaler).__name__, "a torch.amp.GradScaler")
         if self.extra_state is not None:
             check_methods("extra_state", self.extra_state, "state_dict", "load_state_dict")
-        if self.micro_batch is not None:
-            whole("micro_batch", self.micro_batch, 1)
-        if self.clip_norm is not None:
-            positive("clip_norm", self.clip_norm)
-        if self.clip_value is not None:
-            positive("clip_value", self.clip_value)
         _ = self.adaptive, rate_rule(self.lr_rule), self.trackers
 
     @property
