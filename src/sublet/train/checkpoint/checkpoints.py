@@ -282,10 +282,6 @@ class Checkpoints:
         self.skipped = []
         return _newest_of(self._kept, self.skipped)
 
-    def commit_age_s(self) -> float:
-        """Seconds since the highest step was written, by any writer; infinite without any."""
-        return self._kept.commit_age_s()
-
     def fence(self, generation: int) -> None:
         """Announce `generation`: once this returns, no writer of a lower one commits, ourselves included."""
         try:

@@ -153,7 +153,7 @@ class Saver:
             self._began_s = now_s
         trained_s = now_s - self._began_s
         if self._is_new:
-            self._is_new, age_s = False, self._checkpoints.commit_age_s()
+            self._is_new, age_s = False, self.store.commit_age_s()
             self._saved_s = max(self._saved_s, trained_s - age_s)
         wait_s = max(min(max(self._saved_s + FIRST_S, self._worth_s), self.every_s), self._least_s)
         due = self._pending is None and (self._asked or trained_s - self._saved_s >= wait_s)

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from sublet.errors import BadInput, InvalidValue
-from sublet.train.checkpoint.snapshot import HostCopy
+from sublet.train.checkpoint.snapshot import require_storable
 from sublet.train.data.loading import NO_END, fed
 from sublet.train.data.samples import MicroBatch, cut_up, moved
 from sublet.train.link.peers import PeerGroup, talking
@@ -170,7 +170,7 @@ class Streamed:
             return
         if not self._looked:
             self._looked = True
-            HostCopy().reserve({"stream": self._own})  # what cannot be kept is an error now, not at a checkpoint
+            require_storable({"stream": self._own})  # what cannot be kept is an error now, not at a checkpoint
         found = [self._own]
         if group.world > 1:
             with talking():

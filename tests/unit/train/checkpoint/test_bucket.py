@@ -188,7 +188,7 @@ def test_a_manifest_that_looks_written_already_is_ours_or_it_is_refused(objects)
 def test_nobody_is_asked_how_old_the_last_commit_is_nor_about_a_generation_that_is_announced(kept, objects):
     kept.save(1, state(1), {}).wait()
     objects.orders.clear()
-    assert kept.commit_age_s() < 3600.0
+    assert kept._kept.commit_age_s() < 3600.0
     kept.fence(1)
     assert objects.orders == []
 
@@ -343,7 +343,7 @@ def test_nobody_waits_to_hear_how_old_a_commit_is_that_cannot_be_asked_for(objec
     objects.fails = lambda order, key: True
     with Checkpoints(Bucket(objects), writer="w", generation=1) as kept:
         objects.orders.clear()
-        assert kept.commit_age_s() == math.inf
+        assert kept._kept.commit_age_s() == math.inf
         assert objects.orders == []
 
 
