@@ -133,15 +133,6 @@ def _named(segments: Mapping[int, memoryview]) -> dict[str, memoryview]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A checkpoint that survives a power cut."""
-
-    step: int
-    path: Place
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCheckpoint:
     """The newest checkpoint that can be trusted, and the newer ones that cannot, with the reason."""
 
@@ -160,7 +151,7 @@ class Pending:
         self.blocked_s = blocked_s  # how long the training loop stood still
         self.size_bytes = size_bytes  # of the tensors
         self.seconds = 0.0  # from the call of save() to the end, once it has ended
-        self._future: Future[Committed] = Future()
+        self._future: Future[None] = Future()
 
     @property
     def done(self) -> bool:
@@ -172,9 +163,18 @@ class Pending:
         """Why it failed; None while it is being written and after it was committed."""
         return cast(SubletError | None, self._future.exception()) if self._future.done() else None
 
-    def wait(self, timeout_s: float | None = None) -> Committed:
+    def wait(self, timeout_s: float | None = None) -> Self:
         """Until it is committed; raises `error` if it failed, TimeoutError if it takes longer than `timeout_s`."""
-        return self._future.result(timeout_s)
+        self._future.result(timeout_s)
+        return self
+
+    def end(self, seconds: float, failure: SubletError | None) -> None:
+        """It is committed, and survives a power cut; or it has failed."""
+        self.seconds = seconds
+        if failure is None:
+            self._future.set_result(None)
+        else:
+            self._future.set_exception(failure)
 
 
 class Checkpoints:
@@ -313,36 +313,28 @@ class Checkpoints:
     def _finish(
         self, pending: Pending, snapshot: Snapshot, meta: Mapping[str, Any], begun_s: float, joint: Joint | None
     ) -> None:
-        outcome: Committed | None = None
         failure: SubletError | None = None
         try:
-            outcome = self._written(pending.step, snapshot, meta, joint)
+            self._write(pending, snapshot, meta, joint)
         except SubletError as error:
             failure = error
         except OSError as error:
             failure = _failure_from(self.directory, error)
         except BaseException as error:  # noqa: BLE001 - a waiting training loop must be told of anything
             failure = CheckpointFailed(self.directory, repr(error), hint="report this: it is a fault in sublet")
-        pending.seconds = time.perf_counter() - begun_s
-        if outcome is not None:
-            if joint is not None:
-                pending.size_bytes = outcome.size_bytes  # of all
-            pending._future.set_result(outcome)  # noqa: SLF001 - Pending is ours
-            return
-        pending._future.set_exception(failure)  # noqa: SLF001 - as above
+        pending.end(time.perf_counter() - begun_s, failure)
 
-    def _written(self, step: int, snapshot: Snapshot, meta: Mapping[str, Any], joint: Joint | None) -> Committed:
+    def _write(self, pending: Pending, snapshot: Snapshot, meta: Mapping[str, Any], joint: Joint | None) -> None:
+        step, facts = pending.step, {"generation": self.generation, "writer": self.writer, "meta": meta}
         with self._kept.open_staging(step) if joint is None else joint as staging:
             beside = () if joint is None else joint.written()
-            manifest = write_state(
-                staging, snapshot, step=step, generation=self.generation, writer=self.writer, meta=meta, beside=beside
-            )
+            manifest = write_state(staging, snapshot, step=step, beside=beside, **facts)
             self._commit(staging, step)
-        path = self._kept.place_of(step)
+        if joint is not None:
+            pending.size_bytes = manifest.size_bytes  # of all
         with contextlib.suppress(OSError, SubletError):  # the commit stands; old ones are removed next time
             self._kept.collect(keep=self.keep, just_committed=step)
             self._kept.sweep()
-        return Committed(step=step, path=path, size_bytes=manifest.size_bytes)
 
     def _commit(self, staging: Folder, step: int) -> None:
         while True:
