@@ -36,7 +36,8 @@ class Schedules:
                     "ranks, such as that of s.evaluate()",
                 )
             check_methods("scheduler", scheduler, "step", "state_dict", "load_state_dict")
-        self.all, self._every = list(given), every
+        # In a profile none is stepped: it would be over long before the profile is.
+        self.all, self._every = list(given), "" if is_profiled() else every
         self.note()
 
     def look_for_others(self, optimizers: Sequence[Optimizer], kept: Iterable[Any], *, strict: bool) -> None:
@@ -58,12 +59,12 @@ class Schedules:
 
     def end_step(self, progress: Progress, due: int) -> None:
         """A step is made: those that go by the step are to have made as many as are due."""
-        if self._every == "step" and not is_profiled():  # it would be over long before a profile is
+        if self._every == "step":
             self._reach(due, progress)
 
     def end_epochs(self, progress: Progress) -> None:
         """These epochs are over, and the script's lines after their batches: step schedulers that go by epochs."""
-        if self._every == "epoch" and not is_profiled():
+        if self._every == "epoch":
             self._reach(progress.epoch, progress)
 
     def _reach(self, due: int, progress: Progress) -> None:
