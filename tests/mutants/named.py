@@ -89,7 +89,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="mip knows no pauses",
-        file="policies/mip/tables.py",
+        file="policies/mip/policy.py",
         old="pause_s = 0.0 if stays else job.restart_s",
         new="pause_s = 0.0",
         tests=("tests/unit/policies/mip/test_policy.py",),
@@ -152,7 +152,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="where one pool is short and not all together, its GPUs cost nothing",
-        file="policies/price/going_rate.py",
+        file="policies/price/cluster_split.py",
         old="if (wishes.by_row(np.full(rows, LEAST)) <= most_R).all():",
         new="if wishes.gpus(LEAST) <= most_R.sum():",
         tests=("tests/unit/policies/price/test_going_rate.py",),

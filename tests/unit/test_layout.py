@@ -14,7 +14,7 @@ EXCEPTIONS = {  # what is found -> why it is right as it is
     "sublet/cli/verbs/profiles.py": "the same: one measures, the other lists",
     "sublet/integrations/lightning/strategy.py": "the one file with private names of lightning",
     "sublet/runtime/agent/script.py": "the one file with private names of threading",
-    "sublet/runtime/providers/ray/private.py": "the one file with private names of Ray",
+    "sublet/runtime/providers/ray/errors.py": "the one file with private names of Ray",
     "sublet/train/private.py": "the one file with private names of torch",
     "sublet_lab/world/loop.py": "the one file with private names of asyncio",
 }

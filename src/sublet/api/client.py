@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from sublet.api.processes import process_is_stopped
 from sublet.api.state import StateDir
 from sublet.errors import BadInput, NoController, NoSuchJob, Refused
 from sublet.machine.rng import RNG
@@ -21,10 +20,20 @@ from sublet.runtime.settings import LOOPBACK, default_state_dir
 
 __all__ = ["Client", "Meter", "connect", "segment"]
 
+STOPPED = ("T", "t")  # as ps shows it: by a signal, by a debugger
 FAR_S = 30.0  # through ssh, from anywhere
 TIMEOUT_S = 10.0  # a controller answers in milliseconds, on a busy machine in a second or two
 FIRST_ERROR = 400
 CHUNK = 1 << 14
+
+
+def _process_is_stopped(pid: int) -> bool:
+    """Whether it lives and does nothing until it is told to go on; False where it is unknown."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return stat.rpartition(")")[2].split()[0] in STOPPED
+    except (OSError, IndexError):
+        return False
 
 
 def segment(text: str) -> str:
@@ -118,7 +127,7 @@ class Client:
         return dict(found)
 
     def _silence(self) -> NoController:
-        if process_is_stopped(self.pid):
+        if _process_is_stopped(self.pid):
             why = f"its process {self.pid} is stopped"
             return NoController(self.address, why, hint=f"kill -CONT {self.pid} lets it go on", silent=True)
         why = f"it has said nothing for {self.timeout_s:g} s, and may have heard what was asked"

@@ -15,16 +15,26 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict
+
 from sublet.api.callers import READING, Caller, Callers, needed
 from sublet.api.limits import LONGEST_BODY
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.settings import LOOPBACK
 
+__all__ = ["CALLER", "HOLDS", "OPEN", "SCHEMA_VERSION", "Body", "Guard", "refuse"]
+
+
+class Body(BaseModel):
+    """A field that is not known is an error, no number is a text or a truth value, and none is infinite."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Send
     from starlette.types import Scope as AsgiScope
 
-__all__ = ["CALLER", "HOLDS", "OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
 
 SCHEMA_VERSION = 1
 OPEN = ("/healthz", "/readyz")  # say yes or no, and why not, and nothing of anybody's jobs

@@ -7,9 +7,8 @@ from typing import Any
 from fastapi import FastAPI, Request
 from pydantic import Field
 
-from sublet.api.body import Body
 from sublet.api.callers import Callers
-from sublet.api.guard import CALLER, SCHEMA_VERSION
+from sublet.api.guard import CALLER, SCHEMA_VERSION, Body
 from sublet.api.state import digest
 from sublet.errors import InvalidValue
 from sublet.runtime.controller_api.protocol import Api

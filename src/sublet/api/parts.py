@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI
 from pydantic import Field
 
-from sublet.api.body import Body
-from sublet.api.guard import SCHEMA_VERSION
+from sublet.api.guard import SCHEMA_VERSION, Body
 from sublet.api.limits import MOST_ASKED
 from sublet.errors import InvalidValue
 from sublet.runtime.controller_api.protocol import Api

@@ -11,12 +11,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from sublet.api.advice import OTHERWISE, advice_for
-from sublet.api.body import Body
 from sublet.api.callers import Caller, Callers, while_it_holds
 from sublet.api.console.routes import add_console
 from sublet.api.described import describe_answers
-from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Guard
+from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Body, Guard
 from sublet.api.idempotency import Idempotency
 from sublet.api.keys import add_tokens
 from sublet.api.logs import lines_with, log_stream
@@ -45,10 +43,30 @@ from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
 from sublet.runtime.jobs.bounds import MOST_USD, MOST_WORKERS
 from sublet.runtime.jobs.serialize import spec_from_json
 
+__all__ = ["OTHERWISE", "application", "guarded", "routes_to"]
+
+SUBMIT = "change it in the job file ('sublet schema' has what may be there), and try it: sublet submit FILE --dry-run"
+BY_PATH = (  # the end of the path that was asked -> what helps there
+    ("/v1/jobs", SUBMIT),
+    ("/v1/dry-run", SUBMIT),
+    ("/resume", "sublet resume --help"),
+    ("/scale", "sublet scale --help"),
+    ("/v1/budget/top-up", "sublet budget top-up --help"),
+    ("/top-up", "sublet budget top-up --help; sublet cost JOB"),
+    ("/v1/budget", "sublet budget set --help; sublet budget show"),
+    ("/v1/parts", "submit the job again: it sends its files once more"),
+)
+OTHERWISE = "/v1/openapi.json lists what can be asked, and how"
+
+
+def _advice_for(path: str) -> str:
+    """By what was asked of the controller."""
+    return next((advice for end, advice in BY_PATH if path.endswith(end)), OTHERWISE)
+
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["application", "guarded", "routes_to"]
 
 STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (NoSuchJob, 404),
@@ -346,14 +364,14 @@ def _add_errors(app: FastAPI) -> None:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), FAULT)
         text, _next, advice = str(error).partition("\n  next: ")
         field = error.field if isinstance(error, InvalidValue) else ""
-        advice = advice or advice_for(request.url.path)
+        advice = advice or _advice_for(request.url.path)
         return _error_answer(status, text, field=field, advice=advice, exit_code=error.exit_code)
 
     @app.exception_handler(RequestValidationError)
     async def answer_malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:])
-        text, advice = f"{field or 'the body'}: {first['msg']}", advice_for(request.url.path)
+        text, advice = f"{field or 'the body'}: {first['msg']}", _advice_for(request.url.path)
         return _error_answer(422, text, field=field, advice=advice, exit_code=2)
 
     @app.exception_handler(HTTPException)

@@ -8,11 +8,12 @@ import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from sublet import __version__
-from sublet.api.connections import bounded_connections
 from sublet.api.routes import application
 from sublet.api.state import Address, StateDir, digest, read_only
 from sublet.errors import BadInput, InvalidValue
@@ -22,6 +23,46 @@ from sublet.runtime.settings import LOOPBACK
 __all__ = ["bind", "serve"]
 
 CUT_OFF_S = 2  # for streams that would go on for ever
+
+
+if TYPE_CHECKING:
+    Http: Any = object
+else:
+    Http = AutoHTTPProtocol
+
+
+_MOST_CONNECTIONS = 128  # at once; far more than people and dashboards have
+HEAD_S = 10.0  # for the head of a first request
+
+
+def _bounded_connections() -> type:
+    """The protocol of one server: uvicorn's own, with bounds over all of its lines."""
+    lines: dict[Any, None] = {}  # the oldest first
+
+    class Connection(Http):  # type: ignore[misc] # untyped in uvicorn
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            lines[self] = None
+            self.late = asyncio.get_running_loop().call_later(HEAD_S, self.hang_up_if_idle)
+            if len(lines) > _MOST_CONNECTIONS:
+                oldest = next((line for line in lines if line.idle), self)
+                del lines[oldest]  # now: many may come before its end is heard of
+                oldest.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.late.cancel()
+            lines.pop(self, None)
+            super().connection_lost(exc)
+
+        @property
+        def idle(self) -> bool:
+            return self.cycle is None or bool(self.cycle.response_complete)
+
+        def hang_up_if_idle(self) -> None:
+            if self.cycle is None:
+                self.transport.abort()
+
+    return Connection
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -68,7 +109,7 @@ async def serve(
     app = application(api, port=port, token_digest=token_digest, read_digest=read_digest, live=live)
     config = uvicorn.Config(
         app,
-        http=bounded_connections(),
+        http=_bounded_connections(),
         log_config=None,
         access_log=False,
         proxy_headers=False,  # the caller is known by its token, not by a header

@@ -17,15 +17,14 @@ from sublet.domain import events as news
 from sublet.domain.actions import Action, MakePlan, RefusePlan, SetTimer, StopJob, TellUser
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.demand import Demand
-from sublet.domain.events import Event
+from sublet.domain.events import Event, NodeSilent, NodeSlow, NodeThreatened
 from sublet.domain.job import Job
 from sublet.domain.money import Money
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase, Plan, Snapshot
 from sublet.domain.timers import CheckPurse, FallDue, GrowAgain, MoveDue, PeriodOver, PlanAgain, RetryOffer
 from sublet.errors import SubletError, UnexpectedEvent
-from sublet.kernel.cluster import NodePhase
-from sublet.kernel.leaving import leave
+from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.ordering import subject_of
 from sublet.kernel.refusals import Promise, refuse_plan, shapes_to_promise
 from sublet.kernel.requests import PlanRequests, frees_money
@@ -33,9 +32,31 @@ from sublet.kernel.spending import Spending
 from sublet.kernel.supply import Supply, foresee, let_go
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["KERNEL_VERSION", "Kernel"]
+__all__ = ["KERNEL_VERSION", "Kernel", "leave"]
 
 KERNEL_VERSION = 11  # counted up with every change of what follows from an event; 0 = before versions were recorded
+
+
+def leave(supply: Supply, tenancy: Tenancy, node: Node, event: NodeSlow | NodeSilent | NodeThreatened) -> None:
+    """A node that is ready is not to be used any more, or not for now; or it may soon not be there."""
+    if isinstance(event, NodeThreatened):
+        supply.offering.exposure.threaten(node.offer.id, event.at_s)
+        return
+    if isinstance(event, NodeSlow):
+        supply.mark_noticed(node)
+        tenancy.line_up_tenants(node)
+        return
+    tenants = list(node.jobs)
+    tenancy.growing.go(node, event.at_s, told=False)
+    supply.cluster.lose_touch(node)  # no job is to be moved there
+    tenancy.lose_node(node, event)
+    node.jobs.clear()  # it is in no bucket of free GPUs
+    node.free = node.offer.gpus_per_node
+    supply.changed = True
+    for job_id in tenants:
+        state = tenancy.jobs[job_id]
+        if state.phase is Phase.BROKEN and tenancy.placement.get(job_id):
+            tenancy.keep_to_survivors(state)
 
 
 class Kernel:

@@ -10,8 +10,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
-from sublet.kernel.lines import Lines
-from sublet.kernel.supply import Supply
+from sublet.kernel.supply import Lines, Supply
 
 __all__ = [
     "Promise",

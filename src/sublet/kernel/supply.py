@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sublet.domain.actions import Action, ReleaseNode, RentNode, SetTimer
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.events import NodeLost, NodeReleased, PriceChanged, PriceHeardLate, RentRefused
 from sublet.domain.offer import Market, Offer
-from sublet.domain.plan import Pool
+from sublet.domain.plan import JobState, Pool
+from sublet.domain.shape import Shape
 from sublet.domain.timers import RetryOffer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
-from sublet.kernel.lines import Lines
 from sublet.kernel.listing import hold_within, listing_from
 from sublet.kernel.offering import Offering
 from sublet.kernel.purse import Purse, begin_to_end
 from sublet.kernel.values_json import to_plain
 
-__all__ = ["Supply", "foresee", "let_go"]
+__all__ = ["Lines", "Supply", "foresee", "let_go"]
+
+
+class Lines:
+    """All by pool; the mappings stay the same objects when other pools are on offer."""
+
+    def __init__(self, pools: Iterable[str]) -> None:
+        self.promised: dict[str, int] = dict.fromkeys(pools, 0)  # GPUs
+        self.steady: dict[str, int] = dict.fromkeys(self.promised, 0)  # of these, on demand
+        self.of: dict[str, dict[str, None]] = {pool: {} for pool in self.promised}  # jobs that need GPUs
+
+    def promise(self, shape: Shape) -> None:
+        """A job shall have it."""
+        self.promised[shape.pool] += shape.gpus
+        self.steady[shape.pool] += shape.steady
+
+    def take_back(self, state: JobState) -> None:
+        """Take its promise back."""
+        if (shape := state.shape) is not None:
+            self.promised[shape.pool] -= shape.gpus
+            self.steady[shape.pool] -= shape.steady
+            self.of[shape.pool].pop(state.job.id, None)
+
+    def stand(self, state: JobState) -> None:
+        """It needs GPUs to keep its promise."""
+        if state.shape is not None:
+            self.of[state.shape.pool][state.job.id] = None
+
+    def keep_to(self, pools: Iterable[str]) -> None:
+        """Other pools are on offer; there are no promises in those that are not."""
+        names = list(pools)
+        for counts in (self.promised, self.steady):
+            kept = {pool: counts.get(pool, 0) for pool in names}
+            counts.clear()
+            counts.update(kept)
+        lines = {pool: self.of.get(pool, {}) for pool in names}
+        self.of.clear()
+        self.of.update(lines)
+
+    def restore(self, lines: Mapping[str, Iterable[str]]) -> None:
+        """Go on from there."""
+        self.of |= {pool: dict.fromkeys(line) for pool, line in lines.items()}
 
 
 class Supply:

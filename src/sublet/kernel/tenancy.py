@@ -23,13 +23,11 @@ from sublet.kernel.changing import IN_TRANSIT, as_ordered, with_gpus
 from sublet.kernel.cluster import Node
 from sublet.kernel.exchange import half_way, owed
 from sublet.kernel.growing import Growing
-from sublet.kernel.lines import Lines
 from sublet.kernel.ordering import Ordering
 from sublet.kernel.placing import Placing
 from sublet.kernel.refusals import keeps_to
-from sublet.kernel.spares import is_spare_of, without_spares
-from sublet.kernel.supply import Supply
-from sublet.kernel.survivors import pays, shape_of_survivors
+from sublet.kernel.supply import Lines, Supply
+from sublet.kernel.survivors import is_spare_of, pays, shape_of_survivors, without_spares
 from sublet.kernel.values_json import from_plain, to_plain
 from sublet.kernel.waiting import Waiting
 

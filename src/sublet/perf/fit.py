@@ -1,40 +1,228 @@
-"""Fits speed models to measured step times, and says how well they fit.
+"""Fits Pollux's seven parameters to measured step times, and says how well they fit.
 
-All fits minimise squared errors of the logarithm (or of the relative size) of the step time, so that fast and slow
-rows count alike; all are bounded and deterministic. A report comes with each: read its warnings before the model.
+Squared errors of the logarithm of the step time are least, so that fast and slow rows count alike; the fit is bounded
+and deterministic. A report comes with it: read its warnings before the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
 
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
-from sublet.perf.pollux.fit import fitted_pollux
-from sublet.perf.speedup import Amdahl, ConstantRate, PowerLaw
-from sublet.perf.steptime import PolluxStep, RingStep, StepTime
+from sublet.perf.steptime import PolluxStep, StepTime
 from sublet.perf.tables import ProfileTable
-from sublet.solve.arrays import Floats
+from sublet.solve.arrays import Bools, Floats
 
 __all__ = [
     "Fit",
     "FitReport",
+    "PolluxFit",
     "Row",
     "even_spread",
-    "fit_amdahl",
     "fit_pollux",
-    "fit_power_law",
-    "fit_ring",
+    "load_solver",
+    "pollux_fit",
     "rows_from_steps",
 ]
 
-Model = TypeVar("Model")
+LEAST, MOST = 1e-9, 1e4  # seconds; bounds of the six times
+PULL_GAMMA, PULL_SLOPE = 1e-6, 1e-5  # weights of the squared penalties
+NETWORK_PRIOR = 1.1  # an unseen network is at least this much slower than the inside of a node
+STARTS = (1.2, 2.0, 5.0)  # gamma: the loss may have more than one valley
+UNSURE = 1.0  # of the logarithm of a parameter, and of gamma, before any row: so much at most is said of each
+ALPHA_C, BETA_C, ALPHA_N, BETA_N, ALPHA_R, BETA_R, GAMMA = range(7)
 WORST = 3  # rows named in a report
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PolluxFit:
+    """The parameters, and how sure they are."""
+
+    model: PolluxStep
+    _theta: Floats
+    _free: Bools
+    _covariance: Floats  # of those that the rows say something about
+
+    def error(self, gpus: Floats, nodes: Floats, local: Floats) -> Floats:
+        """The standard error of the logarithm of the step time there, as far as it follows from the rows."""
+        asked = _Problem(gpus, nodes, local, np.ones(len(gpus)), np.full(len(gpus), np.nan))
+        slopes = asked.slopes(self._theta)[1][:, self._free]
+        return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", slopes, self._covariance, slopes)))
+
+
+def _fitted_pollux(gpus: Floats, nodes: Floats, local: Floats, step_s: Floats, compute_s: Floats) -> PolluxStep:
+    """The parameters with the least squared error; `compute_s` is NaN where it was not measured."""
+    problem = _Problem(gpus, nodes, local, step_s, compute_s)
+    return problem.model(_solved(problem)[0])
+
+
+def pollux_fit(
+    gpus: Floats, nodes: Floats, local: Floats, step_s: Floats, compute_s: Floats, error: Floats
+) -> PolluxFit:
+    """The same of rows that are off by about `error`, each as a part of itself, with what is known then."""
+    problem = _Problem(gpus, nodes, local, step_s, compute_s, error)
+    theta, free = _solved(problem)
+    rows = 2 * len(gpus)  # without the penalties, which know nothing
+    slopes = problem.jacobian(theta)[:rows, free] * np.sqrt(np.sum(error**-2.0))
+    covariance = np.linalg.inv(slopes.T @ slopes + np.eye(int(free.sum())) / UNSURE**2)
+    return PolluxFit(problem.model(theta), theta, free, covariance)
+
+
+def load_solver() -> None:
+    """Half a second, once in a process: for callers that cannot wait at the first fit. From any thread."""
+    import scipy.optimize  # noqa: F401 - slow to import
+
+
+def _solved(problem: _Problem) -> tuple[Floats, Bools]:
+    """The best parameters, and which of them the rows say anything about."""
+    from scipy.optimize import least_squares  # slow to import
+
+    start, free = problem.start()
+    lower = np.append(np.full(6, np.log(LEAST)), 1.0)[free]
+    upper = np.append(np.full(6, np.log(MOST)), 10.0)[free]
+    best, best_cost = start, np.inf
+    for gamma in STARTS:
+        full = start.copy()
+        full[GAMMA] = gamma if free[GAMMA] else 1.0
+
+        def residual(x: Floats, full: Floats = full) -> Floats:
+            return problem.residual(_fill_free(full, free, x))
+
+        def jacobian(x: Floats, full: Floats = full) -> Floats:
+            return problem.jacobian(_fill_free(full, free, x))[:, free]
+
+        guess = np.clip(full[free], lower + 1e-6, upper - 1e-6)
+        result = least_squares(residual, guess, jac=jacobian, bounds=(lower, upper), x_scale="jac", max_nfev=300)
+        if result.cost < best_cost * (1.0 - 1e-9):
+            best, best_cost = _fill_free(full, free, np.asarray(result.x)), float(result.cost)
+    return best, free
+
+
+def _fill_free(full: Floats, free: Bools, x: Floats) -> Floats:
+    out = full.copy()
+    out[free] = x
+    return out
+
+
+class _Problem:
+    """Residuals and their derivatives in the logarithms of the six times, and gamma itself."""
+
+    def __init__(
+        self,
+        gpus: Floats,
+        nodes: Floats,
+        local: Floats,
+        step_s: Floats,
+        compute_s: Floats,
+        error: Floats | None = None,
+    ) -> None:
+        self.local, self.step_s = local, step_s
+        self.seen = np.isfinite(compute_s)
+        self.compute_s = np.where(self.seen, compute_s, step_s)
+        self.inter, self.intra = nodes > 1, (nodes <= 1) & (gpus > 1)
+        self.beyond = np.maximum(gpus - 2.0, 0.0)
+        inverse = np.ones(len(gpus)) if error is None else 1.0 / error
+        self.weight = inverse / np.sqrt(np.sum(inverse**2))
+        self.one_batch = len(np.unique(local)) == 1
+
+    def start(self) -> tuple[Floats, Bools]:
+        """A first guess from the data, and which parameters the data can say anything about."""
+        free = np.ones(7, dtype=bool)
+        theta = np.log(np.full(7, LEAST))
+        mean_s = float(np.mean(self.compute_s))
+        theta[ALPHA_C] = np.log(mean_s / 2.0)
+        theta[BETA_C] = np.log(mean_s / 2.0 / float(np.mean(self.local)))
+        free[ALPHA_C] = not self.one_batch  # half of the time is taken as fixed then
+        exchange_s = np.maximum(self.step_s - self.compute_s, 1e-3 * self.step_s)
+        for alpha, beta, where in ((ALPHA_N, BETA_N, self.inter), (ALPHA_R, BETA_R, self.intra)):
+            free[alpha] = bool(where.any())
+            free[beta] = bool((where & (self.beyond > 0)).any())
+            if free[alpha]:
+                theta[alpha] = np.log(float(np.median(exchange_s[where])))
+            if free[beta]:
+                theta[beta] = theta[alpha] - np.log(20.0)
+        free[GAMMA] = bool((self.inter | self.intra).any())
+        theta[GAMMA] = 1.0
+        return theta, free
+
+    def model(self, theta: Floats) -> PolluxStep:
+        """The parameters as a step-time model, with what was not observed filled in."""
+        times = np.exp(theta[:6])
+        times[times <= LEAST * 2.0] = 0.0
+        if not self.inter.any():
+            times[ALPHA_N], times[BETA_N] = NETWORK_PRIOR * times[ALPHA_R], NETWORK_PRIOR * times[BETA_R]
+        alpha_c_s, beta_c_s, alpha_n_s, beta_n_s, alpha_r_s, beta_r_s = times.tolist()
+        return PolluxStep(
+            alpha_c_s=alpha_c_s,
+            beta_c_s=beta_c_s,
+            alpha_n_s=alpha_n_s,
+            beta_n_s=beta_n_s,
+            alpha_r_s=alpha_r_s,
+            beta_r_s=beta_r_s,
+            gamma=float(np.clip(theta[GAMMA], 1.0, 10.0)),
+        )
+
+    def residual(self, theta: Floats) -> Floats:
+        """Weighted log errors of compute and step, then three penalties."""
+        compute, exchange = self._times(theta)
+        log_step = self._log_step(compute, exchange, theta[GAMMA])
+        slopes = np.exp(theta[[BETA_N, BETA_R]] - theta[[ALPHA_N, ALPHA_R]])
+        return np.concatenate(
+            [
+                self.weight * np.where(self.seen, np.log(compute) - np.log(self.compute_s), 0.0),
+                self.weight * (log_step - np.log(self.step_s)),
+                np.sqrt(PULL_SLOPE) * slopes,
+                [np.sqrt(PULL_GAMMA) * (theta[GAMMA] - 1.0)],
+            ]
+        )
+
+    def slopes(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Derivatives of the logarithms of compute and step time, a row for each."""
+        compute, exchange = self._times(theta)
+        gamma, times = theta[GAMMA], np.exp(theta[:6])
+        rows = len(compute)
+        d_log_compute = np.zeros((rows, 7))
+        d_log_compute[:, ALPHA_C] = times[ALPHA_C] / compute
+        d_log_compute[:, BETA_C] = times[BETA_C] * self.local / compute
+        d_log_exchange = np.zeros((rows, 7))
+        exchanging = self.inter | self.intra
+        for alpha, beta, where in ((ALPHA_N, BETA_N, self.inter), (ALPHA_R, BETA_R, self.intra)):
+            d_log_exchange[where, alpha] = times[alpha] / exchange[where]
+            d_log_exchange[where, beta] = times[beta] * self.beyond[where] / exchange[where]
+        # log T = log(A^g + N^g) / g; share is A's part of the sum
+        log_ratio = np.where(exchanging, np.log(np.where(exchanging, exchange, 1.0)) - np.log(compute), 0.0)
+        share = np.where(exchanging, 1.0 / (1.0 + np.exp(np.clip(gamma * log_ratio, -700.0, 700.0))), 1.0)
+        d_log_step = share[:, None] * d_log_compute + (1.0 - share)[:, None] * d_log_exchange
+        over_compute = self._log_step(compute, exchange, gamma) - np.log(compute)
+        d_log_step[:, GAMMA] = ((1.0 - share) * log_ratio - over_compute) / gamma
+        return d_log_compute, d_log_step
+
+    def jacobian(self, theta: Floats) -> Floats:
+        """Derivatives of `residual`, a row for each."""
+        d_log_compute, d_log_step = self.slopes(theta)
+        penalty = np.zeros((3, 7))
+        for row, (alpha, beta) in enumerate(((ALPHA_N, BETA_N), (ALPHA_R, BETA_R))):
+            slope = np.sqrt(PULL_SLOPE) * np.exp(theta[beta] - theta[alpha])
+            penalty[row, beta], penalty[row, alpha] = slope, -slope
+        penalty[2, GAMMA] = np.sqrt(PULL_GAMMA)
+        seen, weight = self.seen[:, None], self.weight[:, None]
+        return np.vstack([weight * np.where(seen, d_log_compute, 0.0), weight * d_log_step, penalty])
+
+    def _times(self, theta: Floats) -> tuple[Floats, Floats]:
+        times = np.exp(theta[:6])
+        compute = times[ALPHA_C] + times[BETA_C] * self.local
+        inter = times[ALPHA_N] + times[BETA_N] * self.beyond
+        intra = times[ALPHA_R] + times[BETA_R] * self.beyond
+        return compute, np.where(self.inter, inter, np.where(self.intra, intra, 0.0))
+
+    def _log_step(self, compute: Floats, exchange: Floats, gamma: float) -> Floats:
+        high, low = np.maximum(compute, exchange), np.minimum(compute, exchange)
+        return np.asarray(np.log(high) + np.log1p((low / high) ** gamma) / gamma)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +260,10 @@ class FitReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit(Generic[Model]):
+class Fit:
     """A fitted model and how well it fits."""
 
-    model: Model
+    model: PolluxStep
     report: FitReport
 
 
@@ -104,73 +292,10 @@ def rows_from_steps(table: ProfileTable, gpu: str) -> list[Row]:
     ]
 
 
-def fit_amdahl(rows: Sequence[Row]) -> Fit[Amdahl]:
-    """Amdahl's law in samples per second: one parallel part for all kinds, one speed of a single GPU for each.
-
-    The part is searched over a grid that is fine near 1, then by golden section around the best point.
-    """
-    gpus, log_rate, kind, kinds = _log_rates(rows)
-
-    def loss(serial: float) -> float:
-        residual = log_rate + np.log(serial + (1.0 - serial) / gpus)
-        return float(np.sum((residual - _kind_means(residual, kind)[kind]) ** 2))
-
-    grid = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 121)])
-    best = int(np.argmin([loss(float(serial)) for serial in grid]))
-    serial = _golden(loss, float(grid[max(best - 1, 0)]), float(grid[min(best + 1, len(grid) - 1)]))
-    one = np.exp(_kind_means(log_rate + np.log(serial + (1.0 - serial) / gpus), kind))
-    model = Amdahl(parallel=1.0 - serial, kinds=dict(zip(kinds, one.tolist(), strict=True)))
-    return Fit(model, _report(rows, _steps_at_rate(model, rows), _curve_warnings(rows, gpus)))
-
-
-def fit_power_law(rows: Sequence[Row]) -> Fit[PowerLaw]:
-    """A power of the number of GPUs in samples per second: a straight line in logarithms, its slope cut to 0..1."""
-    gpus, log_rate, kind, kinds = _log_rates(rows)
-    log_gpus = np.log(gpus)
-    x = log_gpus - _kind_means(log_gpus, kind)[kind]
-    y = log_rate - _kind_means(log_rate, kind)[kind]
-    exponent = float(np.clip(x @ y / (x @ x), 0.0, 1.0)) if x @ x > 0 else 1.0
-    one = np.exp(_kind_means(log_rate - exponent * log_gpus, kind))
-    model = PowerLaw(exponent=exponent, kinds=dict(zip(kinds, one.tolist(), strict=True)))
-    return Fit(model, _report(rows, _steps_at_rate(model, rows), _curve_warnings(rows, gpus)))
-
-
-def fit_ring(rows: Sequence[Row], *, gradient_bytes: float) -> Fit[RingStep]:
-    """Compute line, bandwidths and latencies by non-negative least squares on relative errors; one GPU kind.
-
-    The step time is linear in all six unknowns, so this is exact. A link that was not measured costs nothing.
-    """
-    from scipy.optimize import nnls  # slow to import
-
-    positive("gradient_bytes", gradient_bytes)
+def fit_pollux(rows: Sequence[Row]) -> Fit:
+    """Pollux's seven parameters by bounded least squares on logarithms; one GPU kind."""
     gpus, nodes, local, step_s, compute_s = _one_kind(rows)
-    ring = 2.0 * (gpus - 1.0)
-    inter = (nodes > 1).astype(float)
-    design = np.column_stack(
-        [np.ones(len(rows)), local, (1 - inter) * ring / gpus, (1 - inter) * ring, inter * ring / gpus, inter * ring]
-    )
-    seen = np.isfinite(compute_s)  # rows that say how long the compute part alone takes
-    alone = design[seen] * np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-    stacked = np.vstack([design / step_s[:, None], alone / compute_s[seen][:, None]])
-    scale = np.maximum(np.abs(stacked).max(axis=0), 1e-300)  # columns of one size keep the solver's tolerance honest
-    solution, _ = nnls(stacked / scale, np.ones(len(stacked)))
-    alpha_s, beta_s, intra_s, intra_hop_s, inter_s, inter_hop_s = (solution / scale).tolist()
-    model = RingStep(
-        alpha_s=alpha_s,
-        beta_s=beta_s,
-        gradient_bytes=gradient_bytes,
-        intra_bytes_per_s=gradient_bytes / intra_s if intra_s > 0 else np.inf,
-        inter_bytes_per_s=gradient_bytes / inter_s if inter_s > 0 else np.inf,
-        intra_latency_s=intra_hop_s,
-        inter_latency_s=inter_hop_s,
-    )
-    return Fit(model, _report(rows, _steps_of(model, rows), _step_warnings(gpus, nodes, local, unknowns=6)))
-
-
-def fit_pollux(rows: Sequence[Row]) -> Fit[PolluxStep]:
-    """Pollux's seven parameters by bounded least squares on logarithms; one GPU kind. See `pollux_fit.py`."""
-    gpus, nodes, local, step_s, compute_s = _one_kind(rows)
-    model = fitted_pollux(gpus, nodes, local, step_s, compute_s)
+    model = _fitted_pollux(gpus, nodes, local, step_s, compute_s)
     return Fit(model, _report(rows, _steps_of(model, rows), _step_warnings(gpus, nodes, local, unknowns=7)))
 
 
@@ -189,41 +314,8 @@ def _one_kind(rows: Sequence[Row]) -> tuple[Floats, Floats, Floats, Floats, Floa
     return gpus, nodes, np.array([float(row.local_batch) for row in rows]), step_s, step_s - sync_s
 
 
-def _log_rates(rows: Sequence[Row]) -> tuple[Floats, Floats, np.ndarray[tuple[int], np.dtype[np.intp]], list[str]]:
-    """GPUs, logarithm of samples per second and index of the kind of each row; and the kinds."""
-    if not rows:
-        raise InvalidValue("rows", 0, "at least one measurement")
-    kinds = sorted({row.gpu for row in rows})
-    gpus = np.array([float(sum(row.spread)) for row in rows])
-    samples = gpus * np.array([float(row.local_batch) for row in rows])
-    log_rate = np.log(samples / np.array([row.step_time_s for row in rows]))
-    return gpus, log_rate, np.array([kinds.index(row.gpu) for row in rows], dtype=np.intp), kinds
-
-
-def _kind_means(values: Floats, kind: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Floats:
-    return np.asarray(np.bincount(kind, values) / np.bincount(kind))
-
-
-def _golden(loss: Callable[[float], float], low: float, high: float) -> float:
-    """The minimum of a function with one valley between `low` and `high`."""
-    ratio = (np.sqrt(5.0) - 1.0) / 2.0
-    for _ in range(80):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        if loss(left) <= loss(right):
-            high = right
-        else:
-            low = left
-    return float(low + high) / 2.0
-
-
 def _steps_of(model: StepTime, rows: Sequence[Row]) -> Floats:
     return np.array([model.times(row.spread, np.array([float(row.local_batch)]))[0][0] for row in rows])
-
-
-def _steps_at_rate(model: ConstantRate, rows: Sequence[Row]) -> Floats:
-    return np.array(
-        [sum(row.spread) * row.local_batch / model.rate(row.gpu, row.spread, 0.0) for row in rows], dtype=np.float64
-    )
 
 
 def _report(rows: Sequence[Row], predicted_s: Floats, warnings: Sequence[str]) -> FitReport:
@@ -239,17 +331,6 @@ def _report(rows: Sequence[Row], predicted_s: Floats, warnings: Sequence[str]) -
         worst=tuple((rows[at], float(ratio[at] - 1.0)) for at in worst),
         warnings=tuple(warnings),
     )
-
-
-def _curve_warnings(rows: Sequence[Row], gpus: Floats) -> list[str]:
-    found = []
-    local = {row.local_batch for row in rows}
-    total = {row.local_batch * sum(row.spread) for row in rows}
-    if len(np.unique(gpus)) < 3:  # noqa: PLR2004 - a curve through two points fits whatever they are
-        found.append("fewer than three numbers of GPUs: the curve fits whatever it is")
-    if len(local) > 1 and len(total) > 1:
-        found.append("rows differ in local and in global batch: the fit averages over batch sizes")
-    return found
 
 
 def _step_warnings(gpus: Floats, nodes: Floats, local: Floats, *, unknowns: int) -> list[str]:

@@ -23,10 +23,8 @@ from sublet.errors import Infeasible, InvalidValue, NeverAtRest
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.kernel.kernel import Kernel
-from sublet.sim.agenda import Tie
-from sublet.sim.metrics import Metrics, metrics_from_run
-from sublet.sim.record import Recorder
-from sublet.sim.world import FRICTIONLESS, MarketChange, Physics, PlanDue, World
+from sublet.sim.record import Metrics, Recorder, metrics_from_run
+from sublet.sim.world import FRICTIONLESS, MarketChange, Physics, PlanDue, Tie, World
 
 __all__ = ["Cloud", "Driver", "Notes", "Run", "simulate"]
 

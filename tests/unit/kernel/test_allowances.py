@@ -25,8 +25,7 @@ from sublet.domain.shape import Shape
 from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.errors import InvalidValue, UnexpectedEvent
 from sublet.kernel.following import Follower
-from sublet.kernel.journal import replay
-from sublet.kernel.replayer import steps_from
+from sublet.kernel.journal import replay, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate

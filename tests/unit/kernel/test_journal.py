@@ -55,8 +55,8 @@ from sublet.kernel.journal import (
     kind_from_header,
     line_from,
     replay,
+    steps_from,
 )
-from sublet.kernel.replayer import steps_from
 from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

@@ -1,27 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.perf.fit import Row, even_spread, fit_amdahl, fit_pollux, fit_power_law, fit_ring, rows_from_steps
+from sublet.perf.fit import Row, _Problem, even_spread, fit_pollux, rows_from_steps
 from sublet.perf.measured import MODELS
-from sublet.perf.pollux.fit import _Problem
-from sublet.perf.speedup import Amdahl, PowerLaw
-from sublet.perf.steptime import PolluxStep, RingStep
+from sublet.perf.steptime import PolluxStep
 from sublet.perf.tables import read_profile
 
 SPREADS = [(1,), (2,), (4,), (4, 2), (4, 4), (4, 4, 4), (4, 4, 4, 4), (4,) * 8]
 LOCALS = (8, 16, 32, 64)
-TRUE_RING = RingStep(
-    alpha_s=0.02,
-    beta_s=0.003,
-    gradient_bytes=4e8,
-    intra_bytes_per_s=8e9,
-    inter_bytes_per_s=1e9,
-    intra_latency_s=2e-4,
-    inter_latency_s=5e-4,
-)
 TRUE_POLLUX = PolluxStep(
     alpha_c_s=0.05, beta_c_s=0.004, alpha_n_s=0.3, beta_n_s=0.004, alpha_r_s=0.08, beta_r_s=0.01, gamma=2.2
 )
@@ -35,37 +26,6 @@ def rows_of(model, spreads=SPREADS, local_batches=LOCALS, *, sync=True):
             known = step_s - compute_s if sync else None
             rows.append(Row(gpu="T4", spread=spread, local_batch=local, step_time_s=step_s, sync_time_s=known))
     return rows
-
-
-def rows_at(speed, kinds=("T4",), widths=(1, 2, 4, 8, 16)):
-    return [
-        Row(gpu=kind, spread=(width,), local_batch=32, step_time_s=32 * width / speed.rate(kind, (width,), 0.0))
-        for kind in kinds
-        for width in widths
-    ]
-
-
-@pytest.mark.parametrize("parallel", [0.0, 0.5, 0.9, 0.99, 0.9999, 1.0])
-def test_amdahl_is_recovered(parallel):
-    true = Amdahl(parallel=parallel, kinds={"T4": 40.0, "A100": 300.0})
-    fit = fit_amdahl(rows_at(true, ("T4", "A100")))
-    assert fit.model.parallel == pytest.approx(parallel, abs=1e-6)
-    assert fit.model.kinds == pytest.approx(true.kinds, rel=1e-6)
-    assert fit.report.max_error < 1e-6
-    assert fit.report.warnings == ()
-
-
-def test_a_power_law_is_recovered():
-    true = PowerLaw(exponent=0.7, kinds={"T4": 40.0, "A100": 300.0})
-    fit = fit_power_law(rows_at(true, ("T4", "A100")))
-    assert fit.model.exponent == pytest.approx(0.7)
-    assert fit.model.kinds == pytest.approx(true.kinds)
-
-
-def test_a_ring_is_recovered():
-    fit = fit_ring(rows_of(TRUE_RING), gradient_bytes=4e8)
-    for name in ("alpha_s", "beta_s", "intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s"):
-        assert getattr(fit.model, name) == pytest.approx(getattr(TRUE_RING, name), rel=1e-6), name
 
 
 def test_pollux_is_recovered():
@@ -107,18 +67,14 @@ def test_thin_data_is_warned_about():
     one_batch = fit_pollux(rows_of(TRUE_POLLUX, SPREADS, (16,)))
     assert any("one local batch" in warning for warning in one_batch.report.warnings)
     assert one_batch.report.max_error < 0.02
-    two_widths = fit_amdahl(rows_at(Amdahl(parallel=0.9), widths=(1, 2)))
-    assert any("fewer than three" in warning for warning in two_widths.report.warnings)
-    mixed = fit_power_law(rows_of(TRUE_RING))
-    assert any("averages over batch sizes" in warning for warning in mixed.report.warnings)
-    one_link = fit_ring(rows_of(TRUE_RING, [(1,), (4, 4)]), gradient_bytes=4e8)
+    one_link = fit_pollux(rows_of(TRUE_POLLUX, [(1,), (4, 4)]))
     assert any("cannot be told apart" in warning for warning in one_link.report.warnings)
 
 
 def test_the_worst_rows_are_named():
-    rows = rows_of(TRUE_RING)
+    rows = rows_of(TRUE_POLLUX)
     broken = Row(gpu="T4", spread=(4, 4), local_batch=16, step_time_s=9.0)
-    report = fit_ring([*rows, broken], gradient_bytes=4e8).report
+    report = fit_pollux([*rows, broken]).report
     assert report.worst[0][0] == broken
     assert report.max_error == abs(report.worst[0][1])
     assert report.rows == len(rows) + 1
@@ -138,22 +94,12 @@ def test_pollux_fits_the_bundled_t4_tables_as_well_as_was_measured(model):
     assert report.rms_log_error < 0.14
 
 
-# Same tables, no overlap of compute and exchange: median 6 to 10 %, nine tenths within 17 to 22 %, worst 37 to 54 %.
-@pytest.mark.parametrize("model", MODELS)
-def test_a_ring_fits_the_bundled_t4_tables_almost_as_well(model):
-    rows = rows_from_steps(read_profile("pollux-step-time").rows(model=model), "T4")
-    report = fit_ring(rows, gradient_bytes=1e8).report  # bytes and bandwidth only enter as their quotient
-    assert report.median_error < 0.11
-    assert report.p90_error < 0.24
-    assert report.max_error < 0.6
-
-
 def test_rows_of_several_kinds_are_not_one_step_time():
-    rows = rows_at(PowerLaw(exponent=0.7), ("T4", "A100"))
+    rows = [replace(row, gpu=gpu) for gpu in ("T4", "A100") for row in rows_of(TRUE_POLLUX)]
     with pytest.raises(InvalidValue, match="one kind"):
         fit_pollux(rows)
     with pytest.raises(InvalidValue, match="at least one measurement"):
-        fit_amdahl([])
+        fit_pollux([])
 
 
 def test_rows_that_cannot_be_are_refused():

@@ -20,12 +20,10 @@ from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.market.prices import load_prices
 from sublet.market.traces import load_trace
 from sublet.perf.speedup import PowerLaw
-from sublet.sim.agenda import Tie
-from sublet.sim.forward import Moment, go_forward
-from sublet.sim.market_days import MarketDays
+from sublet.sim.forward import MarketDays, Moment, go_forward
 from sublet.sim.record import Recorder
 from sublet.sim.simulator import Driver
-from sublet.sim.world import Physics, World
+from sublet.sim.world import Physics, Tie, World
 
 PHYSICS = Physics(provision_s=120.0, release_s=30.0, notice_s=120.0)
 H = 3600.0

@@ -12,7 +12,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
-from sublet.sim.rides.parcae import Parcae
+from sublet.sim.rides.ways import Parcae
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

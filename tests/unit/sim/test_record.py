@@ -12,8 +12,7 @@ from sublet.domain.money import Money, Price
 from sublet.errors import Infeasible, InvalidValue, InvariantBroken
 from sublet.kernel.kernel import Kernel
 from sublet.policies.fifo import Fifo
-from sublet.sim.metrics import metrics_from_run
-from sublet.sim.record import JobRow, Segment
+from sublet.sim.record import JobRow, Segment, metrics_from_run
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import a_job, an_offer

@@ -22,11 +22,16 @@ from sublet.policies.fifo import Fifo
 from sublet.sim import scenario
 from sublet.sim.record import JobRow
 from sublet.sim.report import plots
-from sublet.sim.report.comparison import Comparison, json_from_comparison, json_from_only_run, ratio
-from sublet.sim.report.figures import duration, table_from_comparison
-from sublet.sim.report.folder import prepare_folder, replacing, write_report
+from sublet.sim.report.comparison import (
+    Comparison,
+    duration,
+    json_from_comparison,
+    json_from_only_run,
+    ratio,
+    table_from_comparison,
+)
+from sublet.sim.report.folder import MOST_JOBS, page_from_comparison, prepare_folder, replacing, write_report
 from sublet.sim.report.html import document
-from sublet.sim.report.page import MOST_JOBS, page_from_comparison
 from sublet.sim.simulator import simulate
 from sublet.sim.workloads import Workload
 from tests.rigs.browser import refused

@@ -15,9 +15,9 @@ from sublet.policies.fastest import Fastest
 from sublet.policies.liveput.policy import Liveput
 from sublet.sim.rides.bamboo import replay_bamboo
 from sublet.sim.rides.bounds import constant, most_kept, oracle, path_value
-from sublet.sim.rides.parcae import Parcae
 from sublet.sim.rides.record import Record
 from sublet.sim.rides.ride import Supply, Way, ride
+from sublet.sim.rides.ways import Parcae
 
 COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)
 RATES = {(wide, deep): 10.0 * wide**0.9 * deep**0.8 for deep in (2, 3, 4) for wide in range(1, 12 // deep + 1)}

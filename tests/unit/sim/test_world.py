@@ -37,8 +37,7 @@ from sublet.domain.events import (
 )
 from sublet.domain.shape import Shape
 from sublet.domain.timers import CheckPurse, PlanAgain
-from sublet.sim.agenda import Agenda, Tie
-from sublet.sim.world import Physics, PlanDue, World
+from sublet.sim.world import Agenda, Physics, PlanDue, Tie, World
 from sublet.testing.strategies import ticks
 from sublet.testing.values import a_job, an_offer
 

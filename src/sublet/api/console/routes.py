@@ -14,10 +14,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import Field
 
-from sublet.api.body import Body
 from sublet.api.callers import COOKIE_S, LINK_S, Caller, Callers, cookie_name, while_it_holds
 from sublet.api.feed import Feed
-from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION
+from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Body
 from sublet.errors import BadInput
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.jobs.file import job_from_text

@@ -9,8 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from sublet.api.what_if.question import Question
-from sublet.api.what_if.views import BranchView, FanView, Spread, WhatIfView
+from sublet.api.what_if.views import BranchView, FanView, Question, Spread, WhatIfView
 from sublet.domain.budget import Budget
 from sublet.domain.job import Job, Pauses, Speed
 from sublet.domain.money import Money, Price
@@ -24,8 +23,7 @@ from sublet.machine.wall import WALL
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
 from sublet.runtime.controller_api.trials import Standing
-from sublet.sim.forward import Future, Moment, go_forward
-from sublet.sim.market_days import MarketDays
+from sublet.sim.forward import Future, MarketDays, Moment, go_forward
 from sublet.sim.world import MarketChange, Physics
 from sublet.solve.arrays import Floats
 

@@ -13,7 +13,7 @@ import resource
 import sys
 
 from sublet.api.what_if.futures import answer
-from sublet.api.what_if.question import GRACE_S, unpacked
+from sublet.api.what_if.views import GRACE_S, unpacked
 from sublet.errors import SubletError
 
 __all__ = ["main"]

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Request
 from pydantic import Field
 
-from sublet.api.body import Body
 from sublet.api.callers import Caller
-from sublet.api.guard import CALLER, SCHEMA_VERSION
-from sublet.api.what_if.question import GRACE_S, Question, packed
+from sublet.api.guard import CALLER, SCHEMA_VERSION, Body
+from sublet.api.what_if.views import GRACE_S, Question, packed
 from sublet.errors import BadInput, Infeasible, UnknownName
 from sublet.market.traces import TRACES
 from sublet.runtime.controller_api.protocol import Api

@@ -1,10 +1,50 @@
-"""The answer to "what if": quantiles over futures, and fans over time. Seconds and dollars count from now."""
+"""The question to the process that simulates futures, and its answer: quantiles over futures, and fans over time."""
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import dataclass
 from typing import TypedDict
 
-__all__ = ["BranchView", "FanView", "JobFutureView", "Spread", "WhatIfView"]
+from sublet.runtime.controller_api.trials import Standing
+
+__all__ = [
+    "GRACE_S",
+    "BranchView",
+    "FanView",
+    "JobFutureView",
+    "Question",
+    "Spread",
+    "WhatIfView",
+    "packed",
+    "unpacked",
+]
+
+GRACE_S = 10.0  # beyond the limit of a question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """How far to look, how often, over which record, and with how much more money."""
+
+    hours: float
+    futures: int
+    market: str = ""  # "" = what the provider replays, else the longest record
+    more_usd_per_h: float = 0.0
+    more_usd: float = 0.0
+    seed: int = 0
+    limit_s: float = 30.0  # wall
+
+
+def packed(standing: Standing, question: Question) -> bytes:
+    """For the pipe to our own child: policies and speeds are objects, of plug-ins too."""
+    return pickle.dumps((standing, question))
+
+
+def unpacked(sent: bytes) -> tuple[Standing, Question]:
+    """The message of our own parent, the only writer of that pipe."""
+    standing, question = pickle.loads(sent)  # noqa: S301 - as above
+    return standing, question
 
 
 class Spread(TypedDict):

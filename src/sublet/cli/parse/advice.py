@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sublet.cli.parse.measured import measured_profiles
-from sublet.cli.parse.values import parse_kind, parse_names
+from sublet.cli.parse.values import measured_profiles, parse_kind, parse_names
 from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:

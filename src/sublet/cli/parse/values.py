@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 
 from sublet.errors import InvalidValue, UnknownName
 
-if TYPE_CHECKING:
-    from sublet.domain.events import PurseSet
-    from sublet.domain.job import Speed
-    from sublet.domain.money import Money, Price
-
 __all__ = [
+    "measured_names",
+    "measured_profiles",
     "parse_count",
     "parse_counts",
     "parse_dollars",
@@ -31,6 +28,40 @@ __all__ = [
     "parse_variable",
     "parse_workers",
 ]
+
+
+if TYPE_CHECKING:
+    from sublet.perf.live.stored import StoredProfile
+    from sublet.runtime.profiles.store import ProfileStore
+
+
+def measured_profiles(text: str) -> list[StoredProfile]:
+    """Profiles of one job, on each kind of GPU on which it was measured."""
+    from sublet.perf.profiles import PROFILES
+
+    if text in {each.name for each in PROFILES}:
+        allowed = "one that was measured here; jobs take bundled tables by their model, and 'sublet advise' by --model"
+        raise InvalidValue("--profile", text, allowed)
+    return _store().find(text)
+
+
+def measured_names() -> list[str]:
+    """Names of all jobs that were measured here."""
+    return sorted({each.name for each in _store().all()})
+
+
+def _store() -> ProfileStore:
+    from sublet.runtime.profiles.store import ProfileStore
+    from sublet.runtime.settings import default_state_dir
+
+    return ProfileStore(default_state_dir() / "profiles")
+
+
+if TYPE_CHECKING:
+    from sublet.domain.events import PurseSet
+    from sublet.domain.job import Speed
+    from sublet.domain.money import Money, Price
+
 
 SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 

@@ -22,7 +22,7 @@ __all__ = ["notes_on_offers", "notes_on_plan", "print_plan"]
 def print_plan(report: PlanReport) -> None:
     """The plan, its reasons, and its assumptions."""
     from sublet.domain.quantity import counted
-    from sublet.sim.report.figures import duration
+    from sublet.sim.report.comparison import duration
     from sublet.sim.report.frontier import reasons_from_plan, tables_from_plan
 
     workload, made = report.workload, report.plan

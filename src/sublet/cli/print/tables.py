@@ -19,7 +19,9 @@ from sublet.errors import MissingExtra
 __all__ = [
     "Output",
     "command_line",
+    "describe_place",
     "form",
+    "is_present",
     "print_document",
     "print_line",
     "print_notes",
@@ -30,6 +32,20 @@ __all__ = [
 
 GAP = "  "
 LEAST_TEXT = 16  # a column of words is not folded below this many letters, nor within a word
+
+
+def is_present(file: str) -> bool:
+    """Whether `file`, named from the data folder, can be read here."""
+    from sublet import data
+
+    return data.bundled(file).exists() or (data.external() / file).exists()
+
+
+def describe_place(file: str, *, bundled: bool) -> str:
+    """Origin of its file, for a table."""
+    if bundled:
+        return "bundled"
+    return "read from SUBLET_DATA" if is_present(file) else "read from SUBLET_DATA (absent)"
 
 
 class Output(StrEnum):

@@ -14,8 +14,7 @@ from sublet.cli.print.tables import command_line, print_document, print_notes, p
 from sublet.domain.units import SECONDS_PER_H
 
 if TYPE_CHECKING:
-    from sublet.market.forecast.score import ForecastError
-    from sublet.market.forecast.table import ErrorRow
+    from sublet.market.forecast.score import ErrorRow, ForecastError
     from sublet.market.spot import SpotTrace
 
 __all__ = ["forecast"]
@@ -42,7 +41,7 @@ def forecast(
     All forecast at the same moments, and know nothing of what comes after.
     """
     from sublet.errors import InvalidValue
-    from sublet.market.forecast.table import MOMENTS, MOMENTS_OF_MANY, error_row, readable_traces
+    from sublet.market.forecast.score import MOMENTS, MOMENTS_OF_MANY, error_row, readable_traces
     from sublet.market.traces import load_trace
 
     if not 1 <= minutes <= MOST_MINUTES:

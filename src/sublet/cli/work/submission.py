@@ -10,11 +10,24 @@ import typer
 from sublet.cli.print.log import follow_log
 from sublet.cli.print.submission import print_dry_run, print_submitted
 from sublet.cli.print.tables import print_document, print_line, print_notes
+from sublet.domain.units import SECONDS_PER_H
+
+__all__ = ["loss_usd", "pays_every_h", "submit_spec"]
+
+
+def loss_usd(usd_per_h: float, lease_s: float) -> float:
+    """The least cost of nodes of this price after their controller has gone."""
+    return usd_per_h * lease_s / SECONDS_PER_H
+
+
+def pays_every_h(usd_per_h: float, *, lease_s: float, anchor_usd_per_h: float) -> float:
+    """Hours between two such losses at which both ways cost the same: with more the controller host is cheaper."""
+    return loss_usd(usd_per_h, lease_s) / anchor_usd_per_h if anchor_usd_per_h else float("inf")
+
 
 if TYPE_CHECKING:
     from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["submit_spec"]
 
 INFEASIBLE = 112
 
@@ -50,7 +63,6 @@ def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) ->
 def _of_an_anchor(usd_per_h: float, state_dir: Path) -> list[str]:
     """Whether the controller should live elsewhere, where it could."""
     from sublet.errors import SubletError
-    from sublet.runtime.controller_host.worth import loss_usd, pays_every_h
     from sublet.runtime.providers.aws.config import config_path, read_config
 
     try:

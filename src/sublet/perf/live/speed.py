@@ -29,12 +29,37 @@ from sublet.perf.speedup import ConstantRate
 from sublet.perf.steptime import iteration_s
 from sublet.solve.arrays import Floats
 
-__all__ = ["LiveSpeed", "batch_steps"]
+__all__ = ["MOST_GROWTH", "LiveSpeed", "batch_steps", "noise_phases"]
 
+MOST_GROWTH = 8.0  # times what it is now: there are no measurements further on
+NOISE_STEP = 1.5  # by which it grows in a piece, at most, while the pieces last
+PIECES = 8
+FASTEST = 100.0  # of the logarithm over a whole job: what is told beyond it is chance
+TRIFLE = 1.25  # a growth by less until the end makes no phases
 STEP = math.sqrt(2.0)  # between two batches: the best of them costs at most 0.75 % more than the best of all
 KEPT = 0.95  # of the best: the batch that it has stays if it is as good as this
 MISFIT = 0.1  # where what was measured and the curve differ by more, what was measured counts
 MOST_DOUBT = 0.5
+
+
+def noise_phases(noise: float, growth: float, at: float, goal: float) -> tuple[tuple[float, float], ...]:
+    """(progress at which it ends, noise) of each piece of the work from `at` to `goal`; () if there is no telling.
+
+    `growth` is that of the logarithm of the noise per unit of work. The first piece is that of all before it, too.
+    """
+    positive("goal", goal)
+    growth = min(growth, FASTEST / goal) if growth > 0.0 else 0.0  # NaN is none
+    grows = min(growth * (goal - at), math.log(MOST_GROWTH))
+    if noise <= 0.0 or grows < math.log(TRIFLE):
+        return ()
+    until = at + grows / growth  # from here on it stays
+    pieces = min(PIECES, math.ceil(grows / math.log(NOISE_STEP)))
+    part = (until - at) / pieces
+    found = [(at + part * (piece + 1), noise * math.exp(grows * (piece + 0.5) / pieces)) for piece in range(pieces)]
+    if until < goal * (1.0 - 1e-9):
+        return (*found, (goal, noise * math.exp(grows)))
+    return (*found[:-1], (goal, found[-1][1]))
+
 
 # C batches
 

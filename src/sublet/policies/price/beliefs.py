@@ -12,6 +12,7 @@ and do not say how large they are (`perf.sizes`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +22,61 @@ from sublet.perf.sizes import Had, left_by_all_h, left_by_group_h
 from sublet.policies.price.choices import TRIFLE_H, Asked
 from sublet.policies.price.cluster_split import SHORT_FIRST
 from sublet.policies.price.decision import WorkBelief
-from sublet.policies.price.survival import left_of_all_h
 from sublet.solve.arrays import Floats
 
-__all__ = ["believed_left_h"]
+__all__ = ["believed_left_h", "left_of_all_h", "survival"]
 
+IMAGINED = 1.0  # jobs beside those that are known: as much again is left of them
+BEYOND = 2.0  # times the longest so far is what those need that outlive it
+ENDING_H = 1e-3  # what is about to end lasts this long
 NEWCOMER_H = 0.1  # GPU-hours, beside what a job has had; only the order of jobs follows from it
+
+
+class _Survival(NamedTuple):
+    """Which share of jobs needs each of these GPU-hours, and which more than the longest that is known."""
+
+    need_A: Floats
+    share_A: Floats
+    beyond: float
+    longest_h: float
+
+
+def survival(done_h: Floats, runs_h: Floats) -> _Survival:
+    """By Kaplan and Meier: jobs that run need more than they have had. Cost: O(n log n)."""
+    need_A = np.concatenate((done_h, runs_h))
+    is_done_A = np.repeat([1.0, 0.0], [len(done_h), len(runs_h)])
+    order_A = np.lexsort((-is_done_A, need_A))
+    need_A, is_done_A = need_A[order_A], is_done_A[order_A]
+    ends_A = is_done_A / np.arange(len(need_A), 0, -1)  # of those that got as far, this share ends here
+    after_A = np.cumprod(1.0 - ends_A)
+    share_A = np.concatenate(([1.0], after_A[:-1])) * ends_A
+    done = is_done_A > 0.0
+    return _Survival(
+        need_A=need_A[done],
+        share_A=share_A[done],
+        beyond=float(after_A[-1]) if len(after_A) else 1.0,
+        longest_h=float(need_A[-1]) if len(need_A) else 0.0,
+    )
+
+
+def left_of_all_h(had_h_J: Floats, done_h: Floats, *, newcomer_h: float, power: float) -> Floats:
+    """(J,): GPU-hours `h` such that `h ** -power` is the mean of that over what may be left. Cost: O(J n)."""
+    known = survival(done_h, had_h_J)
+    count = len(done_h) + np.count_nonzero(had_h_J > 0.0)
+    far_J1 = np.maximum(known.longest_h, had_h_J)[:, None]
+    need_JA = np.concatenate(
+        (
+            np.broadcast_to(known.need_A, (len(had_h_J), len(known.need_A))),
+            BEYOND * far_J1 + newcomer_h,
+            2.0 * had_h_J[:, None] + newcomer_h,
+        ),
+        axis=1,
+    )
+    share_A = np.concatenate((count * known.share_A, [count * known.beyond, IMAGINED]))
+    left_JA = need_JA - had_h_J[:, None]
+    share_JA = np.where(left_JA > 0.0, share_A, 0.0)
+    mean_J = (share_JA * np.maximum(left_JA, ENDING_H) ** -power).sum(axis=1) / share_JA.sum(axis=1)
+    return np.asarray(mean_J ** (-1.0 / power))
 
 
 def believed_left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:

@@ -18,9 +18,8 @@ from typing import Any
 from sublet.advise.transfer import Transfer
 from sublet.market.gpus import load_gpus
 from sublet.perf.live.rows import Source, StepRow
-from sublet.perf.live.speed import LiveSpeed, batch_steps
+from sublet.perf.live.speed import LiveSpeed, batch_steps, noise_phases
 from sublet.perf.live.stored import CPU
-from sublet.perf.live.trend import noise_phases
 from sublet.wire.messages import Stepped
 from sublet.wire.profile import Profile
 

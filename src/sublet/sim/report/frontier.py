@@ -18,7 +18,7 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.market.catalogue import Quote
 from sublet.rental.held import Held
 from sublet.rental.plan import ClassPlan, RentalPlan
-from sublet.sim.report.figures import NOTHING, duration
+from sublet.sim.report.comparison import NOTHING, duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
 from sublet.sim.report.plots import INK, POLICY_COLOURS, canvas, set_style

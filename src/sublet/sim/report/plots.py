@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sublet.sim.record import JobRow, Recorder, Segment
-from sublet.sim.report.comparison import Comparison
-from sublet.sim.report.figures import duration
+from sublet.sim.report.comparison import Comparison, duration
 from sublet.solve.arrays import Floats, Ints
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sublet import __version__
 from sublet.perf.grids import SUSPENDED, SpotJob
-from sublet.sim.report.figures import duration
+from sublet.sim.report.comparison import duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table
 from sublet.sim.report.plots import GROUP_COLOURS, HELD, IDLE, INK, POLICY_COLOURS, canvas, set_style

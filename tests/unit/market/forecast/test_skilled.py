@@ -10,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.errors import InvalidValue
-from sublet.market.forecast.score import DEFAULT, PERSISTENCE, Drift, Kernel, Skilled, forecast_errors, forecasters_for
+from sublet.market.forecast.score import (
+    DEFAULT,
+    PERSISTENCE,
+    Drift,
+    Kernel,
+    Skilled,
+    error_row,
+    forecast_errors,
+    forecasters_for,
+    readable_traces,
+)
 from sublet.market.forecast.skilled import NOBODY, _choose_trusted
-from sublet.market.forecast.table import error_row, readable_traces
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.market.traces import load_trace

@@ -21,7 +21,7 @@ from sublet.perf.speedup import Table as SpeedTable
 from sublet.planning.value_of_time import HURRY
 from sublet.policies.fifo import Fifo
 from sublet.policies.price.policy import Price
-from sublet.sim.metrics import Metrics
+from sublet.sim.record import Metrics
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, at_least, at_most, within

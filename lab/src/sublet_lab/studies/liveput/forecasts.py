@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sublet.market.forecast.score import DEFAULT, PERSISTENCE
-from sublet.market.forecast.table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
+from sublet.market.forecast.score import DEFAULT, MOMENTS_OF_MANY, PERSISTENCE, ErrorRow, error_row, readable_traces
 from sublet.market.traces import load_trace
 from sublet_lab.studies.study import Check, StudyTable, Tell, at_most
 

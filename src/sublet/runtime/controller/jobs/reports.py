@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sublet.domain import events as news
 from sublet.domain.plan import Phase
-from sublet.perf.pollux.fit import load_solver
+from sublet.perf.fit import load_solver
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.jobs.stragglers import Stragglers
 from sublet.runtime.controller.memory import ASKS, Context, JobRecord, kind_of

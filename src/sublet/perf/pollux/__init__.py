@@ -1,1 +1,0 @@
-"""Pollux's speeds: its seven parameters fitted, and its simulator's tables."""
