@@ -124,7 +124,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="boa shrinks by a tenth",
-        file="policies/boa/widths.py",
+        file="policies/boa/policy.py",
         old="SHRINK = 0.99",
         new="SHRINK = 0.9",
         tests=("tests/unit/policies/boa/test_widths.py",),
@@ -145,7 +145,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="who is alone is made narrow",
-        file="policies/price/plan.py",
+        file="policies/price/policy.py",
         old=" & (jobs.own_J == NOTHING)",
         new="",
         tests=("tests/unit/policies/price/test_settled.py",),
@@ -173,7 +173,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="price has no patience on rented GPUs",
-        file="policies/price/plan.py",
+        file="policies/price/policy.py",
         old="np.where(age_J > patience_s, -age_J, work_J)",
         new="work_J",
         tests=PRICE,

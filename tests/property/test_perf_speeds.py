@@ -14,7 +14,7 @@ from sublet.perf.goodput import BatchLimits, Goodput, NoiseCurve
 from sublet.perf.measured import MODELS, measured_goodput
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table
-from sublet.perf.steptime import FixedBatch, PolluxStep, RingStep
+from sublet.perf.steptime import PolluxStep, RingStep
 
 RING = RingStep(
     alpha_s=0.1, beta_s=0.01, gradient_bytes=1e9, intra_bytes_per_s=1e10, inter_bytes_per_s=1e9, inter_latency_s=1e-4
@@ -51,12 +51,6 @@ speeds = st.one_of(
     st.builds(Amdahl, parallel=fractions),
     st.builds(PowerLaw, exponent=fractions),
     st.builds(Table, rates=tables),
-    st.builds(
-        FixedBatch,
-        step=st.just({"T4": RING, "A100": POLLUX}),
-        max_local=st.fixed_dictionaries({"T4": st.integers(1, 64), "A100": st.integers(1, 64)}),
-        batch=st.integers(1, 512),
-    ),
     phased(),
     noisy(),
     st.sampled_from(MODELS).map(measured_goodput),

@@ -24,8 +24,7 @@ from sublet.perf.parcae import gridded_job, measured_job
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl
 from sublet.perf.steptime import RingStep
-from sublet.policies.elastic_batch.policy import ElasticBatch
-from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
+from sublet.policies.elastic_batch.policy import BatchScaling, ElasticBatch, doubling
 from sublet.policies.equal import Equal
 from sublet.policies.fastest import Fastest
 from sublet.policies.fifo import Fifo

@@ -21,13 +21,11 @@ EXCEPTIONS = {  # what is found -> why it is right as it is
 TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, never longer
     # imports
     "sublet.cli.verbs.check",
-    "sublet.kernel.tenancy",
     "sublet.runtime.controller_api.api",
     "sublet.runtime.controller_api.assemble",
     "sublet.train.grid.in_stages",
     "sublet.train.sessions.copies",
     "sublet.train.sessions.steps",
-    "sublet_lab.studies.boa.restarts",
     "sublet_lab.studies.cluster",
     "sublet_lab.world.controllers",
     "sublet_lab.world.life",

@@ -1,4 +1,9 @@
-"""Serve the API on a socket until its controller has ended, or a signal asks it to end."""
+"""Serve the API on a socket until its controller has ended, or a signal asks it to end.
+
+How many connections may be open at once: the port is open to everybody on this machine, and descriptors are few. A
+caller that has not sent the head of a request soon is hung up on; where too many lines are open, the oldest on which
+nothing goes on. A request that is being answered (a log that is followed) is never cut.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ The first line says what could be rented; each further line is one event and the
 kernel depends on little else, feeding the events to a new one must give the same orders: `replay` insists on it. That
 holds within one version of the kernel; what another version recorded is followed, not decided again (following.py). How
 fast jobs go is not recorded: whether the survivors of a loss can train is taken from the orders.
+
+A recorded life, lived again line by line: for journals, for a controller that comes back, for `sublet replay`. Each
+listener decides what the events mean. A kernel of the version that wrote the lines must give the recorded orders
+(`kernel.handle`); of another version they are taken for granted (`Follower.follow`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,12 @@
 The kernel keeps what is promised (a shape per job, nodes per offer) apart from what is (GPUs held, nodes ready), and
 after every event orders whatever brings the second closer to the first. It never waits and never asks: whatever takes
 time is an order now and an event later, and `generation` tells a late answer from a fresh one.
+
+Nodes that jobs leave though the cloud does not take them: one that limps, and one that is cut off. One that limps takes
+no more work, and goes when the last has left. One that is cut off counts as on its way again: it is held and paid for,
+has no jobs, and is ready when it is heard. The time of that is unknown, so that its jobs do not wait for it: where the
+other workers can train without it, they do. One that the cloud only says may be taken stays, with all that is on it;
+its offer counts as taken from more often.
 """
 
 from __future__ import annotations

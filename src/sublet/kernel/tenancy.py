@@ -2,39 +2,125 @@
 
 A promise (`JobState.shape`) is kept as GPUs become free: jobs that give GPUs up are ordered to at once, jobs that need
 some stand in line.
+
+GPUs on demand that jobs were promised and do not have, in pools of both markets. Two jobs may wait for one another: the
+first holds spot GPUs that it will leave for those on demand, the second sits on one of these without need and would go
+back to spot, where the first one is. Nothing else is under way then, and what is free on demand would be paid for and
+idle. So the first takes what is free, which is less than it was promised, and the second goes where it was.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sublet.domain.actions import Action
 from sublet.domain.events import Event, JobResized, JobStarted, JobStopped, NodeLost, NodeSilent
-from sublet.domain.job import Job
+from sublet.domain.job import Change, Job
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase, Pool
+from sublet.domain.seats import is_spare
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
-from sublet.kernel.changing import IN_TRANSIT, as_ordered, with_gpus
-from sublet.kernel.cluster import Node
-from sublet.kernel.exchange import half_way, owed
+from sublet.kernel.changing import IN_TRANSIT, as_ordered, trains_on, with_gpus
+from sublet.kernel.cluster import Cluster, Node
 from sublet.kernel.growing import Growing
 from sublet.kernel.ordering import Ordering
 from sublet.kernel.placing import Placing
 from sublet.kernel.refusals import keeps_to
 from sublet.kernel.supply import Lines, Supply
-from sublet.kernel.survivors import is_spare_of, pays, shape_of_survivors, without_spares
-from sublet.kernel.values_json import from_plain, to_plain
+from sublet.kernel.values_json import Unrecorded, from_plain, to_plain
 from sublet.kernel.waiting import Waiting
 
-__all__ = ["Tenancy"]
+__all__ = ["Tenancy", "half_way", "is_spare_of", "owed", "pays", "shape_of_survivors", "without_spares"]
 
 STOPPED_AT_ONCE = frozenset({Phase.STARTING, Phase.RESIZING})  # by a pause: a move is paid for, and may never end
 CHAPTERS = 20  # of a job's story, in a snapshot: what an error message shows of it
+
+
+def is_spare_of(state: JobState, placement: Placement, node_id: str, cluster: Cluster) -> bool:
+    """It trains without this node: no training worker is on it, nor are GPUs on demand short without it."""
+    runs_in = state.runs_in
+    if state.phase is not Phase.RUNNING or runs_in is None or runs_in.grid is None or not runs_in.is_seated:
+        return False
+    left = tuple(share for share in placement if share[0] != node_id)
+    steady = max(runs_in.steady, state.job.min_on_demand)
+    return is_spare(cluster.seats(placement, runs_in.grid)[node_id]) and cluster.on_demand(left) >= steady
+
+
+def without_spares(state: JobState, survives: Placement, now_s: float) -> JobState:
+    """It goes on as it did; a pause under way takes as long."""
+    return replace(with_gpus(state, survives, Phase.RUNNING, now_s), as_of_s=max(now_s, state.as_of_s), left_s=0.0)
+
+
+def shape_of_survivors(state: JobState, kept: Placement, steady: int, recorded: Sequence[Action]) -> Shape | None:
+    """The shape of a job that was promised more on these, of which so many are on demand; None = it cannot train.
+
+    A grid is that of the promise, or else the one that it ran in, where it fits: any other is for a plan to weigh.
+    """
+    gpus, shape, ran = sum(count for _, count in kept), state.shape, state.runs_in
+    if shape is None or ran is None or shape.pool != ran.pool or gpus < state.job.min_gpus:
+        return None
+    if steady < state.job.min_on_demand:
+        return None
+    if shape.grid is not None:
+        grid = next((each for each in (shape.grid, ran.grid) if each is not None and each.gpus <= gpus), None)
+        if grid is None:
+            return None
+        shape = replace(shape, grid=grid)
+    smaller = replace(shape, gpus=gpus, steady=min(shape.steady, steady))
+    return smaller if trains_on(state, smaller, kept, recorded) else None
+
+
+def pays(state: JobState, smaller: Shape, boot_s: float) -> bool:
+    """Whether a new node takes longer to come than the two pauses, to be smaller and to be whole again, take time."""
+    job, was, shape = state.job, state.runs_in, state.shape
+    if isinstance(job.speed, Unrecorded):
+        return True  # it was, or it would not be in the record
+    if job.pauses is None or was is None or shape is None:
+        return boot_s > 2.0 * job.restart_s
+    lost = max(0, was.gpus - smaller.gpus)
+    away_s = job.pause_s(Change(was=was, now=smaller, lost=lost, left_s=state.left_s))
+    return boot_s > away_s + job.pause_s(Change(was=smaller, now=shape))
+
+
+def owed(
+    cluster: Cluster, pool: str, active: Iterable[JobState], placement: Mapping[str, Placement], but_to: str = ""
+) -> int:
+    """GPUs on demand that are still to come, in all: also to those that began without their spares."""
+    gpus = 0
+    for state in active:
+        shape = state.shape
+        if shape is not None and shape.pool == pool and shape.steady and state.job.id != but_to:
+            gpus += max(0, shape.steady - cluster.on_demand(placement.get(state.job.id, ())))
+    return gpus
+
+
+def half_way(
+    supply: Supply, pool: str, line: Iterable[str], active: Mapping[str, JobState], placement: Mapping[str, Placement]
+) -> tuple[JobState, Shape, Placement] | None:
+    """The first in line with as many GPUs as it was promised, and what is free on demand for spot GPUs of its own.
+
+    None unless it has to be: other nodes of the pool may be on their way, or jobs that will leave some.
+    """
+    cluster, coming = supply.cluster, supply.coming(supply.pools[pool])
+    free = cluster.free_on_demand(pool) if supply.pools[pool].is_mixed else 0
+    if not free or coming or any(state.phase in IN_TRANSIT for state in active.values()):
+        return None
+    for job_id in line:
+        state, held = active.get(job_id), placement.get(job_id, ())
+        shape, had = None if state is None else state.shape, cluster.on_demand(held)
+        if state is None or shape is None or state.phase is not Phase.RUNNING or state.gpus != shape.gpus:
+            continue
+        if had + free < shape.steady and cluster.healthy(held) == held:
+            nearer = replace(shape, steady=had + free)
+            found = cluster.rearrange(pool, held, shape.gpus, steady=nearer.steady)
+            if found is not None:
+                return state, nearer, found
+    return None
 
 
 class Tenancy(Ordering):

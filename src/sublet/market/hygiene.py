@@ -21,10 +21,9 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from statistics import median
-from types import MappingProxyType
 from typing import NamedTuple
 
 from sublet.domain.offer import Market
@@ -42,7 +41,6 @@ STALE_DAYS = {  # against the newest price of the list: list prices change once 
     Market.ON_DEMAND: 400,
     Market.SPOT: 120,
 }
-NO_HISTORY: Mapping[str, float] = MappingProxyType({})
 ON_BOARDS = frozenset({"V100", "V100-32GB", "A100", "A100-80GB", "H100", "H200", "B200", "B300", "MI300X"})
 BOARD = 8  # GPUs in SXM or OAM sockets: a host has one board of at most eight, or several full ones
 COUNT_IN_NAME = re.compile(r"(?:^|_)(\d+)x[-_A-Z]")  # 3x_H100_SECURE, crusoecloud__10xL40S_48GB: these clouds name it
@@ -101,24 +99,16 @@ def sorted_out(listings: Iterable[Listing]) -> tuple[list[Listing], list[Quarant
     return believed, out
 
 
-def outlived(
-    listings: Sequence[Listing], before_usd_per_h: Mapping[str, float] = NO_HISTORY
-) -> tuple[list[Listing], list[Quarantined]]:
-    """The believed prices that still hold: not older than the newest by much, and not a sudden jump.
-
-    `before_usd_per_h` is what offers cost before, by id; five times away from that is a slip, in either direction.
-    """
+def outlived(listings: Sequence[Listing]) -> tuple[list[Listing], list[Quarantined]]:
+    """The believed prices that still hold: not older than the newest by much."""
     newest = max((date.fromisoformat(day) for day in {listing.as_of for listing in listings}), default=date.min)
     age_days = {day: (newest - date.fromisoformat(day)).days for day in {listing.as_of for listing in listings}}
     holds: list[Listing] = []
     out: list[Quarantined] = []
     for listing in listings:
-        days, before = age_days[listing.as_of], before_usd_per_h.get(listing.id, listing.usd_per_h)
+        days = age_days[listing.as_of]
         if days > STALE_DAYS[listing.market]:
             out.append(Quarantined(listing, f"stale: {days} days older than the newest price of the list"))
-        elif not before / FAR_OUT < listing.usd_per_h < before * FAR_OUT:
-            jump = f"from USD {before:.4g} to {listing.usd_per_h:.4g} per hour"
-            out.append(Quarantined(listing, f"jumped {jump} since the price before"))
         else:
             holds.append(listing)
     return holds, out

@@ -3,6 +3,10 @@
 With gradient noise scale n (in samples), a sample of a batch B is worth (n + B0) / (n + B) of a sample at the initial
 batch B0. That is 1 at B0, less at larger batches, and less so the noisier the gradient. Noise grows as training goes
 on, so each phase has its own best batch.
+
+How a global batch is cut into local batches and accumulation steps. A global batch is gpus x local x (accumulation + 1)
+samples: each GPU runs `accumulation` micro-batches of `local` samples without exchanging gradients, then one more with.
+The rules are those of Pollux (OSDI 2021).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A job runs as `wide` pipelines of `deep` stages. Three kinds of change keep its 
 
 The fourth goes through storage: checkpoint, stop, start, restore.
 
-`PublishedCosts` (migration_parcae.py) has the constants that Parcae measured, for comparison with its results.
+`PublishedCosts` (parcae.py) has the constants that Parcae measured, for comparison with its results.
 `LinearCosts` has five constants that anyone can measure: `calibrated` fits them to pauses seen. Tables of measured
 speed by configuration have outliers around which a planner would plan; `smoothed` finds and replaces them.
 """

@@ -6,20 +6,17 @@ seven numbers to be fitted (Qiao et al., OSDI 2021, section 3.2). Measured table
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from sublet.domain.quantity import at_least, whole
+from sublet.domain.quantity import at_least
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
-from sublet.perf.speedup import ConstantRate
 from sublet.solve.arrays import Floats
 
-__all__ = ["FixedBatch", "PolluxStep", "RingStep", "StepTime", "iteration_s"]
+__all__ = ["PolluxStep", "RingStep", "StepTime", "iteration_s"]
 
 
 class StepTime(Protocol):
@@ -117,45 +114,6 @@ class PolluxStep:
             return 0.0
         alpha_s, beta_s = (self.alpha_n_s, self.beta_n_s) if _nodes(spread) > 1 else (self.alpha_r_s, self.beta_r_s)
         return alpha_s + beta_s * (gpus - 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class FixedBatch(ConstantRate):
-    """A speed in samples per second at one global batch, whatever the number of GPUs: the curve of loss never changes.
-
-    `max_local` is what the memory of each kind holds; more is accumulated. More GPUs than samples cannot run.
-    """
-
-    step: Mapping[str, StepTime] = field(hash=False)  # by GPU kind
-    max_local: Mapping[str, int] = field(hash=False)
-    batch: int
-    _rates: dict[tuple[str, Spread], float] = field(default_factory=dict, init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        whole("batch", self.batch, 1)
-        if not self.step:
-            raise InvalidValue("step", dict(self.step), "a step-time model for at least one GPU kind")
-        for kind in self.step:
-            whole(f"max_local[{kind}]", self.max_local.get(kind, 0), 1)
-
-    def __repr__(self) -> str:
-        return f"FixedBatch(kinds={sorted(self.step)}, batch={self.batch})"
-
-    def rate(self, gpu: str, spread: Spread, done: float) -> float:  # noqa: ARG002 - one phase: `done` is of no account
-        """Samples per second; 0 on a kind without a model."""
-        rate = self._rates.get((gpu, spread))
-        if rate is None:
-            rate = self._rates[gpu, spread] = self._rate(gpu, spread)
-        return rate
-
-    def _rate(self, gpu: str, spread: Spread) -> float:
-        gpus = sum(spread)
-        if gpu not in self.step or not 0 < gpus <= self.batch:
-            return 0.0
-        each = math.ceil(self.batch / gpus)  # all wait for the GPU with the most samples
-        steps = math.ceil(each / self.max_local[gpu])
-        local_C = np.array([float(math.ceil(each / steps))])
-        return float(self.batch / iteration_s(self.step[gpu], spread, local_C, np.array([steps - 1.0]))[0])
 
 
 def _compute_checked(alpha_s: float, beta_s: float) -> None:

@@ -1,4 +1,9 @@
-"""A kernel that is under way, forward in virtual time: the same state and policy, and days of a record to come."""
+"""A kernel that is under way, forward in virtual time: the same state and policy, and days of a record to come.
+
+Recorded days of a market for the offers of a fleet: supply of each as in a zone of a trace, prices as they moved. A
+fleet is somewhere, and the record was made elsewhere: of supply, numbers are taken as they are (more where the fleet
+holds more than the record ever had); of prices, by how much they rose and fell.
+"""
 
 from __future__ import annotations
 

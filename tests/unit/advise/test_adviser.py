@@ -26,17 +26,16 @@ from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import BadInput, Infeasible, InvalidValue, UnknownName
-from sublet.market.catalogue import load_catalogue, read_catalogue
+from sublet.market.catalogue import load_catalogue
 from sublet.market.gpus import load_gpus
 from sublet.market.hygiene import outlived
-from sublet.market.prices import load_prices, utc_s
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.perf.measured import MODELS
 from sublet.perf.preemption import Reclaims, spot_speed
 from sublet.perf.speedup import Linear
 from sublet_lab.studies.deepvm import advice as deepvm_advice
-from sublet_lab.studies.deepvm.catalogue import PLANTED, planted, planted_advice
+from sublet_lab.studies.deepvm.catalogue import PLANTED, planted_advice
 
 GPUS, CATALOGUE = load_gpus(), load_catalogue()
 LINEAR = Profile(
@@ -552,31 +551,8 @@ def test_at_least_ten_kinds_of_bad_rows_are_planted():
     assert len(rows) == len(PLANTED) >= 10
 
 
-def test_a_price_that_jumped_five_times_is_quarantined(tmp_path):
-    listings = read_catalogue(planted(tmp_path, "zero")).listings
-    spot = next(listing for listing in listings if listing.id == "alpha:east:good8:spot")
-    for before in (spot.usd_per_h * 5.1, spot.usd_per_h / 5.1):
-        believed, out = outlived(listings, {spot.id: before})
-        assert [entry.listing for entry in out] == [spot]
-        assert "jumped" in out[0].reason
-        assert len(believed) == len(listings) - 1
-    assert outlived(listings, {spot.id: spot.usd_per_h * 4.9})[1] == []
-
-
 def test_of_the_shipped_list_only_old_spot_prices_are_set_aside():
     believed, out = outlived(load_catalogue().listings)
     assert {entry.listing.market for entry in out} == {Market.SPOT}
     assert {entry.listing.cloud for entry in out} == {"azure", "primeintellect"}
     assert len(believed) > 5_000
-
-
-def test_no_price_that_ships_jumped_within_a_month():
-    book, listings = load_prices(), load_catalogue().listings
-    before = {}
-    for listing in listings:
-        month_ago_s = utc_s(f"{listing.as_of}T00:00:00Z") - 30 * 86_400
-        price = book.price_at(listing.id, month_ago_s) if listing.id in book.series else None
-        if price is not None:
-            before[listing.id] = price.usd_per_h
-    assert len(before) > 500
-    assert not [out for out in outlived(listings, before)[1] if "jumped" in out.reason]

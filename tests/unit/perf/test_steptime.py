@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.perf.steptime import FixedBatch, PolluxStep, RingStep, iteration_s
+from sublet.perf.steptime import PolluxStep, RingStep, iteration_s
 
 RING = RingStep(
     alpha_s=0.1,
@@ -76,23 +76,6 @@ def test_accumulation_adds_micro_batches_without_exchange():
     assert four - once == pytest.approx(3 * 0.2)
 
 
-def test_a_fixed_batch_is_cut_to_fit_memory():
-    speed = FixedBatch(step={"T4": RING}, max_local={"T4": 16}, batch=64)
-    assert repr(speed) == "FixedBatch(kinds=['T4'], batch=64)"
-    assert speed.rate("T4", (1,), 0.0) == pytest.approx(64 / (4 * (0.1 + 0.16)))
-    assert speed.rate("T4", (4,), 0.0) == pytest.approx(64 / (0.1 + 0.16 + RING.exchange_s((4,))))
-    # three GPUs: 22 samples for the busiest, in two micro-batches of 11
-    assert speed.rate("T4", (3,), 0.0) == pytest.approx(64 / (2 * 0.21 + RING.exchange_s((3,))))
-
-
-def test_more_gpus_than_samples_and_unknown_kinds_cannot_run():
-    speed = FixedBatch(step={"T4": RING}, max_local={"T4": 16}, batch=4)
-    assert speed.rate("T4", (4,), 0.0) > 0
-    assert speed.rate("T4", (4, 1), 0.0) == 0.0
-    assert speed.rate("A100", (1,), 0.0) == 0.0
-    assert speed.rate("T4", (), 0.0) == 0.0
-
-
 def test_nonsense_is_refused():
     with pytest.raises(InvalidValue, match="alpha_s \\+ beta_s"):
         RingStep(alpha_s=0, beta_s=0, gradient_bytes=1, intra_bytes_per_s=1, inter_bytes_per_s=1)
@@ -100,5 +83,3 @@ def test_nonsense_is_refused():
         RingStep(alpha_s=1, beta_s=0, gradient_bytes=1, intra_bytes_per_s=1, inter_bytes_per_s=0)
     with pytest.raises(InvalidValue, match="gamma"):
         PolluxStep(alpha_c_s=1, beta_c_s=0, alpha_n_s=0, beta_n_s=0, alpha_r_s=0, beta_r_s=0, gamma=0.9)
-    with pytest.raises(InvalidValue, match="max_local"):
-        FixedBatch(step={"T4": RING}, max_local={}, batch=4)

@@ -10,7 +10,7 @@ from sublet.perf.speedup import Amdahl
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import TimePrice, ValueOfTime
 from sublet.policies.price.decision import Decision
-from sublet.policies.price.plan import priced_plan
+from sublet.policies.price.policy import priced_plan
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

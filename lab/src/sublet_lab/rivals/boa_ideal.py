@@ -8,7 +8,7 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime, constant_price
 from sublet.policies.price.decision import Decision
-from sublet.policies.price.plan import priced_plan
+from sublet.policies.price.policy import priced_plan
 
 __all__ = ["BoaIdeal"]
 

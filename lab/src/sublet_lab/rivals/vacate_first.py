@@ -11,7 +11,7 @@ __all__ = ["VacateFirst"]
 
 @dataclass(frozen=True, slots=True)
 class VacateFirst:
-    """What `policy` wants, in two plans: whoever is to change gives all GPUs back, and is placed anew with the others.
+    """The plan of `policy` in two steps: jobs that are to change give all GPUs back, then are placed anew.
 
     In place of a resize there is a stop and a start, as in simulators that place all changed jobs in one go. It is for
     worlds in which a stop takes no time: a job that is still stopping is in no snapshot.

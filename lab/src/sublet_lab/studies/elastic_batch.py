@@ -23,8 +23,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.steptime import RingStep
-from sublet.policies.elastic_batch.policy import ElasticBatch
-from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
+from sublet.policies.elastic_batch.policy import BatchScaling, ElasticBatch, doubling
 from sublet.sim.simulator import Cloud, simulate
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, within
 

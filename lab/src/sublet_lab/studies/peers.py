@@ -30,7 +30,7 @@ from sublet.planning.fitness import by_age
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
 from sublet_lab.rivals.pollux import Pollux
-from sublet_lab.rivals.pollux_tables import EpochSpeed
+from sublet_lab.rivals.published_speeds import EpochSpeed
 from sublet_lab.rivals.sia.policy import Sia
 from sublet_lab.rivals.vacate_first import VacateFirst
 from sublet_lab.sia_learned import Learned

@@ -24,7 +24,7 @@ from sublet.perf.restart import published_restart_s
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet_lab.rivals.optimus import Optimus
-from sublet_lab.rivals.pollux_tables import iterations_left_s, pollux_speed
+from sublet_lab.rivals.published_speeds import iterations_left_s, pollux_speed
 from sublet_lab.rivals.tiresias import Tiresias
 from sublet_lab.rivals.vacate_first import VacateFirst
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
-from sublet.api.what_if.views import BranchView, FanView, Question, Spread, WhatIfView
+from sublet.api.what_if.views import GRACE_S, BranchView, FanView, Question, Spread, WhatIfView, unpacked
 from sublet.domain.budget import Budget
 from sublet.domain.job import Job, Pauses, Speed
 from sublet.domain.money import Money, Price
@@ -27,7 +30,7 @@ from sublet.sim.forward import Future, MarketDays, Moment, go_forward
 from sublet.sim.world import MarketChange, Physics
 from sublet.solve.arrays import Floats
 
-__all__ = ["DEFAULT_MARKET", "answer", "with_more"]
+__all__ = ["DEFAULT_MARKET", "answer", "main", "with_more"]
 
 DEFAULT_MARKET = "skynomad-h100"  # ten days of October 2025: the longest record that is bundled
 POINTS = 61  # of a fan
@@ -225,3 +228,20 @@ def _fan(futures: Sequence[Future], hours: float) -> FanView:
 
 def _rounded(values: Floats) -> list[float]:
     return [round(float(value), 6) for value in values]
+
+
+def main() -> None:
+    """One question."""
+    standing, question = unpacked(sys.stdin.buffer.read())
+    os.nice(10)
+    seconds = int(question.limit_s + GRACE_S)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    try:
+        found: object = answer(standing, question)
+    except SubletError as error:
+        found = {"error": str(error), "exit_code": error.exit_code}
+    sys.stdout.write(json.dumps(found, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -94,7 +94,7 @@ def add_what_if(app: FastAPI, api: Api) -> None:
 async def _aside(asked: bytes) -> dict[str, Any]:
     """In a process of its own, which is ended where it takes too long."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sublet.api.what_if.process", stdin=PIPE, stdout=PIPE
+        sys.executable, "-m", "sublet.api.what_if.futures", stdin=PIPE, stdout=PIPE
     )
     try:
         out, _ = await asyncio.wait_for(process.communicate(asked), LIMIT_S + 2 * GRACE_S)

@@ -1,4 +1,9 @@
-"""A controller on a controller host, from the laptop's side: what `up --on`, `down` and `move` share."""
+"""A controller on a controller host, from the laptop's side: what `up --on`, `down` and `move` share.
+
+`sublet up --on aws` with a controller on its host already: it goes on as it was started, but for the budget. A limit on
+spending is told to the live controller. Everything else it knows from its start: an option that is another then is
+refused before anything is done, with the commands that change it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""From a specification to a job of the controller, or to what would become of it: what `submit` and `run` share."""
+"""From a specification to a job of the controller, or to what would become of it: what `submit` and `run` share.
+
+Break-even of a controller host: its price by the hour against the losses when a laptop with a controller goes away. A
+controller that is gone renews no lease: its nodes run on for a lease, are paid for, and then end. Training in that time
+that is not saved is lost as well. Its amount is unknown beforehand, and it is left out: the controller host pays
+sooner.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,14 @@
 Rows of earlier runs and predicted ones are priors: rows as well, less sure, left out where the same form was measured.
 Facts that no row tells are hoped for: an exchange costs nothing before two GPUs were tried, and a network is little
 slower than the inside of a node. So growing is tried once, and then known.
+
+Below so many samples a micro-batch takes no less: the device waits for the host, or is not filled.
+
+    seconds = alpha + beta x max(samples, least),   alpha, beta >= 0
+
+For a given `least` this is a least squares of two unknowns. As `least` moves between two sizes that were measured, all
+below it lie on one level, and the best level and line are independent of each other. So the best `least` of all is one
+of these sizes, or where such a level meets its line.
 """
 
 from __future__ import annotations

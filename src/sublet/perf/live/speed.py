@@ -6,6 +6,10 @@ takes as long as it will take, and another batch as long as the same progress wo
 
 If the noise grows there are phases (`trend`). A batch is for the first of them: in each later one the best is
 reckoned with, since it can be changed then.
+
+Phases from the trend of the gradient noise: late ones are noisier, so that larger batches, and more GPUs, gain more.
+The noise at sample s is n exp(g (s - s0)), with a cap: what grew so far does not grow for ever. The rest of the job is
+cut into a few pieces in which it grows by less than half each, and each has the noise of its middle.
 """
 
 from __future__ import annotations

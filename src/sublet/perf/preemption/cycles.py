@@ -1,4 +1,10 @@
-"""From one hit to the next: what a job that loses its work at each of them has done by then, on average."""
+"""From one hit to the next: what a job that loses its work at each of them has done by then, on average.
+
+How far from its mean the time of a job may be, by what hits cost: variances of the parts of a cycle. To finish a
+checkpoint of c seconds takes a number of tries that is geometric, each lost after a time that is cut off at c, with a
+new beginning after it; stays that end well come beside, at random. All tries and stays are independent, so that their
+variances add up.
+"""
 
 from __future__ import annotations
 

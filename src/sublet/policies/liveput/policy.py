@@ -1,4 +1,9 @@
-"""Look ahead before a job changes its grid: what a market takes and gives soon decides whether a change pays."""
+"""Look ahead before a job changes its grid: what a market takes and gives soon decides whether a change pays.
+
+One look ahead: the grid to be in now, and when to look again. It looks when capacity has changed or is about to, goes
+on with a plan at the next tick, and looks again once it has been calm for 10, 20, 40 ... ticks, which tells something
+too. What it needs to know of the past is how fast capacity changes, and that is in the snapshot.
+"""
 
 from __future__ import annotations
 

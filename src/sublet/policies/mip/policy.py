@@ -1,4 +1,22 @@
-"""The elastic allocator that maximises the progress of all jobs at once (Hu et al., arXiv 2109.03389)."""
+"""The elastic allocator that maximises the progress of all jobs at once (Hu et al., arXiv 2109.03389).
+
+One decision of the elastic allocator: every job in one table, the best choices of all of them, and the changes. Each
+job takes one column: it waits, or has a width in a pool. `best_split` finds the best choices where only the GPUs tie
+jobs together, `best_moves` where changes are limited or nobody may be paused. When supply falls so far that those rules
+cannot all be kept, they are given up for that decision, and the reasons say so.
+
+What each job gains from each width, as tables for a solver: the objectives of the elastic allocators.
+
+| objective | a job's gain from n GPUs |
+|---|---|
+| remaining  | share of its remaining work done within the horizon, a pause at every start and change deducted |
+| throughput | its speed relative to one GPU |
+| total      | share of all its work done within the horizon; starves jobs that are nearly done, kept for comparison |
+| time-left  | its time to the end, pause included, counted as a loss |
+
+Waiting gains nothing; under `time-left` it loses more than all jobs could at their slowest, so that as many as possible
+run. Speeds may depend on progress (goodput), have holes, and rise and fall: a width at speed 0 is never chosen.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,17 @@
 
 Only `declared` reads the size of a job that is not done yet. The rule of `learned` is that of scripts which run live
 and do not say how large they are (`perf.sizes`).
+
+How much is left of jobs of which nothing is known but how long they have run, by those that are done and that run.
+Those that were done first were short. A job that runs on tells that jobs may be as long, though not how long: so the
+share of jobs that need more than so much is estimated as Kaplan and Meier (1958) do, from what the done have needed and
+what those that run have had so far. What is left is uncertain, and what weighs a job is a falling power of it: that
+power is averaged, not what is left, for one of a hundred that needs days should not make all others seem long.
+
+>>> done_h, runs_h = np.array([1.0, 2.0, 4.0]), np.array([0.0, 3.0])
+>>> # a quarter needs 1, a quarter 2, half 4, and one more as much again: 5 / (1 / 1 + 1 / 2 + 2 / 4 + 1 / 0.1)
+>>> left_of_all_h(runs_h, done_h, newcomer_h=0.1, power=1.0).round(2)
+array([0.42, 1.29])
 """
 
 from __future__ import annotations

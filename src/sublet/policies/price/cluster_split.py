@@ -13,6 +13,15 @@ as far as that goes round.
 Who is alone on a cluster could have all of it, and would end a little sooner for many times the GPU-hours; the next one
 that comes would make it pause to give most of them back. So a wider shape counts only if it is efficient: from the
 narrower one that counts, work must grow by a power of the GPUs. Who has a deadline may have all that helps.
+
+What a GPU costs in hours of jobs: the price at which what is cheapest for each comes to as many GPUs as there are.
+Nobody pays for a GPU of a cluster that is there anyway, but whoever has one keeps it from others. If each paid so many
+job-hours for an hour of a GPU, it would take the shape in which its time and its GPUs together cost least,
+
+    (1 + price x GPUs) / work done in an hour
+
+and there is one price at which they want as many as there are. So that much is what an hour of its best shape is worth
+to a job: a job that scales badly pays for its time, one that scales well for its GPUs.
 """
 
 from __future__ import annotations

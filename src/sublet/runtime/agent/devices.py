@@ -1,4 +1,9 @@
-"""The GPUs of a node: which there are, what NVIDIA's driver says of them, and which worker has which."""
+"""The GPUs of a node: which there are, what NVIDIA's driver says of them, and which worker has which.
+
+NVML comes with the driver, so nothing has to be installed, and it knows GPUs without a CUDA context. It is opened for
+each look and closed again: an agent forks, and nothing of a driver shall be open in its children. If there is no
+driver, no GPU, or one that does not tell (a slice of one, say), there is nothing to tell.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 The process that workers are copies of may still be importing: no worker begins before it is done.
 
 Workers that wait here count as the node's own: a controller that comes back hears of them, and may end them.
+
+A working directory on a node, made of parts: one per job, shared by its workers there, and used when it is whole.
+Scripts write into their working directory, so nothing in it is a link to what we keep; a worker that starts again finds
+there what the one before it has left, as on a disk that all share.
 """
 
 from __future__ import annotations

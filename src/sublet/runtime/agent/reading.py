@@ -1,4 +1,13 @@
-"""Whether a script that is started again goes on from its files: by access times, and by what lies in its directory."""
+"""Whether a script that is started again goes on from its files: by access times, and by what lies in its directory.
+
+The usual mounts (relatime) note the first read after a write; so that the first read of this start is noted too, the
+access time is set back before it. A descriptor of each file is held that opens nothing, so that one that is replaced or
+deleted right after it was read still says so. They are let go at the first look that settles it, since the disk keeps
+what they hold.
+
+A file that an earlier start of the job has written, and that this start reads, is a checkpoint; what this start writes
+under the same name, but for numbers in it, is saved. Logs, code, and what tools keep for themselves are none.
+"""
 
 from __future__ import annotations
 

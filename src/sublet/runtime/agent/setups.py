@@ -1,4 +1,8 @@
-"""The setup of a job on a node, run once before its workers, and wrappers of commands: synced folders, containers."""
+"""The setup of a job on a node, run once before its workers, and wrappers of commands: synced folders, containers.
+
+Once for the same text, files and directory; one that failed is run again for the next worker. All that wait for it end
+with its exit code and its last lines, as if they had printed them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Checkpoints on a node's disk, as an agent sees them from outside: folders of the SDK, and of other scripts."""
+"""Checkpoints on a node's disk, as an agent sees them from outside: folders of the SDK, and of other scripts.
+
+Nothing is copied. A file that changes between the two, or is thrown away, spoils the snapshot. One with the same length
+and time of writing is taken for the same. It is read with more care if the receiver, which checks it, has doubts.
+
+There is no message about a save. A folder that has changed, and is the same at two looks, is taken as it is; one that
+never rests, because a log grows in it, is taken after a while, file by file as each stood. Files that change while they
+are read are read again.
+"""
 
 from __future__ import annotations
 

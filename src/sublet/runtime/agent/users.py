@@ -1,4 +1,15 @@
-"""A user and a home for each job, where the agent is root: jobs read neither its keys nor each other's files."""
+"""A user and a home for each job, where the agent is root: jobs read neither its keys nor each other's files.
+
+A user is a number that is unused on the machine, with a home of its own; there is no account. All that root alone may
+read stays root's: key, token, the content that files are made of. A job owns its home, its working directory, its
+checkpoints on this disk, and what it prints, and nothing that was there before. If a job can have put links, root acts
+as the job. Devices and shared memory are reached as before, by the groups of root.
+
+Programs look in ~ for caches, packages and settings, so what is in the machine's home is there, too, by links: a job
+reads and writes through them as if it had them. If something is brought, the links give way.
+
+Looking first whether something is a link is not enough: a job may put one there a moment later.
+"""
 
 from __future__ import annotations
 

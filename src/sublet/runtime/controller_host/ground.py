@@ -1,4 +1,8 @@
-"""Network, role and rights of a controller host in an empty account: subnet, security group and role, found or made."""
+"""Network, role and rights of a controller host in an empty account: subnet, security group and role, found or made.
+
+Each is looked for by its name before it is made, so that the second time finds what the first one made, also where the
+first was cut short.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@
 The controller runs it in a process of its own, so that a store that does not answer delays nothing. If a job brings
 keys of its own, they are used, and none of the controller's (`access`). A bucket after `--make` is made where there is
 none.
+
+The variables of a job for a process of the controller that opens its bucket: keys, and no more. Any other variable
+could make it run a command of the job's (a profile with `credential_process`), or send what is signed with the
+controller's keys, or its role's token, to an address of the job's.
 """
 
 from __future__ import annotations

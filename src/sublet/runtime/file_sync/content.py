@@ -1,4 +1,11 @@
-"""Parts of files by what is in them, named by their SHA-256 and packed, and the content of a folder as such parts."""
+"""Parts of files by what is in them, named by their SHA-256 and packed, and the content of a folder as such parts.
+
+A part is whole or not there: it is written beside and renamed, and a reader checks its content against its name. Code
+is packed by zlib, which every Python has: a node needs nothing installed to unpack what comes first. Checkpoints are
+kept as they are, since they hardly pack, and come by the gigabyte.
+
+The *root*, one part, names the parts of the manifest; the name of the root is all that an order to start carries.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Which files of a folder travel: all that .gitignore and .subletignore do not leave out, as git reads such files.
 
 Keys do not: where one would, all is refused (`keys`).
+
+Files that never travel with a folder, wherever they lie in it: the keys of its owner, and those of a controller. A job
+file that lies in a home directory would send all of that home to every node. A file or folder that is named in
+`file_mounts` travels all the same.
 """
 
 from __future__ import annotations

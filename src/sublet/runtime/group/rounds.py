@@ -1,4 +1,20 @@
-"""One agreement on the members of a group, told from all others, and the ends that the last controller knew of."""
+"""One agreement on the members of a group, told from all others, and the ends that the last controller knew of.
+
+The era of a controller is the time at which it began, and is above that of every controller that its store knows. So
+the rounds of a store that is older than its use, a backup that was put back, are above all of those that it has
+forgotten. Neither workers that still run nor the fence of a checkpoint meet a number again.
+
+>>> Round(era=3, generation=2).number
+1000030000020000
+>>> Round.from_number(1000030000020000).after()
+Round(era=3, generation=2, round=1)
+>>> Round.from_number(2000001000)
+Round(era=0, generation=2, round=1000)
+
+>>> before = Census(first_after=(7, 3), staying=frozenset({"j-1.7.2"}))
+>>> [before.has_counted(f"j-1.{worker}") for worker in ("6.0", "7.1", "7.2", "7.3", "8.4")]
+[True, True, False, False, False]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Rate limiting of provider calls: how often each may be made, the pause after a "too many", and turns."""
+"""Rate limiting of provider calls: how often each may be made, the pause after a "too many", and turns.
+
+Clouds let an account make only so many calls: a bucket of tokens that fills again. We keep one of our own for each
+call, so that five hundred jobs that want nodes at once wait here, in order, and the cloud is not asked in vain. A
+refusal all the same (`TooManyCalls`) empties the bucket, halves its pace and makes all calls wait, as long as the cloud
+says or twice as long as the last time. Every call that goes well gives some of the pace back.
+"""
 
 from __future__ import annotations
 

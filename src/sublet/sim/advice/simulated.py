@@ -31,8 +31,7 @@ from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 from sublet.perf.speedup import Table
 from sublet.planning.turns import serve_in_turn
-from sublet.sim.advice.replay import WINDOWS, ReplayedWindows
-from sublet.sim.advice.window import Place
+from sublet.sim.advice.replay import WINDOWS, Place, ReplayedWindows
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 

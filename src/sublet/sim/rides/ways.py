@@ -1,4 +1,17 @@
-"""How a job may ride, by name: policies of the kernel, Parcae's look ahead, and bounds that know the record."""
+"""How a job may ride, by name: policies of the kernel, Parcae's look ahead, and bounds that know the record.
+
+| name | policy | pays for a change |
+|---|---|---|
+| ideal | the fastest grid at every change | nothing |
+| oracle | the best path, known beforehand | live migration |
+| checkpoint-restart | the fastest grid at every change (stands for Varuna) | a restart through storage |
+| greedy-live | the fastest grid at every change | live migration |
+| parcae | a look ahead on a forecast, before the tick's capacity is known | live migration |
+| liveput | ours | live migration |
+
+A choice that does not fit what has come loses copies until it does. Between two ticks nothing is decided anew. Parcae
+knows no suspended state: what is forecast below the least that a job runs on is read as the least.
+"""
 
 from __future__ import annotations
 

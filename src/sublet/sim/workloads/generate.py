@@ -1,4 +1,10 @@
-"""Workloads drawn at random: laws of arrival, of size and of GPUs. The same generator state gives the same workload."""
+"""Workloads drawn at random: laws of arrival, of size and of GPUs. The same generator state gives the same workload.
+
+>>> import numpy as np
+>>> workload = generate(np.random.default_rng(1), n_jobs=200, rate_per_h=40.0, sizes=Lognormal(cv=2.0))
+>>> len(workload), workload.jobs[0].id
+(200, 'job-000')
+"""
 
 from __future__ import annotations
 

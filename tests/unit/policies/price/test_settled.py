@@ -16,10 +16,9 @@ from sublet.perf.speedup import Amdahl, Linear
 from sublet.planning.jobs import read_jobs
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HURRY, value_of_time
-from sublet.policies.price import plan as planning
+from sublet.policies.price import policy as planning
 from sublet.policies.price.decision import Decision, WorkBelief
-from sublet.policies.price.plan import settled
-from sublet.policies.price.policy import Price
+from sublet.policies.price.policy import Price, settled
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import clouds, jobs

@@ -19,8 +19,7 @@ from sublet.policies.price.choices import ask
 from sublet.policies.price.cluster_split import TOLERANCE, _median, _must_run, _possible, _sure, _values, split
 from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.decision import Decision
-from sublet.policies.price.plan import _are_content, _claims
-from sublet.policies.price.policy import Price
+from sublet.policies.price.policy import Price, _are_content, _claims
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples

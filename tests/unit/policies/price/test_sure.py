@@ -16,8 +16,7 @@ from sublet.planning.value_of_time import value_of_time
 from sublet.policies.price.choices import ask
 from sublet.policies.price.cluster_split import _fits, _most_valuable, _possible, _sure, efficient, split
 from sublet.policies.price.decision import Decision, WorkBelief
-from sublet.policies.price.plan import _claims
-from sublet.policies.price.policy import Price
+from sublet.policies.price.policy import Price, _claims
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
 

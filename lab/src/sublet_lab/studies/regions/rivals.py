@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from sublet.domain.plan import Plan, Snapshot
 from sublet.policies.regions.places import Place
-from sublet.policies.regions.policy import serve_by_place
-from sublet.policies.regions.worth import Clock, last_call
+from sublet.policies.regions.policy import Clock, last_call, serve_by_place
 from sublet_lab.studies.regions.scene import EGRESS_USD
 
 __all__ = ["GreedySpot", "OnDemand", "UniformProgress", "cheapest_first", "spot_of"]

@@ -20,8 +20,7 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.units import SECONDS_PER_H
 from sublet.policies.regions.places import Place
-from sublet.policies.regions.policy import serve_by_place
-from sublet.policies.regions.worth import Clock, last_call
+from sublet.policies.regions.policy import Clock, last_call, serve_by_place
 from sublet_lab.studies.regions.scene import EGRESS_USD
 
 __all__ = ["SkyNomad", "VirtualInstance"]

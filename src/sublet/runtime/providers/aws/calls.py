@@ -4,6 +4,10 @@ Only the meaning of an error for the caller matters: nothing was done and why (`
 (TooManyCalls), we are not let in (NoAccess), or the outcome is unknown (NoAnswer).
 
 Codes: "Error codes for the Amazon EC2 API" in the EC2 API reference.
+
+The time at the cloud, by the dates of its own answers: people set the clock of our machine as they like. EC2 says when
+an instance began and ended by its own clock. A bill that compares this with ours is wrong by the error of ours: an
+hour, if it is set back by one.
 """
 
 from __future__ import annotations

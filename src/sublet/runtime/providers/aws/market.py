@@ -1,4 +1,9 @@
-"""The market of AWS: spot prices as they move, which of them to believe, and pools that had nothing for us lately."""
+"""The market of AWS: spot prices as they move, which of them to believe, and pools that had nothing for us lately.
+
+A price that jumps: a slip for one tick, a price once it has held. `market.hygiene` sets a price aside that is five
+times away from the one before. Some such moves are real, and nothing but time tells them from a slip: one that is asked
+again and again for ten minutes is what a node costs now.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Offers of AWS for chosen regions and types, their prices on demand, and which prices to believe."""
+"""Offers of AWS for chosen regions and types, their prices on demand, and which prices to believe.
+
+The on-demand price of a node is from the list, or was asked for before this start: another price is
+another list of offers, which the log is told. Today's price of a spot node comes as PriceChanged, once it is asked.
+
+A price that has fallen is believed when it is heard on a second day: until then the higher one counts, so that no slip
+lets a hard budget be overrun. Without an answer, the last one counts, or the list that ships with Sublet.
+
+Filters and answer: "GetProducts" in the AWS Price List API reference. Every entry of the answer is a product as JSON.
+"""
 
 from __future__ import annotations
 

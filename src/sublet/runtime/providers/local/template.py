@@ -16,7 +16,7 @@ from sublet.runtime.agent import processes
 from sublet.runtime.agent.template import MOST_REQUEST
 from sublet.runtime.private import private_file
 from sublet.runtime.providers.local import lives
-from sublet.runtime.providers.local.forker import ForkerEnded
+from sublet.runtime.providers.local.nodes import ForkerEnded
 
 __all__ = ["Template", "TemplateForker"]
 

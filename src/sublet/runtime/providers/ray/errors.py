@@ -1,4 +1,13 @@
-"""Ray's errors in our own words, and the names of Ray that are not public: nothing else here uses one."""
+"""Ray's errors in our own words, and the names of Ray that are not public: nothing else here uses one.
+
+Every call to Ray is made within `calling_ray`:
+
+    it is dead, says Ray           StewardGone    an actor died, or can never be placed
+    one of ours, from an actor     itself         what a steward raised on purpose
+    not allowed                    NoAccess       a token of Ray's that is missing or wrong
+    everything else                NoAnswer       out of memory, a time-out, a lost object, a head that is away: it may
+                                                  have been done, or not, and asking again does no harm
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@
 It is detached, so that agents outlive a controller that crashes. Each process above dies with the one before it, so
 that nothing of ours outlives Ray on a machine; and a steward that holds nothing and hears nothing for a while ends
 itself. The reservation is a placement group that the steward makes, so Ray gives it back whenever the steward is gone.
+
+The warm process of a Ray node: as on one machine, but it and all agents end at once when the steward ends. When Ray's
+own processes on a machine die, Ray counts the machine as lost and may give it to others. Nothing of ours may train on
+there, so every process of ours is tied to the one that started it, up to the steward, which is Ray's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Which nodes of the cluster can be had, by kind, and waiting at Ray's autoscaler for those that do not exist yet."""
+"""Which nodes of the cluster can be had, by kind, and waiting at Ray's autoscaler for those that do not exist yet.
+
+A request that waits for resources at Ray makes its autoscaler get a node. Our waits are placement groups of this
+process, so they end with it; a request to the autoscaler would stay when we are gone, and so would the nodes.
+"""
 
 from __future__ import annotations
 

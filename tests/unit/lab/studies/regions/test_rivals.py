@@ -10,7 +10,7 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 from sublet.policies.regions.places import Place
-from sublet.policies.regions.worth import Clock
+from sublet.policies.regions.policy import Clock
 from sublet_lab.studies.regions.ride import ride
 from sublet_lab.studies.regions.rivals import GreedySpot, UniformProgress
 from sublet_lab.studies.regions.scene import Scene, Window

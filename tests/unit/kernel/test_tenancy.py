@@ -12,9 +12,9 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Grid, Shape
 from sublet.kernel.cluster import Cluster, NodePhase
-from sublet.kernel.placements import Placements
+from sublet.kernel.ordering import Placements
 from sublet.kernel.placing import find_blocks, is_in_blocks
-from sublet.kernel.survivors import is_spare_of, pays, shape_of_survivors, without_spares
+from sublet.kernel.tenancy import is_spare_of, pays, shape_of_survivors, without_spares
 from sublet.perf.gridded import Gridded
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
