@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from sublet.runtime.agent import processes
-from sublet.runtime.agent.preload import PRELOAD
+from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.providers.protocol import RentedNode

@@ -25,7 +25,7 @@ from sublet.runtime.controller.money import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_host.troubles import is_anchor
 from sublet.runtime.engines.protocol import Engine, MakeEngine
-from sublet.runtime.engines.sockets import refuse_taken
+from sublet.runtime.engines.server import refuse_taken
 from sublet.runtime.engines.tls import TlsEngine
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.protocol import Contains, FollowsJobs

@@ -29,9 +29,8 @@ from pathlib import Path
 from sublet.errors import SubletError
 from sublet.machine.files import FILES
 from sublet.runtime import last_run
-from sublet.runtime.controller_host.idle import ANCHORED
+from sublet.runtime.controller_host.idle import ANCHORED, CONTROLLER, DESK, KEEPER, is_held, serving_pid
 from sublet.runtime.controller_host.parcel import pack_state, staged, unpack_state
-from sublet.runtime.controller_host.presence import CONTROLLER, DESK, KEEPER, is_held, serving_pid
 from sublet.runtime.controller_host.record import FENCED
 
 __all__ = ["NEEDED", "main"]

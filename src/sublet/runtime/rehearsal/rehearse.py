@@ -19,9 +19,8 @@ from sublet.errors import InvalidValue, SubletError
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.rehearsal.comparing import Noise, compared
-from sublet.runtime.rehearsal.report import Difference, Report, RunView
+from sublet.runtime.rehearsal.report import Difference, Report, RunView, Seen
 from sublet.runtime.rehearsal.running import Act, run_acts
-from sublet.runtime.rehearsal.seen import Seen
 
 __all__ = ["MOST_WORKERS", "rehearse", "rehearse_job"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from sublet.runtime.rehearsal.comparing import Noise, compared
 from sublet.runtime.rehearsal.rehearse import report_on
-from sublet.runtime.rehearsal.seen import Seen, SeenStep
+from sublet.runtime.rehearsal.report import Seen, SeenStep
 
 STEPS = 20
 

@@ -81,8 +81,8 @@ def tried(
     script: Path, changed: Script, text: str, arguments: Sequence[str], cwd: Path, tell: Callable[[str], None]
 ) -> Report:
     """The script is run in a copy of its folder; the file that has the new text may be another, which it imports."""
-    from sublet.runtime.rehearsal.copying import copied
     from sublet.runtime.rehearsal.rehearse import rehearse
+    from sublet.runtime.rehearsal.running import copied
 
     script, path, here = script.resolve(), changed.path.resolve(), cwd.resolve()
     inside = script.is_relative_to(here) and path.is_relative_to(here)

@@ -27,9 +27,7 @@ from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.file_sync.buckets import check_buckets
 from sublet.runtime.file_sync.content import Content, digest_of
 from sublet.runtime.file_sync.fetching import Fetch
-from sublet.runtime.file_sync.packing import local_among, pack, packed_names, travelling
-from sublet.runtime.file_sync.told import file_notes
-from sublet.runtime.file_sync.tracked import tracker_notes
+from sublet.runtime.file_sync.packing import file_notes, local_among, pack, packed_names, tracker_notes, travelling
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
 from sublet.wire.saves import DISK, Damaged, Saved

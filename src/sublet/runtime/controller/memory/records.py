@@ -17,10 +17,9 @@ from sublet.perf.sizes import UNKNOWN_H
 from sublet.runtime.controller.memory.grid_learning import GridLearning
 from sublet.runtime.controller.memory.tiers import Tiers
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.runtime.group.census import Census
 from sublet.runtime.group.counts import widest_below
 from sublet.runtime.group.protocol import Group
-from sublet.runtime.group.rounds import Round
+from sublet.runtime.group.rounds import Census, Round
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.secret_files import hidden

@@ -30,7 +30,7 @@ from sublet.runtime.controller.memory import Context
 from sublet.runtime.controller.money import find_lost_time
 from sublet.runtime.controller.watch import AlarmKind, CallOutcome, HistoryRow
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.providers.paced import PacedProvider
+from sublet.runtime.providers.pacing import PacedProvider
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode
 from sublet.runtime.store import MetaKey, Store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sublet.domain.units import GIB
-from sublet.runtime.group.ranging import Ranging
+from sublet.runtime.group.core import Ranging
 from sublet.runtime.jobs.bounds import Shards
 from sublet.wire.grids import Ready
 

@@ -8,7 +8,7 @@ import pytest
 
 from sublet.runtime.controller.files import buckets as bucket_copies
 from sublet.runtime.controller.files.buckets import CopyFailed, copy_in_process
-from sublet.runtime.file_sync.access import access_elsewhere, access_of
+from sublet.runtime.file_sync.buckets import access_elsewhere, access_of
 
 OURS = {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "ours", "AWS_SESSION_TOKEN": "ours", "AWS_ENDPOINT_URL": "http://s3"}
 KEYS = {"AWS_ACCESS_KEY_ID": "theirs", "AWS_SECRET_ACCESS_KEY": "s"}

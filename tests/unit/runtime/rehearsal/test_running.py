@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sublet.runtime.rehearsal import copying
-from sublet.runtime.rehearsal.copying import copied, written
+from sublet.runtime.rehearsal import running
+from sublet.runtime.rehearsal.running import copied, written
 
 
 def test_what_a_run_writes_stays_in_its_copy(tmp_path):
@@ -24,7 +24,7 @@ def test_what_a_run_writes_stays_in_its_copy(tmp_path):
 
 
 def test_big_files_and_environments_are_links_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(copying, "BIG_BYTES", 10)
+    monkeypatch.setattr(running, "BIG_BYTES", 10)
     own = tmp_path / "own"
     (own / ".venv/bin").mkdir(parents=True)
     (own / "data.bin").write_bytes(b"x" * 11)
@@ -38,7 +38,7 @@ def test_big_files_and_environments_are_links_and_told(tmp_path, monkeypatch):
 
 
 def test_no_more_is_copied_than_may_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(copying, "MOST_BYTES", 15)
+    monkeypatch.setattr(running, "MOST_BYTES", 15)
     own = tmp_path / "own"
     own.mkdir()
     for name in "abc":

@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from sublet.runtime.agent import resuming
-from sublet.runtime.agent.reading import Reading
-from sublet.runtime.agent.resuming import Resuming
+from sublet.runtime.agent import reading
+from sublet.runtime.agent.reading import Reading, Resuming
 
 HOUR_S = 3600.0
 LATER_S = 100.0  # of its life
@@ -124,7 +123,7 @@ def test_a_folder_that_a_link_leads_to_is_its_own_and_a_circle_ends(place, tmp_p
 
 
 def test_a_directory_with_too_many_files_is_not_said_to_be_looked_at(place, monkeypatch):
-    monkeypatch.setattr(resuming, "MOST_FILES", 3)
+    monkeypatch.setattr(reading, "MOST_FILES", 3)
     for number in range(4):
         written(place / f"{number}.jpg")
     assert not Resuming(str(place), 0.0).look(LATER_S).looked

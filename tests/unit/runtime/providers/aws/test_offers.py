@@ -15,9 +15,8 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.errors import BadInput
 from sublet.market.catalogue import load_catalogue
-from sublet.runtime.providers.aws.asked_prices import ask_prices, price_of
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet.runtime.providers.aws.offers import listed_prices, offers_from
+from sublet.runtime.providers.aws.offers import ask_prices, listed_prices, offers_from, price_of
 
 REGION, KIND = "us-east-1", "g4dn.xlarge"
 PLACE = (REGION, KIND)

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from sublet.runtime.agent import nvml
-from sublet.runtime.agent.nvml import GpuReading, gpu_readings, gpu_uuids
+from sublet.runtime.agent import devices
+from sublet.runtime.agent.devices import GpuReading, gpu_readings, gpu_uuids
 from sublet.testing.rigs import LocalRig
 from sublet.wire import messages as wire
 from tests.rigs.one_agent import agent
@@ -62,7 +62,7 @@ def driver(tmp_path, monkeypatch):
     (tmp_path / "driver.c").write_text(DRIVER)
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
-    monkeypatch.setattr(nvml, "NVML", str(library))
+    monkeypatch.setattr(devices, "NVML", str(library))
     return ctypes.CDLL(str(library))
 
 
@@ -77,7 +77,7 @@ def test_the_driver_names_its_gpus_and_tells_of_those_that_can_be_read(driver):
 
 
 def test_without_a_driver_there_is_nothing_to_tell(monkeypatch):
-    monkeypatch.setattr(nvml, "NVML", "libnobody-has-this.so.1")
+    monkeypatch.setattr(devices, "NVML", "libnobody-has-this.so.1")
     assert gpu_uuids() == ()
     assert gpu_readings(["0"]) == {}
 

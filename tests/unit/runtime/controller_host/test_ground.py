@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.runtime.controller_host import instance, watchdog
+from sublet.runtime.controller_host.ground import anchor_statements, own_statements
 from sublet.runtime.controller_host.record import HostRecord
-from sublet.runtime.controller_host.rights import anchor_statements, own_statements
 from sublet.runtime.providers.aws.config import AwsConfig
 
 CONFIG = AwsConfig(regions=("us-east-1",), instance_types=("g5.xlarge",), image="ami-1", anchor_profile="role")

@@ -7,7 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from sublet.runtime.providers.aws.server_time import ServerTime
+from sublet.runtime.providers.aws.calls import ServerTime
 from sublet_lab.walls import WallOf
 
 NOON = 1_900_000_000
