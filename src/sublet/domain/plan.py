@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -96,6 +96,10 @@ class WaitingJobs(Protocol):
         The key must not depend on the time, and be hashable by value (a function, or a frozen dataclass that can be
         called): the order is kept up to date from the first time that this key is seen.
         """
+        ...
+
+    def orders(self, *keys: Callable[[JobState], float]) -> tuple[Sequence[JobState], ...]:
+        """All of them in several such orders, valid until the next event."""
         ...
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, compress, repeat
@@ -27,7 +27,7 @@ from sublet.planning.terms import Rents, Site, Sites
 from sublet.planning.widths import useful_widths
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Columns", "Menu", "menu_of"]
+__all__ = ["Columns", "Menu", "menu_of", "menus_of"]
 
 AHEAD_H = 24.0  # of a job without an end a day's work is weighed: the market is remembered for as long
 EVERY_SPLIT = 4  # nodes: up to so many are split between the markets in every way, more in a few ways
@@ -53,6 +53,8 @@ class Menu:
     belief_C: Ints  # shapes of the same number go as fast as each other, whatever is true: same GPUs, as many
     facts_FC: Floats  # GPUs, first start, restart, boot; then by K GPUs and whole nodes: to be laid side by side
     doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
+    pace_C: tuple[float, ...]  # work per second in the first phase, undisturbed, on as few nodes as can be
+    nodes_C: tuple[tuple[str, int], ...]  # of these nodes the kind of GPU, and how many each has
 
     def pay(self, value_of_time: float, rent_R: Rents) -> Floats:
         """What an hour on each shape costs: the job's time, and rent for whole nodes.
@@ -105,21 +107,29 @@ class Menu:
 
 
 def menu_of(job: Job, sites: Sites, held: Shape | None = None) -> Menu:
-    """The menu of this job's kind; with what it has (`held`), which it may keep though nobody would choose it anew."""
-    facts, seen = _Facts(job), _views(sites, job.max_gpus)
-    menu = _menu(facts, seen)
-    return menu if held is None or held in menu.column else _with_held(facts, seen, held)
+    """The menu of this job's kind; with what it has (`held`), which it may keep though no job would choose it anew."""
+    seen = _views(sites, job.max_gpus)
+    menu = _menu_of(_Facts(job, id(job.speed)), seen)
+    return menu if held is None or held in menu.column else _with_held(_Facts(job, job.speed), seen, held)
+
+
+def menus_of(jobs: Iterable[tuple[Job, Shape | None]], sites: Sites) -> list[Menu]:
+    """Those of many jobs, each with what it has."""
+    return [menu_of(job, sites, held) for job, held in jobs]
 
 
 class _Facts:
-    """The facts of a job that its menu follows from, to look it up by."""
+    """The facts of a job that its menu follows from, to look it up by; of its speed the value, or the object alone.
+
+    Objects are looked up first: that is quick, and from one decision to the next they are mostly the same.
+    """
 
     __slots__ = ("job", "key", "same")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, speed: Speed | int) -> None:
         self.job = job
         pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
-        self.key = (job.speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses)
+        self.key = (speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses)
         self.same = hash(self.key)
 
     def __hash__(self) -> int:
@@ -177,6 +187,12 @@ def _as_seen(sites: Sites, most_gpus: int) -> _Seen:
             for site in sites
         )
     )
+
+
+@lru_cache(maxsize=4096)
+def _menu_of(facts: _Facts, seen: _Seen) -> Menu:
+    """Of facts with the speed as an object, which they keep."""
+    return _menu(_Facts(facts.job, facts.job.speed), seen)
 
 
 @lru_cache(maxsize=4096)
@@ -241,6 +257,8 @@ def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) 
         belief_C=gpus_C.astype(np.intp) * len(kinds) + kind_C,
         facts_FC=np.concatenate(([gpus_C, start_C, restart_C, boot_C], gpus_KC, whole_KC)),
         doubt_C=doubt_C if doubt_C.any() else None,
+        pace_C=tuple(chain.from_iterable(part.pace_C.tolist() for _, part in parts)),
+        nodes_C=tuple([(sites[at].gpu, sites[at].gpus_per_node) for at in site_C.tolist()]),
     )
 
 
@@ -286,6 +304,7 @@ class Columns:
     rate_EC: Floats  # work per hour, losses included
     boot_s_C: Floats  # until its nodes are there
     doubt_C: Floats
+    pace_C: Floats  # work per second in the first phase, undisturbed
 
     def where(self, keep_C: Bools) -> Columns:
         """Some of them."""
@@ -296,6 +315,7 @@ class Columns:
             rate_EC=self.rate_EC[:, keep_C],
             boot_s_C=self.boot_s_C[keep_C],
             doubt_C=self.doubt_C[keep_C],
+            pace_C=self.pace_C[keep_C],
         )
 
     def beside(self, other: Columns) -> Columns:
@@ -308,6 +328,7 @@ class Columns:
             rate_EC=np.concatenate((self.rate_EC, other.rate_EC), axis=1),
             boot_s_C=np.concatenate((self.boot_s_C, other.boot_s_C)),
             doubt_C=np.concatenate((self.doubt_C, other.doubt_C)),
+            pace_C=np.concatenate((self.pace_C, other.pace_C)),
         )
 
 
@@ -319,6 +340,7 @@ class Pace(NamedTuple):
     parts: frozenset[int]  # GPUs of one copy, whatever the way
     rate_EW: Floats  # work per hour
     doubt_W: Floats
+    pace_W: Floats  # work per second in the first phase
 
 
 def _columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
@@ -367,14 +389,14 @@ def _paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple
 def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ...]) -> Pace:
     spread, starts = packed(gpus, gpus_per_node), [0.0, *job.speed.ends[:-1]]
     speeds = [job.speed_on(Shape(gpu, gpus, grid=way.grid, batch=way.batch)) for way in ways]
-    rate_EW = np.array([[speed.rate(gpu, spread, done) * SECONDS_PER_H for speed in speeds] for done in starts])
+    pace_EW = np.array([[speed.rate(gpu, spread, done) for speed in speeds] for done in starts])
     doubt_W = np.zeros(len(ways))
     if isinstance(job.speed, DoubtedByBatch):
         doubt_W = job.speed.doubts(gpu, spread, [way.batch for way in ways])
     elif isinstance(job.speed, Doubted):
         doubt_W += job.speed.doubt(gpu, spread)
     parts = frozenset(1 if way.grid is None else way.grid.parts for way in ways)
-    return Pace(gpus, ways, parts, rate_EW, doubt_W)
+    return Pace(gpus, ways, parts, pace_EW * SECONDS_PER_H, doubt_W, pace_EW[0])
 
 
 @lru_cache(maxsize=1024)  # the same for all jobs of these widths
@@ -420,13 +442,17 @@ def _columns(
         steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
     shapes: Sequence[Shape]
     phases = max(1, len(job.speed.ends))
-    doubt_C = np.array([pace.doubt_W[0] for pace in paces])[at_C]
+    doubt_C, pace_C = (np.array(of)[at_C] for of in ([p.doubt_W[0] for p in paces], [p.pace_W[0] for p in paces]))
     if _chooses(job.speed):
         wide = [paces[at] for at in at_C.tolist()]
         best_C, shapes, kept_C = _fastest(job, site, wide, nodes_C, steady_C)
         rates = [pace.rate_EW[:, way] for pace, way in zip(wide, best_C, strict=True)]
         rate_EC = np.array(rates).reshape(-1, phases).T * kept_C
-        doubt_C = np.array([pace.doubt_W[way] for pace, way in zip(wide, best_C, strict=True)])
+        doubt_C, pace_C = (
+            np.array([(pace.doubt_W[way], pace.pace_W[way]) for pace, way in zip(wide, best_C, strict=True)])
+            .reshape(-1, 2)
+            .T
+        )
     else:
         shapes = _plain_shapes(site.pool, gpus_C.tobytes(), steady_C.tobytes())
         rate_EP = np.concatenate(
@@ -443,6 +469,7 @@ def _columns(
         rate_EC=rate_EC,
         boot_s_C=boot_s_C,
         doubt_C=doubt_C,
+        pace_C=pace_C,
     )
     runs_C: Bools = np.asarray((rate_EC > 0).any(axis=0))
     return columns if runs_C.all() else columns.where(runs_C)
@@ -469,7 +496,12 @@ def _least_known(job: Job, pace: Pace) -> Pace | None:
     way = int(hoped_W.argmax())
     if not hoped_W[way] > speed_W[best]:
         return None
-    return pace._replace(ways=(pace.ways[way],), rate_EW=pace.rate_EW[:, [way]], doubt_W=pace.doubt_W[[way]])
+    return pace._replace(
+        ways=(pace.ways[way],),
+        rate_EW=pace.rate_EW[:, [way]],
+        doubt_W=pace.doubt_W[[way]],
+        pace_W=pace.pace_W[[way]],
+    )
 
 
 def _has_choice(job: Job, site: Site) -> bool:

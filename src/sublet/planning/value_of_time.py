@@ -50,6 +50,7 @@ __all__ = [
     "price_of_time",
     "spending_rate",
     "value_of_time",
+    "values_of_time",
 ]
 
 TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many jobs: good to 14 % by their chance alone
@@ -121,6 +122,10 @@ class ValueOfTime:
             value = min(value, state.job.weight * self.worth.of(menu))
         return value
 
+    def over(self, jobs: Jobs | None) -> tuple[ValueOfTime, Floats]:
+        """This, and the value of each of these jobs."""
+        return self, np.zeros(0) if jobs is None else self.of_all(jobs)
+
     def of_all(self, jobs: Jobs) -> Floats:
         """The same of many jobs. Cost: O(J), and `HourWorth.of` of each kind that there is."""
         value_J, worth = self.price.of_all(jobs), self.worth
@@ -129,6 +134,13 @@ class ValueOfTime:
         usd_U = np.array([worth.of(menu) for menu, _ in jobs.kinds])
         owner_J = jobs.weight_J * usd_U[jobs.kind_J]
         return np.where(jobs.hurries_J, value_J, np.minimum(value_J, owner_J))
+
+
+def values_of_time(
+    terms: Terms, trusted_h: float, hour_usd: float | None, jobs: Jobs | None
+) -> tuple[ValueOfTime, Floats]:
+    """`value_of_time`, and with it that of each of these jobs."""
+    return value_of_time(terms, trusted_h, hour_usd).over(jobs)
 
 
 def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | None = HURRY) -> ValueOfTime:

@@ -29,9 +29,10 @@ from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["WAIT", "Fit", "Shares", "Wishes", "fit", "share_pools", "uses_of", "wishes"]
+__all__ = ["BEFORE", "WAIT", "Fit", "Shares", "Wishes", "fit", "share_pools", "wishes"]
 
 WAIT = -1
+BEFORE = ((0, 0), (0, 0), (1, 0))  # a column for waiting, which uses nothing, before all others
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
 LEAST = 1e-6  # of the same: less moves nobody
 CLOSE = 1e-3  # relative: what is left over is filled afterwards
@@ -169,18 +170,6 @@ def wishes(table: OptionsTable, work_J: Floats, most_R: Floats) -> Wishes:
     )
 
 
-def uses_of(row_KJC: Ints, gpus_KJC: Floats, rows: int) -> Ints:
-    """GPUs of each row, a column for nothing before all others."""
-    _, jobs, shapes = gpus_KJC.shape
-    use_RJC = np.zeros((rows, jobs, shapes + 1), dtype=np.intp)
-    job_J1, column_C = np.arange(jobs)[:, None], np.arange(1, shapes + 1)
-    use_RJC[row_KJC[0], job_J1, column_C] = gpus_KJC[0]
-    for row_JC, gpus_JC in zip(row_KJC[1:], gpus_KJC[1:], strict=True):
-        at = np.nonzero(gpus_JC)
-        use_RJC[row_JC[at], at[0], at[1] + 1] += gpus_JC[at].astype(np.intp)
-    return use_RJC
-
-
 def fit(all_wishes: Wishes, rank_J: Floats, most_R: Floats) -> Fit:
     """Shapes that fit. Where even the least is too much, those that rank behind (a larger number) wait.
 
@@ -253,17 +242,9 @@ def _assign(all_wishes: Wishes, surcharge_R: Floats, rank_J: Floats, most_R: Flo
     ample = int(all_wishes.gpus_KJC.sum(axis=0).max(axis=1).sum())
     limits = [int(min(most, ample)) for most in most_R]
     gain_JC = np.concatenate((wait_J1, saved_JC), axis=1)
-    row_KJC, units_KJC = _after_waiting(all_wishes.row_KJC), _after_waiting(all_wishes.gpus_KJC)
+    row_KJC, units_KJC = np.pad(all_wishes.row_KJC, BEFORE), np.pad(all_wishes.gpus_KJC, BEFORE)
     asked = Coupled.from_rows(gain_JC, limits, row_KJC, units_KJC)
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
-
-
-def _after_waiting(number_KJC: Ints | Floats) -> Ints:
-    """Whole numbers, with a column for waiting, which uses nothing, before all others."""
-    ways, jobs, shapes = number_KJC.shape
-    found_KJC = np.zeros((ways, jobs, shapes + 1), dtype=np.intp)
-    found_KJC[:, :, 1:] = number_KJC
-    return found_KJC
 
 
 def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:

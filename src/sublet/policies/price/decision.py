@@ -8,11 +8,10 @@ ago, in order of arrival; then the least work first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 
@@ -29,7 +28,6 @@ __all__ = ["Decision", "LeastWork", "WorkBelief"]
 
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
-NO_VALUES = np.zeros(0)
 
 
 class WorkBelief(StrEnum):
@@ -53,35 +51,39 @@ class Decision:
     patience_s: float  # jobs that came longer ago than this come first
     knows: WorkBelief  # of the work that jobs have left
     rented: bool  # money is saved by holding less of something
+    count: int  # of all jobs, asked or not
 
     @classmethod
     def read(
         cls,
         terms: Terms,
-        value: ValueOfTime,
+        values: Callable[[Jobs | None], tuple[ValueOfTime, Floats]],
         *,
         review_s: float,
         patience_s: float = math.inf,
         knows: WorkBelief = WorkBelief.DECLARED,
     ) -> Decision:
-        """Read the jobs. Cost: O(J) for those that are asked, and a menu for each state that is new."""
-        states = _next_to_ask(terms, patience_s, sized=knows is WorkBelief.DECLARED)
+        """Read the jobs, and ask once for all what an hour of each is worth.
+
+        Cost: O(J) for those that are asked, and a menu for each state that is new.
+        """
+        by_time, by_deadline, by_rank = terms.snapshot.waiting.orders(
+            arrival, _deadline, _rank(terms.sites) if knows is WorkBelief.DECLARED else arrival
+        )
+        states = _next_to_ask(terms, by_time, by_deadline, by_rank, patience_s)
         jobs = read_jobs(states, terms.sites, terms.now_s) if states else None
+        value, value_J = values(jobs)
         return cls(
             terms=terms,
             value=value,
             jobs=jobs,
-            value_J=NO_VALUES if jobs is None else value.of_all(jobs),
+            value_J=value_J,
             review_s=review_s,
             patience_s=patience_s,
             knows=knows,
             rented=any(terms.rent_R),
+            count=len(terms.snapshot.active) + len(by_time),
         )
-
-    def is_everybody(self, jobs: Jobs) -> bool:
-        """Whether these are all that there are."""
-        snapshot = self.terms.snapshot
-        return len(jobs.states) == len(snapshot.active) + len(snapshot.waiting)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,27 +105,31 @@ def _deadline(state: JobState) -> float:
     return math.inf if state.job.deadline_s is None else state.job.deadline_s
 
 
-def _next_to_ask(terms: Terms, patience_s: float, *, sized: bool) -> list[JobState]:
-    """The jobs to ask; `sized`: those that wait are ranked by work, else by arrival, and sizes are not looked at."""
+def _next_to_ask(
+    terms: Terms,
+    by_time: Sequence[JobState],
+    by_deadline: Sequence[JobState],
+    by_rank: Sequence[JobState],
+    patience_s: float,
+) -> list[JobState]:
+    """The jobs to ask. `by_rank`: by work, or by arrival where sizes are not looked at."""
     snapshot = terms.snapshot
     states = list(snapshot.active.values()) if terms.limited or snapshot.woken else []
-    by_arrival = snapshot.waiting.by(arrival)
-    first = next(by_arrival, None)
-    if first is None:
+    if not by_time:
         return states
-    waiting = _in_line(terms, chain((first,), by_arrival), patience_s, sized=sized)
+    waiting = _in_line(terms, by_time, by_rank, patience_s)
     if snapshot.left is not None:
         waiting = _as_money_lasts(terms, waiting, snapshot.left.usd)
     room = float(terms.alone_R.sum())
-    dated = {} if any(terms.rent_R) else {state.job.id: state for state in _as_room_lasts(_dated(terms), room)}
+    dated = {} if any(terms.rent_R) else {s.job.id: s for s in _as_room_lasts(_dated(terms, by_deadline), room)}
     if dated:
         waiting = (state for state in waiting if state.job.id not in dated)
     return [*states, *dated.values(), *_as_room_lasts(waiting, room)]
 
 
-def _dated(terms: Terms) -> Iterator[JobState]:
+def _dated(terms: Terms, by_deadline: Iterable[JobState]) -> Iterator[JobState]:
     """Those that wait for GPUs that are paid for and have a deadline ahead, the earliest first."""
-    for state in terms.snapshot.waiting.by(_deadline):
+    for state in by_deadline:
         due_s = _deadline(state)
         if due_s == math.inf:
             break
@@ -132,17 +138,16 @@ def _dated(terms: Terms) -> Iterator[JobState]:
 
 
 def _in_line(
-    terms: Terms, by_arrival: Iterator[JobState], patience_s: float, *, sized: bool = True
+    terms: Terms, by_time: Iterable[JobState], by_rank: Iterable[JobState], patience_s: float
 ) -> Iterator[JobState]:
-    """Those that wait: first jobs that came too long ago, in order of arrival, then the least work first."""
+    """Those that wait: first jobs that came too long ago, in order of arrival, then the others by rank."""
     due = set()
-    for state in by_arrival:
+    for state in by_time:
         if terms.now_s - state.job.submit_s <= patience_s:
             break
         due.add(state.job.id)
         yield state
-    rank = _rank(terms.sites) if sized else arrival
-    for state in terms.snapshot.waiting.by(rank):
+    for state in by_rank:
         if state.job.id not in due and not _just_stopped(terms, state):
             yield state
 

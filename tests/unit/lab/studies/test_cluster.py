@@ -108,6 +108,9 @@ class Line(list):
     def by(self, key):
         return iter(sorted(self, key=lambda state: (key(state), state.seq)))
 
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
+
 
 @pytest.mark.parametrize(
     "policy",

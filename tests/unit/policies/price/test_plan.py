@@ -16,8 +16,7 @@ from sublet.domain.shape import Shape
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear
 from sublet.policies.fifo import Fifo
-from sublet.policies.price.plan import _reason
-from sublet.policies.price.policy import Price, in_a_hurry
+from sublet.policies.price.policy import Price, _reason, in_a_hurry
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
