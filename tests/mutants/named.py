@@ -89,7 +89,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="mip knows no pauses",
-        file="policies/mip/tables.py",
+        file="policies/mip/policy.py",
         old="pause_s = 0.0 if stays else job.restart_s",
         new="pause_s = 0.0",
         tests=("tests/unit/policies/mip/test_policy.py",),

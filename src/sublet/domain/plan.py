@@ -18,7 +18,7 @@ from sublet.domain.quantity import finite, whole
 from sublet.domain.shape import Shape, Spread
 from sublet.domain.weighed import Weighing
 
-__all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs"]
+__all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs", "arrival"]
 
 
 class Phase(StrEnum):
@@ -76,6 +76,11 @@ class JobState:
     def attained_gpu_s(self, now_s: float) -> float:
         """GPU-seconds held so far, the attained service of least-attained-service policies."""
         return self.gpu_s + self.gpus * (now_s - self.held_since_s)
+
+
+def arrival(_state: JobState) -> float:
+    """First come, first served: all rank alike, and ties go by arrival."""
+    return 0.0
 
 
 class Packing(StrEnum):

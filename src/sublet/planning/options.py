@@ -9,6 +9,7 @@ what it would learn there must be worth the way (`trials`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,13 +20,13 @@ from sublet.domain.job import Change, Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
+from sublet.perf.learned import MEASURED_DOUBT
 from sublet.planning.jobs import NOTHING, Jobs, jobs_with_menus
 from sublet.planning.menu import Menu
 from sublet.planning.terms import Rents
-from sublet.planning.trials import trial_costs
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Options", "OptionsTable", "options_at", "options_of", "options_of_all"]
+__all__ = ["LEARNS_H", "Options", "OptionsTable", "options_at", "options_of", "options_of_all", "trial_costs"]
 
 PLAIN = 4  # facts of a shape whatever its rows
 PERFECT = 0.999  # of the speed of as many single GPUs
@@ -357,3 +358,42 @@ def _after(menu: Menu, work: float, value_of_time: float, rent_R: Rents) -> _Aft
         cost_EC[phase] = np.where(moves_C, move_C[best], stay_C)
         hours_EC[phase] = np.where(moves_C, then_C[best] + menu.restart_C[best], then_C)
     return _After(cost_EC=cost_EC, hours_EC=hours_EC)
+
+
+# ---------------------------------------------------------------------- what is worth a try
+
+
+LEARNS_H = 1.0 / 60.0  # until a speed is known: reports come once a second, and the first of a width do not count
+
+# C shapes
+
+
+def trial_costs(
+    cost_C: Floats, way_C: Floats, hours_C: Floats, doubt_C: Floats, belief_C: Ints, held: int
+) -> Floats | None:
+    """What it costs to try each shape that is worth it; infinite for the others. None if there is none.
+
+    `cost_C` is to the end as speeds are believed; of that `way_C` is for getting there. `held` is known by now.
+    """
+    known = float(doubt_C[held])
+    if known > MEASURED_DOUBT or not math.isfinite(cost_C[held]):  # it is on trial itself
+        return None
+    open_C = (doubt_C > known) & np.isfinite(cost_C)
+    if not open_C.any():
+        return None
+    least = float(cost_C[doubt_C <= known].min())
+    cost, way = cost_C[open_C], way_C[open_C]
+    error = np.sqrt(doubt_C[open_C] ** 2 - known**2) * cost
+    same = belief_C[open_C] == belief_C[held]  # as many GPUs of the same kind, at another batch: errors are in both
+    back = least + 2.0 * way + known * np.where(same, np.abs(cost - least), np.hypot(least, cost))
+    after = np.maximum(0.0, 1.0 - LEARNS_H / np.maximum(hours_C[open_C], LEARNS_H))
+    found_C = np.full(len(cost_C), np.inf)
+    found_C[open_C] = cost - after * _excess(cost - back, error)
+    return np.where(found_C < least, found_C, np.inf) if (found_C < least).any() else None
+
+
+def _excess(mean: Floats, error: Floats) -> Floats:
+    """E[Y+] of a normal Y."""
+    z = mean / error
+    above = np.array([0.5 * math.erfc(-each / math.sqrt(2.0)) for each in z.tolist()])
+    return np.asarray(mean * above + error * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from heapq import merge
 
-from sublet.domain.plan import JobState, Pool, Snapshot
+from sublet.domain.plan import JobState, Pool, Snapshot, arrival
 from sublet.domain.shape import Shape
 from sublet.perf.gridded import Gridded
-from sublet.planning.batches import batch_for
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
-from sublet.planning.runnable import runnable
+from sublet.planning.widths import batch_for, runnable
 
 __all__ = ["Choose", "fastest_shape", "serve_in_turn"]
 

@@ -26,12 +26,11 @@ import numpy as np
 
 from sublet.domain.demand import Demand, kind_of
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Snapshot
+from sublet.domain.plan import JobState, Snapshot, arrival
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.planning.jobs import Jobs, side_of
 from sublet.planning.menu import Menu, menu_of
-from sublet.planning.ranking import arrival
 from sublet.planning.terms import Rents, Sites, Terms
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.domain.plan import JobState, Plan, Snapshot, arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.planning.widths import jobs_by_pool
 
 __all__ = ["Equal"]

@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, Phase, Plan, Snapshot
+from sublet.domain.plan import JobState, Phase, Plan, Snapshot, arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.planning.terms import most_gpus
 
 __all__ = ["Fifo"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sublet.domain.plan import JobState, Plan, Policy, Snapshot, WaitingJobs
-from sublet.planning.fitness import widest_guess
+from sublet_lab.rivals.fitness import widest_guess
 from sublet_lab.sia_learned import Learned
 
 __all__ = ["LearnsSpeeds"]

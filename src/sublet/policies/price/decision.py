@@ -15,11 +15,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from sublet.domain.plan import JobState
+from sublet.domain.plan import JobState, arrival
 from sublet.planning.jobs import Jobs, read_jobs
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
-from sublet.planning.ranking import arrival
 from sublet.planning.terms import Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.solve.arrays import Floats

@@ -15,7 +15,7 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, OfferState, Pool, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
-from sublet.planning.runnable import runnable
+from sublet.planning.widths import runnable
 
 __all__ = ["Place", "places_of"]
 

@@ -9,10 +9,10 @@ import pytest
 
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
-from sublet.planning.fitness import by_age
 from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
+from sublet_lab.rivals.fitness import by_age
 from sublet_lab.rivals.pollux import Pollux
 from sublet_lab.rivals.sia.policy import Sia
 from sublet_lab.sia_learned import Learned

@@ -9,8 +9,7 @@ import numpy as np
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Price as Usd
-from sublet.domain.plan import JobState
-from sublet.planning.ranking import arrival
+from sublet.domain.plan import JobState, arrival
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
 from sublet.policies.price.choices import ask

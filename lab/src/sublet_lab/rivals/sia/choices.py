@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import Shape
-from sublet.planning.fitness import KEEP, Discount, intact_shape, widest_guess
 from sublet.solve.mip.moves import Coupled, allows, best_moves
+from sublet_lab.rivals.fitness import KEEP, Discount, intact_shape, widest_guess
 
 __all__ = ["Rate", "best_choices", "sia_widths"]
 
