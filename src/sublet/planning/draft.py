@@ -21,12 +21,14 @@ NO_CORE = "no more can be had beside the core on demand that it is to have"
 
 
 class Draft:
-    """`room` is the GPUs still to give in each pool; below zero when supply fell under what is promised.
+    """A plan in the making.
 
-    `most` is what could be held in each, for those who know it already. With `rows` nodes are held by market: in a pool
-    with both, what shapes say is steady is on demand, and all the rest is spot. Without, whatever is there or cheapest.
-    `active` are the jobs with a shape whose owners may want a core on demand, for those who know that some do not.
-    Jobs get the core on demand that their owners want, or wait, whether the policy knows of it or not.
+    `room` is the GPUs still to give in each pool; below zero when supply fell under the promises.
+
+    `most` is what could be held in each pool, if that is known. With `rows`, nodes are held by market: in a pool with
+    both, the steady part of a shape is on demand and the rest is spot. Without `rows`, nodes are whatever is there or
+    cheapest. `active` are the jobs with a shape whose owners may want a core on demand, where some are known not to
+    want one. Jobs get the core on demand that their owners want, or wait, even if the policy knows nothing of it.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Draft:
         self._reasons: dict[str, str] = {}
 
     def width(self, job: Job) -> int:
-        """What it asked for, cut down to the largest pool that it may have; 0 if that is less than it can run on."""
+        """The GPUs that it asked for, or the most of any pool that it may have; 0 if that is less than it needs."""
         largest = max((most for name, most in self.most.items() if job.may_run_in(name)), default=0)
         gpus = min(job.gpus, largest)
         return int(gpus) if gpus >= job.min_gpus else 0
@@ -82,7 +84,7 @@ class Draft:
             self._change(state, current, shape, why)
 
     def hold_spares(self, pool: str, gpus: int) -> None:
-        """So many GPUs of a pool are held beyond what is promised: they are on their way, and nobody waits for them."""
+        """Hold so many GPUs of a pool beyond the promises: they are on their way, and no job waits for them."""
         self._promised[pool] += gpus
 
     def take(self, state: JobState, why: str = "") -> None:
@@ -198,7 +200,7 @@ Counts = Mapping[str, int]  # nodes by offer, or GPUs by pool
 
 
 def hold_with_cores(snapshot: Snapshot, plain: Counts, gpus: Counts, steady: Counts) -> dict[str, int]:
-    """What to hold instead of `plain`: as many GPUs in every pool, of them on demand those that are steady."""
+    """Nodes to hold instead of `plain`: as many GPUs in every pool, the steady ones of them on demand."""
     need: dict[Row, int] = {}
     for name, pool in snapshot.pools.items():
         size = pool.gpus_per_node

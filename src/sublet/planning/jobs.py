@@ -117,7 +117,7 @@ _NOTHING_READ = _Readings(
 
 
 class _SeenSites:
-    """What was read of the states that stood on these sites last."""
+    """The last reading of the states on these sites."""
 
     __slots__ = ("last", "sites")
 
@@ -221,7 +221,7 @@ def _joined(last: _Readings, new: _Readings) -> _Readings:
 
 
 def _fixed(number_FJ: Floats) -> Floats:
-    """Nobody who is handed a part of it may change what is taken over."""
+    """Make read-only: parts of it are handed out, and the next reading takes it over."""
     number_FJ.setflags(write=False)
     return number_FJ
 

@@ -47,7 +47,7 @@ class AnnouncedLoss(NamedTuple):
 
 
 class Seen(Protocol):
-    """What a look ahead starts from."""
+    """The start of a look ahead."""
 
     @property
     def history(self) -> Floats:
@@ -66,7 +66,7 @@ class Seen(Protocol):
 
     @property
     def warned(self) -> Sequence[AnnouncedLoss]:
-        """What has been announced and has not happened yet, the nearest first."""
+        """Losses that were announced and have not happened yet, the nearest first."""
         ...
 
     @property
@@ -94,9 +94,9 @@ class Contender:
     def look(
         self, objective: Objective, seen: Seen, state: int, left_s: float, *, own: Own | None = None
     ) -> NextStates:
-        """Where to go; `then` is after the first loss that was announced.
+        """The configuration to go to; `then` is the one after the first loss that was announced.
 
-        Who holds only some of the instances says what became of its own.
+        A job that holds only some of the instances says what became of its own.
         """
         history, step_s = seen.history, objective.job.step_s
         steps = self.steps

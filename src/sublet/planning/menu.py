@@ -1,10 +1,11 @@
-"""What one kind of job can run on, and how fast: a row per phase of its work, a column per shape.
+"""The shapes in which one kind of job can run, and how fast: a row per phase of its work, a column per shape.
 
-A shape says how wide, how many GPUs on demand, in which grid, with which batch. Mixing markets pays where spot is short
-of what a job would buy, and where somebody has to survive. So in a pool with both, shapes have all GPUs on spot, one
-copy on demand, what spot lacks now, all; and some steps between, for what others leave of spot. A job that is to have a
-core on demand has only shapes with it. How the GPUs are used is decided here: the fastest way, losses included, is the
-only one that anybody would choose. What takes no less of anything than another shape and is no faster is left out.
+A shape says how many GPUs, how many of them on demand, in which grid, with which batch. A pool with both markets has
+shapes with all GPUs on spot, one copy on demand, as much on demand as spot lacks now, and all on demand. Some steps
+between them serve for what others leave of spot. A job that is to have a core on demand has only shapes with it.
+
+The menu decides how the GPUs are used: of all grids and batches it has the fastest, losses included. A shape that takes
+no less of anything than another one and is no faster is left out.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ class Menu:
     nodes_C: tuple[tuple[str, int], ...]  # of these nodes the kind of GPU, and how many each has
 
     def pay(self, value_of_time: float, rent_R: Rents) -> Floats:
-        """What an hour on each shape costs: the job's time, and rent for whole nodes.
+        """The price of an hour on each shape: the job's time, and rent for whole nodes.
 
-        What is left over on its last node is its own to pay: neighbours seldom fill it, as they come and go. If it is
-        thought to be shared, jobs on tight budgets are so narrow that a quarter of the bill is for idle GPUs.
+        The job pays for the idle GPUs of its last node: neighbours seldom fill it, as they come and go. If such a node
+        counted as shared, jobs on tight budgets would be so small that a quarter of the bill is for idle GPUs.
         """
         return value_of_time + self._rent(rent_R, self.whole_KC)
 
     def rent_when_full(self, rent_R: Rents) -> Floats:
-        """What an hour costs where nothing is left over: in the long run what is shows in what is spent."""
+        """The rent of an hour where no GPU is idle: in the long run, idle GPUs show in the money that is spent."""
         return self._rent(rent_R, self.gpus_KC)
 
     def fits(self, most_R: Floats) -> Bools:
@@ -333,7 +334,7 @@ class Columns:
 
 
 class Pace(NamedTuple):
-    """How fast it goes at one width, undisturbed."""
+    """Speed on one number of GPUs, undisturbed."""
 
     gpus: int
     ways: tuple[Way, ...]
@@ -344,7 +345,7 @@ class Pace(NamedTuple):
 
 
 def _columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
-    """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than width is chosen."""
+    """All shapes of a job at these paces that may be best. Cost: O(C), or O(C^2) where more than GPUs is chosen."""
     spot_gpus = None if site.steady is None else site.steady.spot_gpus
     widths = tuple((pace.gpus, pace.parts) for pace in paces)
     at_C, nodes_C = _splits(widths, site.gpus_per_node, spot_gpus, job.min_on_demand)
@@ -377,7 +378,7 @@ def _only_column(job: Job, sites: Sites, shape: Shape) -> tuple[int, Columns] | 
 
 
 def _paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
-    """How fast it goes at all useful widths. Cost: O(widths x ways)."""
+    """Speeds on all useful numbers of GPUs. Cost: O(numbers x ways)."""
     speed, found = job.speed, []
     for gpus in useful_widths(job, gpus_per_node, most_gpus):
         ways = tuple(Way(*way) for way in speed.ways(gpus)) if _chooses(speed) else (Way(),)
@@ -403,7 +404,7 @@ def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ..
 def _splits(
     widths: tuple[tuple[int, frozenset[int]], ...], size: int, spot_gpus: float | None, core: int
 ) -> tuple[Ints, Ints]:
-    """Which of the widths, each with the sizes of a copy, and how many nodes of it are on spot."""
+    """An index into these numbers of GPUs, each with the sizes of a copy, and the nodes of it that are on spot."""
     found = [
         (at, nodes)
         for at, (gpus, parts) in enumerate(widths)
@@ -414,7 +415,7 @@ def _splits(
 
 
 def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | None, core: int) -> Sequence[int]:
-    """How many nodes of this width are on spot, beside a core on demand; where there is one market, all."""
+    """Counts of nodes that may be on spot, beside a core on demand; where there is one market, all."""
     nodes = math.ceil(gpus / size)
     if spot_gpus is None:
         return (nodes,)
@@ -436,7 +437,7 @@ def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | 
 def _columns(
     job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints, steady_C: Ints | None = None
 ) -> Columns:
-    """A column for each of these widths (`at_C`) with so many nodes on spot, in the way that is fastest there."""
+    """A column for each number of GPUs (`at_C`) with so many nodes on spot, in the way that is fastest there."""
     gpus_C = np.array([pace.gpus for pace in paces], dtype=np.intp)[at_C]
     if steady_C is None:
         steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
@@ -476,7 +477,7 @@ def _columns(
 
 
 def _with_unknown(found: Columns, job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints) -> Columns:
-    """And of each width the way that may be faster than the fastest as believed, and is known less: worth a try?"""
+    """Add the less known way that may be faster than the fastest as believed, for each number of GPUs."""
     others = {at: alone for at, pace in enumerate(paces) if (alone := _least_known(job, pace)) is not None}
     if not others:
         return found
@@ -505,7 +506,7 @@ def _least_known(job: Job, pace: Pace) -> Pace | None:
 
 
 def _has_choice(job: Job, site: Site) -> bool:
-    """Whether there is more to a shape than its width."""
+    """Whether a shape is more than a number of GPUs."""
     return site.steady is not None or _chooses(job.speed)
 
 

@@ -1,10 +1,19 @@
-"""What it costs to finish one job from where it is: time at the value of time, and rent, for every shape it could take.
+"""The cost of finishing one job from where it is: time at the value of time, and rent, for every shape it could take.
 
     cost(c) = (v + rent of c) x (pause to get to c + rest of this phase on c)  +  the best that can follow from c
 
-A job on a shape pays no pause to stay there, so that the cheapest shape is another one only if that gains more than a
-restart costs. Where speeds are believed, not known, it must also gain more than what is believed may be wrong by; or
-what it would learn there must be worth the way (`trials`).
+A job pays no pause to stay on its shape, so another shape is cheapest only if it gains more than a restart costs. Where
+speeds are believed and not known, it must also gain more than the error of the belief. Or the knowledge must be worth
+the way: a job that goes to a shape learns how fast it is, and may return. So it pays the believed cost, less what
+returning saves where the belief is wrong:
+
+    cost of trying c = E[X]  -  (part of the work after the trial) x E[(X - back)+]
+    X    = cost on c to the end, getting there included: normal, with the error of the speed that a trial takes away
+    back = least cost that is known  +  the way there and back  +  what keeps it on c: speeds may still be wrong by that
+
+A shape is tried if that is less than all that is known, staying included. No second shape is tried before the speed on
+the first is known, and a trial makes its speed known: so there are at most as many trials as shapes. A trial costs at
+most `back` less the least that is known, and the time until it is known. Near its end a job gains nothing that pays.
 """
 
 from __future__ import annotations
@@ -235,7 +244,7 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Kinds:
-    """What is of the shapes of each kind, and of the kind itself."""
+    """Facts of the shapes of each kind, and of the kind itself."""
 
     rate_UC: Floats
     gpus_UC: Floats
@@ -278,7 +287,7 @@ def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> _Kinds:
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:
-    """Who trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
+    """A job that trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
     if not table.row_KJC.any():
         return  # there is but one row
     runs = table.rate_JC[rows, held] > 0
@@ -303,7 +312,7 @@ def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pa
 
 
 def _add_doubt(table: OptionsTable, row: int, held: int, way_C: Floats, *, may_try: bool) -> None:
-    """What speeds may be wrong by speaks against leaving; what is worth a try costs what that costs."""
+    """Count the error of believed speeds against leaving, and the cost of a trial where one is worth it."""
     menu = table.menus[row]
     count, doubt_C = len(menu.shapes), menu.doubt_C
     if doubt_C is None:
@@ -371,9 +380,9 @@ LEARNS_H = 1.0 / 60.0  # until a speed is known: reports come once a second, and
 def trial_costs(
     cost_C: Floats, way_C: Floats, hours_C: Floats, doubt_C: Floats, belief_C: Ints, held: int
 ) -> Floats | None:
-    """What it costs to try each shape that is worth it; infinite for the others. None if there is none.
+    """The cost of trying each shape that is worth it; infinite for the others. None if there is none.
 
-    `cost_C` is to the end as speeds are believed; of that `way_C` is for getting there. `held` is known by now.
+    `cost_C` is to the end as speeds are believed, and `way_C` the part of it for getting there. `held` is known by now.
     """
     known = float(doubt_C[held])
     if known > MEASURED_DOUBT or not math.isfinite(cost_C[held]):  # it is on trial itself

@@ -1,4 +1,4 @@
-"""How wide a job may be, and how fast it would go at each width."""
+"""Numbers of GPUs that a job may have: which are useful, how fast it goes there, and with which batch."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def _node_counts(first: int, last: int) -> Iterator[int]:
 
 
 def rate_at(state: JobState, pool: Pool, gpus: int, now_s: float) -> float:
-    """Work per second at this width, packed, at the job's progress now."""
+    """Work per second on so many GPUs, packed, at the job's progress now."""
     return state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), state.done_at(now_s))
 
 
 def gain_steps(state: JobState, pool: Pool, most: float, now_s: float) -> Iterator[tuple[float, int]]:
-    """The steps (gain per GPU, new width) by which this job grows, best first: the concave hull of its speedup.
+    """The steps (gain per GPU, new number) by which this job grows, best first: the concave hull of its speedup.
 
-    Speed is relative to the job's smallest width, so that a gain means the same for every job. Walking the hull instead
+    Speed is relative to that on the fewest GPUs, so that a gain means the same for every job. Walking the hull instead
     of single GPUs steps over dents in measured tables (two GPUs on two nodes may be slower than one).
     """
     widths = useful_widths(state.job, pool.gpus_per_node, most)
@@ -92,7 +92,7 @@ def jobs_by_pool(
 ) -> dict[str, list[JobState]]:
     """Sort jobs into pools: those with GPUs stay where they are, the next in line go where there is most per job.
 
-    Who was promised GPUs of a pool that has none left, and has had none yet, is the first in line.
+    The first in line are jobs that were promised GPUs of a pool that has none left, and have had none yet.
     """
     groups: dict[str, list[JobState]] = {name: [] for name in most}
     taken = dict.fromkeys(most, 0)  # GPUs that the smallest widths of its jobs need
@@ -138,7 +138,7 @@ def batch_for(state: JobState, pool: Pool, gpus: int, current: Shape | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """A width at which a job makes progress now."""
+    """A number of GPUs on which a job makes progress now."""
 
     pool: str
     gpus: int
@@ -146,7 +146,7 @@ class Runnable:
 
 
 def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runnable]:
-    """The useful widths of a job at which its speed is above 0, the narrowest first; its present one among them."""
+    """The useful numbers of GPUs on which its speed is above 0, the fewest first; its present one among them."""
     job = state.job
     if not job.may_run_in(pool.name):
         return []
@@ -159,18 +159,18 @@ def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runn
 
 
 def runs_at_all(state: JobState, pool: Pool, most: float, done: float) -> bool:
-    """Whether there is a width at which its speed is above 0; it stops at the first."""
+    """Whether its speed is above 0 on any number of GPUs; it stops at the first."""
     widths = useful_widths(state.job, pool.gpus_per_node, most) if state.job.may_run_in(pool.name) else []
     return any(state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done) > 0.0 for gpus in widths)
 
 
 def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Runnable]) -> float:
-    """Work per second on one GPU; of a job that needs more, per GPU at the narrowest width at which it runs."""
+    """Work per second on one GPU; of a job that needs more, per GPU on the fewest on which it runs."""
     one = state.job.speed.rate(pool.gpu, (1,), done)
     return one if one > 0.0 else next((choice.rate / choice.gpus for choice in choices), 1.0)
 
 
 def describe_stranded(state: JobState, pools: Sequence[str]) -> str:
-    """What to tell the owner of a job that makes no progress at any width that it may have."""
+    """The note for the owner of a job that makes no progress on any number of GPUs that it may have."""
     job = state.job
     return f"its speed is 0 at every width from {job.min_gpus} to {job.max_gpus} GPUs of {', '.join(pools)}; it waits"

@@ -1,4 +1,4 @@
-"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled."""
+"""The published budget-optimal system, with all its habits: rounded sizes, open loop, first come first filled."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Boa", "counted_demand", "widths_at_average"]
 
 @dataclass(frozen=True, slots=True)
 class Boa:
-    """Budget-optimal rental as published: widths by application and epoch from the forecast, never looked at again."""
+    """Budget-optimal rental as published: GPUs by application and epoch from the forecast, never looked at again."""
 
     round_s: float = 60.0  # how often it looks for jobs that have come to another epoch
     seed: int = 0  # of the random gluing of epochs
     exact: bool = False  # widths that spend the whole budget, as in theory, instead of rounded ones
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
+        """Jobs that have their GPUs keep them; the others are filled in order of arrival, in part if need be."""
         terms = Terms.from_snapshot(snapshot)
         draft, sites = Draft(snapshot, terms.most), terms.sites
         most = max(draft.most.values())  # no more jobs than that can have a GPU
@@ -130,5 +130,5 @@ def _counted(arrived: Demand, hours: float, here: tuple[tuple[_Kind, int], ...])
 
 
 def _class_of(job: Job) -> Hashable:
-    """What of a job stays as it is while its speed is learned."""
+    """Facts of a job that stay as they are while its speed is learned."""
     return (job.model, job.weight, job.max_gpus, job.min_on_demand)

@@ -33,7 +33,7 @@ class ElasticBatch:
         at_least("stickiness", self.stickiness, 0.0)
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Admit first come first served, then split all GPUs among the admitted, who may grow, shrink and re-batch."""
+        """Admit first come first served, then split all GPUs among the admitted: they grow, shrink and re-batch."""
         return batch_plan(snapshot, Mode(every_s=self.every_s, drop=self.drop, stickiness=self.stickiness))
 
 
@@ -68,7 +68,7 @@ def due(draft: Draft, every_s: float) -> bool:
 
 
 def batch_plan(snapshot: Snapshot, mode: Mode) -> Plan:
-    """Admit, split, and say which batch goes with each width. O(jobs x widths), and the split."""
+    """Admit, split, and give a batch to each job. O(jobs x numbers of GPUs), and the split."""
     draft = Draft(snapshot)
     if not snapshot.active and not len(snapshot.waiting):
         return draft.plan()
@@ -84,7 +84,7 @@ def batch_plan(snapshot: Snapshot, mode: Mode) -> Plan:
 
 
 def _admitted(draft: Draft, mode: Mode, warnings: dict[str, str]) -> Mapping[str, list[_Admitted]]:
-    """Who runs, by pool: those with GPUs where they are, in order of arrival, then newcomers where there is most."""
+    """Jobs that run, by pool: those with GPUs stay, in order of arrival; newcomers go where there is most."""
     snapshot, now_s = draft.snapshot, draft.snapshot.now_s
     groups: dict[str, list[_Admitted]] = {name: [] for name in snapshot.pools}
     free = dict(draft.most)
@@ -131,7 +131,7 @@ def _join(
 
 
 def _newcomers(snapshot: Snapshot, mode: Mode, warnings: dict[str, str]) -> Iterator[JobState]:
-    """Who asks to be admitted: in drop mode those that came since the last decision, or have run before."""
+    """Jobs that ask to be admitted: in drop mode those that came since the last decision, or have run before."""
     since_s = next_tick_s(snapshot.now_s, mode.every_s) - mode.every_s
     if since_s >= snapshot.now_s * (1.0 - 1e-9):
         since_s -= mode.every_s  # it is time for the regular decision
@@ -143,7 +143,7 @@ def _newcomers(snapshot: Snapshot, mode: Mode, warnings: dict[str, str]) -> Iter
 
 
 def _split(admitted: Sequence[_Admitted], draft: Draft, pool: Pool, stickiness: float) -> list[Runnable]:
-    """A width for each, so that the sum of scaling factors is greatest."""
+    """GPUs for each, so that the sum of scaling factors is greatest."""
     if not admitted:
         return []
     columns = sorted({choice.gpus for each in admitted for choice in each.widths})

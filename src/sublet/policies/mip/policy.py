@@ -23,7 +23,7 @@ __all__ = ["FASTER", "Aim", "Mip", "Objective", "Rules", "gains", "mip_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mip:
-    """Most progress of all jobs together within a horizon, whoever came first; jobs grow, shrink and pause for it."""
+    """Most progress of all jobs together within a horizon, whichever came first; jobs grow, shrink and pause for it."""
 
     objective: Objective = "remaining"
     horizon_s: float = 1800.0  # how far `remaining` and `total` look ahead
@@ -57,7 +57,7 @@ class Mip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What ties jobs together beside the GPUs, and when to look again."""
+    """Rules that tie jobs together beside the GPUs, and when to look again."""
 
     change_cost: float  # in units of the objective, for every running job that changes
     most_changes: int | None  # running jobs that one decision may change
@@ -82,7 +82,7 @@ class _Table:
 
 
 def mip_plan(snapshot: Snapshot, aim: Aim, rules: Rules) -> Plan:
-    """The best choice for every job, running or waiting, as changes to what is. O(jobs x widths), and the solver."""
+    """The best choice for every job, running or waiting, as changes. O(jobs x numbers of GPUs), and the solver."""
     draft = Draft(snapshot)
     states = [*sorted(snapshot.active.values(), key=lambda state: state.seq), *snapshot.waiting.by(arrival)]
     if not states:
@@ -102,7 +102,7 @@ def mip_plan(snapshot: Snapshot, aim: Aim, rules: Rules) -> Plan:
 
 
 def _table(draft: Draft, states: Sequence[JobState], aim: Aim) -> tuple[_Table, dict[str, str]]:
-    """Gains of all jobs at all widths, and warnings for those that cannot run at any."""
+    """Gains of all jobs on all numbers of GPUs, and warnings for those that cannot run on any."""
     snapshot = draft.snapshot
     rows: list[list[tuple[Runnable, float]]] = []
     warnings: dict[str, str] = {}
@@ -177,7 +177,7 @@ FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What to maximise: the objective, how far it looks ahead, and what keeping the present width adds to its gain."""
+    """The objective: its kind, how far it looks ahead, and what keeping the present GPUs adds to a gain."""
 
     objective: Objective
     horizon_s: float
@@ -191,7 +191,7 @@ class Aim:
 
 
 def gains(state: JobState, pool: Pool, choices: Sequence[Runnable], done: float, aim: Aim) -> list[float]:
-    """What each of these widths of one pool is worth; -inf where the job would never end."""
+    """The gain of each number of GPUs of one pool; -inf where the job would never end."""
     job, left = state.job, state.job.work - done
     one = speed_of_one(state, pool, done, choices) if aim.objective == "throughput" else 1.0
     worth = []

@@ -1,20 +1,24 @@
-"""When not everybody can have what suits them best: who gets what of pools that are short.
+"""Sharing out pools that are short, where not all jobs can have what suits them best.
 
 Each GPU of a short pool carries a surcharge per hour, raised until the wishes fit. All jobs shrink along their own
-curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a job has
-left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
+curves, those that lose least by it first, and some go to another pool. The surcharge is in proportion to the work that
+a job has left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
 
-Any split of short pools among many jobs is one of many that are nearly as good, and the best one changes with every
-minute that passes and every speed that is learned. So jobs that have a place keep it, unless a newcomer gains more by
-it than they lose: a new split is weighed against the steady one, in which those that have a place stay as far as there
-is room, and the others take what is left. Of those that have one, each may take what is better for it; none is moved so
-that another of them can be. For a newcomer they make room if that leaves fewer waiting, or if it pays. Newcomers have
-nothing to keep from one another: where nobody else gives way, the new split stands.
+Many splits of short pools are nearly as good as the best one, which changes with every minute and every speed that is
+learned. So jobs that have a place keep it, unless a newcomer gains more by it than they lose. A new split is weighed
+against the steady one: jobs with a place stay as far as there is room, and the others take the rest. Of those with a
+place, each may take what is better for it; none is moved so that another of them can be. They make room for a newcomer
+if that leaves fewer waiting, or if it pays. Newcomers have nothing to keep from one another: where no other job gives
+way, the new split stands.
 
-What it pays ends early. Who gives way would have made room anyway by the time it ends, so that what the newcomers gain
+The gain of a newcomer ends early: a job that gives way would have made room anyway by the time it ends. So the gain
 counts only until then:
 
-    sum over newcomers of (what it gains x the part of its time until somebody who loses would have ended)  >  losses
+    sum over newcomers of (its gain x the part of its time until a job that loses would have ended)  >  losses
+
+Money that rows share goes to the cheapest row. A job that cannot do without a dear one, because its owner wants a core
+on demand or because it runs nowhere else, would wait for as long as the cheap one can use all there is. So money is
+kept for the least of each job first (`obtainable_with_least`).
 """
 
 from __future__ import annotations
@@ -59,12 +63,12 @@ class Wishes:
     use_KJC: Floats  # GPU-hours, weighed by the work that is left
 
     def columns(self, surcharge_R: Floats) -> Ints:
-        """What each job wants at these surcharges."""
+        """The wish of each job at these surcharges."""
         column_J: Ints = (self.cost_JC + self.scarce(surcharge_R)).argmin(axis=1)
         return column_J
 
     def scarce(self, surcharge_R: Floats) -> Floats:
-        """What these surcharges come to."""
+        """The cost of these surcharges."""
         if not surcharge_R.any():
             return np.zeros_like(self.cost_JC)
         return np.asarray((surcharge_R[self.row_KJC] * self.use_KJC).sum(axis=0))
@@ -100,7 +104,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shares:
-    """What each job that could run gets, and what a GPU of a short pool costs beside its rent."""
+    """The share of each job that could run, and the cost of a GPU of a short pool beside its rent."""
 
     wishes: Wishes
     column_J: Ints  # WAIT if it gets nothing
@@ -172,7 +176,7 @@ def wishes(table: OptionsTable, work_J: Floats, most_R: Floats) -> Wishes:
 def fit(all_wishes: Wishes, rank_J: Floats, most_R: Floats) -> Fit:
     """Shapes that fit. Where even the least is too much, those that rank behind (a larger number) wait.
 
-    Rows that are short carry one surcharge, at which their GPUs together suffice; who goes to which of several is an
+    Rows that are short carry one surcharge, at which their GPUs together suffice; the choice among several rows is an
     integer program. Cost: O(J C) a few dozen times, and that program.
     """
     rows = len(most_R)
@@ -262,7 +266,7 @@ def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) ->
 
 
 def _fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
-    """What is left over goes, in order of rank, to whom it helps."""
+    """Give what is left over, in order of rank, to jobs that it helps."""
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     if not (room_R > 0).any() or not len(column_J):
         return column_J
@@ -297,12 +301,12 @@ def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) ->
     """Those that run stay (`held_J`, WAIT for the others), the last in rank give way where there is too little room.
 
     Then everybody takes what is better for it, as far as there is room: first those that have nothing, in order of
-    rank, then those to whom it is worth most. Cost: O(J C).
+    rank, then those to which it is worth most. Cost: O(J C).
     """
     rows = np.arange(len(held_J))
     able_J = (held_J != WAIT) & np.isfinite(all_wishes.cost_JC[rows, held_J])
     column_J: Ints = np.where(able_J, held_J, WAIT)
-    first_J = np.where(able_J, rank_J, np.inf)  # who runs comes before who does not
+    first_J = np.where(able_J, rank_J, np.inf)  # jobs that run come before those that do not
     column_J = _trim(all_wishes, column_J, first_J, most_R)
     return _fill(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_R), most_R)
 
@@ -318,7 +322,7 @@ def _pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) ->
 
 
 def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Floats:
-    """Ranks: who waits comes first, then who gains most by what there is room for now."""
+    """Ranks: jobs that wait come first, then those that gain most by what there is room for now."""
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     best_J = np.where(all_wishes.fits_beside(column_J, room_R), all_wishes.cost_JC, np.inf).min(axis=1)
     gain_J = np.full(len(column_J), np.inf)
@@ -330,9 +334,9 @@ def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats)
 
 
 def _pays(table: OptionsTable, held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
-    """Whether a new split is better than the old: nobody who has a place loses, or newcomers gain more. Cost: O(J).
+    """Whether a new split is better than the old: no job with a place loses, or newcomers gain more. Cost: O(J).
 
-    Among newcomers the new split stands: nobody has anything to keep, and it counts that who is short leaves soon.
+    Among newcomers the new split stands: none has anything to keep, and it counts that short jobs leave soon.
     """
     if (new_J == WAIT).sum() != (old_J == WAIT).sum():
         return bool((new_J == WAIT).sum() < (old_J == WAIT).sum())

@@ -1,6 +1,6 @@
-"""What one decision is made from, read once: the market, what an hour is worth, and the jobs that are asked.
+"""The facts of one decision, read once: the market, the worth of an hour, and the jobs that are asked.
 
-Those with a shape are asked if it is time, or if GPUs are short: what one gives up another may use. Then those that
+Jobs with a shape are asked if it is time, or if GPUs are short: what one gives up another may use. Then those that
 wait, as many as could have one: first with a deadline ahead, where GPUs are paid for; then those that came too long
 ago, in order of arrival; then the least work first.
 """
@@ -30,7 +30,7 @@ MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
 
 
 class WorkBelief(StrEnum):
-    """What is known of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
+    """Knowledge of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
 
     DECLARED = "declared"
     LEARNED = "learned"
@@ -157,7 +157,7 @@ def _just_stopped(terms: Terms, state: JobState) -> bool:
 
 
 def _as_money_lasts(terms: Terms, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
-    """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
+    """As many as the money sees to their end at the least cost, and one more, which can go on with the next."""
     left_usd -= sum(_least_usd(terms, state) for state in terms.snapshot.active.values())
     for state in waiting:
         if left_usd < 0.0:
@@ -167,7 +167,7 @@ def _as_money_lasts(terms: Terms, waiting: Iterator[JobState], left_usd: float) 
 
 
 def _least_usd(terms: Terms, state: JobState) -> float:
-    """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
+    """The cost to the end if nothing but rent counts; infinite if it cannot run."""
     menu = menu_of(state.job, terms.sites)
     cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_R).cost_C
     return float(cost_C.min(initial=np.inf))

@@ -72,7 +72,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Grants:
-    """What all get, and surcharges."""
+    """The columns of all jobs, and surcharges."""
 
     parts: Sequence[_Part]
     surcharge: Mapping[str, float]  # USD per GPU-hour, by row
@@ -83,7 +83,7 @@ class _Grants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What those get that were asked, what their owners should know, and what was compared for them."""
+    """The outcome for the jobs that were asked, notes for owners, and the options that were compared."""
 
     grants: _Grants = field(default_factory=lambda: _Grants([], {}))
     asked: Asked | None = None
@@ -176,9 +176,9 @@ def _grant(decision: Decision, asked: Asked) -> _Grants:
         return _Grants([_Part(np.arange(len(asked.jobs.states)), asked.table.cost_JC.argmin(axis=1), "")], {})
     if not decision.rented or (priceless and len(terms.rows) == 1):
         found = split_cluster(decision, asked)
-        waits = "others make more of the GPUs, or have less left to do"
+        waits = "waits: other jobs make better use of the GPUs, or have less work left"
         if found.by_deadline:
-            waits += ", or a deadline before it"
+            waits += ", or an earlier deadline"
         parts = [_Part(np.arange(len(asked.jobs.states)), found.column_J, waits)]
         return _Grants(parts, _by_row(terms, found.price_R), content=found.content)
     return _share(decision, asked)
@@ -216,35 +216,41 @@ def _next_review_s(decision: Decision, everybody: Jobs | None) -> float | None:
 
 
 def _reason(decision: Decision, asked: Asked, row: int, column: int) -> str:
-    """What the shape takes and costs; nothing where the job has it already."""
+    """Time and rent of the shape, and the next best one where costs decide; nothing where the job has it already."""
     state, table = asked.jobs.states[row], asked.table
-    menu = table.menus[row]
+    menu, value = table.menus[row], float(table.value_J[row])
     if menu.shapes[column] == state.shape:
         return ""
-    hours, value = float(table.hours_JC[row, column]), float(table.value_J[row])
-    usd = float(table.rent_JC[row, column]) * hours
-    if len(menu.rate_EC) > 1:  # later phases may be elsewhere: what is not time is rent
-        usd = float(table.cost_JC[row, column]) - value * hours
-    in_a_hurry = value > BEYOND_USD
-    best = "the quickest within the limits" if in_a_hurry else "time and rent together are least"
-    if not decision.rented and hours > table.hours_JC[row, : len(menu.shapes)].min():
-        best = "what it makes good use of, beside others, of GPUs that are paid for"
-    if math.isinf(state.job.work):
-        best += ", of the day ahead: it has no end"
-    takes = f"{hours:.2f} h for about USD {max(0.0, usd):.2f}"
+    told, hurries = _told(table, row, column), value > BEYOND_USD
     tried_C, doubt_C = table.trials.get(row), menu.doubt_C
     if tried_C is not None and doubt_C is not None and tried_C[column] > 0.0:
-        gain = float(tried_C[column])
-        saves = f"a gain worth USD {gain:.2f}" if not in_a_hurry else f"a gain of {gain / value:.2f} h"
-        off = f"may be off by {100.0 * float(doubt_C[column]):.0f} %"
-        return (
-            f"tried to learn: {takes} as believed, which {off}; {saves} is expected, with the way back if it is slower"
-        )
-    return f"{takes}: {best}"
+        gain = f"{tried_C[column] / value:.2f} h" if hurries else f"USD {tried_C[column]:.2f}"
+        return f"tried to learn: {told}, may be off by {100.0 * float(doubt_C[column]):.0f} %. Expected gain: {gain}"
+    if math.isinf(state.job.work):
+        told += ", for the day ahead (it has no end)"
+    if hurries:
+        told += ", fastest within the limits"
+    elif not decision.rented and table.hours_JC[row, column] > table.hours_JC[row, : len(menu.shapes)].min():
+        told += ", best throughput per GPU on GPUs already paid for"
+    other_C = table.cost_JC[row].copy()
+    least, other_C[column] = other_C[column], np.inf
+    other = int(other_C.argmin())
+    if decision.rented and least <= other_C[other] < np.inf:
+        told += f". Next best: {_told(table, row, other).replace(':', ',', 1)}"
+    return told
+
+
+def _told(table: OptionsTable, row: int, column: int) -> str:
+    """A shape with its hours to the end and its rent until then."""
+    menu, hours = table.menus[row], float(table.hours_JC[row, column])
+    usd = float(table.rent_JC[row, column]) * hours
+    if len(menu.rate_EC) > 1:  # later phases may be elsewhere: what is not time is rent
+        usd = float(table.cost_JC[row, column]) - float(table.value_J[row]) * hours
+    return f"{menu.shapes[column]}: {hours:.2f} h, USD {max(0.0, usd):.2f}"
 
 
 def _share(decision: Decision, asked: Asked) -> _Grants:
-    """Everybody at once, within what can be held: the least work first, but before all who has waited for too long."""
+    """All at once, within what can be held: the least work first, but before all the jobs that waited for too long."""
     terms, patience_s = decision.terms, decision.patience_s
     work_J = np.maximum(TRIFLE_H, asked.jobs.gpu_hours_J)
     age_J = terms.now_s - asked.jobs.submit_s_J
@@ -258,8 +264,8 @@ def _share(decision: Decision, asked: Asked) -> _Grants:
     )
     row_J = np.asarray(found.wishes.row_J, dtype=np.intp)
     unable_J = np.setdiff1d(np.arange(len(asked.jobs.states)), row_J)
-    nothing = _Part(unable_J, np.full(len(unable_J), WAIT), "nothing that it can run on can be had now")
-    some = _Part(row_J, found.column_J, "there are not enough GPUs for all, and it has the most work left")
+    nothing = _Part(unable_J, np.full(len(unable_J), WAIT), "waits: no GPUs that it can run on can be had now")
+    some = _Part(row_J, found.column_J, "waits: too few GPUs for all jobs, and it has the most work left")
     surcharge = _by_row(terms, found.surcharge_R)
     if not surcharge:
         return _Grants([nothing, some], surcharge)

@@ -41,7 +41,7 @@ class Settled:
 class _Fastest:
     """Of each kind the shape that does most work in an hour; of several, the first.
 
-    For those who may have only what is worth its GPUs, and for those who are in a hurry and may have all.
+    For jobs that may have only what is worth its GPUs, and for those in a hurry, which may have all.
     """
 
     column_HU: Ints  # NOTHING where that is not clear
@@ -77,7 +77,7 @@ def settled(decision: Decision, jobs: Jobs) -> Settled | None:
 
 
 def _too_late(jobs: Jobs, hours_J: Floats, column_J: Ints, value_J: Floats, now_s: float) -> Told:
-    """Whose deadline the fastest shape does not keep, as `choices.too_late` has it."""
+    """Deadlines that the fastest shape does not keep, as `choices.too_late` has it."""
     left_h_J = (jobs.deadline_s_J - now_s) / SECONDS_PER_H
     (late_L,) = (hours_J > left_h_J).nonzero()
     if not len(late_L):
