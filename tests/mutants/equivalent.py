@@ -132,7 +132,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         why=BEFORE_ALL,
     ),
     Equivalent(
-        file="policies/boa/widths.py",
+        file="policies/boa/policy.py",
         line="np.add.reduceat(app.hours_EC, np.flatnonzero(np.diff(block_E, prepend=-1)), axis=0)",
         old="1",
         text="2",

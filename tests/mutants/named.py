@@ -124,7 +124,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="boa shrinks by a tenth",
-        file="policies/boa/widths.py",
+        file="policies/boa/policy.py",
         old="SHRINK = 0.99",
         new="SHRINK = 0.9",
         tests=("tests/unit/policies/boa/test_widths.py",),

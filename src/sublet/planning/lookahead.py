@@ -36,7 +36,7 @@ RECENT_TICKS = 120.0  # half-life of what is known about the pace of changes
 PACE_TICKS, PACE_WEIGHT = 4.0, 3.0  # between two changes of the p3 trace; worth so many changes seen
 FARTHEST = 240  # ticks
 CALM_TICKS = 10
-PAYBACKS = 3.0  # where little is earned a start has to last long, and who looks less far would not start at all
+PAYBACKS = 3.0  # where little is earned a start has to last long, and a shorter look ahead would not start at all
 
 
 class AnnouncedLoss(NamedTuple):

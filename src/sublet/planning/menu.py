@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, compress, repeat
-from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -110,8 +110,8 @@ class Menu:
 def menu_of(job: Job, sites: Sites, held: Shape | None = None) -> Menu:
     """The menu of this job's kind; with what it has (`held`), which it may keep though no job would choose it anew."""
     seen = _views(sites, job.max_gpus)
-    menu = _menu_of(_Facts(job, id(job.speed)), seen)
-    return menu if held is None or held in menu.column else _with_held(_Facts(job, job.speed), seen, held)
+    menu = _menu_of(_facts(job, id(job.speed)), seen)
+    return menu if held is None or held in menu.column else _with_held(_facts(job, job.speed), seen, held)
 
 
 def menus_of(jobs: Iterable[tuple[Job, Shape | None]], sites: Sites) -> list[Menu]:
@@ -119,41 +119,28 @@ def menus_of(jobs: Iterable[tuple[Job, Shape | None]], sites: Sites) -> list[Men
     return [menu_of(job, sites, held) for job, held in jobs]
 
 
-class _Facts:
-    """The facts of a job that its menu follows from, to look it up by; of its speed the value, or the object alone.
+class _Key:
+    """A value to look menus up by: hashed once."""
+
+    __slots__ = ("key", "of", "same")
+
+    def __init__(self, of: Any, key: Hashable) -> None:
+        self.of, self.key, self.same = of, key, hash(key)
+
+    def __hash__(self) -> int:
+        return self.same
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.key == other.key
+
+
+def _facts(job: Job, speed: Any) -> _Key:
+    """The facts of a job that its menu follows from; of its speed the value, or the `id` of the object alone.
 
     Objects are looked up first: that is quick, and from one decision to the next they are mostly the same.
     """
-
-    __slots__ = ("job", "key", "same")
-
-    def __init__(self, job: Job, speed: Speed | int) -> None:
-        self.job = job
-        pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
-        self.key = (speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses)
-        self.same = hash(self.key)
-
-    def __hash__(self) -> int:
-        return self.same
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Facts) and self.key == other.key
-
-
-class _Seen:
-    """Sites as they are seen by jobs of one size, to look menus up by: hashed once."""
-
-    __slots__ = ("same", "sites")
-
-    def __init__(self, sites: Sites) -> None:
-        self.sites = sites
-        self.same = hash(sites)
-
-    def __hash__(self) -> int:
-        return self.same
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Seen) and self.sites == other.sites
+    pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
+    return _Key(job, (speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses))
 
 
 class _Views:
@@ -162,9 +149,9 @@ class _Views:
     __slots__ = ("last",)
 
     def __init__(self) -> None:
-        self.last: tuple[Sites, dict[int, _Seen]] = ((), {})
+        self.last: tuple[Sites, dict[int, _Key]] = ((), {})
 
-    def __call__(self, sites: Sites, most_gpus: int) -> _Seen:
+    def __call__(self, sites: Sites, most_gpus: int) -> _Key:
         last, seen = self.last
         if last is not sites:
             seen = {}
@@ -178,48 +165,47 @@ _views = _Views()
 
 
 @lru_cache(maxsize=4096)
-def _as_seen(sites: Sites, most_gpus: int) -> _Seen:
+def _as_seen(sites: Sites, most_gpus: int) -> _Key:
     """By a job that has no use for more: what spot has beyond that may change, and its menu does not."""
-    return _Seen(
-        tuple(
-            site
-            if site.steady is None or math.isinf(site.steady.spot_gpus)
-            else replace(site, steady=replace(site.steady, spot_gpus=min(site.steady.spot_gpus, float(most_gpus))))
-            for site in sites
-        )
+    seen = tuple(
+        site
+        if site.steady is None or math.isinf(site.steady.spot_gpus)
+        else replace(site, steady=replace(site.steady, spot_gpus=min(site.steady.spot_gpus, float(most_gpus))))
+        for site in sites
     )
+    return _Key(seen, seen)
 
 
 @lru_cache(maxsize=4096)
-def _menu_of(facts: _Facts, seen: _Seen) -> Menu:
+def _menu_of(facts: _Key, seen: _Key) -> Menu:
     """Of facts with the speed as an object, which they keep."""
-    return _menu(_Facts(facts.job, facts.job.speed), seen)
+    return _menu(_facts(facts.of, facts.of.speed), seen)
 
 
 @lru_cache(maxsize=4096)
-def _menu(facts: _Facts, seen: _Seen) -> Menu:
-    return _side_by_side(facts.job, seen.sites, list(enumerate(_offered(facts, site) for site in seen.sites)))
+def _menu(facts: _Key, seen: _Key) -> Menu:
+    return _side_by_side(facts.of, seen.of, list(enumerate(_offered(facts, site) for site in seen.of)))
 
 
 @lru_cache(maxsize=4096)
-def _with_held(facts: _Facts, seen: _Seen, held: Shape) -> Menu:
-    more = _only_column(facts.job, seen.sites, held)
+def _with_held(facts: _Key, seen: _Key, held: Shape) -> Menu:
+    more = _only_column(facts.of, seen.of, held)
     if more is None:
         return _menu(facts, seen)
-    parts = [*enumerate(_offered(facts, site) for site in seen.sites), more]
-    return _side_by_side(facts.job, seen.sites, parts)
+    parts = [*enumerate(_offered(facts, site) for site in seen.of), more]
+    return _side_by_side(facts.of, seen.of, parts)
 
 
 @lru_cache(maxsize=4096)  # what one site offers changes more often than all of them
-def _offered(facts: _Facts, site: Site) -> Columns:
-    if not facts.job.may_run_in(site.pool):
-        return _columns_of(facts.job, (), site)
-    return _columns_of(facts.job, _paces(facts, site.gpu, site.gpus_per_node, site.most_gpus), site)
+def _offered(facts: _Key, site: Site) -> Columns:
+    if not facts.of.may_run_in(site.pool):
+        return _columns_of(facts.of, (), site)
+    return _columns_of(facts.of, _paces(facts, site.gpu, site.gpus_per_node, site.most_gpus), site)
 
 
 @lru_cache(maxsize=4096)  # and a speed hardly ever
-def _paces(facts: _Facts, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
-    return _paces_of(facts.job, gpu, gpus_per_node, most_gpus)
+def _paces(facts: _Key, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
+    return _paces_of(facts.of, gpu, gpus_per_node, most_gpus)
 
 
 def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) -> Menu:

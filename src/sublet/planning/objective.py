@@ -112,7 +112,7 @@ class Objective:
 
     def _add_boot(self, table_CC: Floats, was: int, now: int, money: SpotPrices) -> Floats:
         use_C, lost, gained = self.job.use_C, max(0, was - now), max(0, now - was)
-        short_CC = use_C > use_C[:, None] + gained  # the usual case: nothing lost, or nobody of ours
+        short_CC = use_C > use_C[:, None] + gained  # the usual case: nothing lost, or none of ours
         short_CC = short_CC.astype(np.float64)
         if lost:
             chance = {

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +30,23 @@ from sublet.domain.job import Change, Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
+from sublet.domain.weighed import Weighed
 from sublet.perf.learned import MEASURED_DOUBT
 from sublet.planning.jobs import NOTHING, Jobs, jobs_with_menus
 from sublet.planning.menu import Menu
 from sublet.planning.terms import Rents
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["LEARNS_H", "Options", "OptionsTable", "options_at", "options_of", "options_of_all", "trial_costs"]
+__all__ = [
+    "LEARNS_H",
+    "Options",
+    "OptionsTable",
+    "WeighedOptions",
+    "options_at",
+    "options_of",
+    "options_of_all",
+    "trial_costs",
+]
 
 PLAIN = 4  # facts of a shape whatever its rows
 PERFECT = 0.999  # of the speed of as many single GPUs
@@ -130,25 +141,14 @@ class OptionsTable:
         if len(rows) == len(self):
             return self
         at = np.array(rows, dtype=np.intp)
-        return OptionsTable(
-            menus=[self.menus[row] for row in rows],
-            value_J=self.value_J[at],
-            left_J=self.left_J[at],
-            gpu_rate_J=self.gpu_rate_J[at],
-            last_J=self.last_J[at],
-            need_J=self.need_J[at],
-            perfect_J=self.perfect_J[at],
-            doubted_J=self.doubted_J[at],
-            rate_JC=self.rate_JC[at],
-            gpus_JC=self.gpus_JC[at],
-            rent_JC=self.rent_JC[at],
-            row_KJC=self.row_KJC[:, at],
-            gpus_KJC=self.gpus_KJC[:, at],
-            cost_JC=self.cost_JC[at],
-            now_JC=self.now_JC[at],
-            hours_JC=self.hours_JC[at],
-            trials={now: self.trials[row] for now, row in enumerate(rows) if row in self.trials},
-        )
+        facts: dict[str, Any] = {
+            "menus": [self.menus[row] for row in rows],
+            "row_KJC": self.row_KJC[:, at],
+            "gpus_KJC": self.gpus_KJC[:, at],
+            "trials": {now: self.trials[row] for now, row in enumerate(rows) if row in self.trials},
+        }
+        facts |= {each.name: getattr(self, each.name)[at] for each in fields(self) if each.name not in facts}
+        return OptionsTable(**facts)
 
 
 def options_of(
@@ -406,3 +406,61 @@ def _excess(mean: Floats, error: Floats) -> Floats:
     z = mean / error
     above = np.array([0.5 * math.erfc(-each / math.sqrt(2.0)) for each in z.tolist()])
     return np.asarray(mean * above + error * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
+
+
+# ---------------------------------------------------------------------- options as rows for people
+
+
+BEYOND = 10_000.0  # times the dearest rent: an hour is worth as good as infinitely much, and no dollars say how much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeighedOptions:
+    """Keeps arrays that there are anyhow; rows are made when they are asked for."""
+
+    table: OptionsTable
+    row: int
+    rent_R: Rents
+    most_R: Floats  # GPUs that could be held of each row
+    scarce_C: Floats | None = None  # USD: the surcharge of pools that are short
+
+    @property
+    def options(self) -> Options:
+        """Of the job."""
+        return self.table.of(self.row)
+
+    @property
+    def hour_usd(self) -> float | None:
+        """The worth of an hour of this job; None if more than any rent, or if nothing costs any."""
+        pay_C = self._pay()
+        finite_C = pay_C[np.isfinite(self.options.cost_C)]
+        dearest = float(finite_C.max(initial=0.0))
+        return self.options.value_of_time if self.options.value_of_time <= BEYOND * dearest else None
+
+    def rows(self) -> Sequence[Weighed]:
+        """Those in which it can run, the least first."""
+        options = self.options
+        pay_C = self._pay()
+        menu, hours_C = options.menu, options.hours_C
+        time_C = hours_C * options.value_of_time
+        rent_C = pay_C * hours_C if len(menu.rate_EC) == 1 else options.cost_C - time_C  # later phases may be elsewhere
+        scarce_C = np.zeros(len(hours_C)) if self.scarce_C is None else self.scarce_C
+        usd_C, had_C = options.cost_C + scarce_C, menu.fits(self.most_R)
+        order = [at for at in np.argsort(usd_C, kind="stable").tolist() if np.isfinite(usd_C[at])]
+        return [
+            Weighed(
+                shape=menu.shapes[at],
+                hours=float(hours_C[at]),
+                usd_per_h=float(pay_C[at]),
+                rent_usd=float(rent_C[at]),
+                time_usd=float(time_C[at]),
+                scarce_usd=float(scarce_C[at]),
+                other_usd=float(options.cost_C[at] - rent_C[at] - time_C[at]),
+                usd=float(usd_C[at]),
+                obtainable=bool(had_C[at]),
+            )
+            for at in order
+        ]
+
+    def _pay(self) -> Floats:
+        return self.options.menu.pay(0.0, self.rent_R)

@@ -106,8 +106,8 @@ class Refusals:
 
     refused_R: Bools  # whatever more could be asked for was refused when it was asked for last
     coming_R: Bools  # nodes are on their way
-    free_R: Floats  # GPUs on nodes that are there, promised to nobody
-    beside_R: Floats  # GPUs promised to nobody that could be held beside all that is held now
+    free_R: Floats  # GPUs on nodes that are there, promised to no job
+    beside_R: Floats  # GPUs promised to no job that could be held beside all that is held now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from sublet.planning.widths import batch_for, runnable
 
 __all__ = ["Choose", "fastest_shape", "serve_in_turn"]
 
-TOO_LITTLE = "those who came before it left too little"
+TOO_LITTLE = "earlier jobs left too few GPUs"
 Choose = Callable[[JobState, Pool, int], Shape | None]  # the job, where, and how many GPUs are left for it there
 
 
@@ -47,7 +47,7 @@ def _stays_in(state: JobState, left: Mapping[str, float], falling: int) -> str |
     """The pool where it trains on, as it is, until `falling` GPUs of its own are taken; None = it lacks others too."""
     shape = state.shape
     if shape is None or not falling or state.job.lead_s != 0.0 or shape.gpus != state.gpus:
-        return None  # who needs time to save goes at the notice
+        return None  # a job that needs time to save goes at the notice
     enough = left[shape.pool] < state.gpus <= left[shape.pool] + falling
     return shape.pool if enough else None
 

@@ -26,7 +26,7 @@ class ElasticBatch:
     stickiness: float = (
         0.0  # keeping its width adds this share to a job's scaling factor; restarts are not weighed else
     )
-    drop: bool = False  # who does not fit when it comes is dropped, instead of waiting
+    drop: bool = False  # a job that does not fit when it comes is dropped, instead of waiting
 
     def __post_init__(self) -> None:
         positive("every_s", self.every_s)

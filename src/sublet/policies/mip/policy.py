@@ -172,7 +172,7 @@ def _chosen(draft: Draft, table: _Table, rules: Rules) -> tuple[list[int], str]:
 
 
 Objective = Literal["remaining", "throughput", "total", "time-left"]
-FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the faster one, and whoever came first
+FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the faster one, and the one that came first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

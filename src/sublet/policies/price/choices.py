@@ -155,7 +155,7 @@ def _hurry(decision: Decision, table: OptionsTable, jobs: Jobs) -> dict[int, str
         return notes
     hopeless, others = too_late(table, late, left_h_J[late])
     notes.update(hopeless)
-    rented = decision.rented  # else who hurries chooses no other shape than it does anyway: the fastest
+    rented = decision.rented  # else a job in a hurry chooses no other shape than it does anyway: the fastest
     for row in others:
         state, menu = jobs.states[row], table.menus[row]
         if menu.shapes and (rented or not table.last_J[row]):

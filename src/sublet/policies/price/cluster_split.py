@@ -46,7 +46,6 @@ from sublet.solve.mip.moves import Coupled, best_moves
 
 __all__ = [
     "Claims",
-    "ClusterSplit",
     "Split",
     "efficient",
     "efficient_shapes",
@@ -62,9 +61,9 @@ SIZED = frozenset({WorkBelief.DECLARED, WorkBelief.LEARNED})  # what is believed
 CONCAVE = 0.85  # power of the work done: below 1 fewer jobs move far
 AGE = 0.2  # power of a job's age: what keeps the longest from waiting for ever costs the mean next to nothing
 YOUNG_H = 0.5  # beside its age
-AGAIN = 0.33  # a shape is thought to last so many times as long as the job has kept what it has: who moves, moves again
+AGAIN = 0.33  # a shape is thought to last so many times as long as the job has kept what it has
 SOON_H = 0.05  # beside the time that it has kept it
-DUE = 1e6  # times the value of any other: who has waited too long comes first, the oldest before all
+DUE = 1e6  # times the value of any other: jobs that waited too long come first, the oldest before all
 TOLERANCE = 0.1  # of the value of the best split over several pools: what is proven beyond it buys nothing
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 LEAST_POWER = 0.25  # twice the GPUs do at least 19 % more
@@ -109,27 +108,15 @@ class Split:
     price_R: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ClusterSplit:
-    """A column or WAIT per job, what one more GPU of each row would add, and what is known besides."""
+def split_cluster(decision: Decision, asked: Asked) -> tuple[Split, bool, bool]:
+    """Share out a cluster where nothing is saved, or is to be saved, by leaving a GPU idle.
 
-    column_J: Ints
-    price_R: Floats
-    by_deadline: bool  # some come first by a deadline
-    content: bool  # all have the fastest that there is, and will as long as nothing happens
-
-
-def split_cluster(decision: Decision, asked: Asked) -> ClusterSplit:
-    """Share out a cluster where nothing is saved, or is to be saved, by leaving a GPU idle."""
+    Beside it: whether some come first by a deadline, and whether all are content (`_are_content`).
+    """
     efficient_JC = efficient(asked.jobs, decision.value)
     claims = _claims(decision, asked, efficient_JC)
-    found = split(claims, decision.terms.alone_R)
-    return ClusterSplit(
-        column_J=found.column_J,
-        price_R=found.price_R,
-        by_deadline=bool((claims.turn_J < np.inf).any()),
-        content=_are_content(decision, asked, efficient_JC, found.column_J),
-    )
+    found, by_deadline = split(claims, decision.terms.alone_R), bool((claims.turn_J < np.inf).any())
+    return found, by_deadline, _are_content(decision, asked, efficient_JC, found.column_J)
 
 
 def split(claims: Claims, most_R: Floats) -> Split:
@@ -173,7 +160,7 @@ def _sure(claims: Claims, can_JC: Bools) -> Ints | None:
 
 def _most_valuable(claims: Claims, can_JC: Bools, most_R: Floats) -> Split:
     table, value_JC = claims.table, _values(claims, can_JC, most_R)
-    # Waiting is a column before the others; who must run loses more by it than all others could gain.
+    # Waiting is a column before the others; a job that must run loses more by it than all others could gain.
     everything = float(value_JC.max(axis=1, initial=0.0).sum())
     wait_J1 = np.where(_must_run(claims, float(most_R.sum())), -1.0 - everything, 0.0)[:, None]
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
@@ -332,7 +319,7 @@ def _are_content(decision: Decision, asked: Asked, efficient_JC: Bools, column_J
     return bool((table.rate_JC[np.arange(len(column_J)), column_J] >= most_J).all())
 
 
-# ---------------------------------------------------------------------- what each may choose, and who comes first
+# ---------------------------------------------------------------------- shapes that each may choose, and deadlines
 
 
 def hurries(jobs: Jobs, value: ValueOfTime) -> Bools:

@@ -32,12 +32,12 @@ from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["BEFORE", "WAIT", "Fit", "Shares", "Wishes", "fit", "obtainable_with_least", "share_pools", "wishes"]
+__all__ = ["BEFORE", "WAIT", "Fit", "Wishes", "fit", "obtainable_with_least", "share_pools", "wishes"]
 
 WAIT = -1
 BEFORE = ((0, 0), (0, 0), (1, 0))  # a column for waiting, which uses nothing, before all others
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
-LEAST = 1e-6  # of the same: less moves nobody
+LEAST = 1e-6  # of the same: less moves no job
 CLOSE = 1e-3  # relative: what is left over is filled afterwards
 TOLERANCE = 0.002  # of the saving, where jobs are assigned to several pools
 
@@ -83,7 +83,7 @@ class Wishes:
 
     def fits(self, job: int, room_R: Floats) -> Bools:
         """Which of its shapes there is room for."""
-        room_R = np.maximum(room_R, 0.0)  # who needs none of a row needs no room there
+        room_R = np.maximum(room_R, 0.0)  # a shape that needs none of a row needs no room there
         return np.asarray((self.gpus_KJC[:, job] <= room_R[self.row_KJC[:, job]]).all(axis=0))
 
     def fits_beside(self, column_J: Ints, room_R: Floats) -> Bools:
@@ -102,18 +102,9 @@ class Wishes:
                 room_R[row] -= sign * gpus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shares:
-    """The share of each job that could run, and the cost of a GPU of a short pool beside its rent."""
-
-    wishes: Wishes
-    column_J: Ints  # WAIT if it gets nothing
-    surcharge_R: Floats
-
-
 def share_pools(
     table: OptionsTable, work_J: Floats, rank_J: Floats, held_J: Ints, terms: Terms, *, by_owner: bool
-) -> Shares:
+) -> tuple[Wishes, Fit]:
     """Everybody at once, within what can be held. All but `terms` are of the jobs that were asked.
 
     `by_owner`: where no budget rules, each job has its own value of time, so that costs add up and places are kept.
@@ -121,7 +112,7 @@ def share_pools(
     every = wishes(table, work_J, terms.alone_R)
     rows = len(terms.rows)
     if not len(every.row_J):
-        return Shares(wishes=every, column_J=every.row_J, surcharge_R=np.zeros(rows))
+        return every, Fit(column_J=every.row_J, surcharge_R=np.zeros(rows))
     able, rank_J, held_J = table.take(every.row_J.tolist()), rank_J[every.row_J], held_J[every.row_J]
     free_J = every.columns(np.zeros(rows))
     split_by = _cheapest if by_owner and rows > 1 else fit
@@ -150,7 +141,7 @@ def share_pools(
             old_J = _pinned(every, held_J, rank_J, most_R)
         if not _pays(able, held_J, column_J, old_J):
             column_J = old_J
-    return Shares(wishes=every, column_J=column_J, surcharge_R=found.surcharge_R)
+    return every, Fit(column_J=column_J, surcharge_R=found.surcharge_R)
 
 
 def wishes(table: OptionsTable, work_J: Floats, most_R: Floats) -> Wishes:
@@ -294,7 +285,7 @@ def _best_within(all_wishes: Wishes, job: int, room_R: Floats) -> int:
     return best if np.isfinite(cost_C[best]) else WAIT
 
 
-# ---------------------------------------------------------------------- who has a place keeps it
+# ---------------------------------------------------------------------- a job that has a place keeps it
 
 
 def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:

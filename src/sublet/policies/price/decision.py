@@ -44,7 +44,7 @@ class Decision:
 
     terms: Terms
     value: ValueOfTime
-    jobs: Jobs | None  # that are asked, a column for each fact; None = nobody is
+    jobs: Jobs | None  # that are asked, a column for each fact; None = no job is
     value_J: Floats  # USD per hour of each of these, its weight included
     review_s: float  # how often jobs that run are asked when nothing is short
     patience_s: float  # jobs that came longer ago than this come first

@@ -18,10 +18,9 @@ from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
 from sublet.planning.draft import plan_of_changes
 from sublet.planning.jobs import NOTHING, Jobs
-from sublet.planning.options import OptionsTable
+from sublet.planning.options import OptionsTable, WeighedOptions
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HURRY, TRUSTED_H, values_of_time
-from sublet.planning.weighing import WeighedOptions
 from sublet.policies.price.choices import TRIFLE_H, Asked, all_options, ask
 from sublet.policies.price.cluster_split import split_cluster
 from sublet.policies.price.congestion import WAIT, share_pools
@@ -42,7 +41,7 @@ class Price:
     """Sublet's own: one price of time that meets the budget, one surcharge per pool that is short."""
 
     review_s: float = 60.0  # how often running jobs are looked at when nothing is short
-    patience_s: float = 86_400.0  # when not all can run, who came longer ago than this comes first
+    patience_s: float = 86_400.0  # when not all can run, jobs that came longer ago than this come first
 
     trusted_h: float = TRUSTED_H  # a forecast weighs as much as having counted for so long
     hour_usd: float | None = None  # what an hour of a job is worth where no budget says so; None = as on demand
@@ -175,12 +174,12 @@ def _grant(decision: Decision, asked: Asked) -> _Grants:
     if not terms.limited:
         return _Grants([_Part(np.arange(len(asked.jobs.states)), asked.table.cost_JC.argmin(axis=1), "")], {})
     if not decision.rented or (priceless and len(terms.rows) == 1):
-        found = split_cluster(decision, asked)
+        found, by_deadline, content = split_cluster(decision, asked)
         waits = "waits: other jobs make better use of the GPUs, or have less work left"
-        if found.by_deadline:
+        if by_deadline:
             waits += ", or an earlier deadline"
         parts = [_Part(np.arange(len(asked.jobs.states)), found.column_J, waits)]
-        return _Grants(parts, _by_row(terms, found.price_R), content=found.content)
+        return _Grants(parts, _by_row(terms, found.price_R), content=content)
     return _share(decision, asked)
 
 
@@ -254,7 +253,7 @@ def _share(decision: Decision, asked: Asked) -> _Grants:
     terms, patience_s = decision.terms, decision.patience_s
     work_J = np.maximum(TRIFLE_H, asked.jobs.gpu_hours_J)
     age_J = terms.now_s - asked.jobs.submit_s_J
-    found = share_pools(
+    wishes, found = share_pools(
         asked.table,
         work_J,
         np.where(age_J > patience_s, -age_J, work_J),
@@ -262,7 +261,7 @@ def _share(decision: Decision, asked: Asked) -> _Grants:
         terms,
         by_owner=decision.value.worth is not None,
     )
-    row_J = np.asarray(found.wishes.row_J, dtype=np.intp)
+    row_J = np.asarray(wishes.row_J, dtype=np.intp)
     unable_J = np.setdiff1d(np.arange(len(asked.jobs.states)), row_J)
     nothing = _Part(unable_J, np.full(len(unable_J), WAIT), "waits: no GPUs that it can run on can be had now")
     some = _Part(row_J, found.column_J, "waits: too few GPUs for all jobs, and it has the most work left")
@@ -270,7 +269,7 @@ def _share(decision: Decision, asked: Asked) -> _Grants:
     if not surcharge:
         return _Grants([nothing, some], surcharge)
     places = {row: at for at, row in enumerate(row_J.tolist())}
-    return _Grants([nothing, some], surcharge, found.wishes.scarce(found.surcharge_R), places)
+    return _Grants([nothing, some], surcharge, wishes.scarce(found.surcharge_R), places)
 
 
 def _by_row(terms: Terms, usd_R: Floats) -> dict[str, float]:

@@ -61,7 +61,7 @@ def settled(decision: Decision, jobs: Jobs) -> Settled | None:
     at_J = (hurries(jobs, decision.value).astype(np.intp), kind_J)
     column_J = fastest.column_HU[at_J]
     stays_J = jobs.held_J == column_J
-    comes_J = fastest.alone_HU[at_J] & (jobs.own_J == NOTHING)  # who has another shape may keep that
+    comes_J = fastest.alone_HU[at_J] & (jobs.own_J == NOTHING)  # a job with another shape may keep that
     sure_J = (stays_J | comes_J) & (column_J != NOTHING)
     if not sure_J.all() or fastest.gpus_HU[at_J].sum() > terms.alone_R[0]:
         return None

@@ -21,7 +21,7 @@ __all__ = ["Place", "places_of"]
 
 # Chosen on the tuning windows of `sublet study regions`.
 SEEN_H = 4.0  # of holding a node, that the listed hazard counts as
-UP = 0.7  # of the time that spot can be had where nobody has asked yet
+UP = 0.7  # of the time that spot can be had where none was asked for yet
 DOWN_H = 1.0  # that a refusal is expected to last, at first; later as long again as it has lasted
 REFUSED_S, REFUSED_MOST_S = 60.0, 960.0  # how the kernel asks again: twice as long after each refusal, up to this
 

@@ -41,7 +41,7 @@ class Regions:
 Choose = Callable[[Sequence[Place], Place | None, str, Clock], Sequence[Place]]
 
 WAITS = "what there is now costs more than an hour of its work is worth yet"
-LOOK_S = 300.0  # who waits looks again: what an hour is worth grows as time passes, and nobody tells
+LOOK_S = 300.0  # a waiting job looks again: the worth of an hour grows without an event
 SOON_S = 1.0  # the kernel calls for no plan when a node comes that was asked for beside
 
 

@@ -22,7 +22,7 @@ __all__ = ["Clock", "choose", "clock_of", "last_call"]
 # Chosen on the tuning windows of `sublet study regions`.
 SLACK_H = 4.0  # of slack, by which the price of an hour of it falls by e
 PAUSES = 5.0  # of slack, that are the last: for going on demand, and for coming back
-LAST = 2.0  # what an hour of that is worth, of what on demand costs more than spot: who has none stays there to the end
+LAST = 2.0  # worth of an hour of that, as a share of the extra cost of on demand
 CARE_H = 1.0 / 3600.0  # by which a decision may come late
 
 
