@@ -34,7 +34,7 @@ from sublet_lab.rivals.sia.policy import Sia
 from sublet_lab.rivals.vacate_first import VacateFirst
 from sublet_lab.sia_learned import Learned
 from sublet_lab.studies import pollux_oracle
-from sublet_lab.studies.pollux_tables import EpochSpeed
+from sublet_lab.studies.epoch_speeds import EpochSpeed
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, within
 
 __all__ = [

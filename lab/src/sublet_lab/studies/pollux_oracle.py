@@ -26,7 +26,7 @@ from sublet.sim.world import Physics
 from sublet_lab.rivals.optimus import Optimus
 from sublet_lab.rivals.tiresias import Tiresias
 from sublet_lab.rivals.vacate_first import VacateFirst
-from sublet_lab.studies.pollux_tables import iterations_left_s, pollux_speed
+from sublet_lab.studies.epoch_speeds import iterations_left_s, pollux_speed
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
 
 __all__ = ["NODES", "ROUND_S", "STUDY", "Comparison", "compare", "jobs_of", "published_times"]
