@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from sublet.domain.plan import arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
 from sublet.testing.memory_cloud import MemoryCloud
 from sublet.testing.memory_cloud import Worker as Process

@@ -6,7 +6,7 @@ is a sorted list that is kept from its first use on: O(log n) a job, nothing a d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from sortedcontainers import SortedKeyList
 
@@ -44,11 +44,18 @@ class Waiting:
 
     def by(self, key: Key) -> Iterator[JobState]:
         """Smallest `key` first, ties by arrival."""
+        return iter(self._order(key))
+
+    def _order(self, key: Key) -> SortedKeyList[JobState, tuple[float, int]]:
         order = self._orders.get(key)
         if order is None:
             order = SortedKeyList(self._states.values(), key=lambda state: (key(state), state.seq))
             self._orders[key] = order
-        return iter(order)
+        return order
+
+    def orders(self, *keys: Key) -> tuple[Sequence[JobState], ...]:
+        """All of them in the order of each key, as `by` has it."""
+        return tuple([self._order(key) for key in keys]) if self._states else ((),) * len(keys)
 
     def frozen(self) -> Waiting:
         """A copy that later events do not touch."""

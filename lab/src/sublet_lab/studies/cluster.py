@@ -20,7 +20,6 @@ from sublet.domain.plan import Policy
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
-from sublet.planning.fitness import by_age
 from sublet.planning.value_of_time import HURRY
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.equal import Equal
@@ -28,7 +27,7 @@ from sublet.policies.fifo import Fifo
 from sublet.policies.mip.policy import Mip
 from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
-from sublet.policies.vacate_first import VacateFirst
+from sublet_lab.rivals.fitness import by_age
 from sublet_lab.rivals.greedy.speed import GreedySpeed
 from sublet_lab.rivals.las import Las
 from sublet_lab.rivals.max_speedup import MaxSpeedup
@@ -37,6 +36,7 @@ from sublet_lab.rivals.pollux import Pollux
 from sublet_lab.rivals.sia.policy import Sia
 from sublet_lab.rivals.srtf import Srtf
 from sublet_lab.rivals.tiresias import Tiresias
+from sublet_lab.rivals.vacate_first import VacateFirst
 from sublet_lab.sia_learned import Learned
 from sublet_lab.studies import pollux_oracle
 from sublet_lab.studies.learning import LearnsSpeeds

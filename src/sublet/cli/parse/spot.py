@@ -59,8 +59,7 @@ def parse_usd(option: str, text: str, *, least: float | None = None) -> float:
 
 def find_job(model: str) -> SpotJob:
     """A model that was measured."""
-    from sublet.perf.parcae import PARCAE_MODELS
-    from sublet.perf.spot_models import measured_job
+    from sublet.perf.parcae import PARCAE_MODELS, measured_job
 
     if model not in PARCAE_MODELS:
         raise UnknownName("spot model", model, PARCAE_MODELS)

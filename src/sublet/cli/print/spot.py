@@ -37,7 +37,7 @@ def notes_on_runs(
     found: SpotRuns, market: SpotTrace, *, usd_per_h: float, notice_s: float, zone: str | None, most: int
 ) -> list[str]:
     """Basis of the figures."""
-    from sublet.perf.spot_models import least_usd_per_sample
+    from sublet.perf.parcae import least_usd_per_sample
 
     job = found.job
     where = f"zone {zone}" if zone else f"{len(market.zones)} zones together" if len(market.zones) > 1 else "one zone"

@@ -93,7 +93,7 @@ def run_deadline(job: SpotJob, plan: Punctual, market: SpotMarket) -> RideResult
 
 def run_frontier(job: SpotJob, market: SpotMarket) -> dict[str, RideResult]:
     """Liveput from the cheapest to the fastest, by the value of a sample in dollars."""
-    from sublet.perf.spot_models import least_usd_per_sample
+    from sublet.perf.parcae import least_usd_per_sample
 
     least, runs = least_usd_per_sample(job, market.usd_per_h), {}
     for times in VALUES:

@@ -17,9 +17,8 @@ from sublet.domain.weighed import Weighed, Weighing
 from sublet.perf.goodput import efficiency
 from sublet.perf.live.speed import LiveSpeed
 from sublet.planning.menu import menu_of
-from sublet.planning.options import options_of_all
+from sublet.planning.options import WeighedOptions, options_of_all
 from sublet.planning.terms import Terms
-from sublet.planning.weighing import WeighedOptions
 from sublet.runtime.controller_api.grids import depth_note, grid_note
 from sublet.runtime.controller_api.remaining import mix_of, risk_of
 from sublet.runtime.controller_api.views import AlternativeView, ExplainView

@@ -14,7 +14,7 @@ import numpy as np
 
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.grids import SUSPENDED, SpotJob
-from sublet.perf.spot_models import SPOT_USD_PER_H
+from sublet.perf.parcae import SPOT_USD_PER_H
 from sublet.sim.rides.record import Record, RideMoment
 from sublet.sim.rides.ride import RideResult
 

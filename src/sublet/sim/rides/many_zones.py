@@ -17,8 +17,7 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 from sublet.perf.grids import SUSPENDED
-from sublet.perf.parcae import PARCAE_BATCHES
-from sublet.perf.spot_models import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample, measured_job
+from sublet.perf.parcae import ON_DEMAND_USD_PER_H, PARCAE_BATCHES, SPOT_USD_PER_H, least_usd_per_sample, measured_job
 from sublet.sim.rides.zones import Have, Links, ZonedJob, zoned_look, zoned_oracle
 from sublet.solve.arrays import Floats
 

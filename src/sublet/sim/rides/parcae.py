@@ -18,10 +18,9 @@ from sublet.market.forecast.parcae import ParcaeForecast
 from sublet.market.forecast.simple import Forecaster
 from sublet.perf.gridded import Gridded, config_of
 from sublet.perf.grids import SUSPENDED, SpotJob
-from sublet.planning.capacity_seen import capacity_by_tick, capacity_changes
-from sublet.planning.lookahead import Step, look_ahead
+from sublet.planning.draft import next_tick_s
+from sublet.planning.lookahead import Step, capacity_by_tick, capacity_changes, look_ahead
 from sublet.planning.objective import Objective
-from sublet.planning.ticks import next_tick_s
 from sublet.planning.turns import fastest_shape, serve_in_turn
 from sublet.solve.arrays import Floats
 

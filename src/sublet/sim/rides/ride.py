@@ -20,7 +20,7 @@ from sublet.domain.quantity import at_least
 from sublet.market.spot import SpotTrace
 from sublet.perf.gridded import LivePauses, config_of
 from sublet.perf.grids import SUSPENDED, SpotJob
-from sublet.perf.spot_models import SPOT_USD_PER_H, gridded_job
+from sublet.perf.parcae import SPOT_USD_PER_H, gridded_job
 from sublet.sim.rides.record import Record
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics

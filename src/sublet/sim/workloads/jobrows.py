@@ -15,8 +15,7 @@ from sublet.domain.quantity import positive
 from sublet.domain.shape import packed
 from sublet.errors import InvalidValue
 from sublet.perf.gridded import LivePauses
-from sublet.perf.parcae import PARCAE_MODELS
-from sublet.perf.spot_models import gridded_job, shared_job
+from sublet.perf.parcae import PARCAE_MODELS, gridded_job, shared_job
 from sublet.sim.workloads.profiled import Sizing, Source, sizing_of
 
 __all__ = ["GPUS_PER_NODE", "LATEST_S", "MAX_GPUS", "OWNERS", "JobRows"]

@@ -9,10 +9,10 @@ import pytest
 
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
-from sublet.planning.fitness import by_age
 from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
+from sublet_lab.rivals.fitness import by_age
 from sublet_lab.rivals.pollux import Pollux
 from sublet_lab.rivals.sia.policy import Sia
 from sublet_lab.sia_learned import Learned
@@ -107,6 +107,9 @@ class Line(list):
 
     def by(self, key):
         return iter(sorted(self, key=lambda state: (key(state), state.seq)))
+
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,9 @@ class Line(list):
     def by(self, key):
         return iter(sorted(self, key=lambda state: (key(state), state.seq)))
 
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
+
 
 class Beside:
     """Decides as another policy; beside it, looks what that would do were something else than it is."""

@@ -16,8 +16,7 @@ from sublet.perf.preemption import NO_RECLAIMS
 from sublet.perf.restart import RESTART_S
 from sublet.planning.menu import menu_of
 from sublet.planning.terms import Site
-from sublet.policies.boa.policy import Boa
-from sublet.policies.boa.widths import boa_widths
+from sublet.policies.boa.policy import Boa, boa_widths
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
 from sublet.sim.workloads.profiled import sizing_of

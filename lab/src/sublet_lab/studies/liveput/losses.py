@@ -17,7 +17,7 @@ import numpy as np
 
 from sublet.market.losses import LossesAhead
 from sublet.market.traces import load_trace
-from sublet.perf.spot_models import measured_job
+from sublet.perf.parcae import measured_job
 from sublet.policies.liveput.policy import Liveput
 from sublet.sim.rides.record import capacity_of
 from sublet.sim.rides.ride import Way, ride

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.grids import SpotJob
-from sublet.perf.parcae import PARCAE_MODELS
-from sublet.perf.spot_models import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
+from sublet.perf.parcae import ON_DEMAND_USD_PER_H, PARCAE_MODELS, SPOT_USD_PER_H, least_usd_per_sample
 from sublet.policies.liveput.policy import Liveput
 from sublet.sim.report.spot import frontier_plot
 from sublet.sim.rides.bounds import constant, most_kept

@@ -9,8 +9,7 @@ import numpy as np
 from sublet.domain.units import SECONDS_PER_H
 from sublet.market.traces import load_trace
 from sublet.perf.grids import SpotJob
-from sublet.perf.parcae import PARCAE_MODELS
-from sublet.perf.spot_models import SPOT_USD_PER_H
+from sublet.perf.parcae import PARCAE_MODELS, SPOT_USD_PER_H
 from sublet.sim.rides.many_zones import CHOICES, ZonedRunResult, have_of, measured_zoned_job, run_in_zones
 from sublet.sim.rides.record import Record
 from sublet.sim.rides.ride import ride

@@ -19,8 +19,7 @@ import numpy as np
 from sublet.market.traces import load_trace
 from sublet.perf.grids import SpotJob
 from sublet.perf.migration import smoothed
-from sublet.perf.parcae import PARCAE_MODELS, parcae_rates
-from sublet.perf.spot_models import measured_job
+from sublet.perf.parcae import PARCAE_MODELS, measured_job, parcae_rates
 from sublet.sim.rides.bamboo import replay_bamboo
 from sublet.sim.rides.record import Record, capacity_of, record_of
 from sublet.sim.rides.ride import RideResult, ride

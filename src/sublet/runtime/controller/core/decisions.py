@@ -26,7 +26,7 @@ from sublet.domain.weighed import Weighed, Weighing
 from sublet.errors import Infeasible, InvalidValue, PolicyFailed
 from sublet.kernel.journal import event_from_json, line_from
 from sublet.machine.wall import WALL, Wall
-from sublet.planning.weighing import WeighedOptions
+from sublet.planning.options import WeighedOptions
 from sublet.runtime.controller.host import DECIDE_LIMIT_S, begin_thread
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.jobs import Feasibility

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sublet.domain.budget import Limit
-from sublet.domain.plan import JobState, Plan, Pool
+from sublet.domain.plan import JobState, Plan, Pool, arrival
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import OVERTAKERS, RemainingTime, arrival, grant_in_order
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.ranking import OVERTAKERS, RemainingTime, grant_in_order
 
 POOL = Pool(name="p", gpu="T4", gpus_per_node=4, offer_ids=("o",))
 

@@ -6,9 +6,9 @@ from sublet.domain.budget import Limit
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.policies.equal import Equal
-from sublet.policies.vacate_first import VacateFirst
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.vacate_first import VacateFirst
 
 POLICY = VacateFirst(Equal())
 

@@ -1,4 +1,4 @@
-"""Who comes first: keys for ordering jobs, and granting requests in that order."""
+"""Order of jobs: keys for ordering jobs, and granting requests in that order."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 
-__all__ = ["TIRESIAS_THRESHOLD_GPU_S", "TOLERANCE_GPU_S", "RemainingTime", "arrival", "grant_in_order"]
+__all__ = ["TIRESIAS_THRESHOLD_GPU_S", "TOLERANCE_GPU_S", "RemainingTime", "grant_in_order"]
 
 TIRESIAS_THRESHOLD_GPU_S = 57_600.0  # 16 GPU-hours: what the Pollux artifact's Tiresias uses
 TOLERANCE_GPU_S = 1.0  # woken at the very moment of demotion, a sum of floats may fall short of it by a hair
 OVERTAKERS = 64  # how far behind the first misfit to look for smaller jobs that fit: bounds the work of one decision
-
-
-def arrival(_state: JobState) -> float:
-    """First come, first served: everyone ranks alike, and ties go by arrival."""
-    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ def grant_in_order(
 ) -> list[tuple[JobState, int]]:
     """Give requested sizes in order of rank, taking GPUs from jobs that rank behind; smaller jobs may fill gaps.
 
-    Returns who has how many GPUs then. `waiting_key` orders the queue and must not depend on time; `active_rank` ranks
+    Returns the GPUs of each job then. `waiting_key` orders the queue and must not depend on time; `active_rank` ranks
     jobs with GPUs on the same scale.
     """
     snapshot = draft.snapshot

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sublet.domain.plan import Pool
 from sublet.errors import InvalidValue
 from sublet.perf.measured import measured_goodput, measured_step_time, total_work
-from sublet.perf.pollux.tables import iterations_left_s, pollux_speed
 from sublet.testing.values import a_job
+from sublet_lab.studies.epoch_speeds import iterations_left_s, pollux_speed
 from tests.rigs.sizes import examples
 
 CASES = [("cifar10", 512, (4,)), ("cifar10", 2048, (2, 3)), ("ncf", 32768, (1,)), ("deepspeech2", 160, (4, 2))]
