@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sublet.domain.quantity import at_least, whole
-from sublet.market.forecast.score import Forecaster
+from sublet.market.forecast import Forecaster
 from sublet.market.losses import Falls, LossesAhead
 from sublet.planning.objective import ANY, NextStates, Objective, Own
 from sublet.solve.arrays import Floats

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sublet.domain.plan import JobState, Phase, Pool, Snapshot
-from sublet.market.forecast.simple import Persistence
+from sublet.market.forecast import Persistence
 from sublet.market.losses import LossesAhead
 from sublet.perf.gridded import config_of
 from sublet.perf.grids import SUSPENDED, SpotJob
