@@ -66,7 +66,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(file="solve/phases.py", line="pay_CI = 1.0 + 1j * phases.rent_CI", old="1.0", text="2.0", why=TWICE),
     Equivalent(
-        file="solve/mip/rounding.py",
+        file="solve/mip/moves.py",
         line="first_J = np.searchsorted(job_V, np.arange(len(gain_JC) + 1)).tolist()",
         old="1",
         text="2",
@@ -123,7 +123,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         text=">=",
         why=NO_STEP,
     ),
-    Equivalent(file="solve/hull.py", line="if len(kept_V) < len(config_V):", old="<", text="<=", why=ALL_KEPT),
+    Equivalent(file="solve/curves.py", line="if len(kept_V) < len(config_V):", old="<", text="<=", why=ALL_KEPT),
     Equivalent(
         file="solve/knapsack/core.py",
         line="begins = [*np.flatnonzero(np.diff(changes.job_O, prepend=-1)).tolist(), len(changes)]",

@@ -9,7 +9,7 @@ from sublet.domain.shape import Grid
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.places import Form
 from sublet.runtime.jobs.spec import JobSpec, Retries
-from sublet.testing.pretended import Training, Worker, meet
+from sublet.testing.memory_cloud import Training, Worker, meet
 from sublet.wire import messages as wire
 
 NODES = tuple("abcdefgh")

@@ -9,8 +9,7 @@ import pytest
 
 from sublet.errors import InvalidValue
 from sublet.solve import plan_book
-from sublet.solve.curves import Curve, alike
-from sublet.solve.hull import lower_left
+from sublet.solve.curves import Curve, alike, lower_left
 from sublet.solve.mip.moves import _most_loss
 from sublet.solve.mip.prices import lowest_bound
 from sublet.solve.mip.problem import Coupled

@@ -23,14 +23,11 @@ import numpy.typing as npt
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.split import best_split
-from sublet.solve.mip.descent import descend
 from sublet.solve.mip.highs import Chosen, choose, excess
-from sublet.solve.mip.pairs import improved
-from sublet.solve.mip.prices import SHARP, Bound, lowest_bound
+from sublet.solve.mip.prices import SHARP, Bound, bound_at, lowest_bound
 from sublet.solve.mip.problem import NOT_RUNNING, Coupled, Moves
-from sublet.solve.mip.rounding import near
 
-__all__ = ["NOT_RUNNING", "Coupled", "Moves", "best_moves"]
+__all__ = ["NOT_RUNNING", "Coupled", "Moves", "best_moves", "descend", "improved", "near"]
 
 # J jobs, C choices, R limits
 FIRST_CHOICES = 300  # for HiGHS at the first try, beside the best of each job: some ten milliseconds
@@ -206,3 +203,114 @@ def _nothing(asked: Coupled, time_limit_s: float, *, in_time: bool) -> Infeasibl
         available=float(asked.limit_R[worst]),
         hint="let some jobs wait, or allow more changes",
     )
+
+
+# J jobs, C choices, R limits
+STEPS = 30
+HOPED = 0.1  # of the bound, at first
+FRUITLESS = 2  # steps before less is hoped for
+
+
+def descend(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, reached: float, near: float) -> Bound:
+    """The best of some tens of prices; none after the bound is within `near` (relative) of what is `reached`.
+
+    Precondition: as of `lowest_bound`; some choices that keep the limits gain `reached`, or it is -inf.
+    Cost: O(J C R) per step.
+    """
+    jobs, choices = gain_JC.shape
+    use_RX, gain_X, first_J = use_RJC.reshape(len(limit_R), -1), gain_JC.reshape(-1), np.arange(jobs) * choices
+    use_XR = use_RX.T.copy()  # the same with what one choice uses side by side
+    price_R = best_R = np.zeros(len(limit_R))
+    best, hoped, fruitless = np.inf, HOPED, 0
+    for step in range(STEPS + 1):
+        worth_X = gain_X - price_R @ use_RX
+        at_J = worth_X.reshape(jobs, choices).argmax(axis=1) + first_J
+        tried = float(price_R @ limit_R + worth_X.take(at_J).sum())
+        slope_R = limit_R - use_XR.take(at_J, axis=0).sum(axis=0)
+        fruitless = 0 if step == 0 or tried < best - hoped / 2 * abs(best) else fruitless + 1
+        if tried < best:
+            best, best_R = tried, price_R
+        if fruitless == FRUITLESS:
+            hoped, fruitless = hoped / 2, 0
+        # A price cannot fall below 0: where it is there and more is left than is used, nothing is to be changed.
+        downhill_R = np.where((price_R <= 0) & (slope_R > 0), 0.0, slope_R)
+        steep = float(downhill_R @ downhill_R)
+        if steep == 0 or best - reached <= near * abs(best):
+            break
+        target = max(reached, best - hoped * abs(best))
+        price_R = np.maximum(price_R - (tried - target) / steep * downhill_R, 0.0)
+    return bound_at(gain_JC, use_RJC, limit_R, best_R)[0]
+
+
+MOST = 100  # choices beside those that they have: those that lose least
+TINY = 1e-9  # relative: what is more than a rounding error
+
+# J jobs, C choices, R limits, V choices of all jobs that are paired, their own among them; P x Q pairs of these
+
+
+def improved(
+    column_J: Ints, gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, most_loss: float
+) -> Ints:
+    """No worse than these, and such that no two of the choices that lose least at the prices would be better.
+
+    Precondition: they keep all limits. Cost: O(V V R) for each pair that is changed.
+    """
+    job_J = np.arange(len(column_J))
+    column_J, loss_JC = column_J.copy(), loss_JC.copy()
+    loss_JC[job_J, column_J] = 0.0  # with what a job has already, another moves alone
+    job_V, column_V = np.nonzero(loss_JC <= most_loss)
+    most = MOST + len(job_J)
+    if len(job_V) > most:
+        least = np.argpartition(loss_JC[job_V, column_V], most)[:most]
+        job_V, column_V = job_V[least], column_V[least]
+    gain_V, use_RV = gain_JC[job_V, column_V], use_RJC[:, job_V, column_V]
+    for _ in range(2 * len(job_J)):
+        own_RJ = use_RJC[:, job_J, column_J]
+        left_R = limit_R - own_RJ.sum(axis=1)
+        more_V, needs_RV = gain_V - gain_JC[job_J, column_J][job_V], use_RV - own_RJ[:, job_V]
+        # One of a pair gains, and the other loses less than the most that any can gain.
+        one_P, other_Q = (more_V > 0).nonzero()[0], (more_V > -more_V.max()).nonzero()[0]
+        fits_PQ = job_V[one_P, None] != job_V[other_Q]
+        for needs_V, left in zip(needs_RV, left_R.tolist(), strict=True):
+            fits_PQ &= needs_V[one_P, None] <= left - needs_V[other_Q]
+        more_PQ = np.where(fits_PQ, more_V[one_P, None] + more_V[other_Q], 0.0)
+        if not more_PQ.max(initial=0.0) > TINY * abs(float(gain_JC[job_J, column_J].sum())):
+            break
+        one, other = divmod(int(more_PQ.argmax()), len(other_Q))
+        pair = [one_P[one], other_Q[other]]
+        column_J[job_V[pair]] = column_V[pair]
+    return column_J
+
+
+# J jobs, C choices, R limits, V choices of all jobs that are tried
+
+
+def near(
+    start_J: Ints, gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, most_loss: float
+) -> Ints | None:
+    """A choice per job, from a start, among those that lose no more than this; None if none is found that fits.
+
+    Cost: O(V R) a few times for each job that moves.
+    """
+    column_J = start_J.copy()
+    job_V, column_V = np.nonzero(loss_JC <= most_loss)
+    gain_V, use_RV = gain_JC[job_V, column_V], use_RJC[:, job_V, column_V]
+    job_J = np.arange(len(gain_JC))
+    own_RJ = use_RJC[:, job_J, column_J]
+    left_R1 = (limit_R - own_RJ.sum(axis=1))[:, None]
+    more_V, back_RV = gain_V - gain_JC[job_J, column_J][job_V], own_RJ[:, job_V] - use_RV  # by each choice
+    first_J = np.searchsorted(job_V, np.arange(len(gain_JC) + 1)).tolist()
+    over = -np.minimum(left_R1, 0.0).sum()
+    for _ in range(2 * len(gain_JC)):
+        over_V = -np.minimum(left_R1 + back_RV, 0.0).sum(axis=0)
+        try_V = (over_V < over if over > 0 else (over_V == 0) & (more_V > 0)).nonzero()[0]
+        if not len(try_V):
+            break
+        score_V = more_V[try_V]
+        if over > 0:
+            score_V /= np.maximum(over - over_V[try_V], 1.0)
+        best = int(try_V[score_V.argmax()])
+        job, over, left_R1 = job_V[best], over_V[best], left_R1 + back_RV[:, best, None]
+        column_J[job], own = column_V[best], slice(first_J[job], first_J[job + 1])  # only its own change by that
+        more_V[own], back_RV[:, own] = gain_V[own] - gain_V[best], use_RV[:, best, None] - use_RV[:, own]
+    return None if (left_R1 < 0).any() else column_J

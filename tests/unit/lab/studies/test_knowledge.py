@@ -15,7 +15,7 @@ import pytest
 
 from sublet.domain.actions import ResizeJob, StartJob
 from sublet.domain.budget import Limit
-from sublet.domain.ended import Ended
+from sublet.domain.demand import Ended
 from sublet.errors import MissingData
 from sublet.perf.measured import goodput_model
 from sublet.sim.simulator import simulate

@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sublet.solve.mip.descent import descend
-from sublet.solve.mip.moves import best_moves
+from sublet.solve.mip.moves import best_moves, descend
 from sublet.solve.mip.prices import lowest_bound
 from sublet.solve.mip.problem import Coupled
 
@@ -70,7 +69,7 @@ def test_a_step_goes_as_far_as_would_reach_what_is_hoped_for(monkeypatch, reache
 
     A tenth less is hoped for, but no less than what is known to be reachable.
     """
-    monkeypatch.setattr("sublet.solve.mip.descent.STEPS", 1)
+    monkeypatch.setattr("sublet.solve.mip.moves.STEPS", 1)
     found = descend(np.array([[0.0, 5.0]] * 2), np.array([[[0.0, 1.0]] * 2]), np.ones(1), reached=reached, near=0.0)
     assert found.bound == pytest.approx(bound)
     assert found.price_R == pytest.approx([10.0 - bound])

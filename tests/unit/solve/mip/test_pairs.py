@@ -7,10 +7,8 @@ import itertools
 import numpy as np
 
 from sublet.solve.mip import moves, pairs
-from sublet.solve.mip.moves import Coupled, best_moves
-from sublet.solve.mip.pairs import improved
+from sublet.solve.mip.moves import Coupled, best_moves, improved, near
 from sublet.solve.mip.prices import lowest_bound
-from sublet.solve.mip.rounding import near
 
 
 def several_pools(seed, jobs=7, choices=5, pools=3):

@@ -9,9 +9,8 @@ import pytest
 
 from sublet.errors import Infeasible
 from sublet.solve.mip import moves
-from sublet.solve.mip.moves import MANY, Coupled, _solve_coupled, best_moves
+from sublet.solve.mip.moves import MANY, Coupled, _solve_coupled, best_moves, near
 from sublet.solve.mip.prices import lowest_bound
-from sublet.solve.mip.rounding import near
 
 
 def several_pools(seed, jobs=4, choices=4, pools=3):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sublet.solve.mip import descent
-from sublet.solve.mip.descent import descend
+from sublet.solve.mip import moves as descent
+from sublet.solve.mip.moves import descend, near
 from sublet.solve.mip.prices import bound_at, lowest_bound
-from sublet.solve.mip.rounding import near
 
 # J jobs, C choices, R limits
 STEPS = 10  # of a walk: later ones may come to prices at which how a sum is rounded decides

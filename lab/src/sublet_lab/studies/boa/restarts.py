@@ -20,7 +20,7 @@ from sublet.policies.boa.policy import Boa
 from sublet.policies.boa.widths import boa_widths
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
-from sublet.sim.workloads.profiled import sizing_of
+from sublet.sim.workloads.jobrows import sizing_of
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.phases import Phases

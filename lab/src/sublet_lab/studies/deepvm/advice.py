@@ -20,8 +20,7 @@ from sublet.advise.transfer import PREDICTED_SPREAD, Transfer
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
-from sublet.market.catalogue import load_catalogue
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_catalogue, load_gpus
 from sublet.perf.measured import MODELS
 from sublet.solve.arrays import Floats
 from sublet_lab.studies.deepvm.planner import AWS, SCALING_S
