@@ -1,8 +1,7 @@
 """The speed of a job as the adviser knows it: a closed form for each kind of GPU on which its model was measured.
 
-Three sources: Pollux' and Sia's tables (six models, one to sixteen nodes), this project's own steps on an H200 (eleven
-models, one GPU; what is exchanged follows from the number of parameters), and a file: the user's, or
-of `sublet profile`.
+Three sources: Pollux' and Sia's tables (six models, one to sixteen nodes); this project's own steps on an H200 (eleven
+models, one GPU); a file of the user's, or of `sublet profile`. What is exchanged follows from the number of parameters.
 """
 
 from __future__ import annotations
