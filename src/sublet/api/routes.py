@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Query, Request
@@ -17,9 +19,11 @@ from sublet.api.console.routes import add_console
 from sublet.api.described import describe_answers
 from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
+from sublet.api.limits import MOST_ASKED
 from sublet.api.logs import lines_with, log_stream
 from sublet.api.metrics import exposition
 from sublet.api.quick import Quick
+from sublet.api.state import digest
 from sublet.api.what_if.routes import add_what_if
 from sublet.errors import (
     BadInput,
@@ -44,13 +48,6 @@ from sublet.runtime.jobs.serialize import spec_from_json
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-
-
-import base64
-import binascii
-
-from sublet.api.limits import MOST_ASKED
-from sublet.api.state import digest
 
 __all__ = ["OTHERWISE", "add_parts", "add_tokens", "advice_for", "application", "guarded", "routes_to"]
 

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from sublet.domain.events import PurseSet
     from sublet.domain.job import Speed
     from sublet.domain.money import Money, Price
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from sublet.perf.live.stored import StoredProfile
     from sublet.runtime.profiles.store import ProfileStore
 

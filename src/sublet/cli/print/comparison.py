@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +15,6 @@ from sublet.cli.print.tables import print_document, print_notes, print_table, sc
 
 if TYPE_CHECKING:
     from sublet.sim.report.comparison import Comparison
-
-
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 __all__ = ["ReportProgress", "print_comparison", "show_progress"]
 

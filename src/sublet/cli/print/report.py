@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from sublet.api.client import Client
-
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["Stay", "draw_stays", "job_colours", "live_page", "stays_of", "timeline", "write_live_report"]
 

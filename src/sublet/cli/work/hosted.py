@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from sublet.runtime.controller_host.record import HostRecord
     from sublet.runtime.settings import Settings
 
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sublet.api.state import StateDir
-    from sublet.runtime.controller_host.record import HostRecord
-    from sublet.runtime.settings import Settings
-
 __all__ = ["bring_back", "go_on_there", "raise_host", "refuse_what_stays", "started_with"]
 
 
