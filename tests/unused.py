@@ -17,6 +17,7 @@ HERE = Path(__file__).parents[1]
 PATHS = ("src", "lab/src", "benchmarks")
 FOR_TESTS = (
     "src/sublet/testing/",
+    "lab/src/sublet_lab/memory_cloud.py",
     "lab/src/sublet_lab/forecasting/conformance.py",
     "lab/src/sublet_lab/trainers.py",
     "lab/src/sublet_lab/torn_disk.py",

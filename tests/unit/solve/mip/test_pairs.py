@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from sublet.solve.mip import moves, pairs
+from sublet.solve.mip import moves
 from sublet.solve.mip.moves import Coupled, best_moves, improved, near
 from sublet.solve.mip.prices import lowest_bound
 
@@ -77,7 +77,7 @@ def test_those_that_lose_least_are_paired_and_all_move_as_often_as_it_helps(monk
     loss, use = np.array([[0.5, 0.0], [0.1, 0.0]] * 2), np.array([[[0.0, 1.0]] * 4])
     given = np.array([1, 0, 1, 0]), gain, loss, use, np.array([2.0]), 9.0
     assert improved(*given).tolist() == [0, 1, 0, 1]
-    monkeypatch.setattr(pairs, "MOST", 2)
+    monkeypatch.setattr(moves, "MOST", 2)
     assert improved(*given).tolist() == [1, 0, 1, 0]
 
 
