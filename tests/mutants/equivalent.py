@@ -123,7 +123,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         text=">=",
         why=NO_STEP,
     ),
-    Equivalent(file="solve/hull.py", line="if len(kept_V) < len(config_V):", old="<", text="<=", why=ALL_KEPT),
+    Equivalent(file="solve/curves.py", line="if len(kept_V) < len(config_V):", old="<", text="<=", why=ALL_KEPT),
     Equivalent(
         file="solve/knapsack/core.py",
         line="begins = [*np.flatnonzero(np.diff(changes.job_O, prepend=-1)).tolist(), len(changes)]",

@@ -6,7 +6,7 @@ from sublet.perf.gridded import StoragePauses
 from sublet.perf.parcae import measured_job
 from sublet.policies.fastest import Fastest
 from sublet.policies.liveput.policy import Liveput
-from sublet.sim.rides.ride import RideResult, Way, ride
+from sublet_lab.rides.ride import RideResult, Way, ride
 from sublet_lab.studies.liveput.study import part_of
 
 WAYS = {

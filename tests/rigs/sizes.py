@@ -65,7 +65,7 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/unit/lab/studies/": 3,
     "tests/unit/lab/studies/test_quick_claims.py": 4,
     "tests/unit/lab/tiers/": 4,
-    "tests/unit/market/forecast/": 3,
+    "tests/unit/lab/forecasting/": 3,
     "tests/unit/runtime/": 4,
     "tests/unit/sim/": 2,
     "tests/unit/sim/test_workload_catalog.py": 4,

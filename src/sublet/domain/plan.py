@@ -9,8 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.demand import Demand
-from sublet.domain.ended import Ended
+from sublet.domain.demand import Demand, Ended
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer

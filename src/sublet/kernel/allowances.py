@@ -15,12 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sublet.domain.budget import Budget
+from sublet.domain.budget import ORG, Budget, Holder, Level, Period, amount_text, calendar_text
 from sublet.domain.events import PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import JobState, Phase
-from sublet.domain.purses import ORG, Holder, Level, Period, amount_text, calendar_text
 from sublet.kernel.shares import Shares, ending_grains, payers
 from sublet.kernel.supply import Supply
 from sublet.kernel.values_json import from_plain, to_plain

@@ -9,17 +9,17 @@ from functools import partial
 from typing import NoReturn
 from weakref import WeakKeyDictionary
 
+from sublet.domain.budget import ORG
 from sublet.domain.money import Money, microseconds
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
-from sublet.domain.purses import ORG
 from sublet.domain.shape import Shape
 from sublet.errors import InvariantBroken
-from sublet.kernel.blocks import is_in_blocks
 from sublet.kernel.changing import IN_TRANSIT
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Lease, Ledger
+from sublet.kernel.placing import is_in_blocks
 
 __all__ = ["check"]
 

@@ -11,10 +11,9 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import OfferState, Pool
 from sublet.kernel.cluster import Cluster
-from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.listing import Listing, listing_from, quotas_from, refuse_other_machines
-from sublet.kernel.market_memory import MarketMemory
+from sublet.kernel.market_memory import Exposure, MarketMemory
 from sublet.kernel.purse import Purse
 from sublet.kernel.values_json import from_plain, to_plain
 

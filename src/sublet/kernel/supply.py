@@ -13,11 +13,11 @@ from sublet.domain.plan import Pool
 from sublet.domain.timers import RetryOffer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
-from sublet.kernel.lines import Lines
 from sublet.kernel.listing import hold_within, listing_from
 from sublet.kernel.offering import Offering
 from sublet.kernel.purse import Purse, begin_to_end
 from sublet.kernel.values_json import to_plain
+from sublet.kernel.waiting import Lines
 
 __all__ = ["Supply", "foresee", "let_go"]
 

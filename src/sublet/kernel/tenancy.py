@@ -19,19 +19,23 @@ from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
-from sublet.kernel.changing import IN_TRANSIT, as_ordered, with_gpus
+from sublet.kernel.changing import (
+    IN_TRANSIT,
+    as_ordered,
+    is_spare_of,
+    pays,
+    shape_of_survivors,
+    with_gpus,
+    without_spares,
+)
 from sublet.kernel.cluster import Node
-from sublet.kernel.exchange import half_way, owed
 from sublet.kernel.growing import Growing
-from sublet.kernel.lines import Lines
 from sublet.kernel.ordering import Ordering
-from sublet.kernel.placing import Placing
+from sublet.kernel.placing import Placing, half_way, owed
 from sublet.kernel.refusals import keeps_to
-from sublet.kernel.spares import is_spare_of, without_spares
 from sublet.kernel.supply import Supply
-from sublet.kernel.survivors import pays, shape_of_survivors
 from sublet.kernel.values_json import from_plain, to_plain
-from sublet.kernel.waiting import Waiting
+from sublet.kernel.waiting import Lines, Waiting
 
 __all__ = ["Tenancy"]
 

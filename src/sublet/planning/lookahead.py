@@ -11,7 +11,7 @@ import numpy as np
 
 from sublet.domain.plan import OfferState, Pool, Snapshot
 from sublet.domain.quantity import at_least, whole
-from sublet.market.forecast.score import Forecaster
+from sublet.market.forecast import Forecaster
 from sublet.market.losses import Falls, LossesAhead
 from sublet.planning.objective import ANY, NextStates, Objective, Own
 from sublet.solve.arrays import Floats

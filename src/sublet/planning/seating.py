@@ -28,8 +28,7 @@ from math import lcm
 import numpy as np
 import numpy.typing as npt
 
-from sublet.domain.cut import borders
-from sublet.domain.seats import Place
+from sublet.domain.seats import Place, borders
 from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
 

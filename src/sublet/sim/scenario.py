@@ -10,18 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.budget import UNLIMITED, Budget, Limit, amount_text
 from sublet.domain.events import AvailabilityChanged, PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
-from sublet.domain.purses import amount_text
 from sublet.domain.quantity import whole
 from sublet.domain.shape import packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue, UnknownName
-from sublet.market.catalogue import CATALOGUES, load_catalogue
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import CATALOGUES, load_catalogue, load_gpus
 from sublet.market.hazard import Hazard, trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import TRACES

@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 
 from sublet.cli.main import run
+from sublet.domain.budget import ORG, Holder, Level, Period
 from sublet.domain.events import PurseSet
 from sublet.domain.money import Money
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.core.orders import Timers

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sublet.domain.actions import MakePlan, SetTimer, StopJob, TellUser
-from sublet.domain.budget import Budget, Limit
+from sublet.domain.budget import ORG, Budget, Holder, Level, Limit, Period
 from sublet.domain.events import (
     BudgetChanged,
     JobFinished,
@@ -20,13 +20,11 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.shape import Shape
 from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.errors import InvalidValue, UnexpectedEvent
 from sublet.kernel.following import Follower
-from sublet.kernel.journal import replay
-from sublet.kernel.replayer import steps_from
+from sublet.kernel.journal import replay, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate

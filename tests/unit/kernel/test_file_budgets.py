@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sublet.domain.actions import StopJob, TellUser
-from sublet.domain.budget import Limit
+from sublet.domain.budget import Holder, Level, Limit
 from sublet.domain.events import JobChanged, JobFinished, JobStopped, NodeLost, PurseSet, TimerFired
 from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import Phase
-from sublet.domain.purses import Holder, Level
 from sublet.domain.timers import CheckPurse
 from sublet.errors import InvalidValue
 from sublet.kernel.journal import replay

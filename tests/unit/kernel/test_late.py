@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sublet.domain.actions import StopJob
-from sublet.domain.budget import Limit
+from sublet.domain.budget import Holder, Level, Limit, Period
 from sublet.domain.events import (
     PurseSet,
     RentRefused,
@@ -15,7 +15,6 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.plan import Phase
-from sublet.domain.purses import Holder, Level, Period
 from sublet.domain.timers import CheckPurse
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.journal import replay

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.budget import UNLIMITED
+from sublet.domain.budget import ORG, UNLIMITED, Holder, Level, Period
 from sublet.domain.events import BudgetChanged, PurseSet
 from sublet.domain.money import Money
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase

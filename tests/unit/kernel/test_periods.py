@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.budget import Limit
+from sublet.domain.budget import ORG, Holder, Level, Limit, Period
 from sublet.domain.events import PurseSet, TimerFired
 from sublet.domain.money import Money, Price, microseconds
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.timers import CheckPurse
 from sublet.kernel.allowances import Allowance
 from sublet.policies.fifo import Fifo

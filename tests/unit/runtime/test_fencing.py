@@ -15,7 +15,7 @@ from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.engines.server import private_socket, refuse_taken
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
-from sublet.testing.memory_cloud import api_over
+from sublet_lab.memory_cloud import api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

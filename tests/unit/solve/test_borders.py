@@ -9,8 +9,7 @@ import pytest
 
 from sublet.errors import InvalidValue
 from sublet.solve import plan_book
-from sublet.solve.curves import Curve, alike
-from sublet.solve.hull import lower_left
+from sublet.solve.curves import Curve, alike, lower_left
 from sublet.solve.mip.moves import _most_loss, allows, lowest_bound, total
 from sublet.solve.phases import Phases, best_plans
 from sublet.solve.plan_book import best_for_budget

@@ -17,12 +17,11 @@ from sublet import plugins
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action
-from sublet.domain.budget import Budget, Limit
+from sublet.domain.budget import ORG, Budget, Holder, Level, Limit, Period
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Plan, Policy
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.timers import Timer, timer_to_text
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase

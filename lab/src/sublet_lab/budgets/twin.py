@@ -15,10 +15,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from sublet.domain.actions import Action, SetTimer, StopJob
+from sublet.domain.budget import ORG, Holder, Level, Period
 from sublet.domain.events import Event, PurseSet
 from sublet.domain.money import microseconds
 from sublet.domain.plan import Phase
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.timers import CheckPurse
 from sublet.errors import InvariantBroken
 from sublet.kernel.kernel import Kernel

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sublet.cli.options import DEFAULT_GPUS, DEFAULT_OFFER, Meaning, meaning_of
-from sublet.cli.parse.measured import measured_profiles
 from sublet.cli.parse.offers import find_offers
-from sublet.cli.parse.values import parse_money, parse_price, parse_purse_of, parse_speedup
+from sublet.cli.parse.values import measured_profiles, parse_money, parse_price, parse_purse_of, parse_speedup
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 

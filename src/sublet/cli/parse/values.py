@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from sublet.domain.events import PurseSet
     from sublet.domain.job import Speed
     from sublet.domain.money import Money, Price
+    from sublet.perf.live.stored import StoredProfile
+    from sublet.runtime.profiles.store import ProfileStore
 
 __all__ = [
+    "measured_names",
+    "measured_profiles",
     "parse_count",
     "parse_counts",
     "parse_dollars",
@@ -51,7 +55,7 @@ def parse_money(option: str, text: str) -> Money:
 
 def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
     """`500/month`, `50/week`, `20/day`, `500` in all, or `none`: dollars, and in which period."""
-    from sublet.domain.purses import Period
+    from sublet.domain.budget import Period
 
     amount, slash, period = text.strip().partition("/")
     if amount == "none" and not slash:
@@ -63,9 +67,9 @@ def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
 
 def parse_purse_of(option: str, text: str) -> PurseSet:
     """`team:vision=500/month`, `user:ann=50/week`, `job:bert-3=20`, `org=1000/month`: a budget from the start."""
+    from sublet.domain.budget import SET_BY_USERS, Holder, Level, Period
     from sublet.domain.events import PurseSet
     from sublet.domain.money import Money
-    from sublet.domain.purses import SET_BY_USERS, Holder, Level, Period
 
     whose, equals, amount = text.strip().partition("=")
     level, _, name = whose.partition(":")
@@ -125,7 +129,7 @@ def parse_counts(option: str, text: str) -> list[int]:
 
 def parse_kind(name: str) -> str:
     """A kind of GPU that is recorded; "" = none is named."""
-    from sublet.market.gpus import load_gpus
+    from sublet.market.catalogue import load_gpus
 
     if name and name not in load_gpus():
         raise UnknownName("GPU kind", name, load_gpus())
@@ -182,3 +186,25 @@ def parse_speedup(text: str) -> Speed:
     except ValueError:  # InvalidValue is one too
         pass
     raise InvalidValue("--speedup", text, f"{known[model]}" + ("" if model == "linear" else ", a number from 0 to 1"))
+
+
+def measured_profiles(text: str) -> list[StoredProfile]:
+    """Profiles of one job, on each kind of GPU on which it was measured."""
+    from sublet.perf.profiles import PROFILES
+
+    if text in {each.name for each in PROFILES}:
+        allowed = "one that was measured here; jobs take bundled tables by their model, and 'sublet advise' by --model"
+        raise InvalidValue("--profile", text, allowed)
+    return _store().find(text)
+
+
+def measured_names() -> list[str]:
+    """Names of all jobs that were measured here."""
+    return sorted({each.name for each in _store().all()})
+
+
+def _store() -> ProfileStore:
+    from sublet.runtime.profiles.store import ProfileStore
+    from sublet.runtime.settings import default_state_dir
+
+    return ProfileStore(default_state_dir() / "profiles")

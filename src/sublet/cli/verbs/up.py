@@ -255,7 +255,7 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     """The same on a controller host; one that is there, or was stopped, goes on as it was."""
     from sublet.api.state import StateDir
     from sublet.cli.parse.values import parse_price
-    from sublet.cli.work import going_on, hosted
+    from sublet.cli.work import hosted
     from sublet.cli.work.taking_along import refuse_to_strand, take_along
     from sublet.runtime import last_run
     from sublet.runtime.controller_host.record import on_host
@@ -264,7 +264,7 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     state = StateDir(default_state_dir())
     state.prepare()
     if (there := on_host(state.path)) is not None:
-        record, settings = going_on.go_on_there(
+        record, settings = hosted.go_on_there(
             state, there, chosen, flags=FLAGS, kind=kind, send_credentials=send_credentials, quiet=document
         )
         _tell_of_anchor(state, record, settings, document=document)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sublet.domain.plan import JobState, Phase, Plan, Pool, Snapshot
 from sublet.domain.quantity import at_least
 from sublet.domain.shape import Shape
-from sublet.market.forecast.simple import Persistence
+from sublet.market.forecast import Persistence
 from sublet.market.losses import LossesAhead
 from sublet.perf.gridded import Gridded, config_of
 from sublet.perf.grids import SUSPENDED, SpotJob

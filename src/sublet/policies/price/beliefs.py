@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sublet.domain.ended import Ended, group_of
+from sublet.domain.demand import Ended, group_of
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.sizes import Had, left_by_all_h, left_by_group_h
 from sublet.policies.price.choices import TRIFLE_H, Asked

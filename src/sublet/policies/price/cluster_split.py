@@ -30,7 +30,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sublet.domain.ended import Ended
+from sublet.domain.demand import Ended
 from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.jobs import Jobs
 from sublet.planning.menu import Menu

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from sublet.domain import events as news
-from sublet.domain.purses import ORG
+from sublet.domain.budget import ORG
 from sublet.errors import InvalidValue
 from sublet.machine.wall import Wall
 from sublet.runtime.archive import Kept

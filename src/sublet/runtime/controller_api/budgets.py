@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
+from sublet.domain.budget import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.domain.events import BudgetChanged, PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
-from sublet.domain.purses import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.shares import payers

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sublet.domain.budget import Limit
-from sublet.domain.ended import Ended, Needed
+from sublet.domain.demand import Ended, Needed
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.perf.speedup import Amdahl

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
-from sublet.domain.ended import Ended, Needed, group_of
+from sublet.domain.demand import Ended, Needed, group_of
 from sublet.domain.offer import Market
 from sublet.perf.learned import Learned
 from sublet.perf.sizes import Had, gpu_rate_of, had_by, left_by_all_h

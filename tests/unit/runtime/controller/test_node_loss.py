@@ -17,7 +17,7 @@ from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.controller.memory.table import JobTable
 from sublet.runtime.controller.watch.history import Progress
 from sublet.runtime.jobs.bounds import OnNodeLoss
-from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sublet.domain.budget import Holder, Level
 from sublet.domain.events import PurseSet
 from sublet.domain.money import Money, microseconds
-from sublet.domain.purses import Holder, Level
 from sublet.runtime.controller.jobs.feasibility import STOP_S
 from sublet.runtime.controller.memory import Context, JobRecord
 from sublet.runtime.jobs.spec import JobSpec
