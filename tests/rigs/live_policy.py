@@ -1,0 +1,210 @@
+"""One policy at work: a real controller, agents and workers of this machine, on nodes of a small cloud of its own.
+
+Computing is slept (`sublet.testing.paced`), and each job was measured before, so that its speeds are known when it comes.
+A story ends as soon as its decision was seen. What was decided is read from the log, and the answer of another policy
+to the very same snapshots stands beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from unittest import mock
+
+from sublet import plugins
+from sublet.domain.budget import Limit
+from sublet.domain.events import AvailabilityChanged
+from sublet.domain.shape import Shape
+from sublet.kernel.values_json import from_plain
+from sublet.perf.live.rows import StepRow
+from sublet.perf.live.stored import StoredProfile
+from sublet.runtime.controller_api import assemble
+from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.profiles.store import script_digest
+from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.setup import ProviderSetup
+from sublet.runtime.settings import Settings
+from sublet.testing.paced import script as paced
+
+PATIENCE_S = 120.0  # far beyond what anything here takes: a story that needs it fails
+BATCH = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What a step takes: some time anyhow, some for each sample of a worker, some to exchange gradients; by GPU kind."""
+
+    floor_ms: float
+    sample_ms: float
+    sync_ms: float = 5.0
+    slower: Mapping[str, float] = field(default_factory=lambda: {"T4": 1.0})  # kind -> times as long
+
+    def step_s(self, gpu, gpus):
+        share = math.ceil(BATCH / gpus)
+        return self.slower[gpu] * (self.floor_ms + self.sample_ms * share + self.sync_ms * (gpus > 1)) / 1e3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A job of the paced script; `facts` go into its specification."""
+
+    name: str
+    pace: Pace
+    most: int = 1
+    samples: int = 4096
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def spec(self, home):
+        (home / self.name).mkdir()
+        flags = {
+            "floor-ms": self.pace.floor_ms,
+            "sample-ms": self.pace.sample_ms,
+            "sync-ms": self.pace.sync_ms,
+            "samples": self.samples,
+            "features": 3,
+            "batch": BATCH,
+        }
+        words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
+        return JobSpec(
+            name=self.name,
+            argv=(sys.executable, paced.__file__, str(home / self.name), *words),
+            cwd=str(home),
+            max_workers=self.most,
+            work=float(self.samples),
+            **self.facts,
+        )
+
+    def measured(self, spec, folder):
+        """Its profiles, as `sublet profile` leaves them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for gpu in self.pace.slower:
+            rows = tuple(self._row(gpu, gpus) for gpus in range(1, self.most + 1))
+            profile = StoredProfile(
+                name=self.name,
+                script=script_digest(spec),
+                gpu=gpu,
+                torch="",
+                date="2026-01-01",
+                batches=(BATCH, BATCH, BATCH),
+                batch=BATCH,
+                noise=None,
+                rows=rows,
+            )
+            (folder / f"{self.name}-{gpu}.csv").write_text(profile.to_text(), encoding="utf-8")
+
+    def _row(self, gpu, gpus):
+        step_s = self.pace.step_s(gpu, gpus)
+        wait_s = self.pace.slower[gpu] * self.pace.sync_ms * (gpus > 1) / 1e3
+        samples = math.ceil(BATCH / gpus)
+        return StepRow(
+            gpu=gpu, gpus=gpus, nodes=gpus, samples=samples, step_s=step_s, piece_s=step_s - wait_s, wait_s=wait_s
+        )
+
+
+class Cloud(LocalProvider):
+    """Its supply is what a story says."""
+
+    def supply(self, offer_id, nodes):
+        self._resupply(AvailabilityChanged(self._clock.now_s(), offer_id, nodes))
+
+
+@dataclass(kw_only=True)
+class Beside:
+    """A policy; and, to the same snapshots, what another one would have answered."""
+
+    policy: object
+    other: object
+    answers: list = field(default_factory=list)
+
+    def decide(self, snapshot):
+        plan = self.policy.decide(snapshot)
+        self.answers.append((plan, self.other.decide(snapshot)))
+        return plan
+
+
+@dataclass(kw_only=True)
+class Story:
+    """The controller of one policy, its cloud, and what was seen."""
+
+    api: object
+    cloud: Cloud
+    home: Path
+    beside: Beside
+    names: dict = field(default_factory=dict)  # job id -> name
+
+    async def submit(self, work):
+        spec = work.spec(self.home)
+        work.measured(spec, self.home / "state" / "profiles")
+        job_id = (await self.api.submit(spec))["job_id"]
+        self.names[job_id] = work.name
+        return job_id
+
+    def orders(self):
+        """Job -> the shapes into which it was started or moved, and None for each stop, in order."""
+        found = {name: [] for name in self.names.values()}
+        for line in self.api._controller.store.lines():
+            for order in json.loads(line)["actions"]:
+                if order["type"] in ("StartJob", "ResizeJob", "StopJob") and order["job_id"] in self.names:
+                    shape = order.get("shape")
+                    found[self.names[order["job_id"]]].append(None if shape is None else from_plain(Shape, shape))
+        return found
+
+    def widths(self):
+        return {name: [0 if shape is None else shape.gpus for shape in shapes] for name, shapes in self.orders().items()}
+
+    def last(self, name):
+        return next(iter(self.orders()[name][::-1]), None)
+
+    async def until(self, condition, what):
+        end_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end_s, f"not seen: {what}; orders: {self.orders()}"
+            await asyncio.sleep(0.05)
+
+    def others(self, job_id, shape):
+        """What the other policy answered where this one ordered that: a shape, None to wait, or "as it is"."""
+        return [
+            other.shapes.get(job_id, "as it is") for plan, other in self.beside.answers if plan.shapes.get(job_id) == shape
+        ]
+
+
+@contextlib.asynccontextmanager
+async def story(policy, offers, *, beside, most_nodes, speedup=200.0, **settings):
+    """A controller at work; whatever happens, nothing of it is left running."""
+    home = Path(tempfile.mkdtemp(prefix="sublet-story-"))
+    (home / "state").mkdir()
+    made = []
+
+    def build(settings, clock, store):
+        cloud = Cloud(state_dir=home / "state", clock=clock, offers=offers, lease_s=settings.lease_s)
+        made.append(cloud)
+        limits = {offer.id: Limit(max_nodes=most_nodes) for offer in offers}
+        address = f"unix:{home / 'state' / 'agents.sock'}"
+        return ProviderSetup(
+            provider=cloud, address=address, lease_s=settings.lease_s, limits=limits, warm=cloud.warm
+        )
+
+    asked = Settings(state_dir=str(home / "state"), policy=policy, speedup=speedup, lease_s=30.0, **settings)
+    with mock.patch.object(assemble, "_builder", lambda _: build):
+        own = Beside(policy=assemble.policy_from(asked), other=plugins.load("sublet.policies", beside)())
+        api = assemble.controller_from(asked, own)
+    running = asyncio.create_task(api.run())
+    seen = Story(api=api, cloud=made[0], home=home, beside=own)
+    try:
+        await api.started()
+        yield seen
+    finally:
+        for job_id in seen.names:
+            await api.cancel(job_id, now=True)
+        await api.shutdown(end_jobs=True)
+        await running
+        shutil.rmtree(home, ignore_errors=True)
