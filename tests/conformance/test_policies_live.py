@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from sublet.demo.grid.run import GridJob
 from sublet.domain.offer import Market
-from sublet.domain.shape import Shape
+from sublet.domain.shape import Grid, Shape
 from sublet.testing.values import an_offer
 from tests.rigs.live_policy import Pace, Work, story
 
@@ -32,7 +33,7 @@ def test_boa_narrows_jobs_to_what_an_average_pays_for():
             jobs = [await live.submit(Work(name=name, pace=SCALES, most=3)) for name in ("first", "second")]
             await live.until(lambda: all(live.orders().values()), "both are started")
             assert live.widths() == {"first": [1], "second": [1]}
-            assert {other.gpus for job_id in jobs for other in live.others(job_id, on_t4(1))} == {3}
+            assert [live.would(job_id) for job_id in jobs] == [{on_t4(3)}] * 2
 
     asyncio.run(seen())
 
@@ -48,7 +49,7 @@ def test_gpus_go_from_a_job_that_idles_on_them_to_one_that_scales(policy):
             second = await live.submit(Work(name="scales", pace=SCALES, most=3))
             await live.until(lambda: live.widths()["scales"], "the other is started")
             assert live.widths() == {"idles": [3, 1], "scales": [2]}
-            assert set(live.others(second, on_t4(2))) == {on_t4(1)}
+            assert live.would(second) == {on_t4(1)}
 
     asyncio.run(seen())
 
@@ -68,6 +69,59 @@ def test_two_jobs_change_kinds_of_gpu_so_that_the_faster_kind_goes_to_the_one_th
             await live.until(lambda: live.last("much") == fast, "the other has it")
             assert live.orders()["much"] == [fast]
             assert live.orders()["little"][-1] == on_t4(1)
-            assert set(live.others(gains, fast)) == {on_t4(1)}
+            assert live.would(gains) == {on_t4(1)}
+
+    asyncio.run(seen())
+
+
+def test_price_buys_time_as_the_budget_allows_and_more_of_it_once_that_is_raised():
+    async def seen():
+        async with story("price", [ON_DEMAND], beside="fifo", most_nodes=6, average_usd_per_h=0.03) as live:
+            jobs = [await live.submit(Work(name=name, pace=SCALES, most=3)) for name in ("first", "second")]
+            await live.until(lambda: all(live.orders().values()), "both are started")
+            assert live.widths() == {"first": [1], "second": [1]}
+            assert [live.would(job_id) for job_id in jobs] == [{on_t4(3)}] * 2
+            await live.api.set_budget(average_usd_per_h=50.0)
+            await live.until(lambda: live.widths() == {"first": [1, 3], "second": [1, 3]}, "both are widened")
+
+    asyncio.run(seen())
+
+
+def test_regions_waits_for_spot_while_the_deadline_allows_and_goes_on_demand_when_not():
+    """There is no spot. Five hours of work: one job has to be done in five and a half, the other in ten days."""
+    spot = an_offer("spot", gpus=1, usd_per_h=0.15)
+
+    async def seen():
+        async with story("regions", [spot, ON_DEMAND], beside="fifo", most_nodes=2) as live:
+            live.cloud.supply("spot", 0)
+            facts = {"samples_per_s": 50.0, "restart_s": 0.1}
+            patient = await live.submit(Work(name="patient", pace=SCALES, facts={**facts, "deadline_s": 1e6}))
+            urgent = await live.submit(Work(name="urgent", pace=SCALES, facts={**facts, "deadline_s": 20_000.0}))
+            await live.until(lambda: live.last("urgent") == on_t4(1), "it goes on demand")
+            assert live.orders() == {"patient": [], "urgent": [on_t4(1)]}
+            assert live.would(patient) == {on_t4(1)}
+            live.cloud.supply("spot", 1)
+            await live.until(lambda: live.last("patient") == Shape(spot.pool, 1), "the other has spot")
+            assert live.orders()["patient"] == [Shape(spot.pool, 1)]
+
+    asyncio.run(seen())
+
+
+@pytest.mark.parametrize(("speedup", "left"), [(20_000.0, False), (20.0, True)])
+def test_liveput_leaves_a_grid_for_a_faster_one_only_where_the_change_pays_before_the_next(speedup, left):
+    """Room comes for a second copy. A fraction of a second of pause is hours of the cloud, or some of its seconds."""
+    spot = an_offer("spot", gpus=1, usd_per_h=0.15)
+
+    async def seen():
+        async with story("liveput", [spot], beside="fastest", most_nodes=4, speedup=speedup) as live:
+            live.cloud.supply("spot", 2)
+            job_id = await live.submit(GridJob(samples=4096, stages=2, least=2, most=4))
+            await live.until(lambda: live.trains(job_id), "it trains")
+            assert {shape.grid for shape in live.orders()["gpt"]} == {Grid(1, 2)}
+            live.cloud.supply("spot", 4)
+            await live.until(lambda: live.would_change(job_id), "the fastest is another one")
+            other, own = live.would_change(job_id)[0]
+            assert other.grid == Grid(2, 2)
+            assert (own is not None and own.grid == Grid(2, 2)) is left
 
     asyncio.run(seen())

@@ -15,8 +15,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
@@ -119,15 +119,20 @@ class Cloud(LocalProvider):
 
 @dataclass(kw_only=True)
 class Beside:
-    """A policy; and, to the same snapshots, what another one would have answered."""
+    """A policy; and what another one would have ordered, asked about the same snapshots."""
 
     policy: object
     other: object
-    answers: list = field(default_factory=list)
+    began: dict = field(default_factory=dict)  # job id -> shapes that the other gave it while it had nothing
+    changed: dict = field(default_factory=dict)  # ... and while it had something, with what this one gave it (or not)
 
     def decide(self, snapshot):
         plan = self.policy.decide(snapshot)
-        self.answers.append((plan, self.other.decide(snapshot)))
+        for job_id, shape in self.other.decide(snapshot).shapes.items():
+            if job_id not in snapshot.active:
+                self.began.setdefault(job_id, set()).add(shape)
+            else:
+                self.changed.setdefault(job_id, []).append((shape, plan.shapes.get(job_id)))
         return plan
 
 
@@ -143,9 +148,10 @@ class Story:
 
     async def submit(self, work):
         spec = work.spec(self.home)
-        work.measured(spec, self.home / "state" / "profiles")
+        if isinstance(work, Work):
+            work.measured(spec, self.home / "state" / "profiles")
         job_id = (await self.api.submit(spec))["job_id"]
-        self.names[job_id] = work.name
+        self.names[job_id] = spec.name
         return job_id
 
     def orders(self):
@@ -164,17 +170,20 @@ class Story:
     def last(self, name):
         return next(iter(self.orders()[name][::-1]), None)
 
+    def would(self, job_id):
+        return self.beside.began.get(job_id, set())
+
+    def would_change(self, job_id):
+        return self.beside.changed.get(job_id, [])
+
+    def trains(self, job_id):
+        return self.api.record(job_id).group.step > 0
+
     async def until(self, condition, what):
         end_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < end_s, f"not seen: {what}; orders: {self.orders()}"
             await asyncio.sleep(0.05)
-
-    def others(self, job_id, shape):
-        """What the other policy answered where this one ordered that: a shape, None to wait, or "as it is"."""
-        return [
-            other.shapes.get(job_id, "as it is") for plan, other in self.beside.answers if plan.shapes.get(job_id) == shape
-        ]
 
 
 @contextlib.asynccontextmanager
