@@ -1,8 +1,8 @@
 """One policy at work: a real controller, agents and workers of this machine, on nodes of a small cloud of its own.
 
-Computing is slept (`sublet.testing.paced`), and each job was measured before, so that its speeds are known when it comes.
-A story ends as soon as its decision was seen. What was decided is read from the log, and the answer of another policy
-to the very same snapshots stands beside it.
+Computing is slept (`sublet.testing.paced`). Each job was measured before, so its speeds are known when it comes. A test
+ends as soon as it has seen the decision. That is read from the log, and the answer of another policy to the very same
+snapshots stands beside it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import contextlib
 import json
 import math
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
@@ -27,21 +26,23 @@ from sublet.domain.shape import Shape
 from sublet.kernel.values_json import from_plain
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.stored import StoredProfile
+from sublet.runtime.agent.preload import PRELOAD
 from sublet.runtime.controller_api import assemble
-from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.store import script_digest
+from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.local.template import Template
 from sublet.runtime.providers.setup import ProviderSetup
 from sublet.runtime.settings import Settings
-from sublet.testing.paced import script as paced
+from sublet.testing.paced.run import PacedJob
 
-PATIENCE_S = 120.0  # far beyond what anything here takes: a story that needs it fails
+PATIENCE_S = 120.0  # far beyond what anything here takes: a test that needs it fails
 BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What a step takes: some time anyhow, some for each sample of a worker, some to exchange gradients; by GPU kind."""
+    """Of a step: a floor, a time for each sample of a worker, and one to exchange gradients; by kind of GPU."""
 
     floor_ms: float
     sample_ms: float
@@ -61,27 +62,22 @@ class Work:
     pace: Pace
     most: int = 1
     samples: int = 4096
+    features: int = 3  # one less than its gradient noise scale
+    largest: int = BATCH  # global batch that its owner allows
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def spec(self, home):
-        (home / self.name).mkdir()
         flags = {
             "floor-ms": self.pace.floor_ms,
             "sample-ms": self.pace.sample_ms,
             "sync-ms": self.pace.sync_ms,
             "samples": self.samples,
-            "features": 3,
+            "features": self.features,
             "batch": BATCH,
+            "largest": self.largest if self.largest > BATCH else 0,
         }
-        words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
-        return JobSpec(
-            name=self.name,
-            argv=(sys.executable, paced.__file__, str(home / self.name), *words),
-            cwd=str(home),
-            max_workers=self.most,
-            work=float(self.samples),
-            **self.facts,
-        )
+        spec = PacedJob(name=self.name, most=self.most, flags=flags).spec(home)
+        return replace(spec, work=float(self.samples), **self.facts)
 
     def measured(self, spec, folder):
         """Its profiles, as `sublet profile` leaves them."""
@@ -94,7 +90,7 @@ class Work:
                 gpu=gpu,
                 torch="",
                 date="2026-01-01",
-                batches=(BATCH, BATCH, BATCH),
+                batches=(BATCH, BATCH, self.largest),
                 batch=BATCH,
                 noise=None,
                 rows=rows,
@@ -110,8 +106,21 @@ class Work:
         )
 
 
+class Agents(TemplateForker):
+    """One template for all tests of a process: to import takes longer than any of them."""
+
+    def __init__(self, folder):
+        super().__init__(Template(PRELOAD, folder / "template.log"))
+
+    async def stop(self):
+        """The next test needs it."""
+
+    async def end(self):
+        await super().stop()
+
+
 class Cloud(LocalProvider):
-    """Its supply is what a story says."""
+    """Its supply is what a test says."""
 
     def supply(self, offer_id, nodes):
         self._resupply(AvailabilityChanged(self._clock.now_s(), offer_id, nodes))
@@ -137,7 +146,7 @@ class Beside:
 
 
 @dataclass(kw_only=True)
-class Story:
+class Live:
     """The controller of one policy, its cloud, and what was seen."""
 
     api: object
@@ -165,7 +174,12 @@ class Story:
         return found
 
     def widths(self):
-        return {name: [0 if shape is None else shape.gpus for shape in shapes] for name, shapes in self.orders().items()}
+        return {
+            name: [0 if shape is None else shape.gpus for shape in shapes] for name, shapes in self.orders().items()
+        }
+
+    def now(self):
+        return {name: (widths or [0])[-1] for name, widths in self.widths().items()}
 
     def last(self, name):
         return next(iter(self.orders()[name][::-1]), None)
@@ -187,33 +201,33 @@ class Story:
 
 
 @contextlib.asynccontextmanager
-async def story(policy, offers, *, beside, most_nodes, speedup=200.0, **settings):
+async def policy_at_work(policy, agents, offers, *, beside, most_nodes, speedup=200.0, **settings):
     """A controller at work; whatever happens, nothing of it is left running."""
-    home = Path(tempfile.mkdtemp(prefix="sublet-story-"))
+    home = Path(tempfile.mkdtemp(prefix="sublet-live-"))
     (home / "state").mkdir()
     made = []
 
     def build(settings, clock, store):
-        cloud = Cloud(state_dir=home / "state", clock=clock, offers=offers, lease_s=settings.lease_s)
+        cloud = Cloud(state_dir=home / "state", clock=clock, offers=offers, lease_s=settings.lease_s, forker=agents)
         made.append(cloud)
         limits = {offer.id: Limit(max_nodes=most_nodes) for offer in offers}
         address = f"unix:{home / 'state' / 'agents.sock'}"
-        return ProviderSetup(
-            provider=cloud, address=address, lease_s=settings.lease_s, limits=limits, warm=cloud.warm
-        )
+        return ProviderSetup(provider=cloud, address=address, lease_s=settings.lease_s, limits=limits, warm=cloud.warm)
 
     asked = Settings(state_dir=str(home / "state"), policy=policy, speedup=speedup, lease_s=30.0, **settings)
-    with mock.patch.object(assemble, "_builder", lambda _: build):
+    with mock.patch.object(assemble, "_builder", return_value=build):
         own = Beside(policy=assemble.policy_from(asked), other=plugins.load("sublet.policies", beside)())
         api = assemble.controller_from(asked, own)
     running = asyncio.create_task(api.run())
-    seen = Story(api=api, cloud=made[0], home=home, beside=own)
+    live = Live(api=api, cloud=made[0], home=home, beside=own)
     try:
         await api.started()
-        yield seen
+        yield live
     finally:
-        for job_id in seen.names:
+        for job_id in live.names:
             await api.cancel(job_id, now=True)
         await api.shutdown(end_jobs=True)
         await running
+        left = list((home / "state" / "nodes").glob("*.json"))
         shutil.rmtree(home, ignore_errors=True)
+        assert not left, "a node is left"
