@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from sublet.domain.shape import Shape
+from sublet.policies.price import choices
 from sublet.policies.price.policy import Price
-from sublet_lab.world.steady import unsteady
-from sublet_lab.world.story import CHOICE, draw_story
+from sublet_lab.world.steady import moved_to_and_fro, unsteady
+from sublet_lab.world.story import CHOICE, RELEASES_S, draw_story
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 A_MOVE_S = 40.0
@@ -83,6 +84,58 @@ def test_a_controller_that_starts_may_choose_anew():
     assert unsteady(log, {0, 1, len(log)})
 
 
+def put(job, *nodes, kind="ResizeJob", pool="T4x1"):
+    shape = {"pool": pool, "gpus": len(nodes), "grid": None}
+    return {"type": kind, "job_id": job, "shape": shape, "placement": [[node, 1] for node in nodes]}
+
+
+def planned(seen, *orders):
+    return "PlanMade", {"seen": seen}, list(orders)
+
+
+def a_move_back(*between):
+    """From one node to two and back; `between` comes before the way back. The first row is number 1."""
+    rented = [{"type": "RentNode", "node_id": node, "offer_id": "spot"} for node in ("a", "b")]
+    begins = [("JobSubmitted", {}, []), planned(1, *rented, put("job", "a", kind="StartJob"))]
+    return [*begins, planned(2, put("job", "a", "b")), *between, planned(3 + len(between), put("job", "b"))]
+
+
+def test_a_job_that_comes_back_to_what_it_has_left_breaks_the_law():
+    said = moved_to_and_fro(a_log(*a_move_back()), ())
+    assert said.startswith("job left ('T4x1', 1, 'None', (('spot', 1),)) at 3.000 s and is back at 4.000 s")
+    assert not moved_to_and_fro(a_log(*a_move_back()[:-1]), ())
+
+
+@pytest.mark.parametrize("change", [*NEWS, "NodeLost", "RentRefused"])
+def test_after_a_change_a_job_may_come_back(change):
+    assert not moved_to_and_fro(a_log(*a_move_back((change, {"node_id": "c"}, []))), ())
+    assert not moved_to_and_fro(a_log(*a_move_back()), {3})
+
+
+def test_a_plan_that_had_not_seen_the_change_leaves_the_next_one_its_choice():
+    rows = a_move_back()
+    late = [*rows[:2], ("PriceChanged", {}, []), planned(2, put("job", "a", "b")), planned(4, put("job", "b"))]
+    assert not moved_to_and_fro(a_log(*late), ())
+    known = [*rows[:2], ("PriceChanged", {}, []), planned(3, put("job", "a", "b")), planned(4, put("job", "b"))]
+    assert moved_to_and_fro(a_log(*known), ())
+
+
+def test_other_offers_another_job_another_grid_and_an_end_of_the_money_are_no_way_back():
+    rows = a_move_back()
+    elsewhere = [{"type": "RentNode", "node_id": "c", "offer_id": "on-demand"}]
+    assert not moved_to_and_fro(a_log(*rows[:-1], planned(3, *elsewhere, put("job", "c"))), ())
+    assert not moved_to_and_fro(a_log(*rows[:-1], planned(3, put("other", "b", kind="StartJob"))), ())
+    assert not moved_to_and_fro(a_log(*rows[:-1], planned(3, put("job", "b", pool="V100x1"))), ())
+    spent = ("TimerFired", {}, [{"type": "StopJob", "job_id": "job"}])
+    assert not moved_to_and_fro(a_log(*a_move_back(spent)), ())
+
+
+def test_an_hour_later_a_job_may_come_back():
+    events = a_log(*a_move_back())
+    events[4]["event"]["at_s"] = events[3]["event"]["at_s"] + 3600.5
+    assert not moved_to_and_fro(events, ())
+
+
 ONE_JOB = a_story(1, [a_job("job0", 5.0, 1200, 0.5, 1.0, 0.5)], [], policy="price", average_usd_per_h=1.0)
 
 
@@ -114,3 +167,18 @@ def test_an_average_and_both_markets_in_one_pool_are_drawn_where_prices_are_weig
     assert 0.4 < len(drawn) / len(weighed) <= CHOICE + 0.05
     assert any(story.mixed and story.average_usd_per_h and story.purse_usd for story in weighed)
     assert not any(story.mixed or story.average_usd_per_h for story in stories if story.policy != "price")
+
+
+def test_a_plan_beyond_what_is_left_breaks_the_law(monkeypatch):
+    """The total is out of the way of the policy, as it was once."""
+    dear = draw_story(20074, policy="price", cloud="plain")
+    assert breaks(dear) == ""
+    monkeypatch.setattr(choices, "_within_total", lambda *_: None)
+    assert breaks(dear) == "U"
+
+
+def test_slow_releases_are_drawn_where_prices_are_weighed_with_money_for_what_they_keep_back():
+    stories = [draw_story(seed, policy="price", cloud="plain") for seed in range(300)]
+    assert {story.release_s for story in stories} == set(RELEASES_S)
+    assert any(story.release_s and story.mixed and story.average_usd_per_h and story.purse_usd for story in stories)
+    assert not any(draw_story(seed, policy="price", cloud="aws").release_s for seed in range(50))

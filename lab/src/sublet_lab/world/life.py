@@ -105,6 +105,7 @@ class Life:
         controllers = Controllers(story, world, network, disk, self.cloud, folder)
         controllers.storage, controllers.carried = self.site.storage, truth.carried
         disk.on_crash = controllers.fence.on_crash = controllers.crash_of
+        controllers.policy.dear = lambda what: truth.complaints.append(("U", what))
         users = Users(story, world, controllers)
         for plan in story.jobs:
             truth.jobs[f"{plan.name}-1"] = JobTruth(
@@ -128,7 +129,9 @@ class Life:
             return LocalCloud(world, _offers(self.story), self._boot)
         if self.story.cloud == "ray":
             return RayCloud(world, _offers(self.story), self._boot)
-        return PlainCloud(world, _offers(self.story), self._boot, keeps_records=self.story.keeps_records)
+        plain = PlainCloud(world, _offers(self.story), self._boot, keeps_records=self.story.keeps_records)
+        plain.release_s = self.story.release_s
+        return plain
 
     def _boot(self, node_id: str, token: str, boot_s: float, gone: Callable[[], None]) -> Node:
         facts = AgentFacts(
@@ -253,7 +256,7 @@ def _complaints() -> Iterator[Complaints]:
 
 
 def _offers(story: Story) -> list[Offer]:
-    wind_down_s = 10.0 + story.lease_s / 3
+    wind_down_s = 10.0 + story.lease_s / 3 + story.release_s
     return [
         Offer(
             id=str(market),

@@ -3,15 +3,20 @@
 S     between two changes of jobs, prices, supply or measured speeds no more nodes are rented than three times the most
       that were held at once, and those that were lost
 
+M     as long as nothing changes, no job comes back within an hour to a shape on the same offers that it has left
+
 A job that is moved between two markets at every plan rents without end, however calm all else is.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-__all__ = ["Steady", "unsteady"]
+from sublet.domain.units import SECONDS_PER_H
+
+__all__ = ["Moves", "Steady", "moved_to_and_fro", "unsteady"]
 
 TIMES = 3
 CHANGES = frozenset(
@@ -63,4 +68,67 @@ def unsteady(events: Mapping[int, Mapping[str, Any]], starts: Collection[int]) -
             return wrong
         if number in starts:
             steady.change(facts["event"]["at_s"])
+    return ""
+
+
+Place = tuple[str, int, str, tuple[tuple[str, int], ...]]  # pool, GPUs, grid, and nodes by offer
+
+
+class Moves:
+    """Told of the same. A change is answered at once, as a loss is, or by the first plan that has seen it."""
+
+    def __init__(self) -> None:
+        self._offers: dict[str, str] = {}  # node -> offer
+        self._place: dict[str, Place] = {}  # job -> where it is ordered to be
+        self._left_s: dict[tuple[str, Place], float] = {}  # (job, place) -> when it left, since the last change
+        self._change = 0  # number of the last event that changed anything
+        self._answered = 0  # ... that a plan had seen
+
+    def change(self, number: int) -> None:
+        """From now on it may be another choice, and once more when a plan has seen this."""
+        self._change = number
+        self._left_s.clear()
+
+    def hear(self, number: int, event: Mapping[str, Any], orders: Iterable[Mapping[str, Any]]) -> str:
+        """The present fault; "" = none."""
+        if event["type"] in CHANGES:
+            self.change(number)
+        if event["type"] == "PlanMade" and self._answered < self._change:
+            self._answered = min(self._change, event["seen"])
+            self._left_s.clear()
+        for order in orders:
+            if order["type"] == "RentNode":
+                self._offers[order["node_id"]] = order["offer_id"]
+            elif order["type"] == "StopJob" and event["type"] != "PlanMade":  # no choice: the money is at its end
+                self._place.pop(order["job_id"], None)
+                self._left_s = {left: at_s for left, at_s in self._left_s.items() if left[0] != order["job_id"]}
+            elif order["type"] in ("StartJob", "ResizeJob") and (wrong := self._move(event["at_s"], order)):
+                return wrong
+        return ""
+
+    def _move(self, at_s: float, order: Mapping[str, Any]) -> str:
+        job_id, place, before = order["job_id"], self._place_of(order), self._place.get(order["job_id"])
+        self._place[job_id] = place
+        if before is None or before == place:
+            return ""
+        self._left_s[job_id, before] = at_s
+        left_s = self._left_s.get((job_id, place))
+        if left_s is None or at_s - left_s > SECONDS_PER_H:
+            return ""
+        return f"{job_id} left {place} at {left_s:.3f} s and is back at {at_s:.3f} s, and nothing had changed"
+
+    def _place_of(self, order: Mapping[str, Any]) -> Place:
+        shape = order["shape"]
+        nodes = Counter(self._offers.get(node_id, "") for node_id, _ in order["placement"])
+        return (shape["pool"], shape["gpus"], str(shape["grid"]), tuple(sorted(nodes.items())))
+
+
+def moved_to_and_fro(events: Mapping[int, Mapping[str, Any]], starts: Collection[int]) -> str:
+    """The first that is wrong in a log; a controller that starts after one of these events may choose anew."""
+    moves = Moves()
+    for number, facts in events.items():
+        if wrong := moves.hear(number, facts["event"], facts.get("actions", ())):
+            return wrong
+        if number in starts:
+            moves.change(number)
     return ""
