@@ -3,14 +3,13 @@
 S     between two changes of jobs, prices, supply or measured speeds no more nodes are rented than three times the most
       that were held at once, and those that were lost
 
-M     as long as nothing changes, no job comes back within an hour to a shape on the same offers that it has left
+M     as long as nothing changes, no plan gives a job within an hour a shape back that an earlier one has taken away
 
 A job that is moved between two markets at every plan rents without end, however calm all else is.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -71,44 +70,39 @@ def unsteady(events: Mapping[int, Mapping[str, Any]], starts: Collection[int]) -
     return ""
 
 
-Place = tuple[str, int, str, tuple[tuple[str, int], ...]]  # pool, GPUs, grid, and nodes by offer
+Place = tuple[str, int, int, str]  # pool, GPUs, those of them that are steady, grid
 
 
 class Moves:
-    """Told of the same. A change is answered at once, as a loss is, or by the first plan that has seen it."""
+    """Told of the same. What a plan gives counts, not how it is carried out: a loss may stand in between."""
 
     def __init__(self) -> None:
-        self._offers: dict[str, str] = {}  # node -> offer
-        self._place: dict[str, Place] = {}  # job -> where it is ordered to be
+        self._place: dict[str, Place] = {}  # job -> what the last plan gave it
         self._left_s: dict[tuple[str, Place], float] = {}  # (job, place) -> when it left, since the last change
         self._change = 0  # number of the last event that changed anything
         self._answered = 0  # ... that a plan had seen
 
     def change(self, number: int) -> None:
-        """From now on it may be another choice, and once more when a plan has seen this."""
+        """The next plan that has seen this may be another choice."""
         self._change = number
-        self._left_s.clear()
 
     def hear(self, number: int, event: Mapping[str, Any], orders: Iterable[Mapping[str, Any]]) -> str:
         """The present fault; "" = none."""
         if event["type"] in CHANGES:
             self.change(number)
-        if event["type"] == "PlanMade" and self._answered < self._change:
+        if event["type"] != "PlanMade" or any(order["type"] == "RefusePlan" for order in orders):
+            return ""
+        if self._answered < self._change:
             self._answered = min(self._change, event["seen"])
             self._left_s.clear()
-        for order in orders:
-            if order["type"] == "RentNode":
-                self._offers[order["node_id"]] = order["offer_id"]
-            elif order["type"] == "StopJob" and event["type"] != "PlanMade":  # no choice: the money is at its end
-                self._place.pop(order["job_id"], None)
-                self._left_s = {left: at_s for left, at_s in self._left_s.items() if left[0] != order["job_id"]}
-            elif order["type"] in ("StartJob", "ResizeJob") and (wrong := self._move(event["at_s"], order)):
-                return wrong
-        return ""
+        told = (self._move(event["at_s"], job_id, shape) for job_id, shape in event["plan"]["shapes"].items())
+        return next(filter(None, told), "")
 
-    def _move(self, at_s: float, order: Mapping[str, Any]) -> str:
-        job_id, place, before = order["job_id"], self._place_of(order), self._place.get(order["job_id"])
-        self._place[job_id] = place
+    def _move(self, at_s: float, job_id: str, shape: Mapping[str, Any] | None) -> str:
+        before = self._place.pop(job_id, None)
+        if shape is None:  # it waits, and begins anew
+            return ""
+        place = self._place[job_id] = (shape["pool"], shape["gpus"], shape["steady"], str(shape["grid"]))
         if before is None or before == place:
             return ""
         self._left_s[job_id, before] = at_s
@@ -116,11 +110,6 @@ class Moves:
         if left_s is None or at_s - left_s > SECONDS_PER_H:
             return ""
         return f"{job_id} left {place} at {left_s:.3f} s and is back at {at_s:.3f} s, and nothing had changed"
-
-    def _place_of(self, order: Mapping[str, Any]) -> Place:
-        shape = order["shape"]
-        nodes = Counter(self._offers.get(node_id, "") for node_id, _ in order["placement"])
-        return (shape["pool"], shape["gpus"], str(shape["grid"]), tuple(sorted(nodes.items())))
 
 
 def moved_to_and_fro(events: Mapping[int, Mapping[str, Any]], starts: Collection[int]) -> str:

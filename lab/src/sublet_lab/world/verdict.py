@@ -82,7 +82,8 @@ def check_steady(stage: Stage, laws: Laws) -> None:
     events = written(stage.disk, stage.controllers.files.contents, Kept.EVENTS)
     if wrong := unsteady(events, laws.starts):
         laws.break_law("S", wrong)
-    if stage.story.policy == "price" and (wrong := moved_to_and_fro(events, laws.starts)):
+    own = stage.story.policy == "price" and not stage.effects["policy_nonsense"]  # all plans are those of our policy
+    if own and (wrong := moved_to_and_fro(events, laws.starts)):
         laws.break_law("M", wrong)
 
 
