@@ -25,8 +25,8 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/conformance/": 6,
     "tests/conformance/test_forecasters.py": 4,
     "tests/conformance/test_live.py": 0,
-    "tests/conformance/test_live_average.py": 0,
     "tests/conformance/test_policies.py": 8,
+    "tests/conformance/test_policies_live.py": 1,  # the decision of each
     "tests/e2e/": 6,
     "tests/e2e/test_controller_host.py": 0,
     "tests/e2e/test_box.py": 0,

@@ -25,11 +25,13 @@ def cloud_of(story: Story, world: World, boot: Boot) -> Cloud:
         return LocalCloud(world, _offers(story), boot)
     if story.cloud == "ray":
         return RayCloud(world, _offers(story), boot)
-    return PlainCloud(world, _offers(story), boot, keeps_records=story.keeps_records)
+    plain = PlainCloud(world, _offers(story), boot, keeps_records=story.keeps_records)
+    plain.release_s = story.release_s
+    return plain
 
 
 def _offers(story: Story) -> list[Offer]:
-    wind_down_s = 10.0 + story.lease_s / 3
+    wind_down_s = 10.0 + story.lease_s / 3 + story.release_s
     return [
         Offer(
             id=str(market),

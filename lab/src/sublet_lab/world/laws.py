@@ -6,6 +6,7 @@ at any time         X a controller does not end by itself; E no error is logged;
                     is made twice but after a restore;
                     I32 one job per key; F, C (fence.py) one controller, and one call about a node, at a time;
                     B (heap.py) nothing goes round for ever;
+                    U (dear.py) no plan is dearer than what is left;
                     L31 no node ends for its lease while its controller is there and reachable
 every five seconds  I1 the cloud's bill stays within the budget; I2 no node twice; I3 no paid node is unknown;
                     I7 a plan that is waited for is being made; I18 what was promised is known;
@@ -13,7 +14,7 @@ every five seconds  I1 the cloud's bill stays within the budget; I2 no node twic
 at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I9 no secret is told; I10 every
                     decision is, with its reason; L everything has ended an hour after the last fault;
                     A (written.py) the log and its archive are whole;
-                    S (steady.py) few nodes are rented as long as nothing changes
+                    S, M (steady.py) as long as nothing changes few nodes are rented, and no job moves to and fro
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ class Life:
         controllers = Controllers(story, world, network, disk, self.cloud, folder)
         controllers.storage, controllers.carried = self.site.storage, truth.carried
         disk.on_crash = controllers.fence.on_crash = controllers.crash_of
+        controllers.policy.dear = lambda what: truth.complaints.append(("U", what))
         users = Users(story, world, controllers)
         for plan in story.jobs:
             truth.jobs[f"{plan.name}-1"] = JobTruth(

@@ -70,7 +70,11 @@ def up(  # noqa: PLR0913 - one argument per option
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy),
+        typer.Option(
+            metavar="NAME",
+            help="A name from 'sublet policies', with its options if need be: 'mip(horizon_s=3600)'.",
+            autocompletion=opt.complete_policy,
+        ),
     ] = None,
     hurry: Annotated[
         bool | None,
@@ -332,14 +336,18 @@ def _engine_for(provider: str) -> str:
     return provider if provider in plugins.names("sublet.engines") else "local"
 
 
-def _check_policy(name: str, hint: str = "") -> str:
+def _check_policy(text: str, hint: str = "") -> str:
     from sublet import plugins
     from sublet.errors import UnknownName
 
-    known = plugins.names("sublet.policies")
+    known, (name, options, _) = plugins.names("sublet.policies"), text.partition("(")
     if name not in known:
         raise UnknownName("policy", name, known, hint=hint)
-    return name
+    if options:
+        from sublet.policies.named import policy_named  # it imports the policy, which takes time
+
+        policy_named(text)
+    return text
 
 
 def _describe_limits(settings: Settings) -> str:

@@ -16,6 +16,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Phase, Policy
 from sublet.errors import BadInput
 from sublet.kernel.kernel import Kernel
+from sublet.policies.named import policy_named
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.core import Controller
@@ -94,8 +95,8 @@ def _refuse_an_unwritable(state_dir: Path) -> None:
 
 
 def policy_from(settings: Settings) -> Policy:
-    """Who decides, by name; in a hurry or not."""
-    policy = cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))())
+    """The policy of this name, with its options; in a hurry or not."""
+    policy = policy_named(settings.policy)
     return in_a_hurry(policy) if settings.hurry else policy
 
 
