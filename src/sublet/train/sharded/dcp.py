@@ -74,9 +74,6 @@ class _Memory(FileSystem):
         stream = self.streams[os.fspath(path)] = _Stream()
         yield stream
 
-    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:  # noqa: ARG002 - one folder
-        return suffix
-
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         self.streams[os.fspath(new_path)] = self.streams.pop(os.fspath(path))
 
@@ -101,9 +98,6 @@ class _Verified(FileSystem):
         content = bytearray(file.size)
         read_file(self._folder, file, [(0, memoryview(content))])
         yield io.BytesIO(content)
-
-    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:  # noqa: ARG002 - as above
-        return suffix
 
 
 class _Reader(FileSystemReader):
