@@ -19,7 +19,17 @@ from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.checkpoint.disk import DiskFolder  # noqa: E402
 from sublet.train.checkpoint.manifest import Manifest, NamedFile, write_contents  # noqa: E402
 from sublet.train.sharded.dcp import metadata_in  # noqa: E402
-from tests.rigs.mlp_in_shards import a_model, alone, an_optimizer, cut, lived, opened, state_of, step_of  # noqa: E402
+from tests.rigs.mlp_in_shards import (  # noqa: E402
+    a_model,
+    alone,
+    an_optimizer,
+    cut,
+    lived,
+    lived_in_a_bucket,
+    opened,
+    state_of,
+    step_of,
+)
 from tests.rigs.ranks import in_group  # noqa: E402
 
 
@@ -43,6 +53,18 @@ def test_one_two_four_and_two_ranks_go_on_with_the_bits_of_those_before(kind, tm
     assert left.keys() == state.keys()
     for name, each in state.items():
         np.testing.assert_allclose(left[name], each, rtol=1e-7, atol=1e-12)
+
+
+def test_a_bucket_has_the_parts_of_all_ranks_under_one_commit():
+    pytest.importorskip("moto")
+    from tests.rigs.moto_bucket import a_bucket, environment, newest_in
+
+    uri = a_bucket("in-shards")
+    *_, left, code = in_group(2, lived_in_a_bucket, uri, environment(), 3)[0]
+    began, _, at_first, *_ = in_group(1, lived_in_a_bucket, uri, environment(), 4)[0]
+    assert (began, code) == (3, train.EXIT_LEFT)
+    assert equal(at_first, left)
+    assert newest_in(uri).step == 4
 
 
 def read_by_torch(_, folder):
