@@ -19,6 +19,7 @@ checkpoint  when, how and where it is written
 link        connections to the agent and to the other workers
 shards      an optimizer's state in ranges
 grid        stages in copies
+sharded     models that fully_shard has cut, in a loop of their own
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def checkpointed(*, steps: int | None = None, directory: Path | str | None = Non
     Args:
         steps: ticks of the whole training; without it the remaining work is unknown to the controller.
         directory: None = $SUBLET_CHECKPOINT_DIR, and nothing is saved without it.
-        **parts: the state of the training, each part with `state_dict` and `load_state_dict`.
+        **parts: the state of the training, each part with `state_dict` and `load_state_dict`. A model that
+            `fully_shard` has cut, and its optimizer, are saved by all ranks.
     """
     from sublet.train.checkpoint.restarted import Restarted
 

@@ -6,7 +6,6 @@ Nothing is decided here that a job file of Sublet's own could not say: what is l
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -59,7 +58,6 @@ FOREIGN: Final[dict[tuple[str, ...], dict[str, str]]] = {
     ("retry",): {"on_events": "use preemption, infra and user", "duration": "use deadline"},
 }
 MAY_BE_EMPTY: Final = ("setup", "file_mounts", "envs", "secrets", "resources", "workdir", "num_nodes", "name")
-FRACTION: Final = re.compile(r"\s*0?\.\d+\s*")
 LONGEST: Final = 80  # letters of a value in a note
 
 
@@ -89,7 +87,6 @@ def _translate_resources(resources: dict[str, Any], values: dict[str, Any], note
         notes.append("resources.ordered: any of them, in no order; the policy takes the one that pays")
     if isinstance(resources.get("any_of"), list):
         _translate_choices(resources, notes)
-    _whole_gpus(resources, "resources.", notes)
     if "job_recovery" in resources:
         _translate_recovery(resources, values, notes)
     if resources.get("accelerators", "") is None:
@@ -103,7 +100,6 @@ def _translate_choices(resources: dict[str, Any], notes: list[str]) -> None:
         return  # refused as what it is
     for at, choice in enumerate(choices):
         _take_out(choice, ("resources",), f"resources.any_of.{at}.", notes)
-        _whole_gpus(choice, f"resources.any_of.{at}.", notes)
     _join_markets(choices, resources)
     if any("image_id" in choice for choice in choices):
         images = {str(choice.pop("image_id", resources.get("image_id"))) for choice in choices}
@@ -140,23 +136,6 @@ def _translate_recovery(resources: dict[str, Any], values: dict[str, Any], notes
         notes.append(f"resources.job_recovery = {strategy!r}: the policy chooses where it goes on")
     if codes := more.get("recover_on_exit_codes"):
         notes.append(f"resources.job_recovery: all exit codes count alike, not {codes} alone")
-
-
-def _whole_gpus(group: dict[str, Any], place: str, notes: list[str]) -> None:
-    """`T4:0.5` is one GPU: no process shares one here."""
-    given = group.get("accelerators")
-    texts = [given] if isinstance(given, str) else list(given) if isinstance(given, list | dict) else []
-    changed = False
-    for at, text in enumerate(texts):
-        kind, colon, count = str(text).partition(":")
-        if isinstance(given, dict) and isinstance(given[text], float) and 0 < given[text] < 1:
-            given[text] = 1
-            changed = True
-        elif colon and FRACTION.fullmatch(count):
-            texts[at], changed = f"{kind}:1", True
-    if changed:
-        notes.append(f"{place}accelerators: a part of a GPU is a whole one")
-        group["accelerators"] = given if isinstance(given, dict) else texts
 
 
 def _take_out(group: dict[str, Any], where: tuple[str, ...], place: str, notes: list[str]) -> None:
