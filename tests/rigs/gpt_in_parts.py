@@ -150,7 +150,7 @@ def alone(copies_of):
 
     Gradients are summed copy by copy, as many as `copies_of` says of each step.
     """
-    from sublet.train.data.samples import Piece, Samples
+    from sublet.train.data.samples import MicroBatch, Samples
     from sublet.train.grid.pipeline import atoms, share
 
     torch.set_num_threads(1)
@@ -164,7 +164,7 @@ def alone(copies_of):
             model.zero_grad(set_to_none=False)
             mine = 0.0
             for atom in share(atoms(offset, BATCH, MICRO), copy, copies):
-                piece = Piece(start=atom.start, count=atom.count, first=False, last=False)
+                piece = MicroBatch(start=atom.start, count=atom.count, first=False, last=False)
                 found = loss_on(model, samples.load(epoch, piece))
                 torch.autograd.backward(found, torch.tensor(atom.count / BATCH))
                 mine += float(found.detach()) * (atom.count / BATCH)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sublet.train.checkpoint.saving import Saver
-from sublet.train.grid.meeting import Lost
+from sublet.train.grid.meeting import PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import NO_PLACE, Staged
@@ -92,7 +92,7 @@ class Worker:
                 self.told[step] = found.loss
             if None in saves:
                 self.member.vault.save(mesh, range(mesh.world))
-        except (Died, Broken, Lost) as error:
+        except (Died, Broken, PartLost) as error:
             mesh.hang_up()
             return type(error).__name__
         return "done"

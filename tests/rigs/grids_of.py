@@ -125,9 +125,9 @@ def _in_threads(jobs):
 def _in_sockets(jobs):
     """Rng are of all threads: for models that throw none."""
     lines = [Lines() for _ in jobs]
-    host, port = lines[0].lead()
+    host, port = lines[0].open_store()
     for each in lines[1:]:
-        each.find(host, port, lambda: None)
+        each.find_store(host, port, lambda: None)
 
     def job(rank):
         live, *facts = jobs[rank]

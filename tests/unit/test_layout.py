@@ -22,9 +22,6 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     # imports
     "sublet.runtime.controller_api.api",
     "sublet.runtime.controller_api.assemble",
-    "sublet.train.grid.in_stages",
-    "sublet.train.sessions.copies",
-    "sublet.train.sessions.steps",
     "sublet_lab.world.controllers",
     # constructors
     "sublet/runtime/agent/watching.py:Watch",
@@ -33,10 +30,7 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet/runtime/providers/ray/provider.py:RayProvider",
     "sublet/runtime/providers/ssh/provider.py:SshProvider",
     # names of classes
-    "sublet.integrations:Kept",
     *(f"sublet.runtime:{name}" for name in ("Ending", "Mark", "Training")),
-    *(f"sublet.train:{name}" for name in ("Bucket", "Entry", "Folder", "Kept", "Loaded", "Lost", "Manifest")),
-    *(f"sublet.train:{name}" for name in ("Piece", "Samples", "Standing")),
 }
 
 

@@ -10,15 +10,17 @@
 Under a controller the same loop runs in as many processes as the job has workers. Alone it is plain PyTorch. Torch is
 imported when a session is made, not before.
 
+In the order in which to read them (file by file: docs/architecture/session.md, "Reading order"):
+
 sessions    the loop of a script, and the strategies by which workers train: begin with `loop`, then `copies`
-data        which samples a step takes; a dataset that is fetched from a bucket
-streams     datasets that are read in order, by virtual shards
 numerics    from a loss to an update: gradients, noise, rates, random numbers, memory
+link        connections to the agent and to the other workers
 state       the content of a checkpoint
 checkpoint  when, how and where it is written
-link        connections to the agent and to the other workers
-shards      an optimizer's state in ranges
+data        which samples a step takes; a dataset that is fetched from a bucket
+streams     datasets that are read in order, by virtual shards
 grid        stages in copies
+shards      an optimizer's state in ranges
 sharded     models that fully_shard has cut, in a loop of their own
 """
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.integrations.alone import RANKS, look_alone
+from sublet.integrations.checks import RANKS, look_alone
 
 
 @pytest.mark.parametrize("given", [{"SUBLET_CONTROL_FD": "3", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "1"}, {}])

@@ -14,9 +14,8 @@ from torch.utils.data import Dataset  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments  # noqa: E402
 
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.integrations.pinned import moved, require_as_pinned  # noqa: E402
 from sublet.integrations.transformers import Trainer  # noqa: E402
-from sublet.integrations.transformers.fitness import ATTRIBUTES, METHODS, TESTED  # noqa: E402
+from sublet.integrations.transformers.fitness import ATTRIBUTES, METHODS, TESTED, moved, require_as_pinned  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 

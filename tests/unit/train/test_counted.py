@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
-from sublet.train.data.samples import Piece, Samples  # noqa: E402
+from sublet.train.data.samples import MicroBatch, Samples  # noqa: E402
 from tests.rigs.little_network import adam, data, flat, loss_of, network  # noqa: E402
 
 
@@ -109,8 +109,8 @@ def test_a_sample_that_another_worker_counts_changes_nothing(monkeypatch, reduct
     expected = trained()
 
     def with_another(self, offset, size, *_):
-        yield Piece(start=offset, count=size, first=True, last=False)
-        yield Piece(start=offset, count=1, first=False, last=True, spare=True)
+        yield MicroBatch(start=offset, count=size, first=True, last=False)
+        yield MicroBatch(start=offset, count=1, first=False, last=True, spare=True)
 
     monkeypatch.setattr(Samples, "pieces", with_another)
     weights, *others = trained()

@@ -13,7 +13,7 @@ import numpy as np  # noqa: E402
 from sublet import train  # noqa: E402
 from sublet.errors import InvalidValue  # noqa: E402
 from sublet.train.data.loading import DrawnSamples  # noqa: E402
-from sublet.train.data.samples import Piece  # noqa: E402
+from sublet.train.data.samples import MicroBatch  # noqa: E402
 
 
 def get_batch():
@@ -23,7 +23,7 @@ def get_batch():
 
 def taken(start, count, seed=1):
     samples = DrawnSamples(train.drawn(get_batch), seed, None)
-    return samples.load(0, Piece(start=start, count=count, first=True, last=True))
+    return samples.load(0, MicroBatch(start=start, count=count, first=True, last=True))
 
 
 def test_parts_of_a_draw_are_its_rows():

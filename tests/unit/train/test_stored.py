@@ -17,7 +17,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.machine.objects import Found, Replaced, StoreFailed
 from sublet.machine.remote import open_uri
 from sublet.train.data.stored import dataset as portions
-from sublet.train.data.stored.dataset import FILE, LINE, RECORD, Blocks, Manifest
+from sublet.train.data.stored.dataset import FILE, LINE, RECORD, Blocks, ObjectList
 from tests.rigs.sizes import examples
 
 
@@ -45,7 +45,7 @@ def a_pass(dataset, shard, count):
 
 def in_memory(contents):
     found = tuple(Found(name, len(content), 0.0, "t") for name, content in sorted(contents.items()) if content)
-    return Manifest("memory", found), lambda each, start, stop: contents[each.key][start:stop]
+    return ObjectList("memory", found), lambda each, start, stop: contents[each.key][start:stop]
 
 
 @settings(max_examples=examples(200), deadline=None)

@@ -17,7 +17,7 @@ import torch
 
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.grid.gathering import Gathered, Gathering
-from sublet.train.grid.meeting import Lost
+from sublet.train.grid.meeting import PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import Staged
@@ -97,7 +97,7 @@ class Worker:
             gathered = at_once(self._gathering.follow())
             while True:
                 gathered = self._train(gathered)
-        except Lost:
+        except PartLost:
             self._tell({"lost": True})
         except SystemExit:
             self._tell({"applied": self._member.applied, "weights": self._weights()})
@@ -112,10 +112,8 @@ class Worker:
                 if self._vault is not None:
                     self._line.save_now |= step in self._saves
                     self._vault.until_written()
-                mesh = self._gathering.mesh
-                assert mesh is not None
                 found = member.step(
-                    mesh,
+                    gathered.mesh,
                     gathered.seat,
                     WORK,
                     offset=step * SIZE,

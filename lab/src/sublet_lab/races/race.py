@@ -27,7 +27,7 @@ import torch
 from sublet.errors import StaleWriter, SubletError
 from sublet.machine.objects import StoreFailed
 from sublet.train.checkpoint.bucket import HEAD, Bucket
-from sublet.train.checkpoint.checkpoints import Checkpoints, Loaded
+from sublet.train.checkpoint.checkpoints import Checkpoints, LoadedCheckpoint
 from sublet_lab.races.shelf import Shelf
 from sublet_lab.races.turns import FATES, Program, Turns
 
@@ -165,7 +165,7 @@ class _Race:
         program.dead = True
         return 0
 
-    def _judge(self, found: Loaded | None, told: int, who: str) -> None:
+    def _judge(self, found: LoadedCheckpoint | None, told: int, who: str) -> None:
         self.course.loads += 1
         step = 0 if found is None else found.step
         if step < told:
@@ -231,7 +231,7 @@ def _state(step: int, writer: str) -> dict[str, Any]:
     return {"weights": torch.full((50,), float(step)), "step": step, "writer": writer}
 
 
-def _is_right(found: Loaded) -> bool:
+def _is_right(found: LoadedCheckpoint) -> bool:
     state = found.state
     return state["step"] == found.step and bool((state["weights"] == float(found.step)).all())
 

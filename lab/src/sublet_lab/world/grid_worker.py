@@ -12,13 +12,13 @@ from typing import Any
 
 from sublet.domain.seats import borders
 from sublet.train.grid.meeting import NOTHING, Standing, meet
-from sublet.train.link.agent_line import AgentLine, Lost
-from sublet.train.link.following import MEET_S, Broken, Entry, Follower
+from sublet.train.link.agent_line import AgentLine, LineLost
+from sublet.train.link.following import MEET_S, ORDER_S, Broken, Entry, Follower
 from sublet.wire.messages import Leading, Leave, Ready, Regroup, Saved
 from sublet.wire.saves import ANCHOR
 from sublet_lab.world.meetings import TableGroup
 from sublet_lab.world.truth import JobTruth
-from sublet_lab.world.worker import ORDER_S, SHARE_S, SdkWorker
+from sublet_lab.world.worker import SHARE_S, SdkWorker
 
 __all__ = ["GridWorker"]
 
@@ -190,7 +190,7 @@ class GridFollowing(Follower[Entry]):
         return Entry(source=source, micro_batch=order.micro_batch)
 
     async def _meet(self, group: TableGroup, want: frozenset[int], generation: int, *, leaving: bool = False) -> str:
-        """The source of the state. Lost."""
+        """The source of the state. LineLost."""
         units = range(self._worker.truth.blocks)
         said = ((self.applied + 1) << (3 * BITS)) | ((self.pending + 1) << (2 * BITS))
         heard = await group.numbers(said | (_mask(self.units) << BITS) | _mask(want))
@@ -198,11 +198,11 @@ class GridFollowing(Follower[Entry]):
         standings = [Standing(applied=a - 1, pending=p - 1, units=_set(h)) for a, p, h, _ in rows]
         met = meet(standings, [_set(row[3]) for row in rows], dict.fromkeys(units, 1))
         if leaving and (met is None or met.anew):
-            raise Lost("a part has no holder")
+            raise LineLost("a part has no holder")
         if met is None or met.anew:
             step = await self._load(group, generation)
             if step < 0 and met is None:
-                raise Lost("a part has no holder, and nothing was saved")
+                raise LineLost("a part has no holder, and nothing was saved")
             self._take(max(step, 0), want)
             return "checkpoint" if step >= 0 else "fresh"
         if group.rank in met.roll:
@@ -243,7 +243,7 @@ class GridFollowing(Follower[Entry]):
             group = await self._sit_down(order, order.meets)
             try:
                 await self._meet(group, self.units, order.generation, leaving=True)
-            except Lost:
+            except LineLost:
                 return
             masks = await group.numbers(_mask(self.units))
             if frozenset().union(*map(_set, masks)) == frozenset(range(self._worker.truth.blocks)):

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from sublet.errors import NoCheckpointLeft, SubletError
-from sublet.train.link.agent_line import ORPHAN_GRACE_S, AgentLine, Lost
-from sublet.train.link.following import Entry, Following
+from sublet.train.link.agent_line import ORPHAN_GRACE_S, AgentLine, LineLost
+from sublet.train.link.following import ORDER_S, Entry, Following
 from sublet.wire.exits import EXIT_LOST, EXIT_MEMORY
 from sublet.wire.messages import (
     Damaged,
@@ -36,7 +36,6 @@ from sublet_lab.world.truth import JobTruth
 
 __all__ = ["Meetings", "SdkWorker"]
 
-ORDER_S = 300.0  # as membership.py has it
 FIRST_SAVE_S = 15.0  # as saving.py has it
 CUT_AGAIN_S = 0.1  # slower than in a real process, where it is for sockets that torch opens meanwhile
 SHARE_S = 0.1  # mean, to hand a state over
@@ -141,7 +140,7 @@ class SdkWorker:
         """Into a group, or to the end of all."""
         if isinstance(outcome, SystemExit):
             self.exit(int(str(outcome.code)))
-        elif isinstance(outcome, Lost):
+        elif isinstance(outcome, LineLost):
             self.exit(EXIT_LOST)
         elif isinstance(outcome, Entry):
             self._settle_in(outcome)

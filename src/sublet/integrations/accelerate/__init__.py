@@ -5,7 +5,7 @@ from sublet.integrations.accelerate import Accelerator
 for epoch in accelerator.epochs(5):     # in place of range(5): begins where training is
 """
 
-from sublet.integrations.alone import look_alone
+from sublet.integrations.checks import look_alone
 
 look_alone()
 

@@ -29,7 +29,7 @@ from sublet.integrations.accelerate.prepared import (
     Scheduler,
     uneven_step,
 )
-from sublet.integrations.data import require_map_style
+from sublet.integrations.checks import require_map_style
 from sublet.train.sessions.loop import Session
 
 __all__ = ["NAMES", "TESTED", "Accelerator"]

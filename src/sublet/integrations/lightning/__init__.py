@@ -5,7 +5,7 @@ from sublet.integrations.lightning import SubletStrategy
 trainer = L.Trainer(strategy=SubletStrategy(global_batch=64), max_epochs=10)
 """
 
-from sublet.integrations.alone import look_alone
+from sublet.integrations.checks import look_alone
 
 look_alone()
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from sublet.errors import InvalidValue
-from sublet.integrations.data import require_map_style
+from sublet.integrations.checks import require_map_style
 
 __all__ = ["NAMES", "TESTED", "check_loader", "check_names", "check_trainer", "gone"]
 

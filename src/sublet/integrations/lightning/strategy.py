@@ -7,6 +7,7 @@ batch, so a dropped step counts once, and training resumes where it was.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,6 @@ from torch.utils.data import DataLoader
 from sublet import train
 from sublet.errors import InvalidValue
 from sublet.integrations.lightning.fitness import check_loader, check_names, check_trainer
-from sublet.integrations.lightning.kept import Kept
 from sublet.train.sessions.loop import Session
 
 __all__ = ["SubletStrategy"]
@@ -100,7 +100,7 @@ class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types a
             probe=False,
             scheduler=[config.scheduler for config in configs] or None,
             scheduler_every=configs[0].interval if configs else "step",
-            extra_state=Kept(trainer),
+            extra_state=CallbackStates(trainer),
         )
         self.session.__enter__()
         feed.begin(self.session)
@@ -218,6 +218,27 @@ class Feed:
         fetcher = self._trainer.fit_loop._data_fetcher  # noqa: SLF001 - see fitness.NAMES
         if fetcher is not None:
             fetcher.fetched = at
+
+
+class CallbackStates:
+    """The state of callbacks (early stopping, the best checkpoints), as bytes: they may keep tensors under any key."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The states of all callbacks that have one."""
+        kept = {callback.state_key: callback.state_dict() for callback in self._trainer.callbacks}
+        buffer = io.BytesIO()
+        torch.save({key: state for key, state in kept.items() if state}, buffer)
+        return {"callbacks": torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)}
+
+    def load_state_dict(self, saved: dict[str, torch.Tensor]) -> None:
+        """Counterpart of `state_dict`."""
+        kept = torch.load(io.BytesIO(saved["callbacks"].cpu().numpy().tobytes()), weights_only=True)
+        for callback in self._trainer.callbacks:
+            if callback.state_key in kept:
+                callback.load_state_dict(kept[callback.state_key])
 
 
 def _nothing(*_: Any) -> None:

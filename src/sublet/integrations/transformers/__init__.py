@@ -5,7 +5,7 @@
 TrainingArguments say the batch of one process, which is the global batch at any number of workers.
 """
 
-from sublet.integrations.alone import look_alone
+from sublet.integrations.checks import look_alone
 
 look_alone()
 

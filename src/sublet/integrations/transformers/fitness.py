@@ -1,19 +1,27 @@
-"""Checks of arguments and of transformers itself, before anything is trained with the elastic Trainer."""
+"""Checks of arguments and of transformers itself, before anything is trained with the elastic Trainer.
+
+Private names may change in any release. They are listed here and compared before training, so that another version is
+refused with the name that changed, and never trains something else.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import transformers
 from transformers.trainer_utils import SchedulerType
 
 from sublet.errors import InvalidValue
-from sublet.integrations.pinned import Methods, require_as_pinned
 
-__all__ = ["ATTRIBUTES", "METHODS", "TESTED", "check_arguments", "check_resume", "check_versions"]
+__all__ = ["ATTRIBUTES", "METHODS", "TESTED", "Methods", "check_arguments", "check_resume", "check_versions"]
+__all__ += ["moved", "require_as_pinned"]
 
 TESTED = ">=5.23,<6"  # as in pyproject.toml
+Methods = Mapping[str, tuple[str, ...]]  # the parameters that each is called with
 METHODS: Methods = {
     "_inner_training_loop": ("batch_size", "args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
     "set_initial_training_values": ("args", "dataloader"),
@@ -57,6 +65,26 @@ ATTRIBUTES = (  # of a Trainer, which it makes in its own loop and reads in the 
     "loss_is_scaled_for_ga",
     "model_accepts_loss_kwargs",
 )
+
+
+def moved(owner: type, methods: Methods) -> list[str]:
+    """Names or parameters that no longer exist."""
+    found = []
+    for name, parameters in methods.items():
+        method = getattr(owner, name, None)
+        if method is None:
+            found.append(f"{owner.__name__}.{name}")
+            continue
+        takes = inspect.signature(method).parameters
+        found += [f"{owner.__name__}.{name}({each})" for each in parameters if each not in takes]
+    return found
+
+
+def require_as_pinned(package: str, tested: str, owner: type, methods: Methods) -> None:
+    """InvalidValue that names them; `tested` are the versions that all of it was tested with."""
+    gone = moved(owner, methods)
+    if gone:
+        raise InvalidValue(package, f"{version(package)}, without {', '.join(gone)}", f"a version {tested}")
 
 
 def check_versions() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import ExportableState
 
-__all__ = ["Kept"]
+__all__ = ["TrainerRecord"]
 
 FIELDS = (  # of TrainerState; the others follow from the arguments or the rank
     "epoch",
@@ -23,7 +23,7 @@ FIELDS = (  # of TrainerState; the others follow from the arguments or the rank
 )
 
 
-class Kept:
+class TrainerRecord:
     """Part of a session's state, as `extra_state`; callbacks are changed in place, for they may hold open files."""
 
     def __init__(self, trainer: Any) -> None:

@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 import transformers
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from transformers.trainer_pt_utils import find_batch_size
 
 from sublet import train
 from sublet.errors import InvalidValue
+from sublet.integrations.checks import require_map_style
 from sublet.integrations.transformers.fitness import check_arguments, check_resume, check_versions
-from sublet.integrations.transformers.kept import Kept
-from sublet.integrations.transformers.loader import plain
+from sublet.integrations.transformers.kept import TrainerRecord
 from sublet.train.sessions.loop import Session
 
 __all__ = ["Trainer"]
@@ -110,7 +111,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
             reduction="counted" if self._counts else "mean",
             scaler=self.accelerator.scaler,
             clip_norm=args.max_grad_norm or None,
-            extra_state=Kept(self),
+            extra_state=TrainerRecord(self),
         ) as session:
             self._session = session
             hooks = [
@@ -262,3 +263,37 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
 def bare(optimizer: Any) -> Any:
     """The optimizer itself, without what accelerate wraps around it."""
     return getattr(optimizer, "optimizer", optimizer)
+
+
+def plain(loader: Any, accumulated: int) -> DataLoader[Any]:
+    """The loader without accelerate's wrappers: the session decides which samples come, and where they go."""
+    loader = getattr(loader, "base_dataloader", loader)
+    require_map_style("train_dataset", getattr(loader, "dataset", None))
+    batches = getattr(loader, "batch_sampler", None)
+    if not isinstance(batches, BatchSampler):
+        return loader  # type: ignore[no-any-return]  # the session says what it does not take
+    order: Any = batches.sampler
+    if batches.drop_last and len(order) // batches.batch_size % accumulated:
+        raise InvalidValue(
+            "dataloader_drop_last",
+            f"True, {len(order) // batches.batch_size} batches in an epoch",
+            f"False, or a number of batches that gradient_accumulation_steps={accumulated} divides",
+        )
+    if isinstance(order, RandomSampler) and not order.replacement and order.num_samples == len(loader.dataset):
+        order = RandomSampler(loader.dataset)  # accelerate's own is one with a seed, and the session has one too
+    elif isinstance(order, SequentialSampler):
+        order = SequentialSampler(loader.dataset)
+    return DataLoader(
+        loader.dataset,
+        batch_size=batches.batch_size,
+        sampler=order,
+        drop_last=batches.drop_last,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )

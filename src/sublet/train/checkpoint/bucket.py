@@ -49,7 +49,7 @@ FOLDER = re.compile(r"step-(?:0|[1-9]\d*)\.gen-(\d+)\.[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CommittedStep:
     """One checkpoint that is committed."""
 
     step: int
@@ -64,11 +64,11 @@ class Head:
     """Committed checkpoints, the highest step first, and the generation that may commit."""
 
     generation: int = 0
-    kept: tuple[Entry, ...] = ()
+    kept: tuple[CommittedStep, ...] = ()
     aside: tuple[str, ...] = ()  # folders of damaged ones, for people to look at
     turn: int = 0
 
-    def entry(self, step: int) -> Entry | None:
+    def entry(self, step: int) -> CommittedStep | None:
         """The entry of a step."""
         return next((entry for entry in self.kept if entry.step == step), None)
 
@@ -89,7 +89,7 @@ class Head:
             raise CheckpointFailed(HEAD, why, hint="install the version of Sublet that wrote it")
         head = cls(
             generation=facts["generation"],
-            kept=tuple(Entry(**entry) for entry in facts["kept"]),
+            kept=tuple(CommittedStep(**entry) for entry in facts["kept"]),
             aside=tuple(facts["aside"]),
             turn=facts["turn"],
         )
@@ -171,7 +171,7 @@ class Register:
     def _made_up(self) -> Head:
         """The last resort: of each generation the steps below those of later generations, since it may be stale."""
         found = list(self._manifests())
-        taken: dict[int, Entry] = {}
+        taken: dict[int, CommittedStep] = {}
         for generation in sorted({entry.generation for entry in found}, reverse=True):
             below = min(taken, default=None)
             for entry in found:
@@ -180,7 +180,7 @@ class Register:
         kept = tuple(taken[step] for step in sorted(taken, reverse=True))
         return Head(generation=max((entry.generation for entry in found), default=0), kept=kept)
 
-    def _manifests(self) -> Iterable[Entry]:
+    def _manifests(self) -> Iterable[CommittedStep]:
         for found in self._objects.list():
             folder, _, name = found.key.rpartition("/")
             if name != MANIFEST:
@@ -190,7 +190,7 @@ class Register:
                 manifest = Manifest.from_json(text)
             except (FileNotFoundError, *WHAT_PARSING_RAISES):
                 continue  # no checkpoint
-            yield Entry(
+            yield CommittedStep(
                 step=manifest.step,
                 generation=manifest.generation,
                 folder=folder,
@@ -310,7 +310,7 @@ class Bucket:
     def commit(self, staging: Folder, step: int, generation: int) -> None:
         """Move HEAD to it, unless a higher generation was announced. One of the same step that was there makes room."""
         assert isinstance(staging, ObjectFolder)  # noqa: S101 - it is of our open_staging
-        entry = Entry(
+        entry = CommittedStep(
             step=step,
             generation=generation,
             folder=staging.name,
@@ -342,7 +342,7 @@ class Bucket:
         that line stay, for people to look at.
         """
         sizes = {found.key: found.size for found in self.objects.list()}
-        gone: tuple[Entry, ...] = ()
+        gone: tuple[CommittedStep, ...] = ()
 
         def shortened(head: Head) -> Head | None:
             nonlocal gone
@@ -392,7 +392,7 @@ class Bucket:
         """A reader has found it damaged: it no longer counts as kept."""
         self._damaged.add(self.folder(step).place)
 
-    def _is_good(self, entry: Entry, sizes: Mapping[str, int]) -> bool:
+    def _is_good(self, entry: CommittedStep, sizes: Mapping[str, int]) -> bool:
         folder = ObjectFolder(self.objects, entry.folder)
         if folder.place in self._damaged:
             return False

@@ -40,7 +40,7 @@ from sublet.train.checkpoint.manifest import NamedFile, write_contents
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, TensorPlace, data_name, read_state, write_state
 from sublet.train.checkpoint.store import Store, open_store
 
-__all__ = ["Abandoned", "Checkpoints", "Joint", "Loaded", "Pending", "Share", "newest"]
+__all__ = ["Abandoned", "Checkpoints", "Joint", "LoadedCheckpoint", "Pending", "Share", "newest"]
 
 TOKEN_BYTES = 6  # random: as many as a double holds exactly, in which the others are told
 FEWEST_KEPT = 2  # one may be found damaged
@@ -134,16 +134,7 @@ def _named(segments: Mapping[int, memoryview]) -> dict[str, memoryview]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A checkpoint that survives a power cut."""
-
-    step: int
-    path: Place
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedCheckpoint:
     """The newest checkpoint that can be trusted, and the newer ones that cannot, with the reason."""
 
     step: int
@@ -161,7 +152,7 @@ class Pending:
         self.blocked_s = blocked_s  # how long the training loop stood still
         self.size_bytes = size_bytes  # of the tensors
         self.seconds = 0.0  # from the call of save() to the end, once it has ended
-        self._future: Future[Committed] = Future()
+        self._future: Future[None] = Future()
 
     @property
     def done(self) -> bool:
@@ -173,9 +164,18 @@ class Pending:
         """Why it failed; None while it is being written and after it was committed."""
         return cast(SubletError | None, self._future.exception()) if self._future.done() else None
 
-    def wait(self, timeout_s: float | None = None) -> Committed:
+    def wait(self, timeout_s: float | None = None) -> Self:
         """Until it is committed; raises `error` if it failed, TimeoutError if it takes longer than `timeout_s`."""
-        return self._future.result(timeout_s)
+        self._future.result(timeout_s)
+        return self
+
+    def end(self, seconds: float, failure: SubletError | None) -> None:
+        """It is committed, and survives a power cut; or it has failed."""
+        self.seconds = seconds
+        if failure is None:
+            self._future.set_result(None)
+        else:
+            self._future.set_exception(failure)
 
 
 class Checkpoints:
@@ -272,7 +272,7 @@ class Checkpoints:
             self._thread.submit(self._finish, pending, snapshot, facts, begun_s, joint)
         return pending
 
-    def newest(self) -> Loaded | None:
+    def newest(self) -> LoadedCheckpoint | None:
         """The highest step whose digests are right; None if there is none (then see `skipped`).
 
         Our generation is announced first, so that an earlier writer does not commit after we looked. A disk that is
@@ -284,10 +284,6 @@ class Checkpoints:
                 self._announced = True
         self.skipped = []
         return _newest_of(self._kept, self.skipped)
-
-    def commit_age_s(self) -> float:
-        """Seconds since the highest step was written, by any writer; infinite without any."""
-        return self._kept.commit_age_s()
 
     def fence(self, generation: int) -> None:
         """Announce `generation`: once this returns, no writer of a lower one commits, ourselves included."""
@@ -320,36 +316,28 @@ class Checkpoints:
     def _finish(
         self, pending: Pending, snapshot: Snapshot, meta: Mapping[str, Any], begun_s: float, joint: Joint | None
     ) -> None:
-        outcome: Committed | None = None
         failure: SubletError | None = None
         try:
-            outcome = self._written(pending.step, snapshot, meta, joint)
+            self._write(pending, snapshot, meta, joint)
         except SubletError as error:
             failure = error
         except OSError as error:
             failure = _failure_from(self.directory, error)
         except BaseException as error:  # noqa: BLE001 - a waiting training loop must be told of anything
             failure = CheckpointFailed(self.directory, repr(error), hint="report this: it is a fault in sublet")
-        pending.seconds = time.perf_counter() - begun_s
-        if outcome is not None:
-            if joint is not None:
-                pending.size_bytes = outcome.size_bytes  # of all
-            pending._future.set_result(outcome)  # noqa: SLF001 - Pending is ours
-            return
-        pending._future.set_exception(failure)  # noqa: SLF001 - as above
+        pending.end(time.perf_counter() - begun_s, failure)
 
-    def _written(self, step: int, snapshot: Snapshot, meta: Mapping[str, Any], joint: Joint | None) -> Committed:
+    def _write(self, pending: Pending, snapshot: Snapshot, meta: Mapping[str, Any], joint: Joint | None) -> None:
+        step, facts = pending.step, {"generation": self.generation, "writer": self.writer, "meta": meta}
         with self._kept.open_staging(step) if joint is None else joint as staging:
             beside = () if joint is None else joint.written()
-            manifest = write_state(
-                staging, snapshot, step=step, generation=self.generation, writer=self.writer, meta=meta, beside=beside
-            )
+            manifest = write_state(staging, snapshot, step=step, beside=beside, **facts)
             self._commit(staging, step)
-        path = self._kept.place_of(step)
+        if joint is not None:
+            pending.size_bytes = manifest.size_bytes  # of all
         with contextlib.suppress(OSError, SubletError):  # the commit stands; old ones are removed next time
             self._kept.collect(keep=self.keep, just_committed=step)
             self._kept.sweep()
-        return Committed(step=step, path=path, size_bytes=manifest.size_bytes)
 
     def _commit(self, staging: Folder, step: int) -> None:
         while True:
@@ -364,12 +352,14 @@ class Checkpoints:
                 return
 
 
-def newest(directory: Place, skipped: list[tuple[Place, str]] | None = None, *, disk: Disk = DISK) -> Loaded | None:
+def newest(
+    directory: Place, skipped: list[tuple[Place, str]] | None = None, *, disk: Disk = DISK
+) -> LoadedCheckpoint | None:
     """The newest whole checkpoint of a directory or URI, for readers; `skipped` collects the damaged ones above it."""
     return _newest_of(open_store(directory, disk=disk), [] if skipped is None else skipped)
 
 
-def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> Loaded | None:
+def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> LoadedCheckpoint | None:
     steps = list[tuple[int, Place]]()
     while (seen := [(step, kept.place_of(step)) for step in kept.steps()]) != steps:  # a writer may replace all of
         steps = seen  # them meanwhile: look again
@@ -381,7 +371,9 @@ def _newest_of(kept: Store, found: list[tuple[Place, str]]) -> Loaded | None:
                 found.append((path, error.why))
                 kept.pass_over(step)
             else:
-                return Loaded(step=step, state=state, meta=dict(manifest.meta), path=path, skipped=list(found))
+                return LoadedCheckpoint(
+                    step=step, state=state, meta=dict(manifest.meta), path=path, skipped=list(found)
+                )
     return None
 
 

@@ -63,9 +63,8 @@ class Restarted(Keeps):
             whole("steps", steps, 1)
         self._parts, self._steps = dict(parts), steps
         self._own = Own(None, [part for part in parts.values() if isinstance(part, torch.nn.Module)])
-        worker_id = os.environ.get("SUBLET_WORKER_ID", "")
-        self._link = ControllerLink(worker_id)
-        self._saver = Saver(checkpoint_place(directory, os.environ), worker_id or "alone", self._link.say)
+        self._link = ControllerLink(os.environ.get("SUBLET_WORKER_ID", ""))
+        self._saver = Saver(checkpoint_place(directory, os.environ), self._link.worker_id or "alone", self._link.say)
         self._rehearsed = Rehearsed(self._named_parameters, self._link, self._saver)
         self._progress = Progress(samples=MANY, batch=1)
         self._report = Report(self._link, self._saver)  # in which work is counted in steps

@@ -15,10 +15,10 @@ from sublet.errors import CheckpointFailed, NoCheckpointLeft, StaleWriter, Suble
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL, Wall
-from sublet.train.checkpoint.checkpoints import Abandoned, Checkpoints, Joint, Loaded, Pending
+from sublet.train.checkpoint.checkpoints import Abandoned, Checkpoints, Joint, LoadedCheckpoint, Pending
 from sublet.train.checkpoint.disk import Place
 from sublet.train.checkpoint.store import Store, open_store, step_of
-from sublet.train.link.agent_line import AgentLine, Lost
+from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.state.state import Progress
 from sublet.wire.saves import ANCHOR, BUCKET, DISK, Damaged, Saved, SaveFailed
 
@@ -107,7 +107,7 @@ class Saver:
         except SubletError as error:
             self._complain(error, self._committed)
 
-    def newest(self) -> Loaded | None:
+    def newest(self) -> LoadedCheckpoint | None:
         """The checkpoint to start from."""
         if self._checkpoints is None:
             return None
@@ -153,7 +153,7 @@ class Saver:
             self._began_s = now_s
         trained_s = now_s - self._began_s
         if self._is_new:
-            self._is_new, age_s = False, self._checkpoints.commit_age_s()
+            self._is_new, age_s = False, self.store.commit_age_s()
             self._saved_s = max(self._saved_s, trained_s - age_s)
         wait_s = max(min(max(self._saved_s + FIRST_S, self._worth_s), self.every_s), self._least_s)
         due = self._pending is None and (self._asked or trained_s - self._saved_s >= wait_s)
@@ -268,8 +268,8 @@ class Saver:
         self._tell(SaveFailed(worker_id=self._writer, step=step, why=str(error)))
 
 
-async def find(saver: Saver, line: AgentLine | None, generation: int | None) -> Loaded | None:
-    """The newest, brought to this node first where its disk is its own; Lost if it is unknown whether there is one."""
+async def find(saver: Saver, line: AgentLine | None, generation: int | None) -> LoadedCheckpoint | None:
+    """The newest, brought to this node first where its disk is its own; LineLost if that is not known."""
     try:
         with _at_work(line):
             if line is not None and generation is not None and saver.tier == DISK:
@@ -278,7 +278,7 @@ async def find(saver: Saver, line: AgentLine | None, generation: int | None) -> 
     except StoreFailed as error:
         if error.lasting:
             raise
-        raise Lost(str(error)) from error  # whether there is one is not known: another worker is to ask again
+        raise LineLost(str(error)) from error  # whether there is one is not known: another worker is to ask again
 
 
 @contextmanager

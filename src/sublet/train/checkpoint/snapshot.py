@@ -324,23 +324,11 @@ def segment_sizes(places: tuple[TensorPlace, ...]) -> list[int]:
     return ends
 
 
-def write_state(
-    folder: Folder,
-    snapshot: Snapshot,
-    *,
-    step: int,
-    generation: int,
-    writer: str,
-    meta: Mapping[str, Any],
-    beside: Sequence[NamedFile] = (),
-) -> Manifest:
-    """Fill a folder: data, tree, manifest, in this order, each there for good before the next is begun.
-
-    Segments that others have written are `beside` these.
-    """
+def write_state(folder: Folder, snapshot: Snapshot, **facts: Any) -> Manifest:
+    """Fill a folder: data, tree, manifest, in this order; `facts` of the manifest as `write_files` takes them."""
     contents = {data_name(index): segment for index, segment in enumerate(snapshot.segments, snapshot.first)}
     contents[TREE] = memoryview(snapshot.tree.to_json())
-    return write_files(folder, contents, step=step, generation=generation, writer=writer, meta=meta, beside=beside)
+    return write_files(folder, contents, **facts)
 
 
 def data_name(segment: int) -> str:

@@ -7,7 +7,7 @@ worker will have if nothing changes. After a change (of workers or batch, or whe
 loaded ahead are dropped and a new plan is made. So the script gets the same samples as from the dataset itself.
 
 Random numbers that a dataset draws in a loader's worker (crops, flips) follow from the seed, the epoch and the place of
-the sample: they are the same at any number of workers and of loader workers, and after a restart. Most datasets draw
+the sample. They are the same at any number of workers and of loader workers, and after a restart. Most datasets draw
 none, and to seed three generators for each sample takes longer than to load a fast sample. So a micro-batch is loaded
 without seeding first. If a generator has moved, it is loaded again with each sample seeded, and so are all that follow.
 
@@ -40,7 +40,7 @@ from torch.utils.data import (
 )
 
 from sublet.errors import InvalidValue
-from sublet.train.data.samples import Piece, Samples, mapped, mixed, moved
+from sublet.train.data.samples import MicroBatch, Samples, mapped, mixed, moved
 from sublet.train.numerics.seeds import next_numbers, reseed_host, rng_kept
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "DrawnSamples",
     "Draws",
     "HeldOut",
-    "Loaded",
+    "LoaderSamples",
     "LossOf",
     "batch_of",
     "fed",
@@ -91,7 +91,7 @@ class DrawnSamples(Samples):
         self.count, self.draws_here = NO_END, False
         self._last: tuple[int, Any] = (-1, None)
 
-    def load(self, epoch: int, piece: Piece) -> Any:
+    def load(self, epoch: int, piece: MicroBatch) -> Any:
         """The rows of a micro-batch, of one draw or of several."""
         del epoch  # there is one
         size, row = self._drawn.batch_size, piece.start
@@ -128,7 +128,7 @@ def samples_of(data: Any, seed: int, collate: Any, device: torch.device | None, 
         raise InvalidValue("loader", f"{len(dataset)} samples, drop_last", f"at least one batch of {batch} long")
     if collate is None and data.collate_fn is not default_collate:
         collate = data.collate_fn
-    return Loaded(data, seed, collate, device, order=order, kept=kept)
+    return LoaderSamples(data, seed, collate, device, order=order, kept=kept)
 
 
 def batch_of(data: Any) -> int | None:
@@ -136,7 +136,7 @@ def batch_of(data: Any) -> int | None:
     return data.batch_size if isinstance(data, DataLoader | Draws) else None
 
 
-class Loaded(Samples):
+class LoaderSamples(Samples):
     """The samples of a loader, by its own workers."""
 
     def __init__(
@@ -154,10 +154,10 @@ class Loaded(Samples):
         self.drawn = order if isinstance(order, Drawn) else None
         self.count = kept
         self._next: Iterator[Any] = iter(())
-        self._ahead: Iterator[tuple[int, Piece]] = iter(())
+        self._ahead: Iterator[tuple[int, MicroBatch]] = iter(())
         # Offset, size, rank, world and micro-batch of the present one.
         self._step: tuple[int, int, int, int, int | None] = (0, 0, 0, 1, None)
-        self._asked = deque[tuple[int, Piece]]()  # what the loader was asked for, and has not given yet
+        self._asked = deque[tuple[int, MicroBatch]]()  # what the loader was asked for, and has not given yet
         self._of = loader
         # Whether the dataset does, as one of its workers has seen.
         self._draws = torch.zeros((), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]  # torch gives it no type
@@ -169,12 +169,12 @@ class Loaded(Samples):
             return self.drawn.order(epoch)[: self.count]
         return super()._order(epoch)
 
-    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[MicroBatch]:
         """The micro-batches of one rank; the arguments are remembered for the plan."""
         self._step = (offset, size, rank, world, micro_batch)
         return super().pieces(offset, size, rank, world, micro_batch)
 
-    def load(self, epoch: int, piece: Piece) -> Any:
+    def load(self, epoch: int, piece: MicroBatch) -> Any:
         """From the loader's workers, which are ahead as long as nothing changes."""
         if not self._of.num_workers:
             return super().load(epoch, piece)
@@ -209,7 +209,7 @@ class Loaded(Samples):
                 order, of = self._order(epoch), epoch  # not `order`, which keeps that of the epoch under way
             yield [(epoch, piece.start, order[piece.start : piece.start + piece.count].tolist())]
 
-    def _plan(self, epoch: int, first: Piece) -> Iterator[tuple[int, Piece]]:
+    def _plan(self, epoch: int, first: MicroBatch) -> Iterator[tuple[int, MicroBatch]]:
         """Our micro-batches from this one on if nothing changes; endless where loader workers persist."""
         offset, size, rank, world, micro_batch = self._step
         while True:
@@ -221,7 +221,7 @@ class Loaded(Samples):
                 offset += taken
             if not self._of.persistent_workers:
                 return
-            epoch, offset, first = epoch + 1, 0, Piece(start=0, count=0, first=True, last=True)
+            epoch, offset, first = epoch + 1, 0, MicroBatch(start=0, count=0, first=True, last=True)
 
 
 def fed(

@@ -16,14 +16,14 @@ from torch.utils.data import TensorDataset, default_collate
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Piece", "Samples", "cut_up", "mapped", "mixed", "moved"]
+__all__ = ["MicroBatch", "Samples", "cut_up", "mapped", "mixed", "moved"]
 
 Collate = Callable[[list[Any]], Any]
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class MicroBatch:
     """One micro-batch of a worker's share."""
 
     start: int  # in the order of the epoch
@@ -68,21 +68,21 @@ class Samples:
         order = torch.randperm(self._all, generator=torch.Generator().manual_seed(mixed(self._seed, epoch)))
         return order[: self.count]  # of a loader that drops what does not fill a batch: others in every epoch
 
-    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[MicroBatch]:
         """The micro-batches of one rank for a step of `size` samples from `offset`.
 
         A rank whose share is empty is given another's sample with no weight, so that its script's loop runs as well.
         """
         low, high = offset + rank * size // world, offset + (rank + 1) * size // world
         if low == high:
-            return iter([Piece(start=low, count=1, first=True, last=True, spare=True)])
+            return iter([MicroBatch(start=low, count=1, first=True, last=True, spare=True)])
         return cut_up(low, high, micro_batch)
 
     def holders(self, size: int, world: int) -> int:
         """How many ranks have samples of such a step."""
         return min(size, world)
 
-    def load(self, epoch: int, piece: Piece) -> Any:
+    def load(self, epoch: int, piece: MicroBatch) -> Any:
         """The samples of a micro-batch, collated."""
         chosen = slice(piece.start, piece.start + piece.count)
         if self._whole:
@@ -96,7 +96,7 @@ class Samples:
         return batch if self._device is None else moved(batch, self._device)
 
 
-def cut_up(low: int, high: int, micro_batch: int | None) -> Iterator[Piece]:
+def cut_up(low: int, high: int, micro_batch: int | None) -> Iterator[MicroBatch]:
     """A share as micro-batches that are as large as each other."""
     share = high - low
     if not share:
@@ -104,7 +104,7 @@ def cut_up(low: int, high: int, micro_batch: int | None) -> Iterator[Piece]:
     parts = -(-share // (micro_batch or share))
     for part in range(parts):
         start, end = low + part * share // parts, low + (part + 1) * share // parts
-        yield Piece(start=start, count=end - start, first=part == 0, last=part == parts - 1)
+        yield MicroBatch(start=start, count=end - start, first=part == 0, last=part == parts - 1)
 
 
 def mixed(*numbers: int) -> int:

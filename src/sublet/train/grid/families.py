@@ -58,14 +58,18 @@ def stages(model: nn.Module) -> Stages:
     )
 
 
-class First(nn.Module):
-    """Words in, hidden states out, and the mask beside them if there is one."""
+class End(nn.Module):
+    """Some of the model's modules, by their names, and a function of them."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], embed: Embed) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], function: Callable[..., torch.Tensor]) -> None:
         super().__init__()
-        self._embed = embed
+        self._function = function
         for name, each in modules.items():
             self.add_module(name, each)
+
+
+class First(End):
+    """Words in, hidden states out, and the mask beside them if there is one."""
 
     def forward(self, given: Any) -> Any:
         """A batch of a collator of transformers, or input_ids alone."""
@@ -73,7 +77,7 @@ class First(nn.Module):
         for name in NOT_TAKEN:
             if batch.get(name) is not None:
                 raise InvalidValue("batch", name, f"with {', '.join(TAKEN)} alone, where the model is in stages")
-        hidden, mask = self._embed(self, batch), batch.get("attention_mask")
+        hidden, mask = self._function(self, batch), batch.get("attention_mask")
         return hidden if mask is None else (hidden, mask)
 
 
@@ -102,18 +106,12 @@ class Block(nn.Module):
         return made if mask is None else (made, mask)
 
 
-class Last(nn.Module):
+class Last(End):
     """Hidden states in, logits out."""
-
-    def __init__(self, modules: Mapping[str, nn.Module], head: Head) -> None:
-        super().__init__()
-        self._head = head
-        for name, each in modules.items():
-            self.add_module(name, each)
 
     def forward(self, x: Any) -> torch.Tensor:
         """The mask is dropped."""
-        return self._head(self, x[0] if isinstance(x, tuple) else x)
+        return self._function(self, x[0] if isinstance(x, tuple) else x)
 
 
 def _named(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:

@@ -10,21 +10,21 @@ Nothing is dropped before all have what they want (`member`), so it is safe to g
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sublet.machine.wall import WALL
 from sublet.train.grid.gloo import GlooMesh, Lines, Sharing
-from sublet.train.grid.meeting import Lost, Met
+from sublet.train.grid.meeting import Met, PartLost
 from sublet.train.grid.member import Member
 from sublet.train.grid.stages import Seat, parts_of
-from sublet.train.link.agent_line import AgentLine
-from sublet.train.link.following import MEET_S, Follower
+from sublet.train.link.agent_line import AgentLine, LineLost
+from sublet.train.link.following import MEET_S, Follower, at_once, lost, order_wait_s
 from sublet.wire.messages import Leading, Leave, Regroup
 
-__all__ = ["Gathered", "Gathering"]
+__all__ = ["Gathered", "Gathering", "gathered"]
 
 LONGEST = 2000  # characters of an error: the last of them say most
 
@@ -34,6 +34,7 @@ class Gathered:
     """The outcome of a meeting, and its times."""
 
     order: Regroup
+    mesh: GlooMesh
     seat: Seat
     met: Met
     kind: str  # of the change: within | between | depth | restored; "" for the first
@@ -45,8 +46,10 @@ class Gathered:
 class Gathering(Follower[Gathered]):
     """One worker, whose orders come over `line`; `samples` counts the samples done."""
 
-    def __init__(self, line: AgentLine, member: Member, *, wait_s: float, samples: Callable[[], float]) -> None:
-        super().__init__(line, wait_s)
+    def __init__(
+        self, line: AgentLine, member: Member, *, samples: Callable[[], float], wait_s: float | None = None
+    ) -> None:
+        super().__init__(line, order_wait_s() if wait_s is None else wait_s)
         self.member, self._samples = member, samples
         self.mesh: GlooMesh | None = None
         self.generation = 0
@@ -98,6 +101,7 @@ class Gathering(Follower[Gathered]):
             return None
         return Gathered(
             order=order,
+            mesh=mesh,
             seat=seat,
             met=met,
             kind=_kind(before, seat, met),
@@ -110,11 +114,11 @@ class Gathering(Follower[Gathered]):
         """The mesh of all members that the order names."""
         line = self._its_line()
         if order.meets > 1 and order.meeting == 0:
-            host, port = lines.lead()
+            host, port = lines.open_store()
             line.say(Leading(worker_id=line.worker_id, generation=order.generation, host=host, port=port))
         elif order.meets > 1:
             meet = await line.meeting(order.generation, MEET_S)
-            lines.find(meet.host, meet.port, line.check)
+            lines.find_store(meet.host, meet.port, line.check)
         self.member.point("forming")
         return lines.mesh("all", order.meeting, order.meets)
 
@@ -136,7 +140,7 @@ class Gathering(Follower[Gathered]):
         self._lines = lines = Lines(sharing=Sharing(self.member.holdings.device))
         with self._its_line().holds(lines.hang_up):
             self.mesh = mesh = await self._meeting(lines, order)
-            with suppress(Lost):  # a part is lost: the last checkpoint counts
+            with suppress(PartLost):  # a part is lost: the last checkpoint counts
                 self.member.meet(mesh, None, generation=order.generation, leaving=True)
                 vault.save(mesh, range(mesh.world))
                 mesh.part(range(mesh.world))
@@ -152,3 +156,13 @@ def _kind(before: Seat | None, seat: Seat, met: Met) -> str:
     if before is not None and before.parts != seat.parts:
         return "depth"
     return "between" if met.moved_bytes or met.gave_bytes else "within"
+
+
+def gathered(coming: Coroutine[Any, Any, Gathered]) -> Gathered:
+    """The outcome; this process ends if no order comes, or a part of the model is lost."""
+    try:
+        return at_once(coming)
+    except LineLost as error:
+        lost(str(error))
+    except PartLost:
+        lost("a part of the model is lost with its workers")

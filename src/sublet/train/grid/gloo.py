@@ -1,7 +1,7 @@
 """A mesh over real connections: gloo's groups as objects, so that a generation can have several.
 
     lines = Lines()                                   # of one generation, as one worker has them
-    lines.lead() or lines.find(host, port, check)     # the store where all meet
+    lines.open_store() or lines.find_store(...)       # the store where all meet
     mesh = lines.mesh("all", rank, world)             # of the old grid and the new one
     forming = lines.begin(mesh, sums, neighbours)     # groups of some of them, while state moves
 
@@ -19,7 +19,6 @@ JSON, not a pickle as that of `torch.multiprocessing`. If a letter cannot be ope
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +31,7 @@ from sublet.machine.wall import WALL
 from sublet.train.link.devices import GLOO, NCCL, Staging, backend_for, device_name
 from sublet.train.link.following import Broken
 from sublet.train.link.groups import abort_nccl, gloo_group, nccl_group, within
-from sublet.train.link.peers import talking
-from sublet.train.link.sockets import Connections, Patience, answers, lead_store, open_store, own_host
+from sublet.train.link.peers import Connected, talking
 from sublet.train.private import as_shared, shared_from
 from sublet.train.state.state import broadcast
 
@@ -105,31 +103,14 @@ def facts_of(letter: torch.Tensor) -> dict[str, Any]:
     return found
 
 
-class Lines:
+class Lines(Connected):
     """All connections of one generation."""
 
     def __init__(self, staging: Staging | None = None, sharing: Sharing | None = None) -> None:
+        super().__init__()
         self.staging, self.sharing = staging or Staging(), sharing or Sharing()
-        self._connections, self.patience = Connections(), Patience()
-        self._store: Any = None
         self._groups: list[Any] = []
         self._on_gpus: list[Any] = []  # those of them that NCCL carries
-
-    def lead(self) -> tuple[str, int]:
-        """Open the store where all meet; its host and port."""
-        host, port, listening = lead_store()
-        with talking():
-            self._store = self.patience.run(lambda: open_store(host, port, listening))
-        return host, port
-
-    def find(self, host: str, port: int, check: Callable[[], None]) -> None:
-        """Reach the store of another member, which may be gone already: then `check` raises some day."""
-        own_host()
-        check()
-        while not answers(host, port):
-            check()
-        with talking():
-            self._store = self.patience.run(lambda: open_store(host, port))
 
     def mesh(self, name: str, rank: int, world: int) -> GlooMesh:
         """The mesh of all members with this name."""
@@ -176,8 +157,7 @@ class Lines:
 
     def hang_up(self) -> None:
         """End every connection; any thread may call this, and more than once."""
-        self.patience.end()
-        self._connections.end()
+        self._cut()
         aborts = [threading.Thread(target=abort_nccl, args=(each,)) for each in list(self._on_gpus)]
         for each in aborts:  # half a second each, and all of them wait for one another's ends
             each.start()
@@ -187,14 +167,9 @@ class Lines:
     def close(self) -> None:
         """Leave it, whatever state it is in."""
         self.hang_up()
-        if self.patience.stuck:  # torch would wait for its threads: they must never be destroyed
-            for group in self._groups:
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-        self.patience.close()
+        self._leave(self._groups)
         self._groups.clear()
         self._on_gpus.clear()
-        self._store = None
-        self._connections.forget()
 
 
 class GlooMesh:

@@ -25,10 +25,11 @@ from typing import Any
 import torch
 
 from sublet.train.grid.stages import Staged, Unit
-from sublet.train.numerics.elementwise import Kept, kept_by
+from sublet.train.numerics.elementwise import StateSpec, kept_by
+from sublet.train.numerics.memory import memory_of
 from sublet.train.private import times_written
 
-__all__ = ["Arena", "Holdings", "blank", "layout_of", "sizes_of"]
+__all__ = ["Arena", "Holdings", "blank", "layout_of", "needs_of", "sizes_of"]
 ALIGN = 64  # bytes: of a cache line, and more than any type needs
 LARGE_BYTES = 2 << 20  # a page, and where it begins
 
@@ -57,7 +58,7 @@ class Holdings:
         self._ghosts: set[int] = set()  # units that take no memory
         self._cleared = True  # gradients are zero: nothing was added to them since
         self._layouts: dict[tuple[int, bool], Layout] = {}
-        self._kept: dict[tuple[int, torch.dtype, torch.device], Kept] = {}
+        self._kept: dict[tuple[int, torch.dtype, torch.device], StateSpec] = {}
 
     @property
     def device(self) -> torch.device:
@@ -160,15 +161,20 @@ class Holdings:
     def _trained(self, unit: int) -> list[bool]:
         return [id(each) not in self._frozen for each in self.parameters[unit]]
 
-    def _kept_of(self, parameter: torch.nn.Parameter) -> Kept:
+    def _kept_of(self, parameter: torch.nn.Parameter) -> StateSpec:
         """Nothing of what is frozen, and stays so, or in no group; all of what is frozen for a while."""
         number = self._group_of.get(id(parameter), -1)
         if number < 0 or id(parameter) in self._frozen:
-            return Kept((), ())
+            return StateSpec((), ())
         kind = (number, parameter.dtype, parameter.device)
         if kind not in self._kept:
             self._kept[kind] = kept_by(self.optimizer, number, parameter)
         return self._kept[kind]
+
+
+def needs_of(staged: Staged, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The needs of the model and its state: fields of `Ready`."""
+    return {"blocks": sizes_of(staged, optimizer), **memory_of(staged.model)}
 
 
 def sizes_of(staged: Staged, optimizer: torch.optim.Optimizer) -> tuple[int, ...]:
@@ -204,7 +210,7 @@ class Layout:
     """The place of each tensor of a unit; the same at all workers, from shapes, types and moments alone."""
 
     weights: tuple[Field, ...]
-    kept: tuple[Kept, ...]  # of each parameter, by the optimizer, once it has begun with it
+    kept: tuple[StateSpec, ...]  # of each parameter, by the optimizer, once it has begun with it
     moments: tuple[tuple[str, Field], ...]  # row by row: (name, where), for each parameter that has it
     owners: tuple[int, ...]  # of each moment, the number of its parameter
     counted: Field  # a row for each parameter: 1 if anything is kept of it, and its counters
@@ -234,7 +240,7 @@ class Layout:
         return found
 
 
-def layout_of(parameters: Sequence[torch.Tensor], kept: Sequence[Kept] = ()) -> Layout:
+def layout_of(parameters: Sequence[torch.Tensor], kept: Sequence[StateSpec] = ()) -> Layout:
     """From parameters in their order, and their optimizer state: none before its first step."""
     weights, end = _laid(((each.shape, each.dtype) for each in parameters), 0)
     rows = [(number, name, kind) for number, each in enumerate(kept) for name, kind in each.moments]

@@ -12,7 +12,6 @@ yet to reach the same line.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -24,19 +23,14 @@ import torch
 from sublet.errors import InvalidValue, RanksDiffer, StaleWriter
 from sublet.train.data.loading import HeldOut, in_eval_mode
 from sublet.train.data.samples import Samples, moved
-from sublet.train.grid.gathering import Gathered, Gathering
+from sublet.train.grid.gathering import Gathered, Gathering, gathered
 from sublet.train.grid.gloo import GlooMesh, Lines, spread
-from sublet.train.grid.holdings import sizes_of
-from sublet.train.grid.meeting import Lost as PartLost
+from sublet.train.grid.holdings import needs_of
 from sublet.train.grid.member import Member
 from sublet.train.grid.pipeline import Atom, Losses, Stepped, Work, atoms, loaded, share
 from sublet.train.grid.saving import Course, Vault, Whole
 from sublet.train.grid.stages import Seat, Staged, parts_of
-from sublet.train.link.agent_line import Lost as LineLost
-from sublet.train.link.following import Broken, at_once
-from sublet.train.link.membership import ORDER_S, lost
-from sublet.train.numerics.elementwise import check_one_by_one
-from sublet.train.numerics.memory import Gauge, gauge_of
+from sublet.train.link.following import Broken, lost
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import reseed_host, rng_kept, seed_python_and_numpy
 from sublet.train.numerics.updates import Guard
@@ -45,11 +39,7 @@ from sublet.train.sessions.position import Position
 from sublet.train.sessions.probe import Probe, is_due
 from sublet.train.sessions.report import Report
 from sublet.train.sessions.strategy import Around, Where
-from sublet.train.shards.run import memory_of
 from sublet.train.state.state import Progress, State
-from sublet.wire.exits import EXIT_MEMORY
-from sublet.wire.messages import Finished
-from sublet.wire.profile import is_profiled
 
 __all__ = ["InStages", "awaited"]
 
@@ -74,8 +64,7 @@ class InStages:
     def __init__(self, model: torch.nn.Module, optimizer: Any, dataset: Any, around: Around) -> None:
         options = around.options
         check_fits(STAGES, Asked(options, model, optimizer, dataset))
-        check_optimizer(optimizer)
-        check_one_by_one(optimizer)
+        check_optimizer(optimizer, in_stages=True)
         self._around, self._model, self._optimizer = around, model, optimizer
         self._device = None if options.device is None else torch.device(options.device)
         if self._device is not None:
@@ -87,7 +76,6 @@ class InStages:
         self.position, self._micro_batch = Position(self.progress), options.micro_batch or 0
         self._state = State(model, optimizer, self._schedules.all, around.own, options.seed)
         self.course = Course(self._state, self.progress, self._schedules, around.saver)
-        self._gauge = gauge_of(self._staged.device)
         self._report = Report(around.link, around.saver, logs=bool(options.trackers))
         self.member: Member | None = None
         self._vault: Vault | None = None
@@ -102,7 +90,7 @@ class InStages:
         self._under_way: Losses | None = None
 
     def open(self) -> None:
-        self._around.link.open(lambda: {"blocks": sizes_of(self._staged, self._optimizer), **memory_of(self._model)})
+        self._around.link.open(lambda: needs_of(self._staged, self._optimizer))
         self._guard.begin()
 
     def close(self, error: BaseException | None) -> None:
@@ -116,8 +104,7 @@ class InStages:
             else:
                 self._gathering.fail(error)
         if isinstance(error, torch.OutOfMemoryError) and self._around.link.line is not None:
-            self._report.short(self.progress, samples=self._micro_batch, micro_batch=0, ends=True)
-            raise SystemExit(EXIT_MEMORY)
+            self._report.end_short(self.progress, samples=self._micro_batch, micro_batch=0)
 
     # ------------------------------------------------------------------------------------------- steps
 
@@ -156,7 +143,7 @@ class InStages:
                 member.new = False
                 made = self._made(member)
                 if self._around.link.line is not None and self.seat.copy == 0:  # one of each part; others say the same
-                    _tell(self._report, made, progress, self.seat, self._micro_batch, self._gauge)
+                    self._tell(made)
                 self._ordered, self._norm, self._updated = made.orders, made.norm, True
                 made.losses.send()
                 self._seen, self._under_way = self._under_way or made.losses, made.losses
@@ -164,9 +151,7 @@ class InStages:
             except Broken as error:
                 why = str(error)
             except torch.OutOfMemoryError as error:
-                if (
-                    self._around.link.line is None or member.pending >= 0
-                ):  # no controller helps; an update may be half made
+                if self._around.link.line is None or member.pending >= 0:  # no controller; or an update is half made
                     raise
                 why = str(error)  # the graph goes with the frames of the error, when we have left it
                 self._report.short(progress, samples=self._micro_batch, micro_batch=0)
@@ -194,6 +179,16 @@ class InStages:
             orders=self._around.link.has_order(),
         )
 
+    def _tell(self, made: Stepped) -> None:
+        """Report a step. The loss, which may wait for a GPU, is read only if a message is due."""
+        report, progress, seat = self._report, self.progress, self.seat
+        times = {name: getattr(made, name) for name in ("agree_s", "sum_s", "keep_s", "idle_s")}
+        report.count(comm_s=made.sum_s + made.agree_s, units=made.units, **times)
+        if report.is_due():
+            beside_bytes = report.beside_bytes(self._staged.device)
+            facts = {"atoms": -(-progress.batch // self._micro_batch), "beside_bytes": beside_bytes}
+            report.stepped(progress, loss=made.loss, workers=seat.copies, first=seat.part == 0, **facts)
+
     # ------------------------------------------------------------------------------------------- between steps
 
     def meet(self) -> None:
@@ -213,8 +208,7 @@ class InStages:
         if around.link.line is None:
             member.meet(self.mesh, self.seat)
             return
-        wait_s = float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
-        self._gathering = Gathering(around.link.line, member, wait_s=wait_s, samples=lambda: float(self.progress.done))
+        self._gathering = Gathering(around.link.line, member, samples=lambda: float(self.progress.done))
         self._settle_in(self._following(lambda gathering: gathering.follow()))
 
     def boundary(self) -> None:
@@ -242,19 +236,12 @@ class InStages:
 
     def _following(self, into: Callable[[Gathering], Coroutine[Any, Any, Gathered]]) -> Gathered:
         assert self._gathering is not None  # noqa: S101 - alone nothing breaks, and there are no orders
-        try:
-            return at_once(into(self._gathering))
-        except LineLost as error:
-            lost(str(error))
-        except PartLost:
-            lost("a part of the model is lost with its workers")
+        return gathered(into(self._gathering))
 
-    def _settle_in(self, gathered: Gathered) -> None:
+    def _settle_in(self, found: Gathered) -> None:
         """In a new grid: report."""
         self._ordered = False
-        assert self._gathering is not None  # noqa: S101 - it brought us here
-        assert self._gathering.mesh is not None  # noqa: S101 - it has just been formed
-        self.mesh, self.seat, self.generation = self._gathering.mesh, gathered.seat, gathered.order.generation
+        self.mesh, self.seat, self.generation = found.mesh, found.seat, found.order.generation
         self._around.log.settle(self.mesh.rank)
         if self.member is not None and self.member.new:
             self.position.arrive()
@@ -262,14 +249,14 @@ class InStages:
             self.progress,
             generation=self.generation,
             work=float(self.position.extent.samples(self.progress)),
-            source=gathered.met.source,
-            redone_steps=gathered.met.redone,
-            formed_s=gathered.formed_s,
-            state_s=gathered.state_s,
-            kind=gathered.kind,
-            moved_bytes=gathered.met.moved_bytes,
-            rolled=gathered.met.rolled,
-            met_s=gathered.met_s,
+            source=found.met.source,
+            redone_steps=found.met.redone,
+            formed_s=found.formed_s,
+            state_s=found.state_s,
+            kind=found.kind,
+            moved_bytes=found.met.moved_bytes,
+            rolled=found.met.rolled,
+            met_s=found.met_s,
         )
 
     def finish(self) -> None:
@@ -300,8 +287,7 @@ class InStages:
                 self.recover(str(error))
                 continue
             if self.mesh.rank == 0:
-                done, worker_id = float(progress.done), link.worker_id
-                link.say(Finished(worker_id=worker_id, step=progress.steps, done=done, loss=self.loss))
+                self._report.finished(progress, self.loss)
             try:
                 self.mesh.sum(torch.zeros(1), self.seat.everyone())
                 self.mesh.part(self.seat.everyone())
@@ -392,7 +378,7 @@ class InStages:
     def look(self, member: Member) -> None:
         """At the first step: what the loss of its first micro-batch is (`probe`), by the first copy. Broken."""
         progress, options = self.position.progress, self._around.options
-        if progress.steps or not is_due(options) or is_profiled():
+        if progress.steps or not is_due(options):
             return
         whole = Atom(progress.offset, min(self._micro_batch, progress.size))
         probe = Probe(self._model, options, whole.count)
@@ -449,16 +435,6 @@ class InStages:
     def told_by_rank_0(self, figures: Sequence[float]) -> list[float]:
         """As given: evaluations are alike at all workers."""
         return list(figures)
-
-
-def _tell(report: Report, made: Stepped, progress: Progress, seat: Seat, micro_batch: int, gauge: Gauge | None) -> None:
-    """Report a step. The loss, which may wait for a GPU, is read only if a message is due."""
-    times = {name: getattr(made, name) for name in ("agree_s", "sum_s", "keep_s", "idle_s")}
-    report.count(comm_s=made.sum_s + made.agree_s, units=made.units, **times)
-    if report.is_due():
-        beside_bytes = 0 if gauge is None else max(0, gauge.take_peak() - gauge.resident())
-        facts = {"atoms": -(-progress.batch // micro_batch), "beside_bytes": beside_bytes}
-        report.stepped(progress, loss=made.loss, workers=seat.copies, first=seat.part == 0, **facts)
 
 
 @contextmanager

@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-__all__ = ["NOTHING", "Lost", "Meeting", "Met", "Move", "Standing", "meet", "moves"]
+__all__ = ["NOTHING", "Meeting", "Met", "Move", "PartLost", "Standing", "meet", "moves"]
 
 NOTHING = -1
 
 
-class Lost(Exception):
+class PartLost(Exception):
     """No worker that is left holds a unit: all go back to a checkpoint."""
 
 

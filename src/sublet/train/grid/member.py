@@ -22,7 +22,7 @@ from sublet.machine.wall import WALL
 from sublet.train.data.samples import mixed
 from sublet.train.grid.gloo import GlooMesh, spread
 from sublet.train.grid.holdings import Holdings
-from sublet.train.grid.meeting import NOTHING, Lost, Meeting, Met, Standing, meet
+from sublet.train.grid.meeting import NOTHING, Meeting, Met, PartLost, Standing, meet
 from sublet.train.grid.pipeline import Atom, Losses, Pipeline, Stepped, Work, atoms, share
 from sublet.train.grid.replicas import Replicas
 from sublet.train.grid.saving import WORDS, Course, Restored, Vault
@@ -74,7 +74,7 @@ class Member:
         return self.losses.total()
 
     def meet(self, mesh: GlooMesh, seat: Seat | None, *, generation: int | None = None, leaving: bool = False) -> Met:
-        """Meet all of the mesh; the seat is that of the new grid, None for a worker that only gives. Lost, or Broken.
+        """Meet all of the mesh; the seat of the new grid is None for a worker that only gives. PartLost, or Broken.
 
         Workers that all are `leaving` keep their units for as long as it takes to save them.
         """
@@ -93,7 +93,7 @@ class Member:
         have = keeps if top == NOTHING else [a & b.units for a, b in zip(keeps, standings, strict=True)]
         met = meet(standings, [a | b for a, b in zip(owned, have, strict=True)], sizes)
         if met is None and leaving:
-            raise Lost
+            raise PartLost
         self.point("met")
         restored = None
         if self.vault is not None and not leaving and (met is None or met.anew):
@@ -102,7 +102,7 @@ class Member:
             self._go_back(mesh, restored)
             have = keeps
         elif met is None:
-            raise Lost
+            raise PartLost
         else:
             self._settle(mesh, met, owned[mesh.rank] | have[mesh.rank], standings)
         if met is None or met.anew:  # where all begin, or go back, none is ahead of another
@@ -130,7 +130,7 @@ class Member:
                 lost=met is None,
                 redone=max(0, top - restored.step),
             )
-        assert met is not None  # noqa: S101 - or it is Lost
+        assert met is not None  # noqa: S101 - or it is PartLost
         return Met(
             meeting=met,
             moved_bytes=sum(sizes[move.unit] for move in met.moves if move.taker == mesh.rank),

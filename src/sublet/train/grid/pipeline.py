@@ -25,7 +25,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
-from sublet.train.data.samples import Piece, Samples
+from sublet.train.data.samples import MicroBatch, Samples
 from sublet.train.grid.gloo import LETTER_BYTES, GlooMesh, as_letter, facts_of
 from sublet.train.grid.stages import Seat, Staged
 from sublet.train.numerics.seeds import reseed_host, rng_kept
@@ -226,7 +226,7 @@ def schedule(part: int, parts: int, atoms: int) -> tuple[Pass, ...]:
 
 def loaded(samples: Samples, seed: int, epoch: int, atom: Atom) -> Any:
     """The samples of an atom, the same at any worker, since their random numbers follow from their places."""
-    piece = Piece(start=atom.start, count=atom.count, first=False, last=False)
+    piece = MicroBatch(start=atom.start, count=atom.count, first=False, last=False)
     if not samples.draws_here:
         return samples.load(epoch, piece)
     with rng_kept():

@@ -171,11 +171,8 @@ class Whole:
 
     def _optimizer(self, at: Mapping[Key, int], counted: Sequence[torch.Tensor], *, stepped: bool) -> dict[str, Any]:
         """As its state_dict would be with all units here: without parameters that never had a gradient."""
-        groups, state, indices = (
-            settings_of(self._holdings.optimizer.param_groups),
-            dict[int, dict[str, Any]](),
-            count(),
-        )
+        groups, indices = settings_of(self._holdings.optimizer.param_groups), count()
+        state = dict[int, dict[str, Any]]()
         for group, everything in zip(groups, self._holdings.groups, strict=True):
             group["params"] = list(islice(indices, len(everything)))
         for unit, rows in enumerate(counted):
@@ -382,9 +379,8 @@ class Vault:
             self._files = joint.own
             tree = {**self.whole.tree(counted, stepped=stepped), "rng": table}
             if not self.saver.begin(tree, self._progress, mesh.world, joint):
-                joint.own.set_exception(
-                    CheckpointFailed(self.saver.directory, "it cannot be written", hint="see above")
-                )
+                failed = CheckpointFailed(self.saver.directory, "it cannot be written", hint="see above")
+                joint.own.set_exception(failed)
         elif segments:
             self._share = self._share or Share(self.saver.store)
             name = f"{token:012x}"

@@ -28,7 +28,7 @@ from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Busy, Keep, Leave, Meet, Ready, Regroup, SaveNow, Spent
 from sublet.wire.saves import Brought, Wants
 
-__all__ = ["AgentLine", "ControllerLink", "Lost", "Superseded", "is_agents_line", "listen"]
+__all__ = ["AgentLine", "ControllerLink", "LineLost", "Superseded", "is_agents_line", "listen"]
 
 Order = Regroup | Leave
 CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
@@ -42,7 +42,7 @@ class Superseded(Exception):
     """A newer order is there: what is under way for the older one is given up."""
 
 
-class Lost(Exception):
+class LineLost(Exception):
     """The agent is gone, or no order comes."""
 
 
@@ -129,11 +129,11 @@ class AgentLine:
             await self._news.wait(lambda: self._met(generation) or self._order is not None or self.gone, wait_s)
             self._check()
             if self._meet is None or not self._met(generation):
-                raise Lost(f"no word of the store of generation {generation} within {wait_s:g} s")
+                raise LineLost(f"no word of the store of generation {generation} within {wait_s:g} s")
             return self._meet
 
     async def bring(self, generation: int, wait_s: float) -> None:
-        """Have the newest checkpoint put into our directory; Lost if it is unknown whether there is one."""
+        """Have the newest checkpoint put into our directory; LineLost if it is unknown whether there is one."""
         with self._news:
             self._answered, self._why_not = False, ""
         self.say(Wants(worker_id=self.worker_id, generation=generation))
@@ -141,7 +141,7 @@ class AgentLine:
             await self._news.wait(lambda: self._answered or self._order is not None or self.gone, wait_s)
             self._check()
             if not self._answered or self._why_not:
-                raise Lost(self._why_not or f"no word of the newest checkpoint within {wait_s:g} s")
+                raise LineLost(self._why_not or f"no word of the newest checkpoint within {wait_s:g} s")
 
     def check(self) -> None:
         """Raise if a newer order has come, or the line is gone."""
@@ -152,7 +152,7 @@ class AgentLine:
     def holds(self, hang_up: Callable[[], None]) -> Iterator[None]:
         """A group forms, and `hang_up` can end it from any thread; later only a broken group is ended.
 
-        Superseded or Lost where that holds before, or at the end of a normal exit.
+        Superseded or LineLost where that holds before, or at the end of a normal exit.
         """
         with self._news:
             self._check()
@@ -173,13 +173,13 @@ class AgentLine:
         if self._order is not None:
             raise Superseded
         if self.gone:
-            raise Lost("the agent has closed the line")
+            raise LineLost("the agent has closed the line")
 
     async def _newest(self, fits: Callable[[Order], bool], wait_s: float) -> Order:
         if not await self._news.wait(lambda: self.gone or (self._order is not None and fits(self._order)), wait_s):
-            raise Lost(f"no order came within {wait_s:g} s")
+            raise LineLost(f"no order came within {wait_s:g} s")
         if self._order is None:
-            raise Lost("the agent has closed the line")
+            raise LineLost("the agent has closed the line")
         return self._order
 
     def _met(self, generation: int) -> bool:

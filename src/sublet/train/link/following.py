@@ -10,18 +10,21 @@ simulated world (`sublet_lab.world`) they suspend, and virtual time goes on mean
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from sublet.errors import NoCheckpointLeft
 from sublet.machine.wall import WALL, Wall
 from sublet.train.link.agent_line import AgentLine, Superseded
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 from sublet.wire.messages import Broke, Leading, Leave, Left, Meet, Regroup
 
-__all__ = ["Broken", "Entry", "Follower", "Following", "at_once"]
+__all__ = ["Broken", "Entry", "Follower", "Following", "at_once", "lost", "order_wait_s"]
 
+ORDER_S = 300.0  # without a word from the controller for so long after a break, we give up
 MEET_S = 86_400.0  # for the first member to open the store: it may evaluate. The controller says if it hangs
 
 
@@ -111,7 +114,7 @@ class Follower(Generic[Came]):
     """A loop from order to order. Subclasses say how to join, save and part."""
 
     def __init__(self, line: AgentLine | None, wait_s: float) -> None:
-        self.line, self._wait_s = line, wait_s
+        self.line, self.wait_s = line, wait_s
 
     @property
     def standing(self) -> Mapping[str, Any]:
@@ -128,11 +131,11 @@ class Follower(Generic[Came]):
         raise NotImplementedError
 
     async def follow(self) -> Came:
-        """Into the group of the newest order with a place for us; Lost if none comes, SystemExit to leave."""
+        """Into the group of the newest order with a place for us; LineLost if none comes, SystemExit to leave."""
         line = self._its_line()
         while True:
             try:
-                order = await line.order(self._wait_s)
+                order = await line.order(self.wait_s)
                 if isinstance(order, Leave):
                     await self._save(order)
                     self._say_left(order)
@@ -283,3 +286,14 @@ def at_once(work: Coroutine[Any, Any, Answer]) -> Answer:
         return answer
     work.close()
     raise RuntimeError("something suspended where nothing else could go on")
+
+
+def order_wait_s() -> float:
+    """How long a training process waits for an order."""
+    return float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
+
+
+def lost(why: str) -> NoReturn:
+    """End this process, which has no group."""
+    print(f"sublet: this worker ends: {why}", file=sys.stderr)  # noqa: T201 - its log is all that is left
+    raise SystemExit(EXIT_LOST)

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from sublet.train.checkpoint.saving import Saver, find
-from sublet.train.link.agent_line import Lost
-from sublet.train.link.following import Broken, Entry, Following, at_once
+from sublet.train.link.agent_line import LineLost
+from sublet.train.link.following import Broken, Entry, Following, at_once, lost, order_wait_s
 from sublet.train.link.peers import PeerGroup, talking
 from sublet.train.numerics.seeds import own_rng
 from sublet.train.shards.meeting import Gone, PeerMesh
 from sublet.train.shards.run import SessionRun
 from sublet.train.state.state import TRAINED_S, Progress, State, broadcast
-from sublet.wire.exits import EXIT_LOST
 from sublet.wire.grids import SHARDS
 from sublet.wire.messages import Leave, Regroup
 
-__all__ = ["ORDER_S", "Membership", "lost"]
+__all__ = ["Membership"]
 
 Answer = TypeVar("Answer")
 
-ORDER_S = 300.0  # without a word from the controller for so long after a break, we give up
 MOST_TURNS = 1000  # optimizers of a session
 LEAVES = 1 << 62  # in place of the generation that one goes on in
 
@@ -52,8 +49,7 @@ class Membership:
         self._device = device
         if device.type == "cuda":
             torch.cuda.set_device(device)  # for what is made without naming one: communicators, streams, the user's own
-        self._wait_s = float(os.environ.get("SUBLET_ORDER_WAIT_S", ORDER_S))
-        self.following = Following(None, self, PeerGroup(), self._new_group, wait_s=self._wait_s)
+        self.following = Following(None, self, PeerGroup(), self._new_group, wait_s=order_wait_s())
 
     @property
     def group(self) -> PeerGroup:
@@ -107,7 +103,7 @@ class Membership:
         line, group, at_least = self.following.line, self.group, 0
         assert line is not None  # noqa: S101 - orders come over a line
         while True:
-            order = await line.foreseen(at_least, self._wait_s)
+            order = await line.foreseen(at_least, self.following.wait_s)
             stays = isinstance(order, Regroup)
             goes_on_in = [n for n in await group.numbers(order.generation if stays else LEAVES) if n != LEAVES]
             if len(set(goes_on_in)) <= 1:
@@ -132,7 +128,7 @@ class Membership:
     def _until(self, entered: Coroutine[Any, Any, Answer]) -> Answer:
         try:
             return at_once(entered)
-        except Lost as error:
+        except LineLost as error:
             lost(str(error))
 
     def _new_group(self, order: Regroup) -> PeerGroup:
@@ -203,7 +199,7 @@ class Membership:
         except Gone as gone:
             loaded = await self.load() if group.rank == 0 else False
             if not (await group.numbers(int(loaded)))[0]:
-                raise Lost(f"no worker has {gone}, and there is no checkpoint") from gone
+                raise LineLost(f"no worker has {gone}, and there is no checkpoint") from gone
             run.shards.half = False
             if group.rank != 0:
                 run.carries = False
@@ -229,9 +225,3 @@ class Membership:
     def close(self) -> None:
         """Wait for what is being written."""
         self._saver.close()
-
-
-def lost(why: str) -> NoReturn:
-    """End this process, which has no group."""
-    print(f"sublet: this worker ends: {why}", file=sys.stderr)  # noqa: T201 - its log is all that is left
-    raise SystemExit(EXIT_LOST)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from sublet.train.link.sockets import Connections, Patience, answers, lead_store
 from sublet.train.private import coalesced, gather_blocks
 from sublet.wire.messages import Meet
 
-__all__ = ["BROKEN", "PeerGroup", "gist_of", "talking"]
+__all__ = ["BROKEN", "Connected", "PeerGroup", "gist_of", "talking"]
 
 BROKEN = (RuntimeError, ValueError)  # of a collective whose group is gone (ValueError: already destroyed)
 CPU = torch.device("cpu")
@@ -46,19 +46,59 @@ def talking() -> Iterator[None]:
         raise Broken(gist_of(error)) from error
 
 
-class PeerGroup:
+class Connected:
+    """The connections of one generation, and the store where its members meet."""
+
+    def __init__(self) -> None:
+        self._connections, self.patience = Connections(), Patience()
+        self._store: Any = None
+
+    def open_store(self) -> tuple[str, int]:
+        """Open the store where all meet; its host and port."""
+        host, port, listening = lead_store()
+        self._take_store(host, port, listening)
+        return host, port
+
+    def find_store(self, host: str, port: int, check: Callable[[], None]) -> None:
+        """Reach the store of another member, which may be gone already: then `check` raises some day."""
+        own_host()
+        check()
+        while not answers(host, port):
+            check()
+        self._take_store(host, port)
+
+    def _take_store(self, host: str, port: int, listening: int | None = None) -> None:
+        with talking():
+            self._store = self._in_a_thread(lambda: open_store(host, port, listening))
+
+    def _in_a_thread(self, work: Callable[[], Any]) -> Any:
+        return self.patience.until(self.patience.begin(work))
+
+    def _cut(self) -> None:
+        self.patience.end()
+        self._connections.end()
+
+    def _leave(self, groups: Iterable[Any]) -> None:
+        """Give back the sockets. Torch would wait for threads of a group that is stuck: it must never be destroyed."""
+        for group in groups if self.patience.stuck else ():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        self._store = None
+        self.patience.close()
+        self._connections.forget()
+
+
+class PeerGroup(Connected):
     """Rank `rank` of `world`; a worker alone has no torch group. Its coroutines block (`following.at_once`).
 
     A group that was not formed here is torch's default one, which its maker ends.
     """
 
     def __init__(self, *, rank: int = 0, world: int = 1, generation: int = 0, device: torch.device = CPU) -> None:
+        super().__init__()
         self.rank, self.world, self.generation = rank, world, generation
         self.device = device
-        self._store: Any = None
         self._host: Any = None  # gloo
         self._gpus: Any = None  # NCCL
-        self._connections, self._patience = Connections(), Patience()
 
     @property
     def is_nccl(self) -> bool:
@@ -68,26 +108,18 @@ class PeerGroup:
     @property
     def stuck(self) -> bool:
         """Whether a wait in it will never end."""
-        return self._patience.stuck
+        return self.patience.stuck
 
     async def lead(self) -> tuple[str, int]:
-        """Open the store where all meet; its host and port."""
-        host, port, listening = lead_store()
-        with talking():
-            self._store = self._in_a_thread(lambda: open_store(host, port, listening))
-        return host, port
+        """See Collective."""
+        return self.open_store()
 
     async def find(self, meet: Meet, check: Callable[[], None]) -> None:
-        """Reach the store of another member, which may be gone already: then `check` raises some day."""
-        own_host()
-        check()
-        while not answers(meet.host, meet.port):
-            check()
-        with talking():
-            self._store = self._in_a_thread(lambda: open_store(meet.host, meet.port))
+        """See Collective."""
+        self.find_store(meet.host, meet.port, check)
 
     async def form(self) -> None:
-        """Make the torch groups with all who are at the store."""
+        """Make the torch groups with all members at the store."""
         with talking():
             self._in_a_thread(self._form)
         self._connections.seal()
@@ -128,32 +160,32 @@ class PeerGroup:
             work.wait()
             self._reach()
         else:
-            self._patience.until_summed(work)
+            self.patience.until_summed(work)
 
     def wait_for_step(self, works: list[Any]) -> None:
         """Until all have these sums: then, and only then, a step may be applied; one of BROKEN."""
         if self._gpus is None:
             for work in works:
-                self._patience.until_summed(work)
+                self.patience.until_summed(work)
             return
         for work in works:
             work.wait()
         self._reach()
         here = torch.ones(1)
-        self._patience.until_summed(self._host.allreduce([here]))
+        self.patience.until_summed(self._host.allreduce([here]))
         if int(here) != self.world:
             raise RuntimeError(f"{int(here)} of {self.world} have the sum")
 
     def _reach(self) -> None:
-        """The GPU has done what was asked of it so far, and nobody has aborted it meanwhile."""
+        """The GPU has done what was asked of it so far, and no thread has aborted it meanwhile."""
         reached = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch gives it no type
         reached.record(torch.cuda.current_stream(self.device))
         reached.synchronize()
-        self._patience.check()
+        self.patience.check()
 
     def wait_for_message(self, work: Any) -> None:
         """As `wait`, for a message: gloo closes all connections when such a wait times out."""
-        self._patience.run(work.wait)
+        self.patience.run(work.wait)
 
     def begin_sum(self, tensor: torch.Tensor) -> Any:
         """Over the members, in place; what to wait for."""
@@ -201,8 +233,7 @@ class PeerGroup:
 
     def hang_up(self) -> None:
         """End every connection of the group; any thread may call this, and more than once."""
-        self._patience.end()
-        self._connections.end()
+        self._cut()
         if self._gpus is not None:
             abort_nccl(self._gpus)
 
@@ -216,11 +247,8 @@ class PeerGroup:
         """Leave the torch groups and give back their sockets."""
         if self._gpus is not None:
             abort_nccl(self._gpus)
-        if self.stuck and self._host is not None:  # it would wait for its threads: nobody may ever destroy it
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._host))
-        self._store = self._host = self._gpus = None
-        self._patience.close()
-        self._connections.forget()
+        self._leave([] if self._host is None else [self._host])
+        self._host = self._gpus = None
 
     def _for(self, tensor: torch.Tensor) -> Any:
         if tensor.is_cuda and self._gpus is not None:
@@ -232,10 +260,7 @@ class PeerGroup:
         if tensor.is_cuda:
             self.wait(work)
         else:
-            self._patience.until_summed(work)
-
-    def _in_a_thread(self, work: Callable[[], Any]) -> Any:
-        return self._patience.until(self._patience.begin(work))
+            self.patience.until_summed(work)
 
 
 def gist_of(error: BaseException) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from sublet.errors import InvalidValue
 
-__all__ = ["Kept", "check_elementwise", "check_one_by_one", "kept_by"]
+__all__ = ["StateSpec", "check_elementwise", "check_one_by_one", "kept_by"]
 
 SHAPE = (4, 3)
 PIECES = ([SHAPE], [(5,), (7,)])  # a parameter, and the same numbers in pieces that end amid a row
@@ -27,14 +27,14 @@ ONE_BY_ONE = "one that works on each parameter by itself where the model is cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StateSpec:
     """For one parameter: names and types, in an order that all workers have."""
 
     moments: tuple[tuple[str, torch.dtype], ...]
     counters: tuple[tuple[str, torch.dtype, torch.device], ...]
 
 
-def kept_by(optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor | None = None) -> Kept:
+def kept_by(optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor | None = None) -> StateSpec:
     """For a parameter of this group, of the type and on the device of another; or InvalidValue."""
     probe = torch.nn.Parameter(torch.zeros(SHAPE) if like is None else torch.zeros(SHAPE).to(like))
     with _twin(optimizer, number, [probe]) as twin:
@@ -44,7 +44,7 @@ def kept_by(optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor | 
     for each in state.values():
         if not isinstance(each, torch.Tensor) or each.shape not in (probe.shape, torch.Size([])):
             raise InvalidValue("optimizer", type(optimizer).__name__, ELEMENTWISE)
-    return Kept(
+    return StateSpec(
         tuple((name, each.dtype) for name, each in state.items() if each.shape == probe.shape),
         tuple((name, each.dtype, each.device) for name, each in state.items() if each.shape != probe.shape),
     )

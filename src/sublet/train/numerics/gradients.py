@@ -1,9 +1,10 @@
 """Gradients as views into a few flat buckets that are summed over the group while backward still runs.
 
-The loss of a micro-batch of n samples is scaled by n / B before backward, so the plain sum over all micro-batches of
-all workers is the gradient of the mean over the global batch B, however unevenly it is split. Control numbers travel in
-the last bucket, without a collective of their own. Each bucket says which of its gradients were made: a parameter that
-took no part in a step, at any worker, has none for the optimizer, as in one process.
+The loss of a micro-batch of n samples is scaled by n / B before backward, where B is the global batch. So the plain sum
+over all micro-batches of all workers is the gradient of the mean over that batch, however unevenly it is split.
+
+Control numbers travel in the last bucket, without a collective of their own. Each bucket says which of its gradients
+were made: a parameter that took no part in a step, at any worker, has none for the optimizer, as in one process.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Control(IntEnum):
     COUNTED = 9  # how much the losses were summed over
 
 
-class Bucket:
+class GradientBucket:
     """Neighbouring gradients of one type; `missing` of them have not come yet in this step."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], extra: int = 0) -> None:
@@ -87,7 +88,7 @@ class Gradients:
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._all = list(parameters)
         self.parameters, self._frozen = _sorted_out(self._all)
-        self.buckets: list[Bucket] = []
+        self.buckets: list[GradientBucket] = []
         self._own_control()
         self.wait_s = 0.0  # of the last sum, after backward had ended
         self.failed: BaseException | None = None
@@ -122,12 +123,12 @@ class Gradients:
         groups = _split(self.parameters)
         roomy = groups[-1][0].dtype in (torch.float32, torch.float64)  # others cannot hold the control numbers
         for group in groups:
-            self.buckets.append(Bucket(group, len(Control) if roomy and group is groups[-1] else 0))
+            self.buckets.append(GradientBucket(group, len(Control) if roomy and group is groups[-1] else 0))
         if roomy:
             last = self.buckets[-1]
             self.control = last.flat[last.size + len(last.parameters) :]
         else:
-            alone = Bucket([torch.nn.Parameter(torch.empty(0, device=groups[-1][0].device))], len(Control))
+            alone = GradientBucket([torch.nn.Parameter(torch.empty(0, device=groups[-1][0].device))], len(Control))
             alone.parameters, alone.views, alone.came = [], [], alone.flat[:0]
             self.buckets.append(alone)
             self.control = alone.flat[1:]
@@ -248,7 +249,7 @@ class Gradients:
         self.control = torch.zeros(len(Control), device=self._all[0].device if self._all else None)
         self.slots = list(self.control)
 
-    def _hook(self, bucket: Bucket, number: int) -> Callable[[torch.Tensor], None]:
+    def _hook(self, bucket: GradientBucket, number: int) -> Callable[[torch.Tensor], None]:
         view, made = bucket.views[number], bucket.made
 
         def arrived(parameter: torch.Tensor) -> None:

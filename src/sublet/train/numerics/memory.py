@@ -18,7 +18,7 @@ import torch
 from sublet.errors import OutOfMemory
 from sublet.wire.profile import FITS
 
-__all__ = ["SLIMMER", "Cut", "Footprint", "Gauge", "Memory", "gauge_of", "samples_that_fit"]
+__all__ = ["SLIMMER", "Cut", "Footprint", "Gauge", "Memory", "gauge_of", "memory_of", "samples_that_fit"]
 
 SMALLER = (
     "make a sample smaller (shorter, of lower resolution), train in bfloat16, recompute activations "
@@ -57,6 +57,15 @@ class Gauge:
 def gauge_of(device: torch.device) -> Gauge | None:
     """None on a CPU."""
     return Gauge(device) if device.type == "cuda" else None
+
+
+def memory_of(model: torch.nn.Module) -> dict[str, int]:
+    """Bytes of weights and gradients, and of the device's memory; 0 on a CPU."""
+    everything = list(model.parameters())
+    device = everything[0].device
+    weights = sum(each.numel() * each.element_size() * (2 if each.requires_grad else 1) for each in everything)
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    return {"weight_bytes": weights, "device_bytes": memory}
 
 
 class Footprint:

@@ -56,15 +56,9 @@ class Schedules:
             raise InvalidValue("scheduler", what, allowed)
         print(f"sublet: {what} is not known to the session; it should be {allowed}", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
 
-    def step(self) -> None:
-        """After a step, or an epoch."""
-        for scheduler in self.all:
-            scheduler.step()
-        self.note()
-
     def end_step(self, progress: Progress, due: int) -> None:
         """A step is made: those that go by the step are to have made as many as are due."""
-        if self._every == "step":
+        if self._every == "step" and not is_profiled():  # it would be over long before a profile is
             self._reach(due, progress)
 
     def end_epochs(self, progress: Progress) -> None:
@@ -74,7 +68,9 @@ class Schedules:
 
     def _reach(self, due: int, progress: Progress) -> None:
         while progress.scheduled < due:
-            self.step()
+            for scheduler in self.all:
+                scheduler.step()
+            self.note()
             progress.scheduled += 1
 
     def note(self) -> None:

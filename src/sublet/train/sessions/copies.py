@@ -23,8 +23,8 @@ from sublet.errors import InvalidValue, StaleWriter
 from sublet.machine.wall import WALL
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.data.loading import HeldOut, LossOf
-from sublet.train.link.following import Broken, Entry
-from sublet.train.link.membership import Membership, lost
+from sublet.train.link.following import Broken, Entry, lost
+from sublet.train.link.membership import Membership
 from sublet.train.link.peers import BROKEN, PeerGroup, talking
 from sublet.train.numerics.gradients import Control
 from sublet.train.numerics.seeds import own_rng
@@ -39,8 +39,6 @@ from sublet.train.sessions.turns import Turns
 from sublet.train.shards.meeting import PeerMesh
 from sublet.train.shards.run import SessionRun, fits_of
 from sublet.train.state.state import State, broadcast
-from sublet.wire.exits import EXIT_MEMORY
-from sublet.wire.messages import Finished
 
 __all__ = ["Copies"]
 
@@ -69,7 +67,7 @@ class Copies:
         link = self._around.link
         link.open(lambda: fits_of(self.state))
         self.members.following.line = link.line
-        self.steps.grows = link.line is None
+        self.steps.grows = link.line is None and not self._around.profiles
         self.steps.guard()
 
     def meet(self) -> None:
@@ -205,8 +203,7 @@ class Copies:
         """The script's own code ran out of memory: another process has to go on with smaller micro-batches."""
         cut = self.steps.cut_given()
         if cut is not None and self._around.link.line is not None:
-            self.report.short(self.progress, samples=cut.samples, micro_batch=cut.micro_batch, ends=True)
-            raise SystemExit(EXIT_MEMORY)
+            self.report.end_short(self.progress, samples=cut.samples, micro_batch=cut.micro_batch)
         if cut is not None:
             error.add_note(cut.advice)
 
@@ -244,8 +241,7 @@ class Copies:
                 if stale is not None:  # a newer group has begun: it has the last word
                     self._settle_in(self.members.recover_behind(stale))
                     continue
-                step, done, loss = progress.steps, float(progress.done), self.steps.readings.numbers[Control.LOSS]
-                self._around.link.say(Finished(worker_id=self._around.worker_id, step=step, done=done, loss=loss))
+                self.report.finished(progress, self.loss)
             if group.world == 1:
                 return
             try:

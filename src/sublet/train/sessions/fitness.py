@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from sublet.errors import InvalidValue
+from sublet.train.numerics.elementwise import check_one_by_one
 from sublet.train.private import is_compiled
 
 __all__ = [
@@ -69,8 +70,8 @@ def check_frozen(frozen: Iterable[torch.nn.Parameter], *, in_stages: bool = Fals
     raise InvalidValue("requires_grad", "True", allowed)
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """A torch optimizer that takes one gradient per step."""
+def check_optimizer(optimizer: Any, *, in_stages: bool = False) -> None:
+    """A torch optimizer that takes one gradient per step; `in_stages` one that works parameter by parameter."""
     if isinstance(optimizer, list | tuple | set):
         raise InvalidValue(
             "optimizer",
@@ -87,6 +88,8 @@ def check_optimizer(optimizer: Any) -> None:
     if isinstance(optimizer, torch.optim.SparseAdam) and may_be_several():
         allowed = "one for dense gradients, such as Adam, where there may be more than one worker (they sum dense ones)"
         raise InvalidValue("optimizer", "SparseAdam", f"{allowed}; or let the job have one (`workers: 1`)")
+    if in_stages:
+        check_one_by_one(optimizer)
 
 
 def check_methods(field: str, thing: Any, *methods: str) -> None:

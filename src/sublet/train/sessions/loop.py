@@ -23,122 +23,17 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.data.loading import NO_END
 from sublet.train.sessions.options import Options
-from sublet.train.sessions.position import ENDLESS, Extent, Position, begin, extent_of
+from sublet.train.sessions.position import ENDLESS, Extent, begin, extent_of
 from sublet.train.sessions.rehearsal import rehearsed_options
 from sublet.train.sessions.strategy import Around, Strategy
-from sublet.train.sessions.tracking import Log
 from sublet.train.sessions.turns import as_one_module
 from sublet.train.state.kept import Keeps
-from sublet.train.state.state import Progress
 from sublet.wire.rehearsal import cue_here
 
 __all__ = ["Session"]
 
 
-class Standing:
-    """The part of a session that changes nothing."""
-
-    _progress: Progress
-    _position: Position
-    _strategy: Strategy
-    _log: Log
-
-    def __len__(self) -> int:
-        """Steps of an epoch, for bars of progress; a stream, or batches that are drawn, have none."""
-        if self._progress.samples >= NO_END:
-            raise TypeError("this session has no length: its batches have no end")
-        return (self._progress.samples + self._progress.batch - 1) // self._progress.batch
-
-    def __bool__(self) -> bool:
-        return True
-
-    @property
-    def steps(self) -> int:
-        """Steps applied in all, those before a resume included."""
-        return self._progress.steps
-
-    @property
-    def steps_in_epoch(self) -> int:
-        """Steps applied in the epoch that training is in: the number of its next batch, from 0 on."""
-        return self.steps - self._progress.before
-
-    @property
-    def epoch(self) -> int:
-        """Epochs that are over."""
-        return self._progress.epoch
-
-    @property
-    def samples_done(self) -> int:
-        """Samples behind us, over all epochs."""
-        return self._progress.done
-
-    @property
-    def global_batch(self) -> int:
-        """Samples per step now."""
-        return self._progress.batch
-
-    @property
-    def noise(self) -> float | None:
-        """Gradient noise scale in samples; None while it cannot be told."""
-        return self._progress.noise.scale
-
-    def log(self, values: Mapping[str, Any]) -> None:
-        """Numbers by name, of the last step, to `tracker=`: rank 0 writes each step once."""
-        if not self._position.probes:
-            self._log.write(values, rank=self.rank, world=self.world, steps=self.steps)
-
-    @property
-    def rank(self) -> int:
-        """0 for the worker that prints and evaluates."""
-        return self._strategy.where.rank
-
-    @property
-    def world(self) -> int:
-        """Number of workers now."""
-        return self._strategy.where.world
-
-    @property
-    def generation(self) -> int:
-        """Number of the decision that made the present group; 0 without a controller."""
-        return self._strategy.where.generation
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Copies of the model, and parts of each: one where it is not trained in stages."""
-        return self._strategy.where.grid
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """(copy, part) of this worker."""
-        return self._strategy.where.place
-
-    @property
-    def updated(self) -> bool:
-        """Whether the last `s.step()` ended a step: not before its last micro-batch, nor where it was dropped."""
-        return self._strategy.where.updated
-
-    @property
-    def gives_last(self) -> bool:
-        """Whether the micro-batch that was given last is the last of its step: `s.step()` with its loss updates."""
-        return self._strategy.where.gives_last
-
-    @property
-    def loss(self) -> float:
-        """Loss over the global batch of the last step (on a GPU: of the one before); of several the last one's."""
-        return self._strategy.loss
-
-    @property
-    def loss_tensor(self) -> torch.Tensor:
-        """Loss over the global batch of the last step itself, where it was computed: nothing has waited for it."""
-        return self._strategy.loss_tensor
-
-    @property
-    def grad_norm(self) -> torch.Tensor | None:
-        """Length of the gradient of the last step, before it was clipped; None without `clip_norm`."""
-        return self._strategy.grad_norm
-
-
-class Session(Standing, Keeps):
+class Session(Keeps):
     """See `sublet.train.session`, which makes one."""
 
     def __init__(self, model: Any, optimizer: Any, dataset: Any, options: Options) -> None:
@@ -268,6 +163,102 @@ class Session(Standing, Keeps):
         Every worker calls it, at the same step, with as many. One that loses the others meanwhile keeps its own.
         """
         return self._strategy.told_by_rank_0(figures)
+
+    # ------------------------------------------------------------------------------------------- what a script asks
+
+    def __len__(self) -> int:
+        """Steps of an epoch, for bars of progress; a stream, or batches that are drawn, have none."""
+        if self._progress.samples >= NO_END:
+            raise TypeError("this session has no length: its batches have no end")
+        return (self._progress.samples + self._progress.batch - 1) // self._progress.batch
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def steps(self) -> int:
+        """Steps applied in all, those before a resume included."""
+        return self._progress.steps
+
+    @property
+    def steps_in_epoch(self) -> int:
+        """Steps applied in the epoch that training is in: the number of its next batch, from 0 on."""
+        return self.steps - self._progress.before
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._progress.epoch
+
+    @property
+    def samples_done(self) -> int:
+        """Samples behind us, over all epochs."""
+        return self._progress.done
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step now."""
+        return self._progress.batch
+
+    @property
+    def noise(self) -> float | None:
+        """Gradient noise scale in samples; None while it cannot be told."""
+        return self._progress.noise.scale
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Numbers by name, of the last step, to `tracker=`: rank 0 writes each step once."""
+        if not self._position.probes:
+            self._log.write(values, rank=self.rank, world=self.world, steps=self.steps)
+
+    @property
+    def rank(self) -> int:
+        """0 for the worker that prints and evaluates."""
+        return self._strategy.where.rank
+
+    @property
+    def world(self) -> int:
+        """Number of workers now."""
+        return self._strategy.where.world
+
+    @property
+    def generation(self) -> int:
+        """Number of the decision that made the present group; 0 without a controller."""
+        return self._strategy.where.generation
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Copies of the model, and parts of each: one where it is not trained in stages."""
+        return self._strategy.where.grid
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(copy, part) of this worker."""
+        return self._strategy.where.place
+
+    @property
+    def updated(self) -> bool:
+        """Whether the last `s.step()` ended a step: not before its last micro-batch, nor where it was dropped."""
+        return self._strategy.where.updated
+
+    @property
+    def gives_last(self) -> bool:
+        """Whether the micro-batch that was given last is the last of its step: `s.step()` with its loss updates."""
+        return self._strategy.where.gives_last
+
+    @property
+    def loss(self) -> float:
+        """Loss over the global batch of the last step (on a GPU: of the one before); of several the last one's."""
+        return self._strategy.loss
+
+    @property
+    def loss_tensor(self) -> torch.Tensor:
+        """Loss over the global batch of the last step itself, where it was computed: nothing has waited for it."""
+        return self._strategy.loss_tensor
+
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """Length of the gradient of the last step, before it was clipped; None without `clip_norm`."""
+        return self._strategy.grad_norm
 
     # ------------------------------------------------------------------------------------------- between steps
 

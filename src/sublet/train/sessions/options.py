@@ -15,7 +15,7 @@ from sublet.train.numerics.noise import BatchRange, RateRule, rate_rule
 from sublet.train.sessions.fitness import check_methods
 from sublet.train.sessions.tracking import Tracker, check_trackers
 
-__all__ = ["Options", "found_in", "loss_of", "model_input"]
+__all__ = ["Options", "loss_of", "model_input"]
 
 # Of the last output and the batch; with reduction="counted" the sum, and over how much
 Loss = Callable[[Any, Any], Any]
@@ -37,21 +37,12 @@ def loss_of(model: Callable[[Any], Any], loss: Loss, batch: Any, *, counts: bool
     return found
 
 
-def found_in(given: Any, model: torch.nn.Module, loss: Loss | None, counted: Any, *, counts: bool) -> tuple[Any, Any]:
-    """The loss and the count of an `s.step`: of a batch if there is a `loss=`, else of a function or a tensor."""
-    if loss is None:
-        return given() if callable(given) else given, counted
-    if counted is not None:
-        raise InvalidValue("counted", counted, "left out with loss=, which returns a pair: the sum, and its count")
-    return loss_of(model, loss, given, counts=counts)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything but the batch has a default.
 
     With `batch_range` the batch is adaptive: the gradient noise scale is measured and the batch grows towards it, or
-    follows the controller's plan. The learning rate then follows by `lr_rule` (`train.rates`), and schedulers step once
+    follows the controller's plan. The learning rate then follows by `lr_rule` (`noise`), and schedulers step once
     per `global_batch` samples instead of once per step.
     """
 
@@ -78,21 +69,22 @@ class Options:
     extra_state: Any = None  # something with state_dict and load_state_dict that belongs to the state
     device: torch.device | str | None = None  # where batches go; None = they stay where they are
     tracker: Any = None  # where s.log() goes: one, or several, of `sublet.integrations`; None = nowhere
-    checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it; see `train.place`
+    checkpoint_dir: Path | str | None = None  # None = $SUBLET_CHECKPOINT_DIR, and none without it
 
     def __post_init__(self) -> None:
-        whole("global_batch", self.global_batch, 1)
-        if self.epochs is not None:
-            whole("epochs", self.epochs, 1)
+        for name in ("global_batch", "epochs", "steps", "shards", "micro_batch"):
+            if (number := getattr(self, name)) is not None:
+                whole(name, number, 1)
+        for name in ("clip_norm", "clip_value"):
+            if (limit := getattr(self, name)) is not None:
+                positive(name, limit)
         if self.steps is not None:
-            whole("steps", self.steps, 1)
             if self.epochs is not None:
                 raise InvalidValue(
                     "steps", self.steps, f"said alone: epochs={self.epochs} says the same in other words"
                 )
             if self.batch_range is not None:
                 raise InvalidValue("steps", self.steps, "epochs=N with batch_range: what a step takes is not fixed")
-        whole("shards", self.shards, 1)
         one_of("scheduler_every", self.scheduler_every, ("step", "epoch"))
         one_of("reduction", self.reduction or "mean", ("mean", "sum", "counted"))
         if self.sums and self.batch_range is not None:
@@ -104,12 +96,6 @@ class Options:
             raise InvalidValue("scaler", type(self.scaler).__name__, "a torch.amp.GradScaler")
         if self.extra_state is not None:
             check_methods("extra_state", self.extra_state, "state_dict", "load_state_dict")
-        if self.micro_batch is not None:
-            whole("micro_batch", self.micro_batch, 1)
-        if self.clip_norm is not None:
-            positive("clip_norm", self.clip_norm)
-        if self.clip_value is not None:
-            positive("clip_value", self.clip_value)
         _ = self.adaptive, rate_rule(self.lr_rule), self.trackers
 
     @property

@@ -24,6 +24,7 @@ from sublet.train.data.loading import in_eval_mode
 from sublet.train.numerics.seeds import random_state, restore_random
 from sublet.train.sessions.fitness import may_be_several
 from sublet.train.sessions.options import Options
+from sublet.wire.profile import is_profiled
 
 __all__ = ["Probe", "is_due", "part_of"]
 
@@ -39,7 +40,7 @@ TOKENS = (
 def is_due(options: Options) -> bool:
     """Whether to probe: where there may be several workers, unless `reduction` says enough."""
     doubted = (may_be_several() or options.loss is not None) and options.reduction != "mean"
-    return options.probe and (options.strict or doubted)
+    return options.probe and (options.strict or doubted) and not is_profiled()
 
 
 class Probe:

@@ -12,8 +12,9 @@ import stat
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -21,9 +22,12 @@ from sublet.machine.wall import WALL
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.link.agent_line import ControllerLink
 from sublet.train.link.devices import device_model
+from sublet.train.numerics.memory import gauge_of
 from sublet.train.sessions.steps import Steps
 from sublet.train.state.state import Progress
-from sublet.wire.messages import Joined, Saved, ShortOfMemory, Stepped
+from sublet.wire.exits import EXIT_MEMORY
+from sublet.wire.lines import Message
+from sublet.wire.messages import Finished, Joined, Saved, ShortOfMemory, Stepped
 from sublet.wire.profile import PROFILED, Profile
 
 __all__ = ["Report"]
@@ -48,17 +52,8 @@ class Report:
         """In a new group: times of the old one are dropped."""
         self._generation, self._early = generation, EARLY
         self._begin()
-        self._link.say(
-            Joined(
-                worker_id=self._link.worker_id,
-                generation=generation,
-                step=progress.steps,
-                done=float(progress.done),
-                global_batch=progress.batch,
-                printed=_printed(),
-                **facts,
-            )
-        )
+        done, batch = float(progress.done), progress.batch
+        self._say(Joined, progress, generation=generation, done=done, global_batch=batch, printed=_printed(), **facts)
 
     def count(self, *, steps: int = 1, units: tuple[float, ...] = (), **times_s: float) -> None:
         """Steps that were applied, and their times; `units`: those of a step, as in `Stepped`."""
@@ -76,23 +71,21 @@ class Report:
         """How far training is; `first`: of the worker that logs."""
         saved_s, passed_s = self._saver.blocked_s, WALL.monotonic() - self._since_s
         means_s: dict[str, Any] = {name: took_s / self._steps for name, took_s in self._times_s.items()}
-        self._link.say(
-            Stepped(
-                worker_id=self._link.worker_id,
-                generation=self._generation,
-                step=progress.steps,
-                done=float(progress.done),
-                epoch=progress.epoch,
-                loss=loss,
-                step_s=(passed_s - saved_s) / self._steps,
-                saved_s=saved_s,
-                global_batch=progress.batch,
-                local_batch=-(-progress.batch // workers),
-                units=tuple(statistics.fmean(column) for column in zip(*self._units, strict=True)),
-                logs=self._logs and first,
-                **means_s,
-                **facts,
-            )
+        self._say(
+            Stepped,
+            progress,
+            generation=self._generation,
+            done=float(progress.done),
+            epoch=progress.epoch,
+            loss=loss,
+            step_s=(passed_s - saved_s) / self._steps,
+            saved_s=saved_s,
+            global_batch=progress.batch,
+            local_batch=-(-progress.batch // workers),
+            units=tuple(statistics.fmean(column) for column in zip(*self._units, strict=True)),
+            logs=self._logs and first,
+            **means_s,
+            **facts,
         )
         self._saver.blocked_s = 0.0
         self._begin()
@@ -123,14 +116,29 @@ class Report:
         if micro_batch:
             told = f"{samples} samples at a time did not fit into memory: {micro_batch} from now on"
             print(f"sublet: {told}, accumulated to the same batch", file=sys.stderr)  # noqa: T201 - to the user, in the user's process
-        facts = {"step": progress.steps, "samples": samples, "micro_batch": micro_batch}
-        worker_id, generation = self._link.worker_id, self._generation
-        self._link.say(ShortOfMemory(worker_id=worker_id, generation=generation, ends=ends, **facts))
+        facts = {"generation": self._generation, "samples": samples, "micro_batch": micro_batch}
+        self._say(ShortOfMemory, progress, ends=ends, **facts)
+
+    def end_short(self, progress: Progress, *, samples: int, micro_batch: int) -> NoReturn:
+        """As `short`, where this process cannot go on: another one does."""
+        self.short(progress, samples=samples, micro_batch=micro_batch, ends=True)
+        raise SystemExit(EXIT_MEMORY)
+
+    def finished(self, progress: Progress, loss: float) -> None:
+        """The last checkpoint is committed."""
+        self._say(Finished, progress, done=float(progress.done), loss=loss)
+
+    def beside_bytes(self, device: torch.device) -> int:
+        """Memory that steps took beside what stays, since the last call; 0 on a CPU."""
+        gauge = gauge_of(device)
+        return 0 if gauge is None else max(0, gauge.take_peak() - gauge.resident())
 
     def nothing_to_save(self, progress: Progress) -> None:
         """The answer of a profile that is asked for a checkpoint: none of its state is needed."""
-        worker_id, step, done = self._link.worker_id, progress.steps, float(progress.done)
-        self._link.say(Saved(worker_id=worker_id, step=step, done=done, seconds=0.0, blocked_s=0.0, size_bytes=0))
+        self._say(Saved, progress, done=float(progress.done), seconds=0.0, blocked_s=0.0, size_bytes=0)
+
+    def _say(self, message: Callable[..., Message], progress: Progress, /, **facts: Any) -> None:
+        self._link.say(message(worker_id=self._link.worker_id, step=progress.steps, **facts))
 
     def _begin(self) -> None:
         self._since_s, self._steps = WALL.monotonic(), 0

@@ -15,7 +15,7 @@ import torch
 
 from sublet.errors import InvalidValue, OutOfMemory
 from sublet.train.data.loading import samples_of
-from sublet.train.data.samples import Piece
+from sublet.train.data.samples import MicroBatch
 from sublet.train.link.following import Broken
 from sublet.train.link.peers import BROKEN, PeerGroup, gist_of
 from sublet.train.numerics.drift import Drift
@@ -26,14 +26,13 @@ from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import seed_python_and_numpy
 from sublet.train.numerics.updates import Updates
 from sublet.train.sessions.fitness import check_counted, check_shape
-from sublet.train.sessions.options import Options, found_in
+from sublet.train.sessions.options import Options, loss_of
 from sublet.train.sessions.probe import Probe, is_due
 from sublet.train.sessions.stopwatch import Stopwatch
 from sublet.train.sessions.turns import Turns
 from sublet.train.shards.meeting import PeerMesh, Shards
 from sublet.train.state.state import Progress
 from sublet.train.streams.streamed import is_stream, streamed_of
-from sublet.wire.profile import is_profiled
 
 __all__ = ["Steps"]
 
@@ -110,14 +109,13 @@ class Steps:
         self._group = PeerGroup()
         self._ordered: Callable[[], bool] = bool  # there is no news
         self._size = 0  # samples of the step under way
-        self._piece: Piece | None = None  # the micro-batch that the user has
+        self._piece: MicroBatch | None = None  # the micro-batch that the user has
         self._begun = False  # the first micro-batch of a step has been through, and the last has not
         self._heard = False  # of the loss of the step under way there is nothing to add up
         self.probe: Probe | None = None  # while what the script has is given to look at its loss alone
-        self._is_probed = turns.several or is_profiled()  # or need not be
+        self._is_probed = turns.several  # or need not be
         self.noise = Measuring(options, self.progress, can=not (options.sums or turns.several))
         self.grows = True  # the batch by itself, towards the noise; under a controller the plan chooses it alone
-        self._profiles = is_profiled()
         self._weights: dict[float, torch.Tensor] = {}
         self.updated = False  # by the last call of `step`
         self.gives_last = False  # the micro-batch that the user has, or had, is the last of its step
@@ -199,9 +197,17 @@ class Steps:
         return None if piece is None or self._turns.several else self.memory.cut(piece.count)
 
     def found(self, given: Any, counted: Any) -> tuple[Any, Any] | None:
-        """The loss of the micro-batch that the script has, and its count; None if it did not fit: it is dropped."""
+        """The loss of the micro-batch that the script has, and its count; None if it did not fit: it is dropped.
+
+        Of a batch if there is a `loss=`, else of a function or a tensor.
+        """
+        options = self._options
+        if options.loss is not None and counted is not None:
+            raise InvalidValue("counted", counted, "left out with loss=, which returns a pair: the sum, and its count")
         try:
-            return found_in(given, self._model, self._options.loss, counted, counts=self._options.counts)
+            if options.loss is None:
+                return given() if callable(given) else given, counted
+            return loss_of(self._model, options.loss, given, counts=options.counts)
         except torch.OutOfMemoryError:
             if self.probe is not None:
                 self.probe.give_up()
@@ -312,14 +318,14 @@ class Steps:
             self._update()
         assert self.broken is not None or progress.steps == steps + 1  # noqa: S101 - a bug of ours, not of the user's
 
-    def _given(self, batch: Any, piece: Piece) -> Iterator[Any]:
+    def _given(self, batch: Any, piece: MicroBatch) -> Iterator[Any]:
         self._piece, self.gives_last = piece, piece.last
         self._turns.begin()
         yield batch
         if self._piece is not None:
             raise InvalidValue("step", "no call", "called once for every batch of batches()")
 
-    def _probed(self, batch: Any, piece: Piece) -> Iterator[Any]:
+    def _probed(self, batch: Any, piece: MicroBatch) -> Iterator[Any]:
         """The first micro-batch of a training, before it counts: what its loss is (`probe`)."""
         self._is_probed, options = True, self._options
         if self.progress.steps or not is_due(options):
@@ -337,13 +343,13 @@ class Steps:
         self.watch.gives()
         probe.conclude(speaks=self._group.rank == 0)
 
-    def _load(self, piece: Piece) -> Any:
+    def _load(self, piece: MicroBatch) -> Any:
         self.watch.loads()
         batch = self._samples.load(self.progress.epoch, piece)
         self.watch.gives()
         return batch
 
-    def _drop_unfit(self, piece: Piece) -> None:
+    def _drop_unfit(self, piece: MicroBatch) -> None:
         """Drop this step, and close the group's connections so that the others stop waiting in its sum."""
         self._piece, self._cut, self._begun = None, self.memory.cut(piece.count), False
         self.watch.restart()
@@ -419,8 +425,6 @@ class Steps:
         self.watch.updated(full=self._size == progress.batch and not self.noise.halved)
         progress.turn = 0
         progress.advance()
-        if self._profiles:  # its schedules would be over long before it is
-            return
         due = progress.steps if self.adaptive is None else progress.done // self.adaptive.initial
         self.schedules.end_step(progress, due)
         if self.adaptive is not None and self.grows:

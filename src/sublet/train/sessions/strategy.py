@@ -28,7 +28,7 @@ __all__ = ["Around", "Strategy", "Where"]
 
 
 class Where(NamedTuple):
-    """This worker among the others, and its last step (see `standing`)."""
+    """This worker among the others, and its last step."""
 
     rank: int
     world: int
@@ -44,10 +44,9 @@ class Around:
 
     def __init__(self, model: torch.nn.Module, options: Options) -> None:
         self.options, self.profiles = options, is_profiled()
-        self.worker_id = os.environ.get("SUBLET_WORKER_ID", "")
-        self.link = ControllerLink(self.worker_id)
+        self.link = ControllerLink(os.environ.get("SUBLET_WORKER_ID", ""))
         where = None if self.profiles else checkpoint_place(options.checkpoint_dir, os.environ)
-        self.saver = Saver(where, self.worker_id or "alone", self.link.say)
+        self.saver = Saver(where, self.link.worker_id or "alone", self.link.say)
         self.log = Log(() if self.profiles else options.trackers, self.link, run_name(os.environ, where))
         self.own = Own(options.extra_state, [model])
 

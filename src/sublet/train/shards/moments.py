@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from sublet.errors import InvalidValue
-from sublet.train.numerics.elementwise import Kept, check_elementwise, kept_by
-from sublet.train.shards.ranges import Flat, Parcel, Piece, Span, within
+from sublet.train.numerics.elementwise import StateSpec, check_elementwise, kept_by
+from sublet.train.shards.ranges import Flat, ParameterSlice, Parcel, Span, within
 
 __all__ = ["Held", "Moments"]
 
-Held = tuple[Piece, Mapping[str, Any]]  # what the optimizer keeps for a piece; nothing before its first step
+Held = tuple[ParameterSlice, Mapping[str, Any]]  # what the optimizer keeps for a piece; nothing before its first step
 CPU = torch.device("cpu")
 MOST_OF = 1.02  # memory beside moments that are kept in it: the padding between them, and counters
 
@@ -40,14 +40,16 @@ class Moments:
                 raise InvalidValue("optimizer", shown, "one over the model's own parameters; or shards: off")
         self.flat = Flat([each for _, each in cut])
         self._group_of = [number for number, _ in cut]
-        kinds: dict[Any, Kept] = {}
+        kinds: dict[Any, StateSpec] = {}
         self._kept = []
         for number, each in cut:
             kind = (number, each.dtype, each.device)
             if kind not in kinds:
                 kinds[kind] = kept_by(optimizer, number, each)
             self._kept.append(kinds[kind])
-        self._slices: list[tuple[Piece, torch.nn.Parameter]] | None = None  # None = the optimizer has whole parameters
+        self._slices: list[tuple[ParameterSlice, torch.nn.Parameter]] | None = (
+            None  # None = the optimizer has whole parameters
+        )
         self._span: Span | None = (0, self.flat.size)  # that the optimizer has
         self._beside: list[Held] = []  # that the optimizer does not use: a checkpoint's, or of a meeting that broke
 
@@ -77,7 +79,9 @@ class Moments:
             return list(self._beside)
         if self._slices is not None:
             return [(piece, state.get(each, {})) for piece, each in self._slices] + self._beside
-        whole = [(Piece(n, 0, each.numel()), state.get(each, {})) for n, each in enumerate(self.flat.parameters)]
+        whole = [
+            (ParameterSlice(n, 0, each.numel()), state.get(each, {})) for n, each in enumerate(self.flat.parameters)
+        ]
         return [(piece, _flattened(found)) for piece, found in whole] + self._beside
 
     def spans(self) -> list[Span]:
@@ -198,7 +202,7 @@ class Moments:
         everything = [each for group in self._groups for each in group]
         kept = {id(everything[int(at)]): state for at, state in tree["state"].items()}
         for number, each in enumerate(self.flat.parameters):
-            self._beside.append((Piece(number, 0, each.numel()), _flattened(kept.get(id(each), {}))))
+            self._beside.append((ParameterSlice(number, 0, each.numel()), _flattened(kept.get(id(each), {}))))
 
     def _fill(self, found: Iterable[tuple[torch.nn.Parameter, Held]]) -> None:
         for key, (_, kept) in found:
@@ -222,7 +226,12 @@ class Moments:
                 group["params"] = parameters
 
     def _assembled(
-        self, pieces: Iterable[Piece], held: Sequence[Held], *, reuse: bool = False, device: torch.device | None = None
+        self,
+        pieces: Iterable[ParameterSlice],
+        held: Sequence[Held],
+        *,
+        reuse: bool = False,
+        device: torch.device | None = None,
     ) -> list[Held]:
         """Each piece from those that overlap it; a copy, unless the same memory may be used."""
         by_parameter: dict[int, list[Held]] = {}
@@ -237,7 +246,9 @@ class Moments:
         return found
 
 
-def _joined(piece: Piece, sources: Sequence[Held], kept: Kept, device: torch.device, *, reuse: bool) -> dict[str, Any]:
+def _joined(
+    piece: ParameterSlice, sources: Sequence[Held], kept: StateSpec, device: torch.device, *, reuse: bool
+) -> dict[str, Any]:
     parts = [
         (max(each.low, piece.low), min(each.high, piece.high), each.low, state)
         for each, state in sources

@@ -16,7 +16,7 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.grid.meeting import Move, moves
 
-__all__ = ["Flat", "Parcel", "Piece", "Ranges", "Span", "cells", "moved", "within"]
+__all__ = ["Flat", "ParameterSlice", "Parcel", "Ranges", "Span", "cells", "moved", "within"]
 
 Span = tuple[int, int]  # numbers from the first up to the second
 ALIGN = 16  # bytes: more than any type needs
@@ -72,7 +72,7 @@ def moved(
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ParameterSlice:
     """Numbers `low` up to `high` of one parameter."""
 
     parameter: int
@@ -97,23 +97,23 @@ class Flat:
         self._starts = [0, *accumulate(each.numel() for each in parameters)]
         self.size = self._starts[-1]
 
-    def pieces(self, start: int, end: int) -> list[Piece]:
+    def pieces(self, start: int, end: int) -> list[ParameterSlice]:
         """The pieces of a span, in order."""
         found, number = [], bisect_right(self._starts, start) - 1
         while start < end:
             first, last = self._starts[number], min(self._starts[number + 1], end)
             if last > start:
-                found.append(Piece(number, start - first, last - first))
+                found.append(ParameterSlice(number, start - first, last - first))
                 start = last
             number += 1
         return found
 
-    def span(self, piece: Piece) -> tuple[int, int]:
+    def span(self, piece: ParameterSlice) -> tuple[int, int]:
         """The span of a piece."""
         start = self._starts[piece.parameter]
         return start + piece.low, start + piece.high
 
-    def weights(self, piece: Piece) -> torch.Tensor:
+    def weights(self, piece: ParameterSlice) -> torch.Tensor:
         """A view of the parameter."""
         return self.parameters[piece.parameter].detach().view(-1)[piece.low : piece.high]
 

@@ -11,6 +11,7 @@ import torch
 
 from sublet.errors import InvalidValue
 from sublet.train.checkpoint.saving import Saver
+from sublet.train.numerics.memory import memory_of
 from sublet.train.numerics.noise import Noise
 from sublet.train.sessions.fitness import RANGES, Asked, check_fits
 from sublet.train.sessions.steps import Steps
@@ -18,7 +19,7 @@ from sublet.train.shards.meeting import NOTHING, PeerMesh, Shards
 from sublet.train.shards.moments import Moments
 from sublet.train.state.state import TRAINED_S, State, broadcast
 
-__all__ = ["SessionRun", "fits_of", "memory_of"]
+__all__ = ["SessionRun", "fits_of"]
 
 
 class SessionRun:
@@ -82,15 +83,6 @@ def fits_of(state: State) -> dict[str, int]:
             raise
         return found
     return {**found, "ranges": True, "moment_bytes": moments.whole_bytes}
-
-
-def memory_of(model: torch.nn.Module) -> dict[str, int]:
-    """Bytes of weights and gradients, and of the device's memory; 0 on a CPU."""
-    everything = list(model.parameters())
-    device = everything[0].device
-    weights = sum(each.numel() * each.element_size() * (2 if each.requires_grad else 1) for each in everything)
-    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-    return {"weight_bytes": weights, "device_bytes": memory}
 
 
 def moments_of(state: State, trained: Iterable[torch.nn.Parameter]) -> Moments:

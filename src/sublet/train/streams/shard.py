@@ -228,7 +228,7 @@ class Task:
     marked: bool  # say where it is before the last of this
 
 
-class Samples(list[Any]):
+class TaskSamples(list[Any]):
     """The samples of a task, and the positions of their shards."""
 
     marks: dict[int, Mark]
@@ -246,15 +246,15 @@ class Reader:
         self._looked = False  # whether its shards differ
         self._said: set[str] = set()
 
-    def __getitems__(self, tasks: list[Task]) -> Samples:
+    def __getitems__(self, tasks: list[Task]) -> TaskSamples:
         return self.read(tasks[0])
 
-    def __getitem__(self, task: Task) -> Samples:
+    def __getitem__(self, task: Task) -> TaskSamples:
         return self.read(task)
 
-    def read(self, task: Task) -> Samples:
+    def read(self, task: Task) -> TaskSamples:
         """The samples of a task, in the order of the step."""
-        dealing, found = self._dealing, Samples()
+        dealing, found = self._dealing, TaskSamples()
         found.marks = {}
         step, first = divmod(task.start, dealing.batch)
         self._close_others(task.lanes)
@@ -299,7 +299,7 @@ class Reader:
         for number in [each for each in self._shards if each // self._dealing.waves not in lanes]:
             del self._shards[number]
 
-    def _require_different(self, found: Samples, step: int, task: Task) -> None:
+    def _require_different(self, found: TaskSamples, step: int, task: Task) -> None:
         """Refuse a dataset that never asks for its shard: it gives each sample once for every shard."""
         if any(shard.info.asked for shard in self._shards.values()) or step >= self._dealing.waves:
             return
@@ -321,6 +321,6 @@ class Collated:
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
 
-    def __call__(self, samples: Samples) -> tuple[Any, dict[int, Mark]]:
+    def __call__(self, samples: TaskSamples) -> tuple[Any, dict[int, Mark]]:
         """For a loader's worker."""
         return self._collate(list(samples)), samples.marks

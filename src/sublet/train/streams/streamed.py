@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from sublet.errors import BadInput, InvalidValue
-from sublet.train.checkpoint.snapshot import HostCopy
+from sublet.train.checkpoint.snapshot import require_storable
 from sublet.train.data.loading import NO_END, fed
-from sublet.train.data.samples import Piece, cut_up, moved
+from sublet.train.data.samples import MicroBatch, cut_up, moved
 from sublet.train.link.peers import PeerGroup, talking
 from sublet.train.numerics.seeds import rng_kept
 from sublet.train.sessions.fitness import STREAM, Asked, check_fits
@@ -75,7 +75,7 @@ class Streamed:
         self._shared: dict[int, Mark] = {}  # that all members know, and a checkpoint has
         self._own: dict[int, Mark] = {}  # since then, of what was given
         self._step: tuple[int, int, int, int | None] = (0, 0, 1, None)  # the present one: offset, rank, world, micro
-        self._planned: Iterator[Piece] = iter(())
+        self._planned: Iterator[MicroBatch] = iter(())
         self._looked = False
         facts: dict[str, Any] = {"seed": options.seed, "init": loader.worker_init_fn}
         facts["ahead"] = (loader.prefetch_factor or 2) if loader.num_workers else 0
@@ -83,7 +83,7 @@ class Streamed:
         collate = options.collate or loader.collate_fn
         self._sources = [_Source(loader, reader, collate, options.seed) for reader in readers]
 
-    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+    def pieces(self, offset: int, size: int, rank: int, world: int, micro_batch: int | None) -> Iterator[MicroBatch]:
         """The micro-batches of one rank for the step from `offset`; none if it has no lane. `size` is ever the same."""
         assert size == self._dealing.batch  # noqa: S101 - the batch of a stream is fixed, and its epoch has no end
         self._step = (offset, rank, world, micro_batch)
@@ -93,7 +93,7 @@ class Streamed:
         """Ranks that have any samples."""
         return min(size, self._dealing.lanes, world)
 
-    def load(self, epoch: int, piece: Piece) -> Any:
+    def load(self, epoch: int, piece: MicroBatch) -> Any:
         """The samples of a micro-batch, collated."""
         del epoch  # there is one
         if next(self._planned, None) != piece:
@@ -104,27 +104,29 @@ class Streamed:
 
     # ------------------------------------------------------------------------------------------- what is to be read
 
-    def _plan(self, first: Piece) -> None:
+    def _plan(self, first: MicroBatch) -> None:
         """From this piece on, endless if nothing changes."""
         self._planned = self._from(first, *self._step)
         next(self._planned)
         for wave, source in enumerate(self._sources):
             source.start(self._tasks(wave, first, *self._step))
 
-    def _pieces(self, offset: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+    def _pieces(self, offset: int, rank: int, world: int, micro_batch: int | None) -> Iterator[MicroBatch]:
         lanes = self._dealing.lanes_of(rank, world)
         if lanes:
             low, high = self._dealing.places(lanes[0]).start, self._dealing.places(lanes[-1]).stop
             yield from cut_up(offset + low, offset + high, micro_batch)
 
-    def _from(self, first: Piece, offset: int, rank: int, world: int, micro_batch: int | None) -> Iterator[Piece]:
+    def _from(
+        self, first: MicroBatch, offset: int, rank: int, world: int, micro_batch: int | None
+    ) -> Iterator[MicroBatch]:
         while True:
             pieces = self._pieces(offset, rank, world, micro_batch)
             yield from (piece for piece in pieces if piece.start >= first.start)
             offset += self._dealing.batch
 
     def _tasks(
-        self, wave: int, first: Piece, offset: int, rank: int, world: int, micro_batch: int | None
+        self, wave: int, first: MicroBatch, offset: int, rank: int, world: int, micro_batch: int | None
     ) -> Iterator[Task]:
         lanes, marks = self._dealing.lanes_of(rank, world), self._nearest(offset)
         for piece in self._from(first, offset, rank, world, micro_batch):
@@ -153,7 +155,7 @@ class Streamed:
                 found[number] = max(near, key=lambda mark: int(mark["position"]))
         return found
 
-    def _step_of(self, piece: Piece) -> int:
+    def _step_of(self, piece: MicroBatch) -> int:
         return piece.start // self._dealing.batch
 
     # ------------------------------------------------------------------------------------------- what is kept
@@ -168,7 +170,7 @@ class Streamed:
             return
         if not self._looked:
             self._looked = True
-            HostCopy().reserve({"stream": self._own})  # what cannot be kept is an error now, not at a checkpoint
+            require_storable({"stream": self._own})  # what cannot be kept is an error now, not at a checkpoint
         found = [self._own]
         if group.world > 1:
             with talking():

@@ -21,7 +21,7 @@ from sublet.train.checkpoint.bucket import HEAD, Bucket, Head, Register
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.checkpoint.store import step_of
-from sublet.train.link.agent_line import Lost
+from sublet.train.link.agent_line import LineLost
 from sublet.train.link.following import at_once
 from sublet.train.link.membership import Membership
 from sublet.train.state.state import Progress
@@ -105,16 +105,15 @@ def folders(objects):
 def test_a_state_comes_back_to_the_bit_and_the_head_says_where_it_is(kept, objects):
     torch.manual_seed(0)
     saved = {"w": torch.randn(5000), "t": (1, [2.5, None], {"x": torch.arange(3)})}
-    done = kept.save(3, saved, {"world": 2}).wait()
+    kept.save(3, saved, {"world": 2}).wait()
     loaded = kept.newest()
     assert torch.equal(loaded.state["w"], saved["w"])
     assert torch.equal(loaded.state["t"][2]["x"], torch.arange(3))
     assert loaded.meta["world"] == 2
-    assert done.path == loaded.path
-    assert step_of(done.path) == 3
+    assert step_of(loaded.path) == 3
     head = json.loads(objects.get(HEAD).data)["head"]
     assert (head["generation"], head["step"]) == (1, 3)
-    assert f"memory://job/{head['manifest']}" == f"{done.path}/MANIFEST.json"
+    assert f"memory://job/{head['manifest']}" == f"{loaded.path}/MANIFEST.json"
 
 
 def test_a_failure_of_the_store_is_in_the_pending_one_and_the_next_save_commits(kept, objects):
@@ -188,7 +187,7 @@ def test_a_manifest_that_looks_written_already_is_ours_or_it_is_refused(objects)
 def test_nobody_is_asked_how_old_the_last_commit_is_nor_about_a_generation_that_is_announced(kept, objects):
     kept.save(1, state(1), {}).wait()
     objects.orders.clear()
-    assert kept.commit_age_s() < 3600.0
+    assert kept._kept.commit_age_s() < 3600.0
     kept.fence(1)
     assert objects.orders == []
 
@@ -323,7 +322,9 @@ def test_a_store_that_cannot_be_asked_is_not_taken_for_an_empty_one(saver, objec
     objects.fails = lambda order, key: True
     with pytest.raises(StoreFailed):
         saver.newest()
-    with pytest.raises(Lost, match="the line is cut"):  # the process ends, and is started again: no fault of its own
+    with pytest.raises(
+        LineLost, match="the line is cut"
+    ):  # the process ends, and is started again: no fault of its own
         at_once(Membership(None, None, saver, torch.device("cpu")).load())
 
 
@@ -341,7 +342,7 @@ def test_nobody_waits_to_hear_how_old_a_commit_is_that_cannot_be_asked_for(objec
     objects.fails = lambda order, key: True
     with Checkpoints(Bucket(objects), writer="w", generation=1) as kept:
         objects.orders.clear()
-        assert kept.commit_age_s() == math.inf
+        assert kept._kept.commit_age_s() == math.inf
         assert objects.orders == []
 
 

@@ -147,7 +147,7 @@ class Writers:
             self.progress.steps += 1
             saver.tick(self.now_s, self.tree, self.progress, 1, asked=False)
             if saver._pending is not None:
-                path = saver._pending.wait().path
+                path = saver.store.place_of(saver._pending.wait().step)
                 saver._pending.seconds = 0.0
                 os.utime(path, (1e9 + self.now_s, 1e9 + self.now_s))
 

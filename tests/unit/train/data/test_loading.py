@@ -16,7 +16,7 @@ from torch.utils.data import (
 
 from sublet import train
 from sublet.errors import InvalidValue
-from sublet.train.data.loading import Loaded, samples_of
+from sublet.train.data.loading import LoaderSamples, samples_of
 from sublet.train.data.samples import Samples
 from sublet.train.numerics.seeds import reseed_host
 
@@ -218,7 +218,7 @@ def test_a_session_with_a_loader_trains_bitwise_as_with_its_dataset():
     plain, _ = trained(data, global_batch=8)
     by_loader, s = trained(DataLoader(data, batch_size=8, shuffle=True, num_workers=2))
     assert s.global_batch == 8
-    assert isinstance(s._strategy.steps._samples, Loaded)
+    assert isinstance(s._strategy.steps._samples, LoaderSamples)
     assert all(torch.equal(a, b) for a, b in zip(plain, by_loader, strict=True))
 
 
@@ -228,8 +228,10 @@ def test_a_dataset_alone_needs_the_batch():
 
 
 def test_after_a_change_what_is_asked_for_is_planned_once(monkeypatch):
-    planned, plan = [], Loaded._plan
-    monkeypatch.setattr(Loaded, "_plan", lambda self, epoch, first: planned.append(first) or plan(self, epoch, first))
+    planned, plan = [], LoaderSamples._plan
+    monkeypatch.setattr(
+        LoaderSamples, "_plan", lambda self, epoch, first: planned.append(first) or plan(self, epoch, first)
+    )
     rows = torch.arange(48.0)
     samples = samples_of(DataLoader(TensorDataset(rows), batch_size=4, num_workers=1), 7, None, None, 4)
     got = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from sublet.errors import InvalidValue
-from sublet.train.data.samples import Piece, Samples, cut_up, mixed, moved
+from sublet.train.data.samples import MicroBatch, Samples, cut_up, mixed, moved
 
 
 @given(
@@ -73,7 +73,7 @@ def test_an_order_is_kept_for_its_epoch_and_is_the_datasets_own_where_nothing_is
 
 def test_a_share_is_cut_into_parts_as_large_as_each_other():
     assert list(cut_up(3, 3, 2)) == []
-    assert list(cut_up(3, 10, None)) == [Piece(start=3, count=7, first=True, last=True)]
+    assert list(cut_up(3, 10, None)) == [MicroBatch(start=3, count=7, first=True, last=True)]
     pieces = list(cut_up(3, 10, 3))
     assert [(piece.start, piece.count) for piece in pieces] == [(3, 2), (5, 2), (7, 3)]
     assert [(piece.first, piece.last) for piece in pieces] == [(True, False), (False, False), (False, True)]
@@ -88,7 +88,7 @@ def test_rows_of_tensors_samples_one_by_one_and_samples_at_once_are_the_same_bat
             return [self[index] for index in indices]
 
     rows = torch.arange(24.0).reshape(12, 2)
-    piece = Piece(start=4, count=3, first=True, last=True)
+    piece = MicroBatch(start=4, count=3, first=True, last=True)
     batches = [
         Samples(data, 7, None, None).load(2, piece)
         for data in (TensorDataset(rows), AtOnce((row,) for row in rows), [(row,) for row in rows])
@@ -96,7 +96,7 @@ def test_rows_of_tensors_samples_one_by_one_and_samples_at_once_are_the_same_bat
     order = Samples(range(12), 7, None, None).order(2)[4:7]
     for (batch,) in batches:
         assert torch.equal(batch, rows[order])
-    summed = Samples([1.0, 2.0], 7, sum, None).load(0, Piece(start=0, count=2, first=True, last=True))
+    summed = Samples([1.0, 2.0], 7, sum, None).load(0, MicroBatch(start=0, count=2, first=True, last=True))
     assert summed == 3.0
 
 

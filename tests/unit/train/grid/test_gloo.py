@@ -26,9 +26,9 @@ class Elsewhere(Staging):
 def with_all(world, work, staging=None, sharings=None):
     """`work(rank, lines)` in a thread each; what it returned, by rank."""
     lines = [Lines(staging, each) for each in sharings or [None] * world]
-    host, port = lines[0].lead()
+    host, port = lines[0].open_store()
     for each in lines[1:]:
-        each.find(host, port, lambda: None)
+        each.find_store(host, port, lambda: None)
     try:
         with ThreadPoolExecutor(world) as pool:
             return [each.result(120) for each in [pool.submit(work, rank, lines[rank]) for rank in range(world)]]

@@ -151,7 +151,7 @@ def test_a_step_that_only_the_dead_had_applied_is_made_again():
     generation(threads, workers, grid, 5)
     assert workers[1].member.pending == 2
     again = generation(threads, [Worker(threads, "spare"), workers[1]], grid, 5)
-    assert set(again.values()) == {"Lost"}, "with it went the only copy of its part"
+    assert set(again.values()) == {"PartLost"}, "with it went the only copy of its part"
 
 
 @pytest.mark.parametrize("grid", [Grid(2, 2), Grid(3, 1), Grid(1, 3)])

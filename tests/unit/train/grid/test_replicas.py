@@ -115,7 +115,7 @@ def test_a_part_and_its_replica_that_die_together_are_lost():
     workers = workers_of(threads, [None, ("pending", 2, "dies"), ("pending", 2, "dies")])
     lived(threads, workers, RING)
     seats = [workers[0], Worker(threads, "a"), Worker(threads, "b")]
-    assert set(lived(threads, seats, RING).values()) == {"Lost"}
+    assert set(lived(threads, seats, RING).values()) == {"PartLost"}
 
 
 def test_a_cut_is_where_it_is_told_to_be():

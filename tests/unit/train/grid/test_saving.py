@@ -297,7 +297,7 @@ def test_without_a_checkpoint_who_lost_a_part_says_so(tmp_path):
     workers = fresh(threads, grid, "w", tmp_path)
     generation(threads, workers, grid, 2, generation=1)
     others = [Worker(threads, "x", directory=tmp_path), workers[1]]
-    assert set(generation(threads, others, grid, 4, generation=2).values()) == {"Lost"}
+    assert set(generation(threads, others, grid, 4, generation=2).values()) == {"PartLost"}
     closed(workers, others)
 
 

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from sublet.errors import NoCheckpointLeft
-from sublet.train.link.agent_line import AgentLine, Lost
+from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.link.following import Broken, Following, at_once
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.lines import LineBuffer, to_line
@@ -149,7 +149,7 @@ class Member:
                 self.task.send(None)
             except StopIteration as end:
                 self.outcome = end.value
-            except (SystemExit, Lost) as end:
+            except (SystemExit, LineLost) as end:
                 self.outcome = end
 
     def go_on(self, task):

@@ -28,7 +28,7 @@ from sublet.machine.objects import Found
 from sublet.train.data.samples import mixed
 from sublet.train.data.stored.fetching import Fetching, fetching
 
-__all__ = ["FILE", "LINE", "RECORD", "Blocks", "Manifest", "Stored"]
+__all__ = ["FILE", "LINE", "RECORD", "Blocks", "ObjectList", "Stored"]
 
 GROUPS = 64  # of objects, by their keys: what differs is named with those of its group
 NAMED = 3
@@ -41,7 +41,7 @@ AHEAD = 8  # blocks, or files, that are asked for before they are wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ObjectList:
     """All objects, in the order of their keys."""
 
     uri: str
@@ -54,7 +54,7 @@ class Manifest:
             sums[_group_of(found.key)].update(f"{found.key}\0{found.size}\0{found.tag}\n".encode())
         object.__setattr__(self, "digests", tuple(each.hexdigest()[:8] for each in sums))
 
-    def __deepcopy__(self, memo: Any) -> Manifest:
+    def __deepcopy__(self, memo: Any) -> ObjectList:
         return self  # nothing of it changes, and there is a copy of the dataset for each shard
 
     def state(self) -> dict[str, Any]:
@@ -81,13 +81,13 @@ class Manifest:
         )
 
 
-def listed(uri: str, suffix: str) -> Manifest:
+def listed(uri: str, suffix: str) -> ObjectList:
     """Asks once."""
     found = tuple(each for each in fetching(uri).list() if each.size and each.key.endswith(suffix))
     if not found:
         ends = f" that ends with {suffix!r}" if suffix else ""
         raise BadInput(uri, f"no object{ends} with any bytes lies under it", hint="name the prefix of the samples")
-    return Manifest(uri, found)
+    return ObjectList(uri, found)
 
 
 def _group_of(key: str) -> int:
@@ -106,7 +106,7 @@ class Span:
 class Blocks:
     """Blocks of all objects; the same in every shard."""
 
-    def __init__(self, manifest: Manifest, each: str, record_bytes: int) -> None:
+    def __init__(self, manifest: ObjectList, each: str, record_bytes: int) -> None:
         self._objects, self._each, self._bytes = manifest.objects, each, record_bytes
         rows: list[tuple[int, int, int]] = []
         for number, found in enumerate(manifest.objects):

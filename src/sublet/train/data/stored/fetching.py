@@ -35,7 +35,7 @@ def folder_of(uri: str) -> Path:
     return as_it_stands if as_it_stands.exists() else Path(f"/{unquote(path)}")
 
 
-class Folder:
+class FolderReader:
     """A folder of this machine, or of a shared disk."""
 
     def __init__(self, uri: str) -> None:
@@ -79,7 +79,7 @@ class Folder:
             raise Replaced(self._uri, found.key, "it is gone") from error
 
 
-class Bucket:
+class BucketReader:
     """Through a process that is started anew (`fetcher`)."""
 
     def __init__(self, uri: str) -> None:
@@ -147,7 +147,7 @@ class Bucket:
             future.set_exception(StoreFailed(self._uri, why, hint="see its error in the log"))
 
 
-Fetching = Folder | Bucket  # what lies under one URI: `list`, in order of the keys, and `ask` for ranges
+Fetching = FolderReader | BucketReader  # what lies under one URI: `list`, in order of the keys, and `ask` for ranges
 _opened: dict[tuple[int, str], Fetching] = {}  # by process, because none of them survives a fork
 
 
@@ -155,7 +155,7 @@ def fetching(uri: str) -> Fetching:
     """One for each process and URI."""
     key = (os.getpid(), uri)
     if key not in _opened:
-        _opened[key] = Bucket(uri) if is_remote(uri) else Folder(uri)
+        _opened[key] = BucketReader(uri) if is_remote(uri) else FolderReader(uri)
     return _opened[key]
 
 

@@ -1,4 +1,4 @@
-"""Frameworks see one process at any number of workers: sums, samples and ranks are the session's.
+"""Checks that all frameworks share. They see one process at any number of workers: the session knows the others.
 
 A framework forms a group of its own if it finds RANK in the environment. A controller sets RANK for scripts that ask
 for it, with its value at the start; the session does not need it. So it is removed when an integration is imported.
@@ -7,10 +7,13 @@ for it, with its value at the start; the session does not need it. So it is remo
 from __future__ import annotations
 
 import os
+from typing import Any
+
+from torch.utils.data import IterableDataset
 
 from sublet.errors import InvalidValue
 
-__all__ = ["look_alone"]
+__all__ = ["look_alone", "require_map_style"]
 
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
@@ -26,3 +29,13 @@ def look_alone() -> None:
         )
     for name in RANKS:
         os.environ.pop(name, None)
+
+
+def require_map_style(field: str, dataset: Any) -> None:
+    """InvalidValue for a stream: frameworks count the batches of an epoch, and a stream has none that are known."""
+    if isinstance(dataset, IterableDataset):
+        raise InvalidValue(
+            field,
+            f"{type(dataset).__name__}, a stream",
+            "a map-style dataset, with __len__ and __getitem__; for a stream write the loop with train.session",
+        )
