@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LINKED", "Copy", "copied", "written"]
+__all__ = ["LINKED", "SCRATCH", "Copy", "copied", "written"]
 
 LINKED = ("venv", ".venv", "env", ".git", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 LEFT_OUT = ("__pycache__",)
+SCRATCH = "sublet-rehearsal-"  # folders of rehearsals; a copy of the temporary folder would have its own in it
+BESIDE = re.compile(rb"""["']\.\./([\w-][\w.-]*)""")
 BIG_BYTES = 32 << 20  # a file: larger ones are linked
 MOST_BYTES = 1 << 30  # all together: beyond that the rest is linked
 
@@ -26,16 +29,35 @@ class Copy:
 
 
 def copied(source: Path, folder: Path) -> Copy:
-    """All that is small as files of its own; environments and what is big as links to the user's."""
+    """All that is small as files of its own; environments and what is big as links to the user's.
+
+    Beside the folder lies in the same way what a Python file in it names as `../data`.
+    """
+    copy = _copied(source, folder)
+    linked = list(copy.linked)
+    for name in _named_beside(source):
+        linked += [f"../{name}/{each}" for each in _copied(source.parent / name, folder.parent / name).linked]
+    return Copy(folder, copy.digests, tuple(linked))
+
+
+def _named_beside(source: Path) -> list[str]:
+    """Folders next to this one, by the names that follow `../` in it."""
+    texts = [path.read_bytes() for path in sorted(source.glob("*.py")) if path.is_file()]
+    names = {found.decode() for text in texts for found in BESIDE.findall(text)} - {source.name}
+    return sorted(name for name in names if (source.parent / name).is_dir())
+
+
+def _copied(source: Path, folder: Path) -> Copy:
     digests, linked, copied_bytes = {}, [], 0
     folder.mkdir(parents=True)
     for place, folders, names in os.walk(source):
         here = folder / Path(place).relative_to(source)
         for name in list(folders):
             own = Path(place, name)
-            if name in LEFT_OUT or own.is_symlink() or name in LINKED:
+            left_out = name in LEFT_OUT or name.startswith(SCRATCH)
+            if left_out or own.is_symlink() or name in LINKED:
                 folders.remove(name)
-                if name not in LEFT_OUT:
+                if not left_out:
                     (here / name).symlink_to(own.resolve())
                     linked.append(str(own.relative_to(source)))
             else:

@@ -19,6 +19,7 @@ from sublet.errors import InvalidValue, SubletError
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.rehearsal.comparing import Noise, compared
+from sublet.runtime.rehearsal.copying import SCRATCH
 from sublet.runtime.rehearsal.report import Difference, Report, RunView
 from sublet.runtime.rehearsal.running import Act, run_acts
 from sublet.runtime.rehearsal.seen import Seen
@@ -72,7 +73,7 @@ def rehearse_job(
     acts = [Act(name="one", workers=1), Act(name="seed", workers=1, seed=OTHER_SEED)]
     acts += [] if alone else [Act(name="width", workers=workers)]
     acts.append(Act(name="kill", workers=1 if alone else workers, kill_at=killed_at, restart_at=restart_at))
-    scratch = Path(tempfile.mkdtemp(prefix="sublet-rehearsal-"))
+    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH))
     try:
         seen = asyncio.run(run_acts(spec, acts, scratch, steps=steps, seconds=seconds, tell=tell))
     finally:

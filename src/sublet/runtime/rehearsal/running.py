@@ -74,12 +74,12 @@ async def run_acts(
             if act.restart_at and not found[0].steps:
                 act = replace(act, kill_at=0, restart_at=0, kill_after_s=found[0].seconds / 2)  # noqa: PLW2901 - of this act
             tell(f"{act.name}: {act.workers} {'worker' if act.workers == 1 else 'workers'}")
-            copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work")
+            copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work" / Path(spec.cwd).name)
             course.at = Stop(act.workers)
             cue = _cue(spec, act, scratch / act.name, steps=steps, coarse=any(each.coarse for each in found))
             found.append(await _run(api, spec, act, copy, cue, seconds=seconds))
             course.at = None
-            await asyncio.to_thread(shutil.rmtree, copy.folder, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, copy.folder.parent, ignore_errors=True)
             if found[0].failure and not found[0].steps:
                 break
     finally:
@@ -114,7 +114,7 @@ async def _run(api: ControllerApi, spec: JobSpec, act: Act, copy: Copy, cue: Cue
             await api.cancel(job_id, now=True)
     spent_s = WALL.monotonic() - began_s
     failure = failure or "\n".join(record.error.splitlines()[-LAST_LINES:])
-    hidden = {str(copy.folder): ".", str(copy.folder.parent): "."}
+    hidden = {str(each): "." for each in (copy.folder, *copy.folder.parents[:2])}
     first = await asyncio.to_thread(_lines, (await api.log_parts(job_id)).parts, hidden)
     every = await asyncio.to_thread(_lines, (await api.log_parts(job_id, rank=None)).parts, hidden)
     return Seen(
