@@ -51,3 +51,9 @@ class Report:
     def verdict(self) -> str:
         """In one word."""
         return CANNOT_RUN if self.why else DIFFERS if self.differences else ALIKE
+
+    @property
+    def trains_alike(self) -> bool:
+        """Whether what was trained is the same, whatever the script prints and writes."""
+        kinds, compared = {each.kind for each in self.differences}, any(run.weights != "-" for run in self.runs)
+        return not self.why and (not kinds or (compared and kinds <= {"line", "file"}))
