@@ -86,7 +86,7 @@ def report_on(command: Sequence[str], runs: Sequence[Seen], notes: Sequence[str]
     """The report of the runs."""
     seen = {each.name: each for each in runs}
     one = seen["one"]
-    if one.failure and not one.steps:
+    if one.failure and not one.made:
         return Report(command=tuple(command), runs=(_view(one, "", (), ()),), why=one.failure, notes=tuple(notes))
     noise = Noise(one, seen["seed"])
     drawn = _drawn(one, seen["seed"]) if noise.draws else []
@@ -135,7 +135,7 @@ def _view(seen: Seen, against: str, found: Sequence[Difference], drawn: Sequence
         name=seen.name,
         workers=seen.workers,
         seconds=seen.seconds,
-        steps=max(seen.steps, default=0),
+        steps=seen.made,
         against=against,
         weights=compares("weights", has=bool(seen.steps)),
         loss=compares("loss", has=any(math.isfinite(each.loss) for each in seen.steps.values())),

@@ -80,7 +80,7 @@ async def run_acts(
             found.append(await _run(api, spec, act, copy, cue, seconds=seconds))
             course.at = None
             await asyncio.to_thread(shutil.rmtree, copy.folder.parent, ignore_errors=True)
-            if found[0].failure and not found[0].steps:
+            if found[0].failure and not found[0].made:
                 break
     finally:
         await api.shutdown(end_jobs=True)

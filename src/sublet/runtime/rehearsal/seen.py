@@ -40,6 +40,11 @@ class Seen:
     linked: Sequence[str] = ()  # what is the user's own in its folder
     shared: Sequence[str] = ()  # files that several workers opened to write
 
+    @property
+    def made(self) -> int:
+        """Steps that it made; before the first one its state is that of step 0."""
+        return max(self.steps, default=0)
+
 
 def steps_from(cue: Cue) -> dict[int, SeenStep]:
     """The steps that its workers wrote."""
