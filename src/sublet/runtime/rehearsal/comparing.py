@@ -155,8 +155,8 @@ def _states(noise: Noise, name: str, base: Seen, run: Seen) -> Iterator[Differen
             yield Difference(run=name, kind="weights", step=step, name=worst, evidence=evidence)
     if not has_loss and noise.draws and (evidence := _halved(noise, base, run)):
         yield Difference(run=name, kind="loss", name="s.loss", evidence=evidence)
-    if not run.failure and not base.failure and max(run.steps, default=0) != max(base.steps, default=0):
-        evidence = f"{max(run.steps, default=0)} steps in place of {max(base.steps, default=0)}"
+    if not run.failure and not base.failure and run.made != base.made:
+        evidence = f"{run.made} steps in place of {base.made}"
         yield Difference(run=name, kind="steps", evidence=evidence)
 
 

@@ -52,6 +52,11 @@ class Seen:
     linked: Sequence[str] = ()  # what is the user's own in its folder
     shared: Sequence[str] = ()  # files that several workers opened to write
 
+    @property
+    def made(self) -> int:
+        """Steps that it made; before the first one its state is that of step 0."""
+        return max(self.steps, default=0)
+
 
 def steps_from(cue: Cue) -> dict[int, SeenStep]:
     """The steps that its workers wrote."""
@@ -113,3 +118,9 @@ class Report:
     def verdict(self) -> str:
         """In one word."""
         return CANNOT_RUN if self.why else DIFFERS if self.differences else ALIKE
+
+    @property
+    def trains_alike(self) -> bool:
+        """Whether what was trained is the same, whatever the script prints and writes."""
+        kinds, compared = {each.kind for each in self.differences}, any(run.weights != "-" for run in self.runs)
+        return not self.why and (not kinds or (compared and kinds <= {"line", "file"}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +24,12 @@ from sublet.runtime.rehearsal.report import Seen, opened_by_several, steps_from
 from sublet.runtime.settings import Settings
 from sublet.wire.rehearsal import REHEARSAL, Cue
 
-__all__ = ["Act", "RehearsedWidth", "copied", "run_acts", "written"]
+__all__ = ["SCRATCH", "Act", "RehearsedWidth", "copied", "run_acts", "written"]
 
 _LINKED = ("venv", ".venv", "env", ".git", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 LEFT_OUT = ("__pycache__",)
+SCRATCH = "sublet-rehearsal-"  # folders of rehearsals; a copy of the temporary folder would have its own in it
+BESIDE = re.compile(rb"""["']\.\./([\w-][\w.-]*)""")
 BIG_BYTES = 32 << 20  # a file: larger ones are linked
 MOST_BYTES = 1 << 30  # all together: beyond that the rest is linked
 LOOK_S = 0.05
@@ -46,16 +49,35 @@ class _FolderCopy:
 
 
 def copied(source: Path, folder: Path) -> _FolderCopy:
-    """All that is small as files of its own; environments and what is big as links to the user's."""
+    """All that is small as files of its own; environments and what is big as links to the user's.
+
+    Beside the folder lies in the same way what a Python file in it names as `../data`.
+    """
+    copy = _copied(source, folder)
+    linked = list(copy.linked)
+    for name in _named_beside(source):
+        linked += [f"../{name}/{each}" for each in _copied(source.parent / name, folder.parent / name).linked]
+    return _FolderCopy(folder, copy.digests, tuple(linked))
+
+
+def _named_beside(source: Path) -> list[str]:
+    """Folders next to this one, by the names that follow `../` in it."""
+    texts = [path.read_bytes() for path in sorted(source.glob("*.py")) if path.is_file()]
+    names = {found.decode() for text in texts for found in BESIDE.findall(text)} - {source.name}
+    return sorted(name for name in names if (source.parent / name).is_dir())
+
+
+def _copied(source: Path, folder: Path) -> _FolderCopy:
     digests, linked, copied_bytes = {}, [], 0
     folder.mkdir(parents=True)
     for place, folders, names in os.walk(source):
         here = folder / Path(place).relative_to(source)
         for name in list(folders):
             own = Path(place, name)
-            if name in LEFT_OUT or own.is_symlink() or name in _LINKED:
+            left_out = name in LEFT_OUT or name.startswith(SCRATCH)
+            if left_out or own.is_symlink() or name in _LINKED:
                 folders.remove(name)
-                if name not in LEFT_OUT:
+                if not left_out:
                     (here / name).symlink_to(own.resolve())
                     linked.append(str(own.relative_to(source)))
             else:
@@ -136,13 +158,13 @@ async def run_acts(
             if act.restart_at and not found[0].steps:
                 act = replace(act, kill_at=0, restart_at=0, kill_after_s=found[0].seconds / 2)  # noqa: PLW2901 - of this act
             tell(f"{act.name}: {act.workers} {'worker' if act.workers == 1 else 'workers'}")
-            copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work")
+            copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work" / Path(spec.cwd).name)
             course.at = Stop(act.workers)
             cue = _cue(spec, act, scratch / act.name, steps=steps, coarse=any(each.coarse for each in found))
             found.append(await _run(api, spec, act, copy, cue, seconds=seconds))
             course.at = None
-            await asyncio.to_thread(shutil.rmtree, copy.folder, ignore_errors=True)
-            if found[0].failure and not found[0].steps:
+            await asyncio.to_thread(shutil.rmtree, copy.folder.parent, ignore_errors=True)
+            if found[0].failure and not found[0].made:
                 break
     finally:
         await api.shutdown(end_jobs=True)
@@ -176,7 +198,7 @@ async def _run(api: ControllerApi, spec: JobSpec, act: Act, copy: _FolderCopy, c
             await api.cancel(job_id, now=True)
     spent_s = WALL.monotonic() - began_s
     failure = failure or "\n".join(record.error.splitlines()[-LAST_LINES:])
-    hidden = {str(copy.folder): ".", str(copy.folder.parent): "."}
+    hidden = {str(each): "." for each in (copy.folder, *copy.folder.parents[:2])}
     first = await asyncio.to_thread(_lines, (await api.log_parts(job_id)).parts, hidden)
     every = await asyncio.to_thread(_lines, (await api.log_parts(job_id, rank=None)).parts, hidden)
     return Seen(

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from sublet.errors import CheckpointFailed, DamagedCheckpoint, SubletError
 from sublet.machine.wall import WALL
-from sublet.train.checkpoint.checkpoints import Joint, Loaded
+from sublet.train.checkpoint.checkpoints import Joint, LoadedCheckpoint
 from sublet.train.checkpoint.manifest import NamedFile, read_manifest, write_contents
 from sublet.train.checkpoint.saving import Saver
 from sublet.train.checkpoint.snapshot import read_state
@@ -42,7 +42,7 @@ class Together:
         self._joint: Joint | None = None  # at rank 0
         self._begun: tuple[dict[str, Any], Progress] | None = None  # at rank 0, as they were then
 
-    def newest(self) -> Loaded | None:
+    def newest(self) -> LoadedCheckpoint | None:
         """The newest whole checkpoint, as rank 0 finds it; None also where it cannot be seen from here."""
         loaded = self._saver.newest() if dist.get_rank() == 0 else None
         step = _of_rank_0(None if loaded is None else loaded.step)
@@ -53,7 +53,7 @@ class Together:
             manifest, state = read_state(folder, step, whole=False)
         except DamagedCheckpoint:
             return None
-        return Loaded(step=step, state=state, meta=dict(manifest.meta), path=folder.place)
+        return LoadedCheckpoint(step=step, state=state, meta=dict(manifest.meta), path=folder.place)
 
     def restore(self, saved: Mapping[str, Any], step: int) -> None:
         """The shards of this step, with `beside` of each part."""

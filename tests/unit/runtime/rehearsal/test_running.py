@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sublet.runtime.rehearsal import running
-from sublet.runtime.rehearsal.running import copied, written
+from sublet.runtime.rehearsal.running import SCRATCH, copied, written
 
 
 def test_what_a_run_writes_stays_in_its_copy(tmp_path):
@@ -44,3 +44,21 @@ def test_no_more_is_copied_than_may_be(tmp_path, monkeypatch):
     for name in "abc":
         (own / name).write_bytes(b"x" * 10)
     assert len(copied(own, tmp_path / "copy").linked) == 2
+
+
+def test_a_folder_that_the_script_names_beside_its_own_is_copied_too(tmp_path):
+    own = tmp_path / "own"
+    for folder in (own, tmp_path / "data", tmp_path / "other"):
+        folder.mkdir()
+        (folder / "a.txt").write_text("theirs")
+    (own / "train.py").write_text('root = "../data"\nnobody = "../missing"\nhere = "../own"\n')
+    copy = copied(own, tmp_path / "scratch/own")
+    (copy.folder / "../data/a.txt").write_text("of the run")
+    assert (tmp_path / "data/a.txt").read_text() == "theirs"
+    assert sorted(each.name for each in (tmp_path / "scratch").iterdir()) == ["data", "own"]
+
+
+def test_the_temporary_folder_is_copied_without_the_copies_in_it(tmp_path):
+    (tmp_path / "train.py").write_text("print()")
+    copy = copied(tmp_path, tmp_path / f"{SCRATCH}1/one" / tmp_path.name)
+    assert [each.name for each in copy.folder.iterdir()] == ["train.py"]
