@@ -7,7 +7,7 @@ worker will have if nothing changes. After a change (of workers or batch, or whe
 loaded ahead are dropped and a new plan is made. So the script gets the same samples as from the dataset itself.
 
 Random numbers that a dataset draws in a loader's worker (crops, flips) follow from the seed, the epoch and the place of
-the sample: they are the same at any number of workers and of loader workers, and after a restart. Most datasets draw
+the sample. They are the same at any number of workers and of loader workers, and after a restart. Most datasets draw
 none, and to seed three generators for each sample takes longer than to load a fast sample. So a micro-batch is loaded
 without seeding first. If a generator has moved, it is loaded again with each sample seeded, and so are all that follow.
 

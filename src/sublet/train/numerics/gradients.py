@@ -1,6 +1,6 @@
 """Gradients as views into a few flat buckets that are summed over the group while backward still runs.
 
-The loss of a micro-batch of n samples is scaled by n / B before backward, so the plain sum over all micro-batches of
+The loss of a micro-batch of n samples is scaled by n / B before backward. So the plain sum over all micro-batches of
 all workers is the gradient of the mean over the global batch B, however unevenly it is split. Control numbers travel in
 the last bucket, without a collective of their own. Each bucket says which of its gradients were made: a parameter that
 took no part in a step, at any worker, has none for the optimizer, as in one process.

@@ -1,4 +1,4 @@
-"""What a loop carries from turn to turn: counts follow from `s.steps`, plain values are kept, the rest is looked at."""
+"""State that loops carry from turn to turn: counts follow from `s.steps`, plain values are kept, the rest is told."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Change = tuple[ast.AST, ast.expr | None]  # a line, and what it gives
 
 @dataclass(slots=True, kw_only=True)
 class Carried:
-    """What the loop changes, by what becomes of it."""
+    """The names that the loop changes, by what becomes of them."""
 
     values: list[str] = field(default_factory=list)  # plain ones, which are renamed to what is kept
     objects: list[str] = field(default_factory=list)  # with a state_dict
@@ -62,7 +62,7 @@ def carried_in(training: Training, known: tuple[str, ...], gone: list[ast.stmt])
 
 
 def _before(training: Training) -> dict[str, list[ast.expr]]:
-    """What each name is given before the loop, or in the module where a function says `global`."""
+    """The values that each name is given before the loop, or in the module where a function says `global`."""
     script, scope, found = training.script, training.scope, dict[str, list[ast.expr]]()
     said = {name for node in script.nodes if isinstance(node, ast.Global) for name in node.names}
     for target, value, node in stores_in(script.tree):
@@ -138,7 +138,7 @@ def _can_be_renamed(training: Training, name: str) -> bool:
 
 
 def _can_be_kept(values: list[ast.expr], changes: list[ast.expr | None]) -> bool:
-    """What it is given first, and in the loop, can be kept as far as that is seen; a checkpoint need not be."""
+    """The first values, and those in the loop, can be kept as far as that is seen; a checkpoint need not be."""
     value = next((each for each in values if _is_plain(each)), values[-1])
     if isinstance(value, ast.Name | ast.Attribute) and not any(changes):
         return True  # `rate = first_rate`, and then `rate /= 3`

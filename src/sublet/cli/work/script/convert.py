@@ -67,7 +67,7 @@ def found_in(script: Script) -> tuple[Script, Converted]:
 
 
 def inspect(script: Script) -> tuple[Converted | CannotConvert | None, tuple[Look, ...]]:
-    """What `convert` would make of it, or why not; of a script with a session, only what there is to look at in it."""
+    """The answer of `convert`, or why there is none; of a script with a session, only the lines to look at."""
     if script.is_elastic:
         return None, looks_of(script, [])
     try:

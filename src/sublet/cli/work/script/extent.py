@@ -1,4 +1,4 @@
-"""What loops go over, and how many turns they make."""
+"""The samples that loops go over, and how many turns they make."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Counted:
 
 
 def _inside(script: Script, node: ast.expr, scope: Scope) -> ast.expr | None:
-    """What `enumerate(...)`, `tqdm(...)` and the like give, also by the name of a bar; None for all else."""
+    """The argument of `enumerate(...)`, `tqdm(...)` and the like, also by the name of a bar; None for all else."""
     if isinstance(node, ast.Name):
         return bar_of(script, node, scope)
     if not isinstance(node, ast.Call) or not node.args:
@@ -36,7 +36,7 @@ def _inside(script: Script, node: ast.expr, scope: Scope) -> ast.expr | None:
 
 
 def unwrapped(script: Script, node: ast.expr, scope: Scope) -> ast.expr:
-    """What a loop goes over, without bars and numbers around it, also where `bar = tqdm(loader)` stands above it."""
+    """The samples of a loop, without bars and numbers around it, also where `bar = tqdm(loader)` stands above it."""
     inner = _inside(script, node, scope)
     return node if inner is None else unwrapped(script, inner, scope)
 

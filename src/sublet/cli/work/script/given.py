@@ -1,4 +1,4 @@
-"""What the session is given: the model that the loop trains, its batches, and whether its loss is a sum."""
+"""Arguments of the session: the model that the loop trains, its batches, and whether its loss is a sum."""
 
 from __future__ import annotations
 

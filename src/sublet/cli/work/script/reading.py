@@ -98,7 +98,7 @@ class Script:
         return node
 
     def values_of(self, name: str) -> list[ast.expr]:
-        """What a name, or an attribute of that name, is given in this file."""
+        """All values that a name, or an attribute of that name, is given in this file."""
         return self._given.get(name, [])
 
     def made_by(self, node: ast.expr) -> str:

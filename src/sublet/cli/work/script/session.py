@@ -208,7 +208,7 @@ def _shows(line: ast.stmt) -> bool:
 
 
 def _after_updates(training: Training, edits: Edits, told: Told, session: str) -> None:
-    """What follows an update is done once for each: not where a step was dropped with a worker that was lost."""
+    """Lines after an update are run once for each: not where a step was dropped with a worker that was lost."""
     node: ast.AST = training.micro or [training.backwards[-1], *(hop.call for hop in training.within)][-1]
     if told.guard is not None:
         edits.replace(told.guard.test, f"{session}.updated")

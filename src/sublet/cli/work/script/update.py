@@ -20,7 +20,7 @@ NO_GRADIENT = "pass  # no gradients are left after s.step()"
 
 @dataclass(slots=True, kw_only=True)
 class Told:
-    """What becomes of the update."""
+    """The form that the update takes."""
 
     options: dict[str, str] = field(default_factory=dict)
     times: str = ""  # batches to a step, where gradients are accumulated
@@ -129,7 +129,7 @@ def _clearing(training: Training, guard: ast.If | None) -> list[ast.stmt]:
 
 
 def _refuse_between(training: Training) -> None:
-    """What may change gradients or rates between backward() and the step cannot stay between them."""
+    """Lines between backward() and the step that may change gradients or rates are refused."""
     script, optimizer = training.script, training.script.text(training.updates[0].optimizer)
     for step in training.steps:
         befores = [call.lineno for call in training.backwards if not excludes(script, call, step)]
