@@ -1,4 +1,4 @@
-"""Which batch goes with a width, for policies that choose widths alone."""
+"""The batch for a worker count, for policies that choose worker counts alone."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Counts = Mapping[str, int]  # nodes by offer, or GPUs by pool
 
 
 def hold_with_cores(snapshot: Snapshot, plain: Counts, gpus: Counts, steady: Counts) -> dict[str, int]:
-    """What to hold instead of `plain`: as many GPUs in every pool, of them on demand those that are steady."""
+    """Nodes to hold instead of `plain`: as many GPUs in every pool, of them on demand those that are steady."""
     need: dict[Row, int] = {}
     for name, pool in snapshot.pools.items():
         size = pool.gpus_per_node

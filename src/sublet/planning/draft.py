@@ -23,9 +23,9 @@ NO_CORE = "no more can be had beside the core on demand that it is to have"
 class Draft:
     """`room` is the GPUs still to give in each pool; below zero when supply fell under what is promised.
 
-    `most` is what could be held in each, for those who know it already. With `rows` nodes are held by market: in a pool
+    `most` is what could be held in each, where that is known already. With `rows` nodes are held by market: in a pool
     with both, what shapes say is steady is on demand, and all the rest is spot. Without, whatever is there or cheapest.
-    `active` are the jobs with a shape whose owners may want a core on demand, for those who know that some do not.
+    `active` are the jobs with a shape whose owners may want a core on demand, where it is known that some do not.
     Jobs get the core on demand that their owners want, or wait, whether the policy knows of it or not.
     """
 
@@ -49,7 +49,7 @@ class Draft:
         self._reasons: dict[str, str] = {}
 
     def width(self, job: Job) -> int:
-        """What it asked for, cut down to the largest pool that it may have; 0 if that is less than it can run on."""
+        """The GPUs that it asked for, cut down to the largest pool that it may have; 0 if it cannot run on those."""
         largest = max((most for name, most in self.most.items() if job.may_run_in(name)), default=0)
         gpus = min(job.gpus, largest)
         return int(gpus) if gpus >= job.min_gpus else 0
@@ -82,7 +82,7 @@ class Draft:
             self._change(state, current, shape, why)
 
     def hold_spares(self, pool: str, gpus: int) -> None:
-        """So many GPUs of a pool are held beyond what is promised: they are on their way, and nobody waits for them."""
+        """So many GPUs of a pool are held beyond what is promised: they are on their way, and no job waits for them."""
         self._promised[pool] += gpus
 
     def take(self, state: JobState, why: str = "") -> None:

@@ -1,9 +1,9 @@
-"""What Pollux (OSDI 2021) maximises: the power mean of speedups over a fair share, moves discounted by their pause.
+"""The objective of Pollux (OSDI 2021): the power mean of speedups over a fair share, moves discounted by their pause.
 
     fitness = (mean over jobs of (factor_j x goodput_j / goodput_j on a fair share) ** power) ** (1 / power)
 
 With power < 0 the fitness is greatest where the sum of the powers is least. That sum has one term per job, so the best
-widths are a split that `best_split` finds exactly; Pollux itself searches with a genetic algorithm.
+worker counts are a split that `best_split` finds exactly; Pollux itself searches with a genetic algorithm.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def fittest_widths(
 ) -> list[int]:
     """GPUs for each job of a pool, 0 for those that wait: the split with the greatest fitness.
 
-    Precondition: power < 0. Widths are those within a node and whole nodes. Cost: that of `best_split`, with a column
-    per width.
+    Precondition: power < 0. Counts are those within a node and whole nodes. Cost: that of `best_split`, with a column
+    per count.
     """
     most = int(min(gpus, sum(state.job.max_gpus for state in group)))
     fair = math.ceil(most / max(len(group), 1))
@@ -84,14 +84,14 @@ def widest_guess(state: JobState, now_s: float, growth: float) -> float:
 
 
 def intact_shape(state: JobState) -> Shape | None:
-    """What the job has, if it can go on with it; None if it waits or has lost a node."""
+    """The shape that the job has, if it can go on with it; None if it waits or has lost a node."""
     return state.shape if state.phase in INTACT else None
 
 
 def _costs(
     state: JobState, pool: Pool, most: int, fair: int, now_s: float, power: float, growth: float, discount: Discount
 ) -> dict[int, float]:
-    """Speedup to the power, by width."""
+    """Speedup to the power, by worker count."""
     job, shape = state.job, intact_shape(state)
     held = shape.gpus if shape is not None else 0
     limit = min(most, widest_guess(state, now_s, growth))

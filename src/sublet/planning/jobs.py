@@ -115,7 +115,7 @@ _NOTHING_READ = _Readings(
 
 
 class _SeenSites:
-    """What was read of the states that stood on these sites last."""
+    """All that was read of the states that stood on these sites last."""
 
     __slots__ = ("last", "sites")
 
@@ -219,7 +219,7 @@ def _joined(last: _Readings, new: _Readings) -> _Readings:
 
 
 def _fixed(number_FJ: Floats) -> Floats:
-    """Nobody who is handed a part of it may change what is taken over."""
+    """A caller that is handed a part of it may not change what is taken over."""
     number_FJ.setflags(write=False)
     return number_FJ
 

@@ -1,7 +1,7 @@
 """Money that is kept for the least of each job, where what would suit all best is beyond it.
 
-Money that rows share goes to the cheapest one. Who cannot do without a dear one, because its owner wants a core on
-demand or because it runs nowhere else, would wait for as long as the cheap one can use all there is.
+Money that rows share goes to the cheapest one. A job that cannot do without a dear one, because its owner wants a core
+on demand or because it runs nowhere else, would wait for as long as the cheap one can use all there is.
 """
 
 from __future__ import annotations

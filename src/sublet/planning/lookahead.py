@@ -43,7 +43,7 @@ class AnnouncedLoss(NamedTuple):
 
 
 class Seen(Protocol):
-    """What a look ahead starts from."""
+    """The start of a look ahead."""
 
     @property
     def history(self) -> Floats:
@@ -62,7 +62,7 @@ class Seen(Protocol):
 
     @property
     def warned(self) -> Sequence[AnnouncedLoss]:
-        """What has been announced and has not happened yet, the nearest first."""
+        """Losses that have been announced and have not happened yet, the nearest first."""
         ...
 
     @property
@@ -92,7 +92,7 @@ class Contender:
     ) -> NextStates:
         """Where to go; `then` is after the first loss that was announced.
 
-        Who holds only some of the instances says what became of its own.
+        A job that holds only some of the instances says what became of its own.
         """
         history, step_s = seen.history, objective.job.step_s
         steps = self.steps

@@ -1,10 +1,11 @@
-"""What one kind of job can run on, and how fast: a row per phase of its work, a column per shape.
+"""Shapes on which one kind of job can run, and how fast: a row per phase of its work, a column per shape.
 
-A shape says how wide, how many GPUs on demand, in which grid, with which batch. Mixing markets pays where spot is short
-of what a job would buy, and where somebody has to survive. So in a pool with both, shapes have all GPUs on spot, one
-copy on demand, what spot lacks now, all; and some steps between, for what others leave of spot. A job that is to have a
-core on demand has only shapes with it. How the GPUs are used is decided here: the fastest way, losses included, is the
-only one that anybody would choose. What takes no less of anything than another shape and is no faster is left out.
+A shape says how many workers, how many GPUs on demand, in which grid, with which batch. Mixing markets pays where spot
+is short of what a job would buy, and where some workers have to survive. So in a pool with both, shapes have all GPUs
+on spot, one copy on demand, what spot lacks now, all; and some steps between, for what others leave of spot. A job that
+is to have a core on demand has only shapes with it. How the GPUs are used is decided here: the fastest way, losses
+included, is the only one worth choosing. What takes no less of anything than another shape and is no faster is left
+out.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Menu:
     doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
 
     def pay(self, value_of_time: float, rent_R: Rents) -> Floats:
-        """What an hour on each shape costs: the job's time, and rent for whole nodes.
+        """Dollars for an hour on each shape: the job's time, and rent for whole nodes.
 
         What is left over on its last node is its own to pay: neighbours seldom fill it, as they come and go. If it is
         thought to be shared, jobs on tight budgets are so narrow that a quarter of the bill is for idle GPUs.
@@ -63,7 +64,7 @@ class Menu:
         return value_of_time + self._rent(rent_R, self.whole_KC)
 
     def rent_when_full(self, rent_R: Rents) -> Floats:
-        """What an hour costs where nothing is left over: in the long run what is shows in what is spent."""
+        """Dollars for an hour where nothing is left over: in the long run what is shows in what is spent."""
         return self._rent(rent_R, self.gpus_KC)
 
     def fits(self, most_R: Floats) -> Bools:
@@ -105,7 +106,7 @@ class Menu:
 
 
 def menu_of(job: Job, sites: Sites, held: Shape | None = None) -> Menu:
-    """The menu of this job's kind; with what it has (`held`), which it may keep though nobody would choose it anew."""
+    """The menu of this job's kind; with what it has (`held`), which it may keep though it would not be chosen anew."""
     facts, seen = _Facts(job), _views(sites, job.max_gpus)
     menu = _menu(facts, seen)
     return menu if held is None or held in menu.column else _with_held(facts, seen, held)
@@ -312,7 +313,7 @@ class Columns:
 
 
 class Pace(NamedTuple):
-    """How fast it goes at one width, undisturbed."""
+    """How fast it goes with one worker count, undisturbed."""
 
     gpus: int
     ways: tuple[Way, ...]
@@ -322,7 +323,7 @@ class Pace(NamedTuple):
 
 
 def _columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
-    """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than width is chosen."""
+    """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than counts is chosen."""
     spot_gpus = None if site.steady is None else site.steady.spot_gpus
     widths = tuple((pace.gpus, pace.parts) for pace in paces)
     at_C, nodes_C = _splits(widths, site.gpus_per_node, spot_gpus, job.min_on_demand)
@@ -355,7 +356,7 @@ def _only_column(job: Job, sites: Sites, shape: Shape) -> tuple[int, Columns] | 
 
 
 def _paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
-    """How fast it goes at all useful widths. Cost: O(widths x ways)."""
+    """How fast it goes with all useful worker counts. Cost: O(counts x ways)."""
     speed, found = job.speed, []
     for gpus in useful_widths(job, gpus_per_node, most_gpus):
         ways = tuple(Way(*way) for way in speed.ways(gpus)) if _chooses(speed) else (Way(),)
@@ -381,7 +382,7 @@ def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ..
 def _splits(
     widths: tuple[tuple[int, frozenset[int]], ...], size: int, spot_gpus: float | None, core: int
 ) -> tuple[Ints, Ints]:
-    """Which of the widths, each with the sizes of a copy, and how many nodes of it are on spot."""
+    """Some of the worker counts, each with the sizes of a copy, and how many nodes of it are on spot."""
     found = [
         (at, nodes)
         for at, (gpus, parts) in enumerate(widths)
@@ -392,7 +393,7 @@ def _splits(
 
 
 def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | None, core: int) -> Sequence[int]:
-    """How many nodes of this width are on spot, beside a core on demand; where there is one market, all."""
+    """How many nodes of this count are on spot, beside a core on demand; where there is one market, all."""
     nodes = math.ceil(gpus / size)
     if spot_gpus is None:
         return (nodes,)
@@ -414,7 +415,7 @@ def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | 
 def _columns(
     job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints, steady_C: Ints | None = None
 ) -> Columns:
-    """A column for each of these widths (`at_C`) with so many nodes on spot, in the way that is fastest there."""
+    """A column for each of these counts (`at_C`) with so many nodes on spot, in the way that is fastest there."""
     gpus_C = np.array([pace.gpus for pace in paces], dtype=np.intp)[at_C]
     if steady_C is None:
         steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
@@ -449,7 +450,7 @@ def _columns(
 
 
 def _with_unknown(found: Columns, job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints) -> Columns:
-    """And of each width the way that may be faster than the fastest as believed, and is known less: worth a try?"""
+    """And of each worker count the way that may be faster than the fastest as believed, and is known less."""
     others = {at: alone for at, pace in enumerate(paces) if (alone := _least_known(job, pace)) is not None}
     if not others:
         return found
@@ -473,7 +474,7 @@ def _least_known(job: Job, pace: Pace) -> Pace | None:
 
 
 def _has_choice(job: Job, site: Site) -> bool:
-    """Whether there is more to a shape than its width."""
+    """Whether there is more to a shape than its worker count."""
     return site.steady is not None or _chooses(job.speed)
 
 

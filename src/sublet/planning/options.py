@@ -1,4 +1,4 @@
-"""What it costs to finish one job from where it is: time at the value of time, and rent, for every shape it could take.
+"""The cost to finish one job from where it is: time at the value of time, and rent, for every shape it could take.
 
     cost(c) = (v + rent of c) x (pause to get to c + rest of this phase on c)  +  the best that can follow from c
 
@@ -234,7 +234,7 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Kinds:
-    """What is of the shapes of each kind, and of the kind itself."""
+    """Facts of the shapes of each kind, and of the kind itself."""
 
     rate_UC: Floats
     gpus_UC: Floats
@@ -277,7 +277,7 @@ def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> _Kinds:
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:
-    """Who trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
+    """A job that trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
     if not table.row_KJC.any():
         return  # there is but one row
     runs = table.rate_JC[rows, held] > 0
@@ -302,7 +302,7 @@ def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pa
 
 
 def _add_doubt(table: OptionsTable, row: int, held: int, way_C: Floats, *, may_try: bool) -> None:
-    """What speeds may be wrong by speaks against leaving; what is worth a try costs what that costs."""
+    """The error of speeds speaks against leaving; a shape that is worth a try costs what that costs."""
     menu = table.menus[row]
     count, doubt_C = len(menu.shapes), menu.doubt_C
     if doubt_C is None:

@@ -1,11 +1,11 @@
-"""Who is to keep which part before nodes go that were announced: what the grid of afterwards needs is there by then.
+"""Parts are copied before announced losses: what the grid of afterwards needs is there by then.
 
 Two things are looked at, in this order:
 
-Only who is in the mesh can be filled while it trains: a spare that keeps nothing yet is not.
+Only members of the mesh can be filled while it trains: a spare that keeps nothing yet is not.
 
-- the seats of the grid that the loss leads to: whoever will sit there keeps what it will need and does not hold;
-- a part that would be with nobody: one of those who stay keeps it, a worker in no place before others, then whoever
+- the seats of the grid that the loss leads to: a worker that will sit there keeps what it will need and does not hold;
+- a part that would be lost: one of those that stay keeps it, a worker in no place before others, then the one that
   keeps least.
 """
 
@@ -33,7 +33,7 @@ def kept_ahead(
 ) -> dict[str, tuple[int, ...]]:
     """Parts of `now` that each is to keep besides what it holds; `doomed` are nodes.
 
-    `to` is the grid to come, None if nobody knows: then no part is to be lost, and nothing else. Workers are as in
+    `to` is the grid to come, None if it is not known: then no part is to be lost, and nothing else. Workers are as in
     `seats`.
     """
     held = {name: {*kept.get(name, ()), *([place[1]] if place else [])} for name, place in was.items()}

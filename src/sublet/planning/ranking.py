@@ -1,4 +1,4 @@
-"""Who comes first: keys for ordering jobs, and granting requests in that order."""
+"""Order of jobs: keys for it, and granting requests in that order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def grant_in_order(
 ) -> list[tuple[JobState, int]]:
     """Give requested sizes in order of rank, taking GPUs from jobs that rank behind; smaller jobs may fill gaps.
 
-    Returns who has how many GPUs then. `waiting_key` orders the queue and must not depend on time; `active_rank` ranks
+    Returns how many GPUs each has then. `waiting_key` orders the queue and must not depend on time; `active_rank` ranks
     jobs with GPUs on the same scale.
     """
     snapshot = draft.snapshot

@@ -1,4 +1,4 @@
-"""The widths at which a job makes progress: where its speed is above 0, whatever holes a measured table has."""
+"""The worker counts at which a job makes progress: its speed is above 0, whatever holes a measured table has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Runnable", "describe_stranded", "runnable", "runs_at_all", "speed_of
 
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """A width at which a job makes progress now."""
+    """A worker count at which a job makes progress now."""
 
     pool: str
     gpus: int
@@ -22,7 +22,7 @@ class Runnable:
 
 
 def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runnable]:
-    """The useful widths of a job at which its speed is above 0, the narrowest first; its present one among them."""
+    """The useful worker counts of a job at which its speed is above 0, the least first; its present one among them."""
     job = state.job
     if not job.may_run_in(pool.name):
         return []
@@ -35,18 +35,18 @@ def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runn
 
 
 def runs_at_all(state: JobState, pool: Pool, most: float, done: float) -> bool:
-    """Whether there is a width at which its speed is above 0; it stops at the first."""
+    """Whether there is a worker count at which its speed is above 0; it stops at the first."""
     widths = useful_widths(state.job, pool.gpus_per_node, most) if state.job.may_run_in(pool.name) else []
     return any(state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done) > 0.0 for gpus in widths)
 
 
 def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Runnable]) -> float:
-    """Work per second on one GPU; of a job that needs more, per GPU at the narrowest width at which it runs."""
+    """Work per second on one GPU; of a job that needs more, per GPU with the fewest on which it runs."""
     one = state.job.speed.rate(pool.gpu, (1,), done)
     return one if one > 0.0 else next((choice.rate / choice.gpus for choice in choices), 1.0)
 
 
 def describe_stranded(state: JobState, pools: Sequence[str]) -> str:
-    """What to tell the owner of a job that makes no progress at any width that it may have."""
+    """A sentence for the owner of a job that makes no progress with any worker count that it may have."""
     job = state.job
     return f"its speed is 0 at every width from {job.min_gpus} to {job.max_gpus} GPUs of {', '.join(pools)}; it waits"

@@ -1,14 +1,14 @@
-"""Who takes which place when a grid changes, so that little moves: members, who keeps what, who only gives, who waits.
+"""Places of workers when a grid changes, so that little moves: members, holders of replicas, givers, spares.
 
-Whoever holds what a place needs takes it: survivors stay in their part, and at another depth a worker takes the part
-that overlaps most with what it has. That is an assignment of workers to places by the bytes that each would lack, and
-is solved exactly. Two things come beside it:
+A worker that holds what a place needs takes it: survivors stay in their part, and at another depth a worker takes the
+part that overlaps most with what it has. That is an assignment of workers to places by the bytes that each would lack,
+and is solved exactly. Two things come beside it:
 
 - Workers on demand sit in copy 0, as many as there are, before any byte is counted: then they hold one whole copy.
 - Copies of a part sit on different nodes, as far as exchanges that move nothing more can bring that about.
 
-A part all of whose copies are on one node has a *keeper* on another, where there is one: whoever has the part already,
-or else a worker in no place (it is then a spare that is hot), or else a member of the next part that keeps least.
+A part all of whose copies are on one node has a replica on another, where there is one. A worker that has the part
+already holds it, else one in no place (it is then a hot spare), else the member of the next part that keeps least.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Matrix = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seats:
-    """Of all who are there, each by its name. Who is in no place and is not leaving is a spare, if it gives too."""
+    """Of all that are there, each by its name. A worker in no place that is not leaving is a spare, if it gives too."""
 
     members: Mapping[str, Place]
     keepers: Mapping[str, tuple[int, ...]]  # parts that one holds besides its own
@@ -41,17 +41,17 @@ class Seats:
     spares: tuple[str, ...]
 
     def staying(self, parts: int) -> tuple[str, ...]:
-        """All of the new grid by rank: members copy by copy, then those who only keep."""
+        """All of the new grid by rank: members copy by copy, then those that only keep."""
         seated = sorted(self.members, key=lambda name: self.members[name][0] * parts + self.members[name][1])
         return (*seated, *sorted(name for name in self.keepers if name not in self.members))
 
     def meeting(self, parts: int) -> tuple[str, ...]:
-        """All of the old and the new grid: those who stay, then those who only give."""
+        """All of the old and the new grid: those that stay, then those that only give."""
         return (*self.staying(parts), *self.givers)
 
 
 def overlaps(params: Sequence[int], old: int, new: int) -> Matrix:
-    """What part i of one depth has in common with part j of another (old x new); () = nobody knows: all are alike."""
+    """The share of part i of one depth in part j of another (old x new); () = not known: all are alike."""
     sizes = np.asarray(params if len(params) >= max(old, new) else [1] * lcm(old, new), dtype=np.int64)
     up_to = np.concatenate(([0], np.cumsum(sizes)))
     bounds = [up_to[list(borders(len(sizes), deep))] for deep in (old, new)]
@@ -71,7 +71,7 @@ def seats(
     leaving: Collection[str] = (),
     steady: Collection[str] = (),
 ) -> Seats:
-    """The places of `new`, and what becomes of all who are there (`was`: the place of each in `old`, None = none).
+    """The places of `new`, and what becomes of all that are there (`was`: the place of each in `old`, None = none).
 
     `params` are bytes of each block, in order; `kept` are parts of the old grid that one held besides its own;
     `leaving` may give and nothing else; `steady` are on demand. InvalidValue if fewer are left than the grid needs.
@@ -97,7 +97,7 @@ def seats(
 def _held(
     was: Mapping[str, Place | None], old: Grid | None, kept: Mapping[str, Collection[int]]
 ) -> dict[str, frozenset[int]]:
-    """Parts of the old grid, of those who hold any."""
+    """Parts of the old grid, of those that hold any."""
     if old is None:
         return {}
     found = {name: frozenset(kept.get(name, ())) | ({place[1]} if place else set()) for name, place in was.items()}
@@ -126,7 +126,7 @@ class _Table:
         self._steady = [name in steady for name in names]
 
     def assign(self, was: Mapping[str, Place | None]) -> None:
-        """Those on demand first, then the fewest bytes; where it is the same, who had this very place."""
+        """Those on demand first, then the fewest bytes; where it is the same, the one that had this very place."""
         from scipy.optimize import linear_sum_assignment  # takes half a second to import, and not all jobs are cut
 
         grid = self.grid
@@ -193,7 +193,7 @@ class _Table:
 
 
 def _keepers(table: _Table, members: Mapping[str, Place], grid: Grid) -> dict[str, tuple[int, ...]]:
-    """Who keeps which parts: every part is on two nodes then, where there are two."""
+    """Replicas of parts: every part is on two nodes then, where there are two."""
     node_of = dict(zip(table.names, table.nodes, strict=True))
     row_of = {name: row for row, name in enumerate(table.names)}
     found: dict[str, tuple[int, ...]] = {}

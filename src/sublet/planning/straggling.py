@@ -1,7 +1,7 @@
 """Whether a node that keeps its job waiting should be replaced: only where that is cheaper than to wait for it.
 
-In data-parallel lockstep all workers take the same time for a step, and the slowest says how long that is; what tells
-them apart is how much of it each spends on its own work, and how much waiting for the others.
+In data-parallel lockstep all workers take the same time for a step, and the slowest says how long that is. They differ
+in how much of it each spends on its own work, and how much waiting for the others.
 """
 
 from __future__ import annotations

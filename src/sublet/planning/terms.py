@@ -45,7 +45,7 @@ __all__ = [
 
 
 class Row(NamedTuple):
-    """What is rented alike: the offers of a pool, or of a pool with both markets those of one."""
+    """Offers that are rented alike: those of a pool, or of a pool with both markets those of one."""
 
     name: str
     pool: str
@@ -112,7 +112,7 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Terms:
-    """What can be had, and for how much, as it stands in one snapshot."""
+    """The market of one snapshot: what can be had, and for how much."""
 
     snapshot: Snapshot
     now_s: float
@@ -214,7 +214,7 @@ class Terms:
 
 
 class _Listed(NamedTuple):
-    """What follows from offers, limits, prices and from whether there is any: most events change nothing of it."""
+    """Facts that follow from offers, limits, prices and supply: most events change nothing of them."""
 
     key: tuple[Any, ...]
     rows: tuple[Row, ...]
@@ -228,7 +228,7 @@ class _Listed(NamedTuple):
 
 
 class _LastRead:
-    """What was read last: compared with what there is by identity, mostly."""
+    """The market that was read last: compared with what there is by identity, mostly."""
 
     __slots__ = ("listed", "sites")
 
@@ -337,7 +337,7 @@ def _rent_now(pool: Pool, states: Sequence[OfferState]) -> float:
 
 
 def _rent_by_list(pool: Pool, states: Sequence[OfferState]) -> float:
-    """What is sold out counts: the long run is not what there is now, nor what is held of it."""
+    """An offer that is sold out counts: the long run is not what there is now, nor what is held of it."""
     states = [state for state in states if state.limit.max_nodes != 0] or states
     return min(0.0 if _is_owned(state) else state.offer.price.usd_per_h for state in states) / pool.gpus_per_node
 
@@ -539,7 +539,7 @@ def _acquire_together(
 
 
 def _of_one_offer(state: OfferState, pool: Pool, need: float, burn: Price | None) -> float:
-    """The same for the case that most runs are: one offer, no purse."""
+    """The same for the case that most runs are: one offer, no total budget."""
     owned = min(state.limit.min_nodes, state.most)
     wanted = min(need, state.most)
     for _, quota in pool.quotas:

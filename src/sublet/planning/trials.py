@@ -1,14 +1,14 @@
 """Whether a shape of which little is known is worth a try: what may be gained there, and what it costs to come back.
 
-Who goes to a shape learns how fast it is, and may return. So it pays what is believed, less what returning saves where
-that is wrong:
+A job that goes to a shape learns how fast it is, and may return. So it pays what is believed, less what returning saves
+where that is wrong:
 
     cost of trying c = E[X]  -  (part of the work after the trial) x E[(X - back)+]
     X    = cost on c to the end, getting there included: normal, with the error of the speed that a trial takes away
     back = least cost that is known  +  the way there and back  +  what keeps it on c: speeds may still be wrong by that
 
-It is tried if that is less than all that is known, staying included. Nobody tries a second shape before the speed on
-the first is known, and what was tried is known: so there are at most as many trials as shapes, and a trial costs at
+It is tried if that is less than all that is known, staying included. No second shape is tried before the speed on
+the first is known, and what was tried is known. So there are at most as many trials as shapes, and a trial costs at
 most `back` less the least that is known, and the time until it is known. Near its end a job has nothing to gain that
 pays for the way.
 """
@@ -32,7 +32,7 @@ LEARNS_H = 1.0 / 60.0  # until a speed is known: reports come once a second, and
 def trial_costs(
     cost_C: Floats, way_C: Floats, hours_C: Floats, doubt_C: Floats, belief_C: Ints, held: int
 ) -> Floats | None:
-    """What it costs to try each shape that is worth it; infinite for the others. None if there is none.
+    """The cost of trying each shape that is worth it; infinite for the others. None if there is none.
 
     `cost_C` is to the end as speeds are believed; of that `way_C` is for getting there. `held` is known by now.
     """

@@ -22,7 +22,7 @@ Choose = Callable[[JobState, Pool, int], Shape | None]  # the job, where, and ho
 def serve_in_turn(snapshot: Snapshot, choose: Choose) -> Draft:
     """In order of arrival, what each chooses of what those before it left; in its own pool, if it has one that will do.
 
-    Who finds nothing since some of what it runs on is about to be taken stays until it is.
+    A job that finds nothing since some of what it runs on is about to be taken stays until it is.
     Cost: O(jobs that run), whatever the length of the queue.
     """
     draft = Draft(snapshot)

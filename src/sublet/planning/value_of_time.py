@@ -1,17 +1,17 @@
-"""What an hour of a job is worth: the one number at which the bill meets the budget, or the least rent on demand.
+"""The value of time: the one number at which the bill meets the budget, or the least rent on demand.
 
 What arrives, priced kind by kind, gives the frontier of budget and time; the rate of spending that the budget leaves
 for now picks the point on it. Money that was left over, or overspent, is made up for over the coming hours, so that the
 long-run average is met whatever the forecast was worth.
 
-Where no budget says so, an hour is worth what the least that the job can run on costs on demand. Who would rent a
-machine on demand and wait for it values the hour at its rent, roughly; we take that at their word. So the cheaper of
+Where no budget says so, an hour is worth what the least that the job can run on costs on demand. A user that would rent
+a machine on demand and wait for it values the hour at its rent, roughly; we take that at their word. So the cheaper of
 two shapes is taken unless it is that much slower: with v the value of an hour, r rents and h hours,
 
     (v + r_cheap) h_cheap <= (v + r_quick) h_quick     or     h_cheap / h_quick <= (v + r_quick) / (v + r_cheap)
 
 A job of one worker is therefore never slowed down to less than half of what it could have, whatever that saves, and
-never pays more than the quickest shape costs. Whoever is in a hurry says so.
+never pays more than the quickest shape costs. A job file says so where there is a hurry.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _least_usd(menu: Menu, *rents: Rents) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ValueOfTime:
-    """What an hour of each job is worth: as the budget has it; where none rules, no more than its owner would pay."""
+    """Dollars that an hour of each job is worth: as the budget has it; else no more than its owner would pay."""
 
     price: TimePrice
     worth: HourWorth | None = None  # None where a budget rules, or where all are in a hurry
@@ -134,7 +134,7 @@ class ValueOfTime:
 def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | None = HURRY) -> ValueOfTime:
     """By the budget; where none rules, an hour is worth no more than `hour_usd`, None = the least rent on demand.
 
-    An average to spend, or a purse with an end, is a value of time already.
+    An average to spend, or a total budget with an end, is a value of time already.
     """
     budget, price = terms.snapshot.budget, price_of_time(terms, trusted_h)
     if hour_usd == HURRY or budget.average is not None or budget.until_s is not None:
@@ -147,12 +147,12 @@ def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
 
     A forecast weighs as much as having counted for `trusted_h`.
 
-    It hangs on the work that is left, on what is to come and on money that is not spent, never on which nodes are held:
-    else what is cheap to hold would make time dear, and what is dear to hold would make it cheap again. The kernel
+    It hangs on the work that is left, on what is to come and on money that is not spent, never on which nodes are held.
+    Else what is cheap to hold would make time dear, and what is dear to hold would make it cheap again. The kernel
     keeps what is reserved back by itself.
 
     Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth. O(1) without a budget,
-    O(jobs) with a purse without an end.
+    O(jobs) with a total budget without an end.
     """
     snapshot, rent_R = terms.snapshot, terms.listed_R
     rate, unspent = spending_rate(snapshot), snapshot.unspent
@@ -274,7 +274,7 @@ def least_usd(terms: Terms) -> float:
 
 
 class _Known(NamedTuple):
-    """What any amount of money buys for all jobs counted and forecast, and how much these are."""
+    """The hours that any amount of money buys for all jobs counted and forecast, and how much these are."""
 
     line: Frontier | None
     jobs: float

@@ -34,7 +34,7 @@ class WeighedOptions:
 
     @property
     def hour_usd(self) -> float | None:
-        """What an hour of this job was worth; None if more than any rent, or if nothing costs any."""
+        """The value of an hour of this job; None if more than any rent, or if nothing costs any."""
         pay_C = self._pay()
         finite_C = pay_C[np.isfinite(self.options.cost_C)]
         dearest = float(finite_C.max(initial=0.0))

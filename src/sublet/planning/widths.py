@@ -1,4 +1,4 @@
-"""How wide a job may be, and how fast it would go at each width."""
+"""How many workers a job may have, and how fast it would go with each count."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def _node_counts(first: int, last: int) -> Iterator[int]:
 
 
 def rate_at(state: JobState, pool: Pool, gpus: int, now_s: float) -> float:
-    """Work per second at this width, packed, at the job's progress now."""
+    """Work per second with so many workers, packed, at the job's progress now."""
     return state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), state.done_at(now_s))
 
 
 def gain_steps(state: JobState, pool: Pool, most: float, now_s: float) -> Iterator[tuple[float, int]]:
-    """The steps (gain per GPU, new width) by which this job grows, best first: the concave hull of its speedup.
+    """The steps (gain per GPU, new count) by which this job grows, best first: the concave hull of its speedup.
 
-    Speed is relative to the job's smallest width, so that a gain means the same for every job. Walking the hull instead
+    Speed is relative to the job's smallest count, so that a gain means the same for every job. Walking the hull instead
     of single GPUs steps over dents in measured tables (two GPUs on two nodes may be slower than one).
     """
     widths = useful_widths(state.job, pool.gpus_per_node, most)
@@ -80,7 +80,7 @@ def jobs_by_pool(
 ) -> dict[str, list[JobState]]:
     """Sort jobs into pools: those with GPUs stay where they are, the next in line go where there is most per job.
 
-    Who was promised GPUs of a pool that has none left, and has had none yet, is the first in line.
+    A job that was promised GPUs of a pool that has none left, and has had none yet, is the first in line.
     """
     groups: dict[str, list[JobState]] = {name: [] for name in most}
     taken = dict.fromkeys(most, 0)  # GPUs that the smallest widths of its jobs need

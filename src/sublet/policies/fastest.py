@@ -1,4 +1,4 @@
-"""The fastest that fits, at every change: how dear a change is, nobody asks."""
+"""The fastest that fits, at every change, however dear a change is."""
 
 from __future__ import annotations
 

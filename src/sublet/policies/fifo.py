@@ -16,7 +16,7 @@ __all__ = ["Fifo"]
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """First come, first served, at the requested size: nobody overtakes, nobody is resized."""
+    """First come, first served, at the requested size: no job overtakes, none is resized."""
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Start the head of the queue for as long as it fits. O(jobs that run), whatever the length of the queue."""

@@ -11,7 +11,7 @@ __all__ = ["VacateFirst"]
 
 @dataclass(frozen=True, slots=True)
 class VacateFirst:
-    """What `policy` wants, in two plans: whoever is to change gives all GPUs back, and is placed anew with the others.
+    """The plan of `policy` in two: each job that is to change gives all GPUs back, and is placed anew with the others.
 
     In place of a resize there is a stop and a start, as in simulators that place all changed jobs in one go. It is for
     worlds in which a stop takes no time: a job that is still stopping is in no snapshot.
@@ -20,7 +20,7 @@ class VacateFirst:
     policy: Policy
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """The plan itself once nobody with GPUs is to change; before that, only who must leave."""
+        """The plan itself once no job with GPUs is to change; before that, only the jobs that must leave."""
         plan = self.policy.decide(snapshot)
         active = snapshot.active
         leaving = [job_id for job_id in plan.shapes if job_id in active and active[job_id].gpus]

@@ -1,4 +1,4 @@
-"""What comes, where nothing is forecast: the jobs that have come so far, class by class, as fast as they are known now.
+"""Arrivals where nothing is forecast: the jobs that have come so far, class by class, as fast as they are known now.
 
 Where those are too many for the average, each is as narrow as it can be. A job that runs learns how fast it is, and is
 then of another kind than when it was counted. Its class stays: there the jobs that are gone are taken to have been as
@@ -75,5 +75,5 @@ def _counted(arrived: Demand, hours: float, here: tuple[tuple[_Kind, int], ...])
 
 
 def _class_of(job: Job) -> Hashable:
-    """What of a job stays as it is while its speed is learned."""
+    """The facts of a job that stay as they are while its speed is learned."""
     return (job.model, job.weight, job.max_gpus, job.min_on_demand)

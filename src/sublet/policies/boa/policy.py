@@ -1,4 +1,4 @@
-"""The published budget-optimal system, with all its habits: rounded widths, open loop, first come first filled."""
+"""The published budget-optimal system, with all its habits: rounded counts, open loop, first come first filled."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Boa"]
 
 @dataclass(frozen=True, slots=True)
 class Boa:
-    """Budget-optimal rental as published: widths by application and epoch from the forecast, never looked at again."""
+    """Budget-optimal rental as published: worker counts by application and epoch from the forecast, fixed for good."""
 
     round_s: float = 60.0  # how often it looks for jobs that have come to another epoch
     seed: int = 0  # of the random gluing of epochs
     exact: bool = False  # widths that spend the whole budget, as in theory, instead of rounded ones
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Jobs that have their width keep it; the others are filled in order of arrival, in part if need be."""
+        """Jobs that have their workers keep them; the others are filled in order of arrival, in part if need be."""
         terms = Terms.from_snapshot(snapshot)
         draft, sites = Draft(snapshot, terms.most), terms.sites
         most = max(draft.most.values())  # no more jobs than that can have a GPU

@@ -1,6 +1,6 @@
-"""The widths of the published budget-optimal system, computed the way its public code does.
+"""Worker counts of the published budget-optimal system, computed the way its public code does.
 
-Per application and epoch: a convex program over the hull of the speedup, widths rounded to the nearest vertex, the
+Per application and epoch: a convex program over the hull of the speedup, counts rounded to the nearest vertex, the
 budget shrunk by a hundredth until the rounded plan fits with its rescales, and random gluing of epochs into blocks.
 The steps are described in the project's notes on `boa` (docs/background); what it cannot do is left as it is.
 """
@@ -36,14 +36,14 @@ HALF = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _App:
-    """One application: how long an epoch takes at each width, and how many jobs arrive per hour."""
+    """One application: how long an epoch takes at each count, and how many jobs arrive per hour."""
 
     menu: Menu
     hours_EC: Floats
     per_h: float
 
     def spend_and_time(self, column_E: Ints, rent: float) -> tuple[float, float]:
-        """USD and hours of one job: each change of width is a rescale at the new width, and so is the start."""
+        """USD and hours of one job: each change is a rescale at the new worker count, and so is the start."""
         epoch_E = np.arange(len(column_E))
         hours_E = self.hours_EC[epoch_E, column_E].copy()
         changes_E = np.concatenate(([True], column_E[1:] != column_E[:-1]))
@@ -96,7 +96,7 @@ def exact_width(state: JobState, menu: Menu, price: TimePrice, rent: float, now_
 def _glued(
     apps: Sequence[_App], lengths: Sequence[int], rent: float, usd_per_h: float
 ) -> tuple[float, list[Ints]] | None:
-    """The mean time and the widths by epoch, with epochs glued into blocks of these lengths; None if nothing fits."""
+    """The mean time and the counts by epoch, with epochs glued into blocks of these lengths; None if nothing fits."""
     block_of = [np.arange(len(app.hours_EC)) // length for app, length in zip(apps, lengths, strict=True)]
     blocks = [
         np.add.reduceat(app.hours_EC, np.flatnonzero(np.diff(block_E, prepend=-1)), axis=0)
@@ -126,9 +126,9 @@ def _glued(
 
 
 def _rounded(line: Frontier, money: float, hours_XC: Floats) -> Ints:
-    """The fractional optimum for this money, each width rounded to the nearer of the two vertices around it.
+    """The fractional optimum for this money, each count rounded to the nearer of the two vertices around it.
 
-    Between two vertices speed is linear in the width, so that the place of the mixed speed is that of the width.
+    Between two vertices speed is linear in the count, so that the place of the mixed speed is that of the count.
     """
     found = line.at(money)
     row_X = np.arange(len(hours_XC))

@@ -1,8 +1,9 @@
 """One decision of the batch-elastic autoscaler: admit first come first served, then split all GPUs among the admitted.
 
-Everyone admitted has at least the fewest GPUs on which it runs, so a set of jobs fits exactly if these add up to no
-more than there are: asking this of each newcomer is the feasibility test of the dynamic program, without its table. Who
-does not fit waits, or is dropped; smaller jobs behind it may pass. The split maximises the sum of scaling factors.
+Each job that is admitted has at least the fewest GPUs on which it runs, so a set fits exactly if these add up to no
+more than there are. Asking this of each newcomer is the feasibility test of the dynamic program, without its table. A
+job that does not fit waits, or is dropped; smaller jobs behind it may pass. The split maximises the sum of scaling
+factors.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def due(draft: Draft, every_s: float) -> bool:
 
 
 def batch_plan(snapshot: Snapshot, mode: Mode) -> Plan:
-    """Admit, split, and say which batch goes with each width. O(jobs x widths), and the split."""
+    """Admit, split, and say which batch goes with each count. O(jobs x counts), and the split."""
     draft = Draft(snapshot)
     if not snapshot.active and not len(snapshot.waiting):
         return draft.plan()
@@ -70,7 +71,7 @@ def batch_plan(snapshot: Snapshot, mode: Mode) -> Plan:
 
 
 def _admitted(draft: Draft, mode: Mode, warnings: dict[str, str]) -> Mapping[str, list[_Admitted]]:
-    """Who runs, by pool: those with GPUs where they are, in order of arrival, then newcomers where there is most."""
+    """Jobs that run, by pool: those with GPUs where they are, by arrival, then newcomers where there is most."""
     snapshot, now_s = draft.snapshot, draft.snapshot.now_s
     groups: dict[str, list[_Admitted]] = {name: [] for name in snapshot.pools}
     free = dict(draft.most)
@@ -117,7 +118,7 @@ def _join(
 
 
 def _newcomers(snapshot: Snapshot, mode: Mode, warnings: dict[str, str]) -> Iterator[JobState]:
-    """Who asks to be admitted: in drop mode those that came since the last decision, or have run before."""
+    """Jobs that ask to be admitted: in drop mode those that came since the last decision, or have run before."""
     since_s = next_tick_s(snapshot.now_s, mode.every_s) - mode.every_s
     if since_s >= snapshot.now_s * (1.0 - 1e-9):
         since_s -= mode.every_s  # it is time for the regular decision
@@ -129,7 +130,7 @@ def _newcomers(snapshot: Snapshot, mode: Mode, warnings: dict[str, str]) -> Iter
 
 
 def _split(admitted: Sequence[_Admitted], draft: Draft, pool: Pool, stickiness: float) -> list[Runnable]:
-    """A width for each, so that the sum of scaling factors is greatest."""
+    """A worker count for each, so that the sum of scaling factors is greatest."""
     if not admitted:
         return []
     columns = sorted({choice.gpus for each in admitted for choice in each.widths})

@@ -26,5 +26,5 @@ class ElasticBatch:
         at_least("stickiness", self.stickiness, 0.0)
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Admit first come first served, then split all GPUs among the admitted, who may grow, shrink and re-batch."""
+        """Admit first come first served, then split all GPUs among those, which may grow, shrink and re-batch."""
         return batch_plan(snapshot, Mode(every_s=self.every_s, drop=self.drop, stickiness=self.stickiness))

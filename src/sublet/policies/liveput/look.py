@@ -28,7 +28,7 @@ LOOK = Contender(Persistence(), 10, gaps=2.5)  # over a few changes of capacity 
 
 
 class Outlook(NamedTuple):
-    """What is known of the market, as of a tick."""
+    """Knowledge of the market, as of a tick."""
 
     history: Floats
     was: int

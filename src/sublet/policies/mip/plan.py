@@ -1,8 +1,8 @@
 """One decision of the elastic allocator: every job in one table, the best choices of all of them, and the changes.
 
-Each job takes one column: it waits, or has a width in a pool. `best_split` finds the best choices where only the GPUs
-tie jobs together, `best_moves` where changes are limited or nobody may be paused. When supply falls so far that those
-rules cannot all be kept, they are given up for that decision, and the reasons say so.
+Each job takes one column: it waits, or has so many workers in a pool. `best_split` finds the best choices where only
+the GPUs tie jobs together, `best_moves` where changes are limited or no job may be paused. When supply falls so far
+that those rules cannot all be kept, they are given up for that decision, and the reasons say so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Rules", "mip_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What ties jobs together beside the GPUs, and when to look again."""
+    """Rules that tie jobs together beside the GPUs, and when to look again."""
 
     change_cost: float  # in units of the objective, for every running job that changes
     most_changes: int | None  # running jobs that one decision may change
@@ -55,7 +55,7 @@ class _Table:
 
 
 def mip_plan(snapshot: Snapshot, aim: Aim, rules: Rules) -> Plan:
-    """The best choice for every job, running or waiting, as changes to what is. O(jobs x widths), and the solver."""
+    """The best choice for every job, running or waiting, as changes to what is. O(jobs x counts), and the solver."""
     draft = Draft(snapshot)
     states = [*sorted(snapshot.active.values(), key=lambda state: state.seq), *snapshot.waiting.by(arrival)]
     if not states:
@@ -75,7 +75,7 @@ def mip_plan(snapshot: Snapshot, aim: Aim, rules: Rules) -> Plan:
 
 
 def _table(draft: Draft, states: Sequence[JobState], aim: Aim) -> tuple[_Table, dict[str, str]]:
-    """Gains of all jobs at all widths, and warnings for those that cannot run at any."""
+    """Gains of all jobs at all worker counts, and warnings for those that cannot run at any."""
     snapshot = draft.snapshot
     rows: list[list[tuple[Runnable, float]]] = []
     warnings: dict[str, str] = {}

@@ -13,7 +13,7 @@ __all__ = ["Mip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mip:
-    """Most progress of all jobs together within a horizon, whoever came first; jobs grow, shrink and pause for it."""
+    """Most progress of all jobs together within a horizon, whichever came first; jobs grow, shrink and pause for it."""
 
     objective: Objective = "remaining"
     horizon_s: float = 1800.0  # how far `remaining` and `total` look ahead

@@ -1,4 +1,4 @@
-"""What each job gains from each width, as tables for a solver: the objectives of the elastic allocators.
+"""The gain of each job at each worker count, as tables for a solver: the objectives of the elastic allocators.
 
 | objective | a job's gain from n GPUs |
 |---|---|
@@ -8,7 +8,7 @@
 | time-left  | its time to the end, pause included, counted as a loss |
 
 Waiting gains nothing; under `time-left` it loses more than all jobs could at their slowest, so that as many as possible
-run. Speeds may depend on progress (goodput), have holes, and rise and fall: a width at speed 0 is never chosen.
+run. Speeds may depend on progress (goodput), have holes, and rise and fall: a count at speed 0 is never chosen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FASTER = 1e-6  # of a gain, for the fastest width: where many gain alike, the fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What to maximise: the objective, how far it looks ahead, and what keeping the present width adds to its gain."""
+    """The aim: the objective, how far it looks ahead, and what keeping the present count adds to its gain."""
 
     objective: Objective
     horizon_s: float
@@ -46,7 +46,7 @@ class Aim:
 
 
 def gains(state: JobState, pool: Pool, choices: Sequence[Runnable], done: float, aim: Aim) -> list[float]:
-    """What each of these widths of one pool is worth; -inf where the job would never end."""
+    """The worth of each of these counts of one pool; -inf where the job would never end."""
     job, left = state.job, state.job.work - done
     one = speed_of_one(state, pool, done, choices) if aim.objective == "throughput" else 1.0
     worth = []

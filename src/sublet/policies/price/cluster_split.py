@@ -1,18 +1,18 @@
-"""Who gets which GPUs of a cluster that is paid for anyway: the split that is worth most.
+"""The split that is worth most of a cluster that is paid for anyway.
 
 An hour of a job costs its owner that hour, and all others what its GPUs are worth to them: their going rate
-(`going_rate`), which counts for more where little is left to do, because the GPUs are free again soon. A job is worth
+(`going_rate`). It counts for more where little is left to do, because the GPUs are free again soon. A job is worth
 what it costs in the shape in which that buys most work; and of its shapes the value is
 
     (1 + rate x GPUs of that shape)  x  (work done / work done in that shape) ** power  x  a power of its age
         x  the part of the time that is not lost to the pause
 
-The split with the largest sum is found exactly, among those in which nobody waits for want of the least that it needs,
+The split with the largest sum is found exactly, among those in which no job waits for want of the least that it needs,
 as far as that goes round.
 
-Who is alone on a cluster could have all of it, and would end a little sooner for many times the GPU-hours; the next one
-that comes would make it pause to give most of them back. So a wider shape counts only if it is efficient: from the
-narrower one that counts, work must grow by a power of the GPUs. Who has a deadline may have all that helps.
+A job that is alone on a cluster could have all of it, and would end a little sooner for many times the GPU-hours; the
+next one that comes would make it pause to give most of them back. So a wider shape counts only if it is efficient: from
+the narrower one that counts, work must grow by a power of the GPUs. A job with a deadline may have all that helps.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LEAST_POWER = 0.25  # twice the GPUs do at least 19 % more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What all have to say: options now, GPU-hours left at their most efficient over their weight, what they have."""
+    """Claims of all jobs: options now, GPU-hours left at their most efficient over their weight, what they have."""
 
     table: OptionsTable
     left_h_J: Floats
@@ -105,9 +105,9 @@ def _possible(claims: Claims, most_R: Floats) -> Bools:
 
 
 def _sure(claims: Claims, can_JC: Bools) -> Ints | None:
-    """What is worth most to each, where that is clear without values; None if it is not for all of them.
+    """The shape worth most to each, where that is clear without values; None if it is not for all of them.
 
-    Who trains in the fastest shape wants no other, for it would pause to do no more; who has but one takes it.
+    A job in the fastest shape wants no other, for it would pause to do no more; one with a single shape takes it.
     """
     rate_JC = np.where(can_JC, claims.table.rate_JC, 0.0)
     most_J = rate_JC.max(axis=1)
@@ -154,10 +154,10 @@ def _fits(table: OptionsTable, choice_J: Ints, most_R: Floats) -> bool:
 
 
 def _must_run(claims: Claims, room: float) -> Bools:
-    """Nobody waits so that others can be wider: the least that each needs is given first, the least work first.
+    """No job waits so that others can have more: the least that each needs is given first, the least work first.
 
-    Without this a crowd of short jobs would be so wide, and so wasteful, that the long ones never catch up. Where width
-    wastes nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side by side.
+    Without this a crowd of short jobs would be so wide, and so wasteful, that the long ones never catch up. Where many
+    GPUs waste nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side by side.
     """
     if (claims.turn_J < np.inf).any():
         return _must_run_in_time(claims, room)
@@ -182,7 +182,7 @@ def _must_run(claims: Claims, room: float) -> Bools:
 
 
 def _must_run_in_time(claims: Claims, room: float) -> Bools:
-    """The same where deadlines are to be met: they go before all, also before who has only just got its GPUs."""
+    """The same where deadlines are to be met: they go before all, also before a job that has only just got its GPUs."""
     need_J, pinned_J = claims.table.need_J, claims.pinned_J
     order_J = np.lexsort((claims.left_h_J, -claims.due_s_J, ~pinned_J, claims.turn_J))
     if claims.table.perfect_J.all():
@@ -196,7 +196,7 @@ def _must_run_in_time(claims: Claims, room: float) -> Bools:
 
 
 def _values(claims: Claims, can_JC: Bools, most_R: Floats) -> Floats:
-    """What each shape is worth; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
+    """The worth of each shape; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
     table, left_h_J = claims.table, claims.left_h_J
     weight_J = claims.weight_J / _median(claims.weight_J)  # only how they are to one another counts
     job_J, at = np.arange(len(table.menus)), can_JC.nonzero()
@@ -240,7 +240,7 @@ def _median(of_J: Floats) -> float:
 
 
 def hurries(jobs: Jobs, value: ValueOfTime) -> Bools:
-    """(J,): who has a deadline, or whose owner asked for the quickest; all, where no money is to be saved."""
+    """(J,): has a deadline, or its owner asked for the quickest; all, where no money is to be saved."""
     if value.worth is None:
         return np.ones(len(jobs.states), dtype=np.bool_)
     return np.asarray(np.isfinite(jobs.deadline_s_J) | jobs.hurries_J)
@@ -281,10 +281,10 @@ def efficient_shapes(menu: Menu, phase: int) -> Bools:
 
 
 def turns(jobs: Jobs, table: OptionsTable, now_s: float) -> Floats:
-    """(J,): who comes first by a deadline, the earliest that can be met, from 0 on; inf for all others. Cost: O(J C).
+    """(J,): rank by deadline, the earliest that can be met, from 0 on; inf for all others. Cost: O(J C).
 
     On one GPU no order meets deadlines that the earliest first does not, whatever comes later (Liu and Layland 1973).
-    So who has a deadline goes before who has none, however much time there seems to be: an hour that is given away may
+    So a job with a deadline goes before one without, however much time there seems: an hour that is given away may
     be the one that a job needs that is not here yet.
     """
     left_h_J, turn_J = (jobs.deadline_s_J - now_s) / SECONDS_PER_H, np.full(len(jobs.states), np.inf)

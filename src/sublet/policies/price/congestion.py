@@ -1,4 +1,4 @@
-"""When not everybody can have what suits them best: who gets what of pools that are short.
+"""Pools that are short: the split where not every job can have what suits it best.
 
 Each GPU of a short pool carries a surcharge per hour, raised until the wishes fit. All jobs shrink along their own
 curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a job has
@@ -6,15 +6,15 @@ left: a GPU that speeds up a short job is free again soon, and on a short cluste
 
 Any split of short pools among many jobs is one of many that are nearly as good, and the best one changes with every
 minute that passes and every speed that is learned. So jobs that have a place keep it, unless a newcomer gains more by
-it than they lose: a new split is weighed against the steady one, in which those that have a place stay as far as there
+it than they lose. A new split is weighed against the steady one, in which those that have a place stay as far as there
 is room, and the others take what is left. Of those that have one, each may take what is better for it; none is moved so
 that another of them can be. For a newcomer they make room if that leaves fewer waiting, or if it pays. Newcomers have
-nothing to keep from one another: where nobody else gives way, the new split stands.
+nothing to keep from one another: where no other job gives way, the new split stands.
 
-What it pays ends early. Who gives way would have made room anyway by the time it ends, so that what the newcomers gain
-counts only until then:
+What it pays ends early. A job that gives way would have made room anyway by the time it ends, so that what the
+newcomers gain counts only until then:
 
-    sum over newcomers of (what it gains x the part of its time until somebody who loses would have ended)  >  losses
+    sum over newcomers of (what it gains x the part of its time until one that loses would have ended)  >  losses
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Wishes:
     use_KJC: Floats  # GPU-hours, weighed by the work that is left
 
     def columns(self, surcharge_R: Floats) -> Ints:
-        """What each job wants at these surcharges."""
+        """The shape that each job wants at these surcharges."""
         column_J: Ints = (self.cost_JC + self.scarce(surcharge_R)).argmin(axis=1)
         return column_J
 
     def scarce(self, surcharge_R: Floats) -> Floats:
-        """What these surcharges come to."""
+        """The sum of these surcharges."""
         if not surcharge_R.any():
             return np.zeros_like(self.cost_JC)
         return np.asarray((surcharge_R[self.row_KJC] * self.use_KJC).sum(axis=0))
@@ -100,7 +100,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shares:
-    """What each job that could run gets, and what a GPU of a short pool costs beside its rent."""
+    """The shape of each job that could run, and what a GPU of a short pool costs beside its rent."""
 
     wishes: Wishes
     column_J: Ints  # WAIT if it gets nothing
@@ -184,7 +184,7 @@ def uses_of(row_KJC: Ints, gpus_KJC: Floats, rows: int) -> Ints:
 def fit(all_wishes: Wishes, rank_J: Floats, most_R: Floats) -> Fit:
     """Shapes that fit. Where even the least is too much, those that rank behind (a larger number) wait.
 
-    Rows that are short carry one surcharge, at which their GPUs together suffice; who goes to which of several is an
+    Rows that are short carry one surcharge, at which their GPUs together suffice; the choice among several is an
     integer program. Cost: O(J C) a few dozen times, and that program.
     """
     rows = len(most_R)
@@ -282,7 +282,7 @@ def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) ->
 
 
 def _fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
-    """What is left over goes, in order of rank, to whom it helps."""
+    """GPUs that are left over go, in order of rank, to jobs that they help."""
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     if not (room_R > 0).any() or not len(column_J):
         return column_J
@@ -316,8 +316,8 @@ def _best_within(all_wishes: Wishes, job: int, room_R: Floats) -> int:
 def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
     """Those that run stay (`held_J`, WAIT for the others), the last in rank give way where there is too little room.
 
-    Then everybody takes what is better for it, as far as there is room: first those that have nothing, in order of
-    rank, then those to whom it is worth most. Cost: O(J C).
+    Then each job takes what is better for it, as far as there is room: first those that have nothing, in order of
+    rank, then those for which it is worth most. Cost: O(J C).
     """
     rows = np.arange(len(held_J))
     able_J = (held_J != WAIT) & np.isfinite(all_wishes.cost_JC[rows, held_J])
@@ -338,7 +338,7 @@ def _pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) ->
 
 
 def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Floats:
-    """Ranks: who waits comes first, then who gains most by what there is room for now."""
+    """Ranks: jobs that wait come first, then those that gain most by what there is room for now."""
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     best_J = np.where(all_wishes.fits_beside(column_J, room_R), all_wishes.cost_JC, np.inf).min(axis=1)
     gain_J = np.full(len(column_J), np.inf)
@@ -350,9 +350,9 @@ def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats)
 
 
 def _pays(table: OptionsTable, held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
-    """Whether a new split is better than the old: nobody who has a place loses, or newcomers gain more. Cost: O(J).
+    """Whether a new split is better than the old: no job with a place loses, or newcomers gain more. Cost: O(J).
 
-    Among newcomers the new split stands: nobody has anything to keep, and it counts that who is short leaves soon.
+    Among newcomers the new split stands: none has anything to keep, and it counts that a short job leaves soon.
     """
     if (new_J == WAIT).sum() != (old_J == WAIT).sum():
         return bool((new_J == WAIT).sum() < (old_J == WAIT).sum())

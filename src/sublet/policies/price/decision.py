@@ -1,4 +1,4 @@
-"""What one decision is made from, read once: the market, what an hour is worth, and the jobs that are asked.
+"""The input of one decision, read once: the market, what an hour is worth, and the jobs that are asked.
 
 Those with a shape are asked if it is time, or if GPUs are short: what one gives up another may use. Then those that
 wait, as many as could have one: first with a deadline ahead, where GPUs are paid for; then those that came too long
@@ -33,7 +33,7 @@ NO_VALUES = np.zeros(0)
 
 
 class WorkBelief(StrEnum):
-    """What is known of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
+    """Knowledge of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
 
     DECLARED = "declared"
     LEARNED = "learned"
@@ -153,7 +153,7 @@ def _just_stopped(terms: Terms, state: JobState) -> bool:
 
 
 def _as_money_lasts(terms: Terms, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
-    """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
+    """As many as the budget sees to their end at the least cost, and one more, which can go on with the next."""
     left_usd -= sum(_least_usd(terms, state) for state in terms.snapshot.active.values())
     for state in waiting:
         if left_usd < 0.0:
@@ -163,7 +163,7 @@ def _as_money_lasts(terms: Terms, waiting: Iterator[JobState], left_usd: float) 
 
 
 def _least_usd(terms: Terms, state: JobState) -> float:
-    """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
+    """Dollars to the end if nothing but rent counts; infinite if it cannot run."""
     menu = menu_of(state.job, terms.sites)
     cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_R).cost_C
     return float(cost_C.min(initial=np.inf))

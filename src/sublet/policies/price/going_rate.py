@@ -1,6 +1,6 @@
-"""What a GPU costs in hours of jobs: the price at which what is cheapest for each comes to as many GPUs as there are.
+"""The price of a GPU in hours of jobs, at which what is cheapest for each comes to as many GPUs as there are.
 
-Nobody pays for a GPU of a cluster that is there anyway, but whoever has one keeps it from others. If each paid so many
+A GPU of a cluster that is there anyway costs nothing, but a job that has one keeps it from others. If each paid so many
 job-hours for an hour of a GPU, it would take the shape in which its time and its GPUs together cost least,
 
     (1 + price x GPUs) / work done in an hour
@@ -60,7 +60,7 @@ def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floa
 
 
 class _Wanted:
-    """What all want at a price."""
+    """The shapes that all want at a price."""
 
     def __init__(self, hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floats) -> None:
         possible_JC = np.where(hours_JC < np.inf, hours_JC, 0.0)

@@ -1,9 +1,9 @@
-"""From one decision to a plan: who gets which shape now.
+"""From one decision to a plan: the shape of each job now.
 
-On many clusters nobody wants anything else, and no table of all shapes is made (`settled`). Most plans for a production
+On many clusters no job wants anything else, and no table of all shapes is made (`settled`). Most plans for a production
 cluster are of this kind: a job has ended, or a narrow one has come, all others train in the fastest shape that there is
-for them, and there is room. Who trains in it would pause to do no more work elsewhere; who has but one shape takes it.
-So this is the split that is worth most (`cluster_split`), seen without looking for it.
+for them, and there is room. A job that trains in it would pause to do no more work elsewhere; one with a single shape
+takes it. So this is the split that is worth most (`cluster_split`), seen without looking for it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Grants:
-    """What all get, and surcharges."""
+    """The shapes of all, and surcharges."""
 
     parts: Sequence[_Part]
     surcharge: Mapping[str, float]  # USD per GPU-hour, by row
@@ -64,7 +64,7 @@ class _Grants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What those get that were asked, what their owners should know, and what was compared for them."""
+    """The shapes of those that were asked, what their owners should know, and what was compared for them."""
 
     grants: _Grants = field(default_factory=lambda: _Grants([], {}))
     asked: Asked | None = None
@@ -191,7 +191,7 @@ def _next_review_s(decision: Decision, everybody: Jobs | None) -> float | None:
 
 
 def _reason(decision: Decision, asked: Asked, row: int, column: int) -> str:
-    """What the shape takes and costs; nothing where the job has it already."""
+    """Time and cost of the shape; nothing where the job has it already."""
     state, table = asked.jobs.states[row], asked.table
     menu = table.menus[row]
     if menu.shapes[column] == state.shape:
@@ -222,7 +222,7 @@ def _reason(decision: Decision, asked: Asked, row: int, column: int) -> str:
 
 
 def _share(decision: Decision, asked: Asked) -> _Grants:
-    """Everybody at once, within what can be held: the least work first, but before all who has waited for too long."""
+    """All at once, within what can be held: the least work first, but before all the jobs that waited for too long."""
     terms, patience_s = decision.terms, decision.patience_s
     work_J = np.maximum(TRIFLE_H, asked.jobs.gpu_hours_J)
     age_J = terms.now_s - asked.jobs.submit_s_J
@@ -261,7 +261,7 @@ def _split_cluster(decision: Decision, asked: Asked) -> _Grants:
 def _are_content(decision: Decision, asked: Asked, efficient_JC: Bools, column_J: Ints) -> bool:
     """Whether all have what is worth most to them at any time to come: the fastest shape, where nothing is in doubt.
 
-    What they have costs no pause, and no other does more work; so whoever asks them again hears the same, until an
+    What they have costs no pause, and no other does more work; so their answer stays the same until an
     event brings or takes something.
     """
     jobs, table = asked.jobs, asked.table
@@ -314,7 +314,7 @@ class _Settled:
 class _Fastest:
     """Of each kind the shape that does most work in an hour; of several, the first.
 
-    For those who may have only what is worth its GPUs, and for those who are in a hurry and may have all.
+    For those that may have only what is worth its GPUs, and for those in a hurry, which may have all.
     """
 
     column_HU: Ints  # NOTHING where that is not clear
@@ -350,7 +350,7 @@ def settled(decision: Decision, jobs: Jobs) -> _Settled | None:
 
 
 def _too_late(jobs: Jobs, hours_J: Floats, column_J: Ints, value_J: Floats, now_s: float) -> Told:
-    """Whose deadline the fastest shape does not keep, as `choices.too_late` has it."""
+    """Jobs whose deadline the fastest shape does not keep, as `choices.too_late` has it."""
     left_h_J = (jobs.deadline_s_J - now_s) / SECONDS_PER_H
     (late_L,) = (hours_J > left_h_J).nonzero()
     if not len(late_L):

@@ -1,8 +1,8 @@
 """How much is left of jobs of which nothing is known but how long they have run, by those that are done and that run.
 
-Those that were done first were short. A job that runs on tells that jobs may be as long, though not how long: so the
+Those that were done first were short. A job that runs on tells that jobs may be as long, though not how long. So the
 share of jobs that need more than so much is estimated as Kaplan and Meier (1958) do, from what the done have needed and
-what those that run have had so far. What is left is uncertain, and what weighs a job is a falling power of it: that
+what those that run have had so far. What is left is uncertain, and what weighs a job is a falling power of it. That
 power is averaged, not what is left, for one of a hundred that needs days should not make all others seem long.
 
 >>> done_h, runs_h = np.array([1.0, 2.0, 4.0]), np.array([0.0, 3.0])

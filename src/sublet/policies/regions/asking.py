@@ -1,4 +1,4 @@
-"""Give a job the best place that there is, and ask for a better one beside: what those share who look for places."""
+"""Give a job the best place that there is, and ask for a better one beside: for policies over many places."""
 
 from __future__ import annotations
 

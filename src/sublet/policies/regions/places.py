@@ -1,7 +1,7 @@
 """Where a job could be, what an hour there costs, and how long it lasts: all that a snapshot tells of places.
 
-Nobody says how much spot there is. A node is asked for where the job would move if it came, so asking costs nothing: a
-refusal is free, and a node that comes is used. What was refused and what was lost is what is known of a place.
+No cloud says how much spot there is. A node is asked for where the job would move if it came, so asking costs nothing:
+a refusal is free, and a node that comes is used. What was refused and what was lost is what is known of a place.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def _place(state: JobState, pool: Pool, gpus: int, snapshot: Snapshot, *, has_ro
 
 
 def _lost_per_node_h(state: OfferState) -> float:
-    """What is listed, and what has been seen."""
+    """The listed rate of losses, corrected by what has been seen."""
     return (SEEN_H * state.offer.hazard_per_h + state.lost) / (SEEN_H + state.held_h)
 
 
 def _back_h(state: OfferState) -> float:
-    """What has been refused for long is refused for as long again."""
+    """An offer that has been refused for long is refused for as long again."""
     in_a_row = min(state.refused, 1 + round(math.log2(REFUSED_MOST_S / REFUSED_S)))
     down_s = REFUSED_S * (2.0**in_a_row - 1) + REFUSED_MOST_S * (state.refused - in_a_row)
     return max(DOWN_H, down_s / SECONDS_PER_H)

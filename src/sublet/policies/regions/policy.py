@@ -16,7 +16,7 @@ __all__ = ["Regions"]
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """First come, first served, at the width asked for. Who has no deadline takes the cheapest that there is."""
+    """First come, first served, at the size asked for. A job without a deadline takes the cheapest that there is."""
 
     egress_usd: float = 1.0  # to carry the state of a job into another region: 50 GB at 0.02 USD per GB
 

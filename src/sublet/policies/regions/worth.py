@@ -1,8 +1,8 @@
-"""What an hour of waiting may cost, where to be for the least money, and when nothing but a node on demand will do.
+"""The price of an hour of waiting, the place for the least money, and when nothing but a node on demand will do.
 
 A job has slack: the time to its deadline less the work that is left. Training uses none of it up, in whatever place;
 only waiting and pauses do. With much slack an hour of it is worth next to nothing, and with little more than on demand
-costs over spot: in between its price falls by e with every so many hours. Whoever could be somewhere now, and
+costs over spot: in between its price falls by e with every so many hours. A job that could be somewhere now, and
 knows of better places where nothing is to be had, waits for those as long as the slack that this is likely to take is
 worth less than what it saves. The longer they have had nothing, the longer that is likely to be.
 """
@@ -39,12 +39,12 @@ class Clock:
 
     @property
     def is_last_call(self) -> bool:
-        """Who waits now, or starts on spot and loses it, may be late."""
+        """A job that waits now, or starts on spot and loses it, may be late."""
         return self.slack_h <= 2.0 * self.pause_h + self.at_risk_h + CARE_H
 
     @property
     def must_be_steady(self) -> bool:
-        """Who trains on spot now, and loses it, may be late."""
+        """A job that trains on spot now, and loses it, may be late."""
         return self.slack_h <= self.pause_h + self.at_risk_h + CARE_H
 
     @property
@@ -100,7 +100,7 @@ def last_call(
 
 
 class _Hours:
-    """What an hour of work costs in each place: an hour of the place where it goes fastest."""
+    """Dollars for an hour of work in each place: an hour of the place where it goes fastest."""
 
     def __init__(self, places: Sequence[Place], clock: Clock, region: str, egress_usd: float) -> None:
         self._places, self._clock, self._region, self._egress_usd = places, clock, region, egress_usd
