@@ -8,8 +8,8 @@ choice: only the cloud and its owner do. One that saves anew without having read
 the same: what had counted as useful was for nothing. A script with `train.checkpointed` says itself what it has loaded
 and saved, and its words count for more than what is seen.
 
-A start that has written files below its directory may go on from them when it is started again. So may one at which
-which have saved elsewhere. Once a later start is seen to read one of
+A start that has written files below its directory may go on from them when it is started again. So may one that
+was not looked at, or of which nothing was seen: it may have saved elsewhere. Once a later start is seen to read one of
 those files, all that was done before it was written is kept, and what was done after it is redone. Once one is seen to
 save, starts of which nothing was seen have saved nothing.
 """
