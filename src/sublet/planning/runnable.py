@@ -49,4 +49,4 @@ def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Run
 def describe_stranded(state: JobState, pools: Sequence[str]) -> str:
     """A sentence for the owner of a job that makes no progress with any worker count that it may have."""
     job = state.job
-    return f"its speed is 0 at every width from {job.min_gpus} to {job.max_gpus} GPUs of {', '.join(pools)}; it waits"
+    return f"its speed is 0 at every size from {job.min_gpus} to {job.max_gpus} GPUs of {', '.join(pools)}; it waits"

@@ -25,9 +25,9 @@ from sublet.domain.events import (
     ProgressReported,
     PurseSet,
 )
+from sublet.domain.holders import Holder, Level
 from sublet.domain.money import Money
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import Holder, Level
 from sublet.domain.shape import Shape
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.following import Follower

@@ -41,10 +41,10 @@ from sublet.domain.events import (
     RentRefused,
     TimerFired,
 )
+from sublet.domain.holders import ORG, Holder, Level, Period
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.shape import Grid, Shape
 from sublet.domain.timers import PlanAgain, RetryOffer
 from sublet.errors import BadInput, InvariantBroken, SubletError

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from sublet.domain import events as news
-from sublet.domain.purses import ORG
+from sublet.domain.holders import ORG
 from sublet.errors import InvalidValue
 from sublet.machine.wall import Wall
 from sublet.runtime.archive import Kept
@@ -237,7 +237,7 @@ class ControllerApi:
         """Change what is given."""
         await self.started()
         kernel = self._controller.kernel
-        if purse_usd is not None and ORG in kernel.purses.allowed:
+        if purse_usd is not None and ORG in kernel.budgets.allowed:
             allowed = "left out: all have a budget for each period; next: sublet budget set --org USD[/month]"
             raise InvalidValue("purse", purse_usd, allowed)
         budget = change_budget(
@@ -252,7 +252,7 @@ class ControllerApi:
 
     async def top_up(self, usd: float, *, by: str = "") -> views.BudgetView:
         """Put more into the total budget."""
-        await self.started()  # before that, the purse is not the one that was left
+        await self.started()  # before that, the budget is not the one that was left
         return await self.set_budget(purse_usd=top_up_purse(self._controller.kernel.supply.budget, usd), by=by)
 
     # ------------------------------------------------------------------ the controller itself

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from sublet.domain.events import BudgetChanged, PurseSet
+from sublet.domain.holders import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
-from sublet.domain.purses import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.shares import payers
@@ -118,7 +118,7 @@ def purse_rows(
     for state in kernel.jobs.values():
         if state.job.user:
             team_of.setdefault(state.job.user, state.job.team)
-    known = {holder.account for holder in (*kernel.purses.allowed, *kernel.purses.shares.ended)}
+    known = {holder.account for holder in (*kernel.budgets.allowed, *kernel.budgets.shares.ended)}
     known |= {holder for state in kernel.jobs.values() for holder in payers(state.job)}
     known |= {Holder(Level.USER, user) for user in team_of} | {Holder(Level.TEAM, t) for t in team_of.values() if t}
     owners = {Holder(Level.JOB, job_id): state.job for job_id, state in kernel.jobs.items()}
@@ -129,7 +129,7 @@ def purse_rows(
     shown = {holder: _place(holder, owners.get(holder), team_of) for holder in told}
     rows = [_row(kernel, ORG, 0, now_s)]
     for holder, place in sorted(shown.items(), key=lambda each: each[1]):
-        by_file = holder in files and holder not in kernel.purses.allowed
+        by_file = holder in files and holder not in kernel.budgets.allowed
         row = _row(kernel, holder, len(place), now_s)
         rows.append(_own_row(kernel, row, files[holder], now_s) if by_file else row)
     return rows
@@ -137,13 +137,13 @@ def purse_rows(
 
 def _is_told(kernel: Kernel, holder: Holder) -> bool:
     """Jobs without a budget of their own have `ps`; teams and users are always told of."""
-    return holder.level in (Level.TEAM, Level.USER) or (holder.level is Level.JOB and holder in kernel.purses.allowed)
+    return holder.level in (Level.TEAM, Level.USER) or (holder.level is Level.JOB and holder in kernel.budgets.allowed)
 
 
 def _own_row(kernel: Kernel, row: PurseRow, own: OwnBudget, now_s: float) -> PurseRow:
     """Its charge is what the kernel has counted: what comes too late is the organisation's."""
-    kept = kernel.purses.allowed.get(file := Holder(Level.FILE, row["name"]))
-    left = None if kept is None else Money(kept.limit - kernel.purses.spent(file, microseconds(now_s)))
+    kept = kernel.budgets.allowed.get(file := Holder(Level.FILE, row["name"]))
+    left = None if kept is None else Money(kept.limit - kernel.budgets.spent(file, microseconds(now_s)))
     spent_usd = own.spent_usd if left is None else own.limit_usd - left.usd
     return {
         **row,
@@ -177,7 +177,7 @@ def _place(holder: Holder, job: Job | None, team_of: Mapping[str, str]) -> tuple
 
 
 def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
-    tree, now_us = kernel.purses, microseconds(now_s)
+    tree, now_us = kernel.budgets, microseconds(now_s)
     allowance = tree.allowed.get(holder)
     spent = Money(tree.spent(holder, now_us) - (0 if allowance is None else allowance.opening))
     limit = None if allowance is None else allowance.amount
@@ -210,14 +210,14 @@ def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
 def purse_reason(kernel: Kernel, job_id: str, now_s: float) -> str:
     """Why a job that holds nothing does not start, if a budget is to blame; "" = none is."""
     state = kernel.jobs.get(job_id)
-    if not kernel.purses.allowed or state is None or state.gpus or state.shape is not None:
+    if not kernel.budgets.allowed or state is None or state.gpus or state.shape is not None:
         return ""
-    if (holder := kernel.purses.held_by(state.job, now_s)) is None:
+    if (holder := kernel.budgets.held_by(state.job, now_s)) is None:
         return ""
-    spent = kernel.purses.words(holder)
+    spent = kernel.budgets.words(holder)
     by_file = holder.level is Level.FILE
     advice = f"sublet budget top-up --job {holder.name} USD" if by_file else _advice(holder)
-    return f"{spent}; it goes on {kernel.purses.resumes(holder)}; next: {advice}"
+    return f"{spent}; it goes on {kernel.budgets.resumes(holder)}; next: {advice}"
 
 
 def _advice(holder: Holder) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Protocol, TypedDict
 
-from sublet.domain.purses import named_owner
+from sublet.domain.holders import named_owner
 from sublet.errors import InvalidValue
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall, iso_utc

@@ -295,7 +295,7 @@ class BudgetView(TypedDict):
     burn_usd_per_h: float  # now
     exhausted: bool  # nothing more may be rented until a top-up
     unattended_usd: (
-        float  # beyond the purse, at most, if no controller were there from now on: nodes end with their lease
+        float  # beyond the budget, at most, if no controller were there from now on: nodes end with their lease
     )
 
 

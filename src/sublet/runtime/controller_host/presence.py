@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["CONTROLLER", "DESK", "KEEPER", "is_held", "serving_pid"]
 
-CONTROLLER, KEEPER, DESK = "controller.lock", "keeper.lock", "desk.lock"
+CONTROLLER, KEEPER, DESK = "controller.lock", "watchdog.lock", "desk.lock"
 PROGRAM = b"sublet.api.main"  # a word of a controller's command line
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sublet.data.csvfile import Bounds, TextTable
+from sublet.domain.holders import named_owner
 from sublet.domain.job import Job, Speed
-from sublet.domain.purses import named_owner
 from sublet.domain.quantity import positive
 from sublet.domain.shape import packed
 from sublet.errors import InvalidValue

@@ -27,7 +27,7 @@ WRAPS = {
     **dict.fromkeys(("DistributedDataParallel", "DDP", "DataParallel"), BARE),
     **dict.fromkeys(("FullyShardedDataParallel", "fully_shard"), SHARDS),
     "DistributedSampler": "shuffle=True of the loader: a session deals each sample once",
-    "init_process_group": "take it out: a session is data parallel by itself, at any width",
+    "init_process_group": "take it out: a session is data parallel by itself, with any number of workers",
 }
 JOINS = ("init_distributed_mode", "init_distributed_device", "init_distributed", "setup_distributed", "dist_init")
 HIDDEN = 'hidden = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name in os.environ}'

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from sublet.domain import events as news
 from sublet.domain.actions import Action, RefusePlan
 from sublet.domain.events import Event
-from sublet.domain.purses import Level
+from sublet.domain.holders import Level
 from sublet.errors import StaleController, StoreFailed, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import line_from

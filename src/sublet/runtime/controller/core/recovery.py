@@ -353,7 +353,7 @@ class Recovery:
         if self._pump.kernel.planning:
             self._orders.carry_out(order.MakePlan())
         else:
-            self._pump.tell(news.TimerFired(self._pump.now_s(), CheckPurse()))  # look at the purse after the time away
+            self._pump.tell(news.TimerFired(self._pump.now_s(), CheckPurse()))  # look at the budget after the time away
 
     def _submit_again(self) -> None:
         """A job that was taken, and one that had ended, of which the kernel had not heard."""

@@ -174,7 +174,7 @@ class Feasibility:
         if left < needed:
             raise Infeasible(
                 f"{spec.name} cannot start",
-                binding="what is left in the purse, in USD,",
+                binding="what is left in the budget, in USD,",
                 needed=needed.usd,
                 available=max(0.0, left.usd),
                 hint=f"sublet budget top-up {_cents_up(needed.usd - left.usd)}",
