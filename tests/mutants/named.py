@@ -43,7 +43,7 @@ NAMED: tuple[Named, ...] = (
         file="kernel/kernel.py",
         old="if not self.supply.remove_released(node, event) and not wanted:",
         new="if not self.supply.remove_released(node, event):",
-        tests=("tests/unit/kernel/test_kernel_purse.py",),
+        tests=("tests/unit/kernel/test_kernel_total.py",),
     ),
     Named(
         name="sizes leak where none are known",
@@ -265,7 +265,7 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="a plan starts a job whose team has spent its budget",
         file="kernel/kernel.py",
-        old=" or self.purses.pays(state.job)]",
+        old=" or self.budgets.pays(state.job)]",
         new=" or True]",
         tests=PURSES,
     ),

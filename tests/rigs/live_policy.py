@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
-from sublet.runtime.agent.preload import PRELOAD
 from sublet.runtime.providers.local.forking import TemplateForker
 
 from sublet import plugins
@@ -29,6 +28,7 @@ from sublet.domain.shape import Shape
 from sublet.kernel.values_json import from_plain
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.stored import StoredProfile
+from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.controller_api import assemble
 from sublet.runtime.profiles.store import script_digest
 from sublet.runtime.providers.local.provider import LocalProvider

@@ -317,7 +317,7 @@ class PurseSet:
 
     def __post_init__(self) -> None:
         if self.amount is not None and self.amount.grains < 0:
-            raise InvalidValue(f"purse of {self.holder}", str(self.amount), "at least USD 0")
+            raise InvalidValue(f"budget of {self.holder}", str(self.amount), "at least USD 0")
         within("unix_s", self.unix_s, 0.0, LATEST_UNIX_S)
 
 

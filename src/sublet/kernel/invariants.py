@@ -37,7 +37,7 @@ def check(kernel: Kernel) -> None:
     _paid_nodes_are_held_nodes(kernel)
     _the_bill_is_intervals_times_prices(kernel)
     _limits_hold(kernel)
-    _purses_hold(kernel)
+    _budgets_hold(kernel)
     _nobody_is_stuck(kernel)
     _nobody_outstays_a_notice(kernel)
 
@@ -218,9 +218,9 @@ def _limits_hold(kernel: Kernel) -> None:
                 _broken("a pool stays within its quota", f"{pool.name}: {gpus} of {', '.join(offer_ids)}")
 
 
-def _purses_hold(kernel: Kernel) -> None:
+def _budgets_hold(kernel: Kernel) -> None:
     """At every level, whatever the world did; and every held GPU has a budget that pays for it."""
-    tree, now_us = kernel.purses, microseconds(kernel.now_s)
+    tree, now_us = kernel.budgets, microseconds(kernel.now_s)
     if not tree.shares.counts:
         return
     shares = {

@@ -156,7 +156,7 @@ class Tenancy(Ordering):
         self._ordered.pop(job_id, None)
         self.growing.put_aside.pop(job_id, None)
         self.departures.prepared.pop(job_id, None)
-        self.purses.forget(state.job)
+        self.budgets.forget(state.job)
         del self.jobs[job_id], self._stories[job_id]
 
     # ------------------------------------------------------------------ nodes and pools go
@@ -367,7 +367,7 @@ class Tenancy(Ordering):
             "departures": self.departures.facts(),
             "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
             "submitted": self._submitted,
-            "purses": self.purses.facts(),
+            "purses": self.budgets.facts(),
         }
 
     def restore(self, facts: Mapping[str, Any], now_s: float, job_from: Callable[[Mapping[str, Any]], Job]) -> None:
@@ -390,5 +390,5 @@ class Tenancy(Ordering):
         if "departures" in facts:  # nor in those before version 9
             self.departures.restore(facts["departures"])
         if "purses" in facts:  # nor before there were trees of them
-            self.purses.restore(facts["purses"])
+            self.budgets.restore(facts["purses"])
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}

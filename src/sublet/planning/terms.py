@@ -502,7 +502,7 @@ def _acquire_together(
     missing = {row.name: wanted for row, wanted in need.items()}
     early = dict(first or {})
     quotas = _Quotas(snapshot.pools)
-    for state in offers:  # what is owned is held, needed or not, as long as the purse pays for it
+    for state in offers:  # what is owned is held, needed or not, as long as the budget pays for it
         reserve = state.offer.reserve.grains if math.isfinite(purse) else 0
         owned = min(state.limit.min_nodes, state.most, nodes, state.held + _quotient(purse, reserve))
         if math.isfinite(purse):
@@ -522,7 +522,7 @@ def _acquire_together(
             offer, price, row = state.offer, state.price.micro_usd_per_h, row_of[state.offer.id]
             lack = lacks.get(row, 0.0)
             more = min(most(state) - taken[offer.id], lack, quotas.left(offer), _quotient(left, price), nodes)
-            if most is _obtainable:  # a new node takes its reserve from the purse
+            if most is _obtainable:  # a new node takes its reserve from the budget
                 more = min(more, _quotient(purse, offer.reserve.grains))
             if more > 0:
                 taken[offer.id] += more

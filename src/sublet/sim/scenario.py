@@ -36,8 +36,8 @@ __all__ = [
     "spot_market",
     "spot_offers",
     "with_average",
-    "with_purse",
-    "with_purses",
+    "with_budgets",
+    "with_total",
 ]
 
 WHOLE = 0.99  # of the span of a trace: a zone that is recorded for less ends early
@@ -103,7 +103,7 @@ def owned(offer: Offer, gpus: int, *, physics: Physics = FRICTIONLESS) -> Scene:
 def rented(offers: Sequence[Offer], burn: Price | None = None, *, physics: Physics = FRICTIONLESS) -> Scene:
     """Nodes come and go; what is held never costs more than `burn` per hour."""
     if burn is not None:
-        _refuse_an_empty_purse(offers, burn)
+        _refuse_an_empty_budget(offers, burn)
     notes = ["rented:" if burn is None else f"rented within USD {burn.usd_per_h:,.2f} per hour:"]
     for offer in offers:
         price = offer.price.micro_usd_per_h
@@ -135,7 +135,7 @@ def spot_market(
     everything = _booting((*offers.values(), *beside), physics)
     budget = UNLIMITED
     if burn is not None:
-        _refuse_an_empty_purse(everything, burn)
+        _refuse_an_empty_budget(everything, burn)
         budget = Budget(burn=burn)
     quotas = {} if gpus is None else _spot_quota(offers, gpus)
 
@@ -174,7 +174,7 @@ def with_average(scene: Scene, average: Price) -> Scene:
     return replace(scene, cloud=replace(cloud, budget=budget, notes=(*cloud.notes, note)))
 
 
-def with_purse(scene: Scene, purse: Money) -> Scene:
+def with_total(scene: Scene, purse: Money) -> Scene:
     """The same cloud, with so much to spend in all; every node keeps back what giving it up may cost."""
     cloud = scene.cloud
     offers = tuple(replace(offer, wind_down_s=cloud.physics.release_s) for offer in cloud.offers)
@@ -183,7 +183,7 @@ def with_purse(scene: Scene, purse: Money) -> Scene:
     return replace(scene, cloud=replace(cloud, offers=offers, budget=budget, notes=(*cloud.notes, note)))
 
 
-def with_purses(scene: Scene, purses: Sequence[PurseSet]) -> Scene:
+def with_budgets(scene: Scene, purses: Sequence[PurseSet]) -> Scene:
     """The same cloud, with what teams, users and jobs may spend of it."""
     cloud = scene.cloud
     offers = tuple(replace(offer, wind_down_s=cloud.physics.release_s) for offer in cloud.offers)
@@ -292,7 +292,7 @@ def _booting(offers: Sequence[Offer], physics: Physics) -> tuple[Offer, ...]:
     )
 
 
-def _refuse_an_empty_purse(offers: Sequence[Offer], burn: Price) -> None:
+def _refuse_an_empty_budget(offers: Sequence[Offer], burn: Price) -> None:
     cheapest = min(offers, key=lambda offer: offer.price)
     if cheapest.price > burn:
         raise Infeasible(

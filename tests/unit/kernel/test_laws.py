@@ -207,14 +207,14 @@ def paid():
 
 
 def test_every_job_pays_for_what_it_holds(paid):
-    (share,) = paid.purses.shares.open["a"].values()
+    (share,) = paid.budgets.shares.open["a"].values()
     share.gpus = 3
     assert broken(paid) == "a job pays for what it holds"
 
 
 def test_whoever_is_paid_from_a_purse_that_is_spent_leaves(paid):
     """Nothing is spent yet."""
-    tree = paid.purses
+    tree = paid.budgets
     tree.allowed[VISION] = replace(tree.allowed[VISION], amount=Money(0))
     assert broken(paid) is None
     tree.allowed[VISION] = replace(tree.allowed[VISION], opening=-1)
@@ -224,13 +224,13 @@ def test_whoever_is_paid_from_a_purse_that_is_spent_leaves(paid):
 
 
 def test_the_purse_of_all_answers_for_itself(paid):
-    paid.purses.allowed[ORG] = replace(paid.purses.allowed[ORG], opening=-(10**18))
+    paid.budgets.allowed[ORG] = replace(paid.budgets.allowed[ORG], opening=-(10**18))
     assert broken(paid) is None
 
 
 @pytest.mark.parametrize("holder", [VISION, ORG])
 def test_a_period_that_is_over_has_ended(paid, holder):
-    tree = paid.purses
+    tree = paid.budgets
     tree.allowed[holder] = replace(tree.allowed[holder], ends=1_000_001)
     assert broken(paid) is None
     tree.allowed[holder] = replace(tree.allowed[holder], ends=1_000_000)

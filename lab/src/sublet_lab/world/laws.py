@@ -218,11 +218,11 @@ class Laws:
         hindered = hindered or (process is not None and now_s < process.stopped_until_s)
         if hindered:
             self.allowed_grains += stage.cloud.burn_grains_per_s() * passed_s
-        self._purse_holds()
+        self._budget_holds()
         slept = process is not None and now_s >= process.stopped_until_s > now_s - passed_s
         slept = slept and not stage.cloud.keeps_records
         reached = self._reached()
-        self._own_purses_hold(controller, passed_s, reached, hindered=hindered, slept=slept)
+        self._own_budgets_hold(controller, passed_s, reached, hindered=hindered, slept=slept)
         self._nodes_are_known(controller)
         if not stage.controllers.ready:
             return
@@ -233,7 +233,7 @@ class Laws:
             if job_id not in controller.records and job_id not in shelved(stage.disk):
                 self.break_law("I18", f"{job_id} of {name} was promised and is not known")
 
-    def _purse_holds(self) -> None:
+    def _budget_holds(self) -> None:
         stage = self._stage
         if stage.story.purse_usd is None:
             return
@@ -245,7 +245,7 @@ class Laws:
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a budget of USD {purse_usd:.4f}"
             )
 
-    def _own_purses_hold(
+    def _own_budgets_hold(
         self, controller: Controller, passed_s: float, reached: set[str], *, hindered: bool, slept: bool
     ) -> None:
         """J: like the budget of all; and work on a node that cannot be reached is ended by its lease alone."""

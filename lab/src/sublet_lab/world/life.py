@@ -29,7 +29,7 @@ from sublet_lab.world.stage import Stage
 from sublet_lab.world.story import Story
 from sublet_lab.world.truth import JobTruth, Truth
 from sublet_lab.world.users import Users
-from sublet_lab.world.verdict import all_settled, check_end, check_steady, purse_is_spent, unsettled
+from sublet_lab.world.verdict import all_settled, budget_is_spent, check_end, check_steady, unsettled
 from sublet_lab.world.worker import Meetings
 
 __all__ = ["Life", "Outcome", "live"]
@@ -158,7 +158,7 @@ class Life:
         stage.calm_down()
 
         def over() -> bool:
-            return all_settled(stage) or purse_is_spent(stage)
+            return all_settled(stage) or budget_is_spent(stage)
 
         world.run(world.now_s + PEACE_S, each=self.laws.each, stop=over, often=OFTEN)
         check_steady(stage, self.laws)  # before L: a choice that is never made leaves no job its end

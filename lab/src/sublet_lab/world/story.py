@@ -194,7 +194,7 @@ def draw_story(
         faults=draw_faults(seed, (*kinds_at(cloud, kinds), *more)),
         gpus_per_node=rng.choice([1, 1, 2]),
         most_nodes=rng.randint(1, 4),
-        purse_usd=_draw_purse(seed),
+        purse_usd=_draw_budget(seed),
         keeps_records=rng.random() < 0.5,
         cloud=cloud,
         policy=policy or rng.choice(POLICIES),
@@ -229,7 +229,7 @@ def _draw_kind(seed: int, kind: str, rate_per_s: float, span_s: float) -> Iterat
         yield Fault(at_s=round(at_s, 3), kind=kind, rng=rng.randrange(1 << 30))
 
 
-def _draw_purse(seed: int) -> float | None:
+def _draw_budget(seed: int) -> float | None:
     """The budget of the run: none, one that is spent before its jobs have ended, or one that lasts."""
     rng = _rng(seed, "purse")
     if rng.random() >= PURSE:

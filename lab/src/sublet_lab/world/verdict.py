@@ -15,7 +15,7 @@ from sublet_lab.world.story import JobPlan
 from sublet_lab.world.users import SECRET
 from sublet_lab.world.written import missing, shelved, unpacked, written
 
-__all__ = ["all_settled", "check_end", "check_steady", "purse_is_spent", "unsettled"]
+__all__ = ["all_settled", "budget_is_spent", "check_end", "check_steady", "unsettled"]
 
 # Until something is done about it; a job that is given up has failed then.
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED, Hold.SECRETS)
@@ -46,7 +46,7 @@ def _is_settled(stage: Stage, plan: JobPlan) -> bool:
     return bool(record.outcome) or penniless or record.paused in HELD_FOR_GOOD
 
 
-def purse_is_spent(stage: Stage) -> bool:
+def budget_is_spent(stage: Stage) -> bool:
     """The rest pays for not one node more, and none is rented: a waiting job waits for money.
 
     Unless something else is under way: a request to come, a job that is given up and has not failed yet, or rests; a

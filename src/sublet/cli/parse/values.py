@@ -29,7 +29,6 @@ __all__ = [
     "parse_money",
     "parse_names",
     "parse_price",
-    "parse_purse_of",
     "parse_quotas",
     "parse_speedup",
     "parse_variable",
@@ -53,7 +52,7 @@ def parse_money(option: str, text: str) -> Money:
     return values.parse_field(option, text, values.parse_money, allowed="dollars, a finite number above 0 such as 300")
 
 
-def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
+def parse_total(option: str, text: str) -> tuple[float | None, str | None]:
     """`500/month`, `50/week`, `20/day`, `500` in all, or `none`: dollars, and in which period."""
     from sublet.domain.budget import Period
 
@@ -65,7 +64,7 @@ def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
     return parse_money(option, amount).usd, period or None
 
 
-def parse_purse_of(option: str, text: str) -> PurseSet:
+def parse_budget_of(option: str, text: str) -> PurseSet:
     """`team:vision=500/month`, `user:ann=50/week`, `job:bert-3=20`, `org=1000/month`: a budget from the start."""
     from sublet.domain.budget import SET_BY_USERS, Holder, Level, Period
     from sublet.domain.events import PurseSet
@@ -75,7 +74,7 @@ def parse_purse_of(option: str, text: str) -> PurseSet:
     level, _, name = whose.partition(":")
     if not equals or level not in SET_BY_USERS or bool(name) is (level == Level.ORG):
         raise InvalidValue(option, text, "org=USD, team:NAME=USD, user:NAME=USD or job:ID=USD, each also USD/month")
-    usd, period = parse_purse(option, amount)
+    usd, period = parse_total(option, amount)
     if usd is None:
         raise InvalidValue(option, text, "an amount: a name left out here has no limit")
     return PurseSet(0.0, Holder(Level(level), name), Money.from_usd(usd), None if period is None else Period(period))

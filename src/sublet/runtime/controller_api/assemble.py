@@ -1,6 +1,6 @@
 """From settings to a controller: provider, engine and policy by their names, over the store of a state directory.
 
-A cloud that strikes by the progress of jobs is told how far they have come.
+A cloud that takes nodes by the progress of jobs is told how far they have come.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def policy_from(settings: Settings) -> Policy:
 
 
 def budget_from(settings: Settings) -> Budget:
-    """What may be spent."""
+    """The budget of the settings."""
     return Budget(
         burn=None if settings.burn_usd_per_h is None else Price.from_usd_per_h(settings.burn_usd_per_h),
         average=None if settings.average_usd_per_h is None else Price.from_usd_per_h(settings.average_usd_per_h),

@@ -244,8 +244,8 @@ def test_a_node_that_is_left_in_time_is_not_lost(tmp_path, choice):
 @pytest.mark.parametrize(
     ("blamed", "saved", "text"),
     [
-        ("it lost n1", 600, "stopped, and nobody was left to save; kept is the checkpoint of step 600"),
-        ("it lost n1", None, "stopped, and nobody was left to save; kept is nothing"),
+        ("it lost n1", 600, "stopped, and no worker was left to save; kept is the checkpoint of step 600"),
+        ("it lost n1", None, "stopped, and no worker was left to save; kept is nothing"),
         ("it lost n1", 620, "stopped and saved, 16.1% done"),
         ("", 600, "stopped and saved, 16.1% done"),
     ],

@@ -36,7 +36,7 @@ TIMES = ("at_s", "billed_from_s", "billed_to_s", "lost_s", "resumes_s")  # of ev
 
 
 class Journal(Protocol):
-    """The keeper of what the next controller starts from, beside the log."""
+    """Writes what the next controller starts from, beside the log."""
 
     def follow(self, event: Event, actions: list[Action]) -> None:
         """One more event is in the log."""

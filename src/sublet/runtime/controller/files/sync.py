@@ -268,7 +268,7 @@ class FileSync:
 def _refuse_unsent(spec: JobSpec) -> None:
     """Without files that came with it, a job has what is on its nodes; what is here is not its owner's."""
     for there, source in local_among(spec.mounts).items():
-        allowed = "of the machine of whoever submits, which sends it: sublet submit FILE"
+        allowed = "of the machine that submits the job, which sends it: sublet submit FILE"
         raise InvalidValue(f"file_mounts.{there}", str(source), allowed)
 
 

@@ -89,7 +89,7 @@ class Progress:
     def stopped(self, event: news.JobStopped) -> str:
         """It has left."""
         if self._tells(event.job_id) and (kept := self._kept(event.job_id)):
-            return f"stopped, and nobody was left to save; kept is {kept}"
+            return f"stopped, and no worker was left to save; kept is {kept}"
         return f"stopped and saved{self._done(event)}" if self._tells(event.job_id) else "stopped"
 
     def to_stop(self, job_id: str) -> str:

@@ -77,7 +77,7 @@ def test_giving_up_idle_nodes_does_not_end_the_watch_over_the_others():
         physics=Physics(release_s=10.0, round_s=30.0),
     )
     workload = [a_job("a", work=61.0), a_job("b", work=121.0, gpus=2), a_job("c", 45.0, work=113.0, gpus=6, min_gpus=6)]
-    run = simulate(workload, Fifo(), cloud, checked=True)  # a and b end shortly before the purse does
+    run = simulate(workload, Fifo(), cloud, checked=True)  # a and b end shortly before the budget does
     assert run.record.spend[-1][1] <= Money.from_usd("0.13")
 
 

@@ -10,12 +10,12 @@ from sublet.domain.offer import Offer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
 
-__all__ = ["BESIDES_S", "Purse", "begin_to_end"]
+__all__ = ["BESIDES_S", "TotalBudget", "begin_to_end"]
 
 BESIDES_S = 900.0  # to end what is paid besides nodes, once all of them are gone
 
 
-class Purse:
+class TotalBudget:
     """The money of a budget against the nodes of a cluster and the bill so far."""
 
     def __init__(self, budget: Budget, cluster: Cluster, ledger: Ledger) -> None:
